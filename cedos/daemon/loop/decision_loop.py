@@ -1,4 +1,4 @@
-"""Decides again when there is a reason: the context changed, a look has passed, a network died."""
+"""A loop that decides again when the observer's facts changed, a network died or a caller asks for it."""
 
 import asyncio
 import math
@@ -25,10 +25,10 @@ from cedos.steer.steering import Steering
 def measured_paths(
     context: Context, flows: Iterable[LivingFlow] = ()
 ) -> dict[str, tuple[float, float]]:
-    """Return network -> (highest rate of late in bit/s, round trip in s), where both are known.
+    """Return network -> (highest recent rate in bit/s, round trip in s), where both are known.
 
-    The round trip is the longest of the least ones that living receiving flows have seen: what is
-    far away needs more on its way than what answers the pings.
+    The round trip is the least one of the network, or that of a living flow which receives data, if that
+    is longer: servers are often farther away than the host that answers pings.
     """
     longest_s: dict[str, float] = {}
     for flow in flows:
@@ -48,18 +48,18 @@ def measured_paths(
 _log = structlog.get_logger(__name__)
 
 _CHANGED_AT_MOST_S = 0.1
-"""Bursts of changes are answered together, at most so much later."""
+"""The least time between two looks at the facts, so that a burst of changes is one look."""
 
 
 class Wakeup:
-    """Wakes the decision loop, from wherever there is a reason to decide again."""
+    """A signal to the decision loop that there may be a reason to decide again."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
         self._urgent = False
 
     def wake(self, urgent: bool = False) -> None:
-        """Wake the loop: there may be a reason to decide; `urgent`: there is one."""
+        """Wake the loop, which judges whether to decide; `urgent`: it decides in any case."""
         self._urgent = self._urgent or urgent
         self._event.set()
 
@@ -67,17 +67,17 @@ class Wakeup:
         await self._event.wait()
 
     def clear(self) -> None:
-        """Clear the reasons; later ones wake again."""
+        """Make `wait` wait for the next `wake`. Urgency stays until `take_urgent`."""
         self._event.clear()
 
     def take_urgent(self) -> bool:
-        """Return whether there was a reason since this was asked last."""
+        """Return whether an urgent wake came since the last call."""
         urgent, self._urgent = self._urgent, False
         return urgent
 
 
 class DecisionLoop:
-    """Decides again each time that it is woken, if there is a reason."""
+    """The loop: at each wake it looks at the context, and decides again if there is a reason."""
 
     def __init__(
         self,
@@ -103,10 +103,14 @@ class DecisionLoop:
         self._decided_at_s = -math.inf
 
     def prefer(self, objective: Objective, urgent: bool) -> None:
+        """Take the objective of later decisions.
+
+        Decide at once if `urgent`, or if the objective changed and its prices did not.
+        """
         decider = self._director.decider
         before = decider.objective
         decider.prefer(objective)
-        # Prices move all the time; what follows them a little does with the next look.
+        # Prices change all the time. A change of prices waits for the next decision.
         if urgent or (objective.prices == before.prices and objective != before):
             self._wakeup.wake(urgent=True)
 
@@ -114,7 +118,7 @@ class DecisionLoop:
         woken_at_s = -math.inf
         while True:
             await self._wakeup.wait()
-            # Wait before the look, not after it: a host at rest is not woken to see that nothing came.
+            # Wait before the look. A wait after it would wake a host at rest, for nothing.
             if (early_s := woken_at_s + _CHANGED_AT_MOST_S - time.monotonic()) > 0.0:
                 await asyncio.sleep(early_s)
             woken_at_s = time.monotonic()
@@ -129,7 +133,11 @@ class DecisionLoop:
                         await self._bound_queues(context)
 
     def _due(self, context: Context) -> bool:
-        """Return whether to decide again: if nothing runs, only now and then or when a network dies."""
+        """Return whether to decide now; if so, note the time and the place.
+
+        While no flow lives, there is a decision every `idle_interval_s`, and at once if a network died or
+        came back, or the wake was urgent.
+        """
         dead = frozenset(dead_networks(context, self._director.networks))
         urgent = self._wakeup.take_urgent() or dead != self._dead
         self._dead = dead
@@ -142,6 +150,7 @@ class DecisionLoop:
         return True
 
     async def _bound_queues(self, context: Context) -> None:
+        """Limit the receive buffers to the measured rates (`[steering] short_queues`)."""
         try:
             await self._steering.paths_measured(measured_paths(context, self._flows))
         except CedosError as error:

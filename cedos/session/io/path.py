@@ -1,7 +1,8 @@
 """A TCP connection of a session: it moves bytes between kernel and channel, without hidden buffers.
 
-No transport of asyncio: its buffers would cost half the speed, and anticipatory scheduling needs to know
-every byte that waits. What the kernel does not take stays in one list here, at most one batch long.
+Asyncio's transports are not used: their buffers would cost half the speed, and anticipatory scheduling
+needs to know every byte that waits. What the kernel does not take stays in one list here, which holds
+one batch at most.
 """
 
 import errno
@@ -29,25 +30,28 @@ _TCP_USER_TIMEOUT: Final = 18
 _TCP_RTO_MAX_MS: Final = 44  # Linux 6.15
 _LONGEST_TIMEOUT_MS: Final = 2_000
 _LINGER_RESET: Final = struct.pack("ii", 1, 0)
-# Of what was never sent, the kernel keeps no more than this: what waits there cannot be sent elsewhere,
-# and nothing more urgent can go before it.
+# The most unsent bytes that the kernel should hold (TCP_NOTSENT_LOWAT). What waits there cannot be sent
+# over another path, and nothing more urgent can overtake it.
 UNSENT_BYTES: Final = 1 << 19
-# Where there are several paths, what another one leaves behind has to go before it: no more waits here
-# than goes out in this time, and enough for a record and its successor.
+# With several paths, one that fails leaves data that has to be sent over another one, behind all that
+# waits in the kernel there. So no more waits than a path sends in this time, and some records at least.
 _UNSENT_S: Final = 0.1
-# While another one pauses, what lies there may have to go before all else in a moment.
+# While one of the paths pauses, it may fail in a moment: even less waits.
 _UNSENT_PAUSE_S: Final = 0.03
 _LEAST_UNSENT_BYTES: Final = 1 << 15
 _MOST_BUFFERS: Final = 256  # of one sendmsg; the kernel takes 1024
-# Records smaller than this go to the kernel together, where the path is fast.
+# On a fast path, records go to the kernel together until a batch has so many bytes.
 _BATCH_BYTES: Final = 1 << 17
+# On a path slower than this, a record has the bytes that the path sends in `_RECORD_S`.
 _SLOW_BPS: Final = 200e6
 _RECORD_S: Final = 0.020
 _LEAST_RECORD: Final = 4_096
-# Silence ends a connection: the kernel gives up what is not acknowledged, and asks a quiet peer.
+# The kernel ends a connection whose data are not acknowledged for so long (TCP_USER_TIMEOUT), and begins
+# to send keep-alives to a peer that is quiet for so long.
 SILENCE_S: Final = 30
 QUIET_S: Final = 240
-"""For accepted connections, and where asking costs bytes or wakes a radio: before NATs forget."""
+"""Keep-alives begin only so late on accepted connections, and where they cost bytes or wake a radio. Most
+NATs still know the connection then."""
 
 _KEEP_ALIVE: Final = (
     (socket.TCP_KEEPINTVL, 5),
@@ -60,7 +64,7 @@ def prepare(
 ) -> None:
     """Set the options of a session's connection; with `interface`, bind it there.
 
-    The kernel asks for the peer after `asks_after_s` of silence.
+    The kernel begins to send keep-alives after `asks_after_s` of silence.
 
     Raises:
         OSError: the interface is gone, or the kernel refuses.
@@ -70,7 +74,7 @@ def prepare(
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, _TCP_USER_TIMEOUT, 1000 * SILENCE_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, asks_after_s)
-    # After an outage the next retransmission is near. What ends a connection is the user time-out.
+    # With a bounded time-out, TCP retransmits soon after an outage. It gives up by the user time-out.
     with suppress(OSError):
         connection.setsockopt(socket.IPPROTO_TCP, _TCP_RTO_MAX_MS, _LONGEST_TIMEOUT_MS)
     for option, value in _KEEP_ALIVE:
@@ -89,8 +93,8 @@ def unsent_limit_bytes(rate_bps: float | None, paths: Sequence[PathState]) -> in
 
 
 class SessionPathEvent(Enum):
-    OPENED = auto()  # the peer is who it should be; it may still have to show that it is there now
-    CONFIRMED = auto()  # after OPENED: it has shown that
+    OPENED = auto()  # the peer's key is right; its messages so far may be replayed ones
+    CONFIRMED = auto()  # after OPENED: they are not, the peer is there now
     RECEIVED = auto()  # records were handed to the core
     WRITABLE = auto()  # the kernel takes data again
     WRONG = auto()  # the peer sent what no honest one sends
@@ -99,22 +103,23 @@ class SessionPathEvent(Enum):
 
 _RECEIVED: Final = SessionPathEvent.RECEIVED
 Report = Callable[["SessionPath", SessionPathEvent, str], None]
-"""Told of each event, with the reason of WRONG and LOST."""
+"""Takes each event; the text is the reason of WRONG and LOST, and empty for the others."""
 
 
 class SessionPath:
     """A connection with its channel.
 
     Args:
-        report: gets the events, until `attach` names another one.
+        report: takes the events, until `attach` gives another one.
         facts: what the scheduler sees; kept up to date here.
-        interface: the connection is bound to it, empty for an accepted one; `index` is its number.
+        interface: the one that the connection is bound to; empty for an accepted one.
+        index: the interface's number in the kernel.
         peer: the other end's address.
-        known: how far the session had come before the first message here; of a dialled one.
+        known: the session's positions when this end dialled the connection; None for an accepted one.
 
     Attributes:
         path_id: unique in this process.
-        core: the session's, once it is known (`attach`).
+        core: the session that the connection belongs to, once that is known (`attach`).
         received_bytes: all bytes received over it, with the session's overhead.
     """
 
@@ -183,7 +188,7 @@ class SessionPath:
         self.flush(self._driver.now())
 
     def attach(self, core: Session, report: Report) -> None:
-        """Exchange records with this core from now on, and report events to its flow."""
+        """Exchange records with this session from now on, and give events to `report`."""
         self.core, self._report = core, report
 
     @property
@@ -202,7 +207,7 @@ class SessionPath:
         if not size:
             self.close("the other end closed the connection")
             return
-        # The shared buffer is free again when `_take` returns: the core copies what it keeps.
+        # All connections share the buffer, so the session copies what it keeps before `_take` returns.
         now = driver.now()
         self.received_bytes += size
         self._take(driver.view[:size], now)
@@ -211,13 +216,13 @@ class SessionPath:
         channel = self.channel
         try:
             records = channel.receive(data, now)
-        except MemoryError:  # what has come is half taken: only another connection can go on
+        except MemoryError:  # some of it was taken and some not: this connection cannot go on
             self.close("there was no memory for what it brought")
             return
         # During the handshake: report its steps, and send its next message.
         if not self._reported_confirmed:
             if channel.failure is None and channel.opened is not None:
-                self._tell()
+                self._report_handshake()
             self.flush(now)
         if records and not self.closed:
             core = self.core
@@ -230,7 +235,7 @@ class SessionPath:
             except ProtocolError as error:
                 self._report(self, SessionPathEvent.WRONG, str(error))
                 return
-            except MemoryError:  # it is unknown what of it was taken
+            except MemoryError:  # it is unknown how much of it was taken
                 self._report(self, SessionPathEvent.WRONG, "there was no memory for what came")
                 return
             self._report(self, _RECEIVED, "")
@@ -238,7 +243,8 @@ class SessionPath:
             self.flush(now)
             self.close(channel.failure.why)
 
-    def _tell(self) -> None:
+    def _report_handshake(self) -> None:
+        """Report OPENED and CONFIRMED, each once."""
         if not self._reported_opened:
             self._reported_opened = True
             self._report(self, SessionPathEvent.OPENED, "")
@@ -258,7 +264,7 @@ class SessionPath:
         self.confirm_datagrams()
         if not core.wants(path_id):
             return False
-        # Ask the kernel how much waits; how much is under way only matters for foreground data.
+        # Ask the kernel how much waits. How much is under way only matters for foreground data.
         facts.unsent_bytes = tcp_info.unsent_bytes(self.connection)
         if now - max(core.backlog.foreground_at_s, facts.foreground_at_s) < RECENT_S:
             unacknowledged = tcp_info.unacknowledged_bytes(self.connection)
@@ -293,38 +299,41 @@ class SessionPath:
         return moved
 
     def confirm_datagrams(self) -> None:
-        """Tell the core which datagrams have reached the peer's kernel."""
+        """Tell the session which datagrams the peer's kernel has acknowledged."""
         core = self.core
         if core is not None and not self.closed and core.datagrams.unacknowledged:
             left = sum(map(len, self._pending)) + tcp_info.unacknowledged_bytes(self.connection)
             core.datagrams.on_acknowledgement(self.path_id, self._written_bytes - left)
 
     def _bound_unsent(self, wanted: int) -> None:
+        """Set the kernel's limit of unsent bytes, if the change is worth a system call."""
         if not 0.8 * self._unsent_bytes <= wanted <= 1.25 * self._unsent_bytes:
             self._unsent_bytes = wanted
             tcp_info.wake_below(self.connection, wanted)
 
     def update(self, now: float) -> None:
+        """Bring the facts up to date by the kernel's numbers."""
         if self.estimator.poll(self.connection, now) and self.index:
             self.facts.foreground_at_s = now - self._driver.foreground.idle_s(self.index)
 
     def on_answer(self, answer: Probed) -> None:
-        """Take the measured rate of this path, and tell the other end if it changed."""
+        """Take the answer to a probe of this path; the session tells the other end of a new rate."""
         now = self._driver.now()
         self.estimator.probed(answer, now)
         if self.core is not None and not self.closed:
             self.core.path_facts(self.path_id, self.facts, now)
 
     def acknowledged_bytes(self) -> int:
-        """Return how many sent bytes the other end's kernel has, with all overhead.
+        """Return how many bytes the other end's kernel has acknowledged, with the session's overhead.
 
-        On a closed path these are the sent bytes: the kernel does not tell any more.
+        The kernel tells this only of an open connection. On a closed path the result is the number of
+        bytes that the kernel had taken.
         """
         given = self._written_bytes - sum(map(len, self._pending))
         return max(given - tcp_info.unacknowledged_bytes(self.connection), 0)
 
     def send_one(self, plain: bytes) -> None:
-        """Send a record made of a small message, on a path that is not blocked."""
+        """Send a record with one small message; the path must not be blocked."""
         data = self.channel.send_one(plain)
         self._written_bytes += len(data)
         try:
@@ -336,10 +345,10 @@ class SessionPath:
             return
         if sent < len(data):
             self._pending = [memoryview(data)[sent:]]
-            self._wait()
+            self._await_writable()
 
     def flush(self, now: float) -> None:
-        """Send the messages of the handshake."""
+        """Send the messages of the handshake that are due."""
         if not self._pending and not self.closed:
             waiting = self.channel.outgoing()
             if waiting:
@@ -347,7 +356,7 @@ class SessionPath:
                 self._send(list(waiting))
 
     def _send(self, batch: list[Buffer]) -> bool:
-        """Return whether the kernel took all of it; if not, the rest is sent when it can."""
+        """Send a batch; return whether the kernel took all of it. If not, the rest is sent later."""
         try:
             sent = self.connection.sendmsg(batch)
         except (BlockingIOError, InterruptedError):
@@ -360,12 +369,12 @@ class SessionPath:
         for index, part in enumerate(batch):
             if sent < len(part):
                 self._pending = [memoryview(part)[sent:], *batch[index + 1 :]]
-                self._wait()
+                self._await_writable()
                 return False
             sent -= len(part)
         return True
 
-    def _wait(self) -> None:
+    def _await_writable(self) -> None:
         if not self._writing:
             self._writing = True
             self._driver.loop.add_writer(self.connection.fileno(), self._writable)
@@ -393,7 +402,7 @@ class SessionPath:
         return None
 
     def shut(self) -> None:
-        """Send nothing more; the kernel still sends what it has."""
+        """Close the sending direction once everything that waits has been sent."""
         self._shut = True
         if not self.closed and not self._pending:
             with suppress(OSError):
@@ -417,7 +426,7 @@ class SessionPath:
             return self.peer, 0
 
     def close(self, why: str, *, reset: bool = False) -> None:
-        """End the connection and report it. With `reset` the kernel drops what it has."""
+        """Close the connection and report LOST. With `reset` the kernel drops its unsent bytes."""
         if self.closed:
             return
         self.closed = True
