@@ -157,7 +157,7 @@ class Source(NamedTuple):
     def file_name(self) -> str:
         """Return the default name of the local file; empty: the URL has none."""
         if self.is_url:
-            return Path(unquote(urlsplit(self.path).path)).name
+            return Path(unquote(urlsplit(self.path).path).replace("\0", "")).name
         return Path(self.path).name
 
     @property

@@ -322,6 +322,32 @@ def test_a_file_that_shrinks_while_it_is_sent(root: Path, tmp_path: Path) -> Non
     assert (tmp_path / "got").read_bytes() == TEXT[:100_000]
 
 
+@pytest.mark.parametrize("change", ["grows", "is replaced", "is removed"])
+def test_a_file_that_changes_while_it_is_sent(root: Path, tmp_path: Path, change: str) -> None:
+    """What was opened is sent: the file as it was."""
+    read = os.pread
+    changed: list[str] = []
+
+    def pread(number: int, count: int, offset: int) -> bytes:
+        if offset >= 200_000 and not changed and count == 50_000:
+            changed.append(change)
+            if change == "grows":
+                with (root / "file").open("ab") as log:
+                    log.write(b"more")
+            elif change == "is replaced":
+                (root / "new").write_bytes(b"new")
+                (root / "new").replace(root / "file")
+            else:
+                (root / "file").unlink()
+        return read(number, count, offset)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cedos.files.tree.os.pread", pread)
+        asyncio.run(World(root, []).fetch(tmp_path / "got"))
+    assert changed
+    assert (tmp_path / "got").read_bytes() == TEXT
+
+
 def test_what_the_server_does_not_have(root: Path, tmp_path: Path) -> None:
     with pytest.raises(TransferError, match=r"the server says: there is no file '\.\./x'"):
         asyncio.run(World(root, []).fetch(tmp_path / "got", "../x"))

@@ -1,5 +1,6 @@
 """A part of a file on the disk and its note: continued, locked, replaced, found out."""
 
+import errno
 import hashlib
 import os
 import random
@@ -7,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cedos.errors import TransferError
-from cedos.files.partial import NotedBytes, Partial, PartNote, PartOf, files_of
+from cedos.errors import DiskError, TransferError
+from cedos.files.partial import PART_NAME, NotedBytes, Partial, PartNote, PartOf, files_of
 
 FILE = PartOf("http://a.test/1", '"v1"', 6_000_000)
 
@@ -281,3 +282,52 @@ def test_a_pipe_in_the_way_is_an_error_and_no_wait(tmp_path: Path) -> None:
     os.mkfifo(files_of(tmp_path / "file")[0])
     with pytest.raises(TransferError, match="no plain file"):
         Partial(tmp_path / "file", "server/file")
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.EINVAL, "this file system does not take such a name"),
+        (errno.EILSEQ, "this file system does not take such a name"),
+        (errno.ENAMETOOLONG, "is too long for this file system"),
+        (errno.EROFS, "Read-only file system"),
+    ],
+)
+def test_a_name_that_a_file_system_does_not_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, words: str
+) -> None:
+    """As vfat does with `a:b`, and others with names that are not UTF-8."""
+
+    def refuse(*_arguments: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("cedos.files.partial.os.open", refuse)
+    with pytest.raises(DiskError, match=words) as caught:
+        Partial(tmp_path / "a:b", "s")
+    assert caught.value.full is (number == errno.EROFS)
+
+
+@pytest.mark.parametrize(
+    "name", ["a", "n" * 255, "\u4eca" * 85, os.fsdecode(b"\xff" * 255), "x.part"]
+)
+def test_a_part_has_a_short_name_of_its_own(tmp_path: Path, name: str) -> None:
+    target = tmp_path / name
+    files = files_of(target)
+    assert max(len(os.fsencode(each.name)) for each in files) <= 143  # eCryptfs
+    assert all(PART_NAME.fullmatch(each.name) for each in files)
+    assert not PART_NAME.fullmatch(name)
+    (tmp_path / f"{name[:20]}.part").write_bytes(b"mine")
+    partial = Partial(target, os.fsdecode(b"server/\xff"))
+    partial.begin(0, "v", 3)
+    partial.write(b"one")
+    partial.finish(0.0)
+    partial.close()
+    assert target.read_bytes() == b"one"
+    assert (tmp_path / f"{name[:20]}.part").read_bytes() == b"mine"
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_link_to_nothing_is_a_file_that_is_there(tmp_path: Path) -> None:
+    (tmp_path / "file").symlink_to("nowhere")
+    with pytest.raises(TransferError, match="is there already"):
+        Partial(tmp_path / "file", "s")

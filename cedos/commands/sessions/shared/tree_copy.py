@@ -72,27 +72,27 @@ class TreeCopy:
 
     def _files(self, below: str, found: list[Entry]) -> Iterator[Entry]:
         """Make the folders that are in a folder, and yield its files; report what is left out."""
-        folders, names = [], dict[str, str]()
+        folders, names, left_out = list[str](), dict[str, str](), 0
         for entry in found:
             path = below + entry.name
             if why := self._why_not(below, entry) or self._twin(below, names, entry.name):
                 self._missing(path, why)
             elif entry.kind == "file":
                 yield entry
+            elif len(self._waiting) + len(folders) >= _MOST_WAITING:
+                left_out += 1
             else:
                 try:
                     _make(self._here / path)
                     folders.append(f"{path}/")
                 except TransferError as error:
                     self._missing(path, str(error))
-        # The first one is listed next.
-        room = _MOST_WAITING - len(self._waiting)
-        self._waiting += reversed(folders[:room])
-        if len(folders) > room:
+        self._waiting += reversed(folders)  # the first one is listed next
+        if left_out:
             self._missing(
                 below,
-                f"{len(folders) - room} of its folders are left out: {_MOST_WAITING} are waiting. They "
-                "can be fetched by themselves",
+                f"{left_out} of its folders are left out: {_MOST_WAITING} are waiting. They can be "
+                "fetched by themselves",
             )
 
     def _why_not(self, below: str, entry: Entry) -> str:

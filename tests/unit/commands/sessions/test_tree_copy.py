@@ -56,6 +56,7 @@ def test_folders_without_end_are_left_out_with_a_word(
     copied = Copied(tmp_path / "got", monkeypatch, lambda _: folders(50))
     assert copied.most_waiting <= 20
     assert len(copied.asked) == 13
+    assert sum(each.is_dir() for each in tmp_path.rglob("*")) == 1 + 20 + 11, "none for the others"
     assert copied.missing[""].startswith("30 of its folders are left out: 20 are waiting")
     assert copied.missing[copied.asked[-1]].startswith("the copy ends here: more than 600 files")
 
