@@ -16,8 +16,6 @@ from emu.simulator.tcp import PAYLOAD_BYTES, Sender
 
 _SYN_WAITS_S = (1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 4.0, 8.0, 16.0)
 """The wait after each SYN. Linux 6.5 and newer wait 1 s five times, then twice as long each time."""
-_RETRY_WAITS_S = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
-"""The waits after a small packet on an open connection, before it is sent again."""
 _MPTCP_SYNS = 3
 """If so many SYNs had no answer, the next ones do not ask for MPTCP: the connection is plain TCP."""
 _SEND_BUFFER_PACKETS = 57
@@ -30,6 +28,11 @@ _STALE_TIMEOUTS = 4
 def _small(call: Callable[[], None]) -> Parcel:
     """Return a small packet; `call` is called when it arrives."""
     return Parcel(lambda parcel, packets: call())
+
+
+def _time_outs_s(rtt_s: float) -> list[float]:
+    """Return the first retransmission time-outs after one round trip was measured (RFC 6298, 2.2)."""
+    return [max(rtt_s + 0.2, 3 * rtt_s) * 2**number for number in range(9)]
 
 
 class Transfer:
@@ -66,6 +69,7 @@ class Transfer:
         self._stuck: deque[tuple[int, int]] = deque()
         self._syns = 0
         self._rtts_s: dict[Network, float] = {}
+        self._answered_s: dict[Network, float] = {}
         self._connect(self._primary, self._on_connected)
 
     def stop(self) -> None:
@@ -77,21 +81,30 @@ class Transfer:
     # Opening.
 
     def _connect(self, network: Network, then: Callable[[], None]) -> None:
-        """Send SYN until SYN-ACK comes; keep the time from the last SYN sent as the round trip."""
-        sent_s = self._clock.now_s
+        """Send SYN until SYN-ACK comes, and keep the round trip of the SYN that was answered.
+
+        Time stamps tell the client which one that was (RFC 7323). After an outage it is the one that
+        waited in the queue for longest, so that the first time-out is long as well.
+        """
 
         def send(arrived: Callable[[], None]) -> None:
-            nonlocal sent_s
             sent_s = self._clock.now_s
             if network is self._primary:
                 self._syns += 1
-            network.to_server(_small(lambda: network.to_client(_small(arrived))))
 
-        def on_answer() -> None:
-            self._rtts_s[network] = self._clock.now_s - sent_s
-            then()
+            def on_syn() -> None:
+                answered_s = self._clock.now_s
 
-        self._repeat(send, on_answer, _SYN_WAITS_S)
+                def on_answer() -> None:
+                    self._rtts_s.setdefault(network, self._clock.now_s - sent_s)
+                    self._answered_s.setdefault(network, answered_s)
+                    arrived()
+
+                network.to_client(_small(on_answer))
+
+            network.to_server(_small(on_syn))
+
+        self._repeat(send, then, _SYN_WAITS_S)
 
     def _repeat(
         self,
@@ -128,7 +141,7 @@ class Transfer:
         self._repeat(
             lambda arrived: self._primary.to_server(_small(arrived)),
             lambda: self._begin(self._primary),
-            _RETRY_WAITS_S,
+            _time_outs_s(self._rtts_s[self._primary]),
         )
 
     def _join(self) -> None:
@@ -154,7 +167,11 @@ class Transfer:
         """Begin to send data over a network, whose handshake is over."""
         if self._stopped:
             return
-        sender = Sender(self._clock, network, self, down=self._down, rtt_s=self._rtts_s[network])
+        rtt_s = self._rtts_s[network]
+        if self._down:
+            # The server's round trip began with its SYN-ACK.
+            rtt_s = self._clock.now_s - self._answered_s[network]
+        sender = Sender(self._clock, network, self, down=self._down, rtt_s=rtt_s)
         self._given[sender] = deque()
         sender.send()
 
@@ -246,7 +263,9 @@ class Transfer:
             self._end()
         else:
             self._repeat(
-                lambda arrived: network.to_client(_small(arrived)), self._end, _RETRY_WAITS_S
+                lambda arrived: network.to_client(_small(arrived)),
+                self._end,
+                _time_outs_s(self._rtts_s[network]),
             )
 
     def _end(self) -> None:
