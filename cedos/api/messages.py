@@ -177,6 +177,7 @@ class FlowMessage(ControlMessage, frozen=True, kw_only=True):
 
 
 MOST_TOLD: Final = 256
+MOST_PROBLEM: Final = 300
 """The limit of connections in one report. If there are more, they take turns."""
 
 _Text = Annotated[str, Meta(min_length=1, max_length=253)]
@@ -192,12 +193,14 @@ class CarriedReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         gateway: its name, as it was joined.
         addresses: addresses of the gateway to which the session is connected now.
         connections: those that changed or ended, and others while there is room.
+        problem: why the gateway lets this client in no more, in words; empty: it does.
     """
 
     program: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
     gateway: _Text
     addresses: Annotated[tuple[_Text, ...], Meta(max_length=16)] = ()
     connections: Annotated[tuple[CarriedConnection, ...], Meta(max_length=MOST_TOLD)] = ()
+    problem: Annotated[str, Meta(max_length=MOST_PROBLEM)] = ""
 
 
 class ProbesMessage(ControlMessage, frozen=True, kw_only=True):

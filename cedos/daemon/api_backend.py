@@ -135,7 +135,7 @@ class ApiBackend:
             default=self._default(),
             flows=shown,
             other_flows=others,
-            problems=list(self._problems()),
+            problems=[*self._problems(), *self._carried.problems(time.monotonic())],
             closed=self._closed(),
             budget_problems=[*self._budgets.problems, *self._hard_budgets.problems],
             decisions=self._director.decider.decisions,

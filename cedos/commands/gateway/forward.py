@@ -356,19 +356,22 @@ async def _run(
         ruled_networks = RuledNetworks(directories().socket, gateway.address)
         carried = CarriedConnections(loop.time, known.name_of)
         rules.append(ruled_networks)
-        tellers.append(CarriedTeller(directories().socket, carried, gateway.host))
-        telling.append(loop.create_task(tellers[-1].run()))
 
         def usable(interface: str) -> bool:
             return (not networks or interface in networks) and ruled_networks.may_use(interface)
 
-        return GatewayLink(
+        made_link = GatewayLink(
             gateway,
             DaemonChooser(directories().socket),
             usable,
             carried=carried,
             sizes=sizes,
         )
+        tellers.append(
+            CarriedTeller(directories().socket, carried, gateway.host, lambda: made_link.problem)
+        )
+        telling.append(loop.create_task(tellers[-1].run()))
+        return made_link
 
     link = GatewayLinks([made(each) for each in joined])
 

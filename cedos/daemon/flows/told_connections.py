@@ -23,6 +23,7 @@ _MOST_OF_A_USER: Final = 96
 _MOST_CONNECTIONS: Final = 8192
 """The most connections of all programs together."""
 
+_MOST_PROBLEMS: Final = 8
 _REMEMBERED: Final = 8192
 _BOOKED_AT_ONCE: Final = 500
 """The most rows of silent programs: the history has room for 1,000 between two writes."""
@@ -76,13 +77,14 @@ class _Program:
     gateway: str
     addresses: tuple[str, ...] = ()
     heard_at_s: float = 0.0
+    problem: str = ""
     connections: dict[int, _Told] = field(default_factory=dict)
 
     def on_report(self, report: CarriedReport, now_s: float) -> None:
         if report.gateway != self.gateway:  # one text for all that it tells of
             self.gateway = report.gateway
         self.addresses = tuple(filter(is_address, report.addresses))
-        self.heard_at_s = now_s
+        self.heard_at_s, self.problem = now_s, report.problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +154,15 @@ class ToldConnections:
                 room -= 1
             if not program.connections:
                 del self._programs[key]
+
+    def problems(self, now_s: float) -> list[str]:
+        """Return which gateways let their clients in no more."""
+        told = {
+            f"gateway {each.gateway}: {each.problem}. `cedos join` with a new line of its owner mends it"
+            for each in self._programs.values()
+            if each.problem and now_s - each.heard_at_s <= _VALID_S
+        }
+        return sorted(told)[:_MOST_PROBLEMS]
 
     def listed(self, most: int, now_s: float) -> tuple[list[CarriedConnection], int]:
         """Return the living connections that carried most, oldest first, and the number of others."""

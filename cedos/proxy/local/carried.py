@@ -14,7 +14,7 @@ from typing import Final, Protocol
 import msgspec
 
 from cedos.api.client import ControlClient
-from cedos.api.messages import MOST_TOLD, CarriedReport
+from cedos.api.messages import MOST_PROBLEM, MOST_TOLD, CarriedReport
 from cedos.errors import CedosError
 from cedos.model import CarriedConnection, Label
 from cedos.proxy.streams.stream import LARGE, SMALL, SMALL_BYTES
@@ -235,7 +235,14 @@ def _share(size_bytes: int, carried: _Bytes, by: dict[str, int]) -> None:
 class CarriedTeller:
     """The reports to the daemon: `run` until it is cancelled, then `last`."""
 
-    def __init__(self, socket: Path, connections: CarriedConnections, gateway: str) -> None:
+    def __init__(
+        self,
+        socket: Path,
+        connections: CarriedConnections,
+        gateway: str,
+        problem: Callable[[], str] = str,
+    ) -> None:
+        self._problem, self._told_problem = problem, ""
         self._client = ControlClient(socket, _TIMEOUT_S)
         self._connections = connections
         self._gateway = gateway
@@ -247,7 +254,9 @@ class CarriedTeller:
         while True:
             pause_s = _LOOK_S
             connections.look()
-            if connections and (connections.changed or silent_s >= _TELL_S):
+            problem = self._problem()
+            news = (connections and connections.changed) or problem != self._told_problem
+            if news or ((connections or problem) and silent_s >= _TELL_S):
                 heard = await self._tell()
                 silent_s = 0.0
                 unheard_s = 0.0 if heard else unheard_s + _AGAIN_S
@@ -274,6 +283,7 @@ class CarriedTeller:
             gateway=self._gateway,
             addresses=tuple(self._addresses)[-_MOST_ADDRESSES:],
             connections=tuple(news),
+            problem=self._problem()[:MOST_PROBLEM],
         )
         try:
             await asyncio.to_thread(self._client.report_carried, report)

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 import structlog
 
-from cedos.errors import CedosError, SessionError
+from cedos.errors import CedosError, SessionError, SessionRefusedError
 from cedos.model import Label
 from cedos.profiler.sizes import SizeHistory
 from cedos.proxy.gateway.gateway import KEEP_ALIVE_S, LIMITS
@@ -87,6 +87,7 @@ class GatewayLink:
         self._dialled_at_s = 0.0
         self._away_at_s: float | None = None
         self._away_why = ""
+        self.problem = ""
         self._direct = 0
         self._watching: asyncio.Task[None] | None = None
         self._numbers = count(1)
@@ -336,9 +337,11 @@ class GatewayLink:
                 limits=LIMITS,
             )
         except (SessionError, OSError) as error:
+            # Its own word, or another key: only a person mends that.
+            self.problem = str(error) if isinstance(error, SessionRefusedError) else ""
             self._went_away(str(error))
             raise
-        self._away_at_s = None
+        self._away_at_s, self.problem = None, ""
         self._streams = streams = Multiplexer(connection, sizes=self._sizes)
         streams.answered = self._answered
         self._running = self._loop.create_task(self._run(streams))

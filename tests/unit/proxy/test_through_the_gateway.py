@@ -409,6 +409,7 @@ async def test_a_gateway_with_another_key_is_not_the_one(ends: Ends) -> None:
     reader, writer = await ends.ask(CONNECT % 80)
     assert b"another key" in await asyncio.wait_for(reader.read(), 5)
     writer.close()
+    assert "another key" in ends.link.problem  # `cedos status` tells it
 
 
 @pytest.mark.usefixtures("nothing_is_near")

@@ -88,6 +88,17 @@ def test_the_newest_word_is_shown(told: Told) -> None:
     assert shown[1].strategy is None
 
 
+def test_a_gateway_that_lets_nobody_in_is_a_problem(told: Told) -> None:
+    """A changed key was told in the proxy's log alone."""
+    changed = msgspec.structs.replace(report(), problem="the server has another key")
+    told.connections.on_report(changed, USER, 1.0, EPOCH)
+    (problem,) = told.connections.problems(2.0)
+    assert problem.startswith("gateway gw.example: the server has another key.")
+    assert told.connections.problems(100.0) == []
+    told.say(3.0)
+    assert told.connections.problems(3.0) == []
+
+
 def test_a_strategy_is_remembered_after_its_decision_is_not(told: Told) -> None:
     choices = {5: BOTH}
     told.connections = ToldConnections(list, choices.get, None)

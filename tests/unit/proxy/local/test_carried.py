@@ -365,6 +365,18 @@ async def test_what_ended_while_the_daemon_was_busy_is_told_afterwards(
 
 
 @pytest.mark.anyio
+async def test_a_problem_is_told_without_any_connection(ends: Ends, daemon: Daemon) -> None:
+    await ends.start()
+    problem = "the server has another key"
+    teller = CarriedTeller(Path("/nowhere"), ends.carried, "gw", lambda: problem)
+    telling = asyncio.create_task(teller.run())
+    await until(lambda: bool(daemon.reports) and daemon.reports[-1].problem == problem)
+    problem = ""
+    await until(lambda: daemon.reports[-1].problem == "")
+    telling.cancel()
+
+
+@pytest.mark.anyio
 async def test_the_last_second_is_told_at_the_end(ends: Ends, daemon: Daemon) -> None:
     """`ssh` by way of `cedos forward -W` may be over before anybody has looked."""
     await ends.start()
