@@ -14,8 +14,10 @@ from cedos.api.messages import (
     DecisionMessage,
     DefaultMessage,
     FlowMessage,
+    HostDefaultMessage,
     IndicatorMessage,
     NetworkMessage,
+    OtherDefaultMessage,
     ProbingMessage,
     SentProbeMessage,
     StatusMessage,
@@ -25,6 +27,7 @@ from cedos.api.programs import ItemMessage, ProgramMessage, program_text
 from cedos.commands import explain, status
 from cedos.commands.console import render
 from cedos.model import (
+    NO_DEFAULT_ROUTE,
     CarriedConnection,
     Direction,
     NetworkKind,
@@ -498,3 +501,46 @@ def test_a_program_s_decision_names_the_program_and_what_a_deadline_makes_of_cos
         "  Wanted within 5 min. A time that is surely within counts as 5 min; one that may be late counts"
         " as"
     ) in told
+
+
+def test_status_tells_what_the_host_keeps_and_what_a_network_lacks() -> None:
+    default = DefaultMessage(
+        network="wlan0",
+        reason="wlan0 is the only usable network",
+        host_defaults={"4": HostDefaultMessage(interface="br0", what="bridge")},
+        others={
+            "6": OtherDefaultMessage(network="lte0", why="wlan0 has no IPv6", tcp_alone=True),
+            "4": OtherDefaultMessage(network=None, why="wlan0 has no IPv4"),
+        },
+    )
+    shown = " ".join(
+        " ".join(status.lines(msgspec.structs.replace(STATUS, default=default))).split()
+    )
+    assert "New IPv4 connections go over br0 (bridge), the host's own default" in shown
+    assert "Other new connections go over wlan0" in shown
+    assert "New IPv6 connections go over lte0: wlan0 has no IPv6. Names with both" in shown
+    assert "New IPv4 connections are refused: wlan0 has no IPv4." in shown
+    kept = DefaultMessage(
+        network=None,
+        reason="The host's own default stays",
+        host_defaults={"4": HostDefaultMessage(interface="", what="a default route of the host")},
+    )
+    shown = " ".join(" ".join(status.lines(msgspec.structs.replace(STATUS, default=kept))).split())
+    assert "New IPv4 connections are refused by the host's own routes" in shown
+    assert "New connections go" not in shown
+
+
+def test_status_names_a_network_without_a_default_route() -> None:
+    wwan = NetworkMessage(
+        name="wwan0",
+        interface="wwan0",
+        kind=NetworkKind.CELLULAR,
+        metered=True,
+        up=False,
+        lacks=NO_DEFAULT_ROUTE,
+    )
+    shown = list(status.lines(msgspec.structs.replace(STATUS, networks=[wwan])))
+    assert "wwan0 has no default route, so nothing leads over it" in shown
+    plugged_out = msgspec.structs.replace(wwan, lacks="no carrier")
+    shown = list(status.lines(msgspec.structs.replace(STATUS, networks=[plugged_out])))
+    assert not any("has no default route" in line for line in shown)
