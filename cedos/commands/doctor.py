@@ -72,12 +72,13 @@ def _line(finding: Finding, width: int, *, coloured: bool) -> str:
     beside = columns is None or columns - width - _BEFORE - 2 >= _LEAST
     margin = " " * (_BEFORE + (width + 2 if beside else 0))
     told = (("", finding.found), ("lost: ", finding.lost), ("fix:  ", finding.remedy))
-    lines = [
-        line
-        for lead, text in told
-        if text
-        for line in render.wrapped(lead + plain(text), margin, " " * len(lead))
-    ]
+    said = [(lead, lead + plain(text)) for lead, text in told if text]
+    if columns is None:  # a file or another program: one fact a line
+        lines = [margin + text for _, text in said]
+    else:
+        lines = [
+            line for lead, text in said for line in render.wrapped(text, margin, " " * len(lead))
+        ]
     if beside:
         lines[0] = f"{state}  {finding.topic.ljust(width)}  {lines[0].lstrip()}"
     else:

@@ -3,10 +3,12 @@
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +26,10 @@ from cedos.api.messages import (
     SubflowMessage,
 )
 from cedos.api.rules import RuleMessage, RuleRequest
-from cedos.commands import budget, explain, rule, status, usage
+from cedos.commands import budget, doctor, explain, rule, status, usage
 from cedos.commands.console import render
 from cedos.commands.top import FullScreen, cut
+from cedos.doctor import limited, ok
 from cedos.model import CarriedConnection, NetworkKind, Strategy, StrategyKind
 from predictors.base import Calibration
 
@@ -112,6 +115,12 @@ RULE = RuleMessage(
 )  # fmt: skip
 
 
+FINDINGS = [
+    ok("look-ups", "answered over another network where a resolver says nothing for 0.3 s"),
+    limited("retransmission after an outage", WHY, "the time of an outage again", "apt install it"),
+]
+
+
 @pytest.fixture
 def screens(make_decision: Callable[[int], Any]) -> dict[str, Callable[[], Iterator[str]]]:
     decision = msgspec.structs.replace(DecisionMessage.of(make_decision(1)), reason=WHY)
@@ -124,6 +133,9 @@ def screens(make_decision: Callable[[int], Any]) -> dict[str, Callable[[], Itera
         "usage": lambda: usage.lines(USAGE, [BUDGET], 1.7e9),
         "rules": lambda: rule.lines([RULE]),
         "no rules": lambda: rule.lines([]),
+        "doctor": lambda: iter(
+            "\n".join(doctor._line(each, 30, coloured=False) for each in FINDINGS).splitlines()
+        ),
         "top": lambda: iter(viewed().lines()),
     }
 
@@ -216,8 +228,10 @@ class Terminal:
             assert time.monotonic() < deadline_s, page
 
     def close(self) -> bytes:
-        while not self.shown.endswith(b"\x1b[?1049l"):
-            self.shown += os.read(self._file, 4096)
+        with suppress(OSError):  # the other end is closed
+            while more := os.read(self._file, 4096):
+                self.shown += more
+        assert b"\x1b[?1049l" in self.shown, self.shown[-2000:]
         self.process.wait(20)
         os.close(self._file)
         return self.shown
@@ -265,8 +279,7 @@ def test_top_scrolls_and_q_quits(terminal: Terminal) -> None:
 
 def test_ctrl_c_leaves_the_screen_as_it_was(terminal: Terminal) -> None:
     terminal.until("lines 1 to")
-    terminal.type(b"\x03")
-    terminal.process.send_signal(2)
+    terminal.process.send_signal(signal.SIGINT)
     terminal.close()
     assert terminal.process.returncode == 0
 
