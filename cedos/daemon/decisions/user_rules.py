@@ -82,8 +82,8 @@ class UserRules:
             raise NotFoundError(f"there is no rule {number}: `cedos rule` lists them")
         self._changed()
 
-    def portals(self, hosts: Iterable[tuple[str, Sequence[Address]]]) -> None:
-        """Lead hosts on the way to log-in pages over their networks, while a log-in is wanted.
+    def portals(self, hosts: Iterable[tuple[str, Sequence[Address]]]) -> bool:
+        """Lead hosts on the way to log-in pages over their networks; return whether they are others.
 
         These rules have numbers below 0: the user's own count before them, and they are not kept. They
         are for addresses, as any network may claim that a name or a domain is on the way.
@@ -97,7 +97,8 @@ class UserRules:
             -number: RuleRequest(host=address, only=(network,))
             for number, (address, network) in enumerate(islice(wanted.items(), MOST), 1)
         }
-        self._rules = {**own, **others}
+        before, self._rules = self._rules, {**own, **others}
+        return before != self._rules
         self._index()
 
     def told(self, reply: DnsReply) -> bool:

@@ -125,21 +125,21 @@ class DecisionLoop:
             self._wakeup.clear()
             context = self._observer.context()
             self._rescuer.context_changed(context)
-            if self._due(context):
+            portals = self._director.ruled.rules.portals(self._observer.portals.on_the_way())
+            if self._due(context, urgent=portals):
                 async with self._director.turn:
-                    self._director.ruled.rules.portals(self._observer.portals.on_the_way())
                     await self._director.reconsider(context)
                     if self._short_queues:
                         await self._bound_queues(context)
 
-    def _due(self, context: Context) -> bool:
+    def _due(self, context: Context, *, urgent: bool) -> bool:
         """Return whether to decide now; if so, note the time and the place.
 
         While no flow lives, there is a decision every `idle_interval_s`, and at once if a network died or
-        came back, or the wake was urgent.
+        came back, or there is an urgent reason.
         """
         dead = frozenset(dead_networks(context, self._director.networks))
-        urgent = self._wakeup.take_urgent() or dead != self._dead
+        urgent = self._wakeup.take_urgent() or urgent or dead != self._dead
         self._dead = dead
         interval_s = 0.0 if len(self._flows) else self._idle_interval_s
         if not urgent and context.at_s - self._decided_at_s < interval_s:

@@ -3,7 +3,8 @@
 A network is asked when it appears, when it moves to another access point, after the host's sleep, when
 connections over it are not answered, soon while it is dead though its pings are answered, every 30 s
 while it is captive, and every 3 s while it is captive and carries something: a user is logging in. Where
-this network filters the page, it is not asked for again. `liveness` judges.
+this network filters the page, it is not asked for again, and where that may be, for twenty minutes.
+`liveness` judges.
 """
 
 import asyncio
@@ -28,6 +29,8 @@ _REST_S, _HURRIED_REST_S = 30.0, 5.0
 _AGAIN_S = (2.0, 5.0, 15.0)
 # A network that is dead is asked again after so long, and twice as long each time.
 _DEAD_AGAIN_S, _DEAD_EVERY_S = 5.0, 30.0
+# What may be a portal or a filter is asked again after 30 s, and twice as long each time, up to this.
+_DOUBTED_S = 600.0
 # So long the answer over another network says whether a host answers at all.
 _VOUCHED_S = 600.0
 _SHORTEST_REST_S = 0.2
@@ -58,6 +61,7 @@ class _NetworkPortal:
     finding: PortalFinding | None = None
     at_s: float = float("-inf")
     dead_again_s: float = _DEAD_AGAIN_S
+    doubted_s: float = CAPTIVE_EVERY_S
     in_vain_s: float = float("inf")
     task: asyncio.Task[None] | None = field(default=None)
 
@@ -107,11 +111,14 @@ class PortalWatch:
 
     def _problem(self, one: _NetworkPortal, verdict: NetworkVerdict) -> str:
         name, finding = one.network.name, one.finding
+        opens = f" Open {verdict.page} to log in: it opens over {name}." if verdict.page else ""
         if verdict.life is NetworkLife.CAPTIVE:
-            page = f" Open {verdict.page} to log in: it opens over {name}." if verdict.page else ""
-            return f"{name} wants a log-in: {verdict.why}.{page} Until then it is not used"
+            return f"{name} wants a log-in: {verdict.why}.{opens} Until then it is not used"
         if finding is None:
             return ""
+        if finding.verdict is PortalVerdict.CAPTIVE:
+            used = f" Nothing else tells of it, so {name} is used" if not verdict.condemned else ""
+            return f"{name} may want a log-in: {finding.why}.{opens}{used}"
         if finding.verdict is PortalVerdict.FILTERED:
             return (
                 f"the portal check is filtered on {name}: {finding.why}. It is not repeated there,"
@@ -128,10 +135,9 @@ class PortalWatch:
         return ""
 
     def on_the_way(self) -> Iterator[tuple[str, Sequence[Address]]]:
-        """Yield a network that wants a log-in, and the addresses of a host on the way to its page."""
-        now_s = time.monotonic()
+        """Yield a network that may want a log-in, and the addresses of a host on the way to its page."""
         for name, one in self._watched.items():
-            if one.finding is not None and self._verdict(name, now_s).life is NetworkLife.CAPTIVE:
+            if one.finding is not None and one.finding.verdict is PortalVerdict.CAPTIVE:
                 for addresses in one.finding.hosts.values():
                     yield name, addresses
 
@@ -369,8 +375,13 @@ class PortalWatch:
         filtered = finding is not None and finding.verdict is PortalVerdict.FILTERED
         if verdict.life is NetworkLife.CAPTIVE:
             one.due_s = min(one.due_s, now_s + CAPTIVE_EVERY_S)
+        elif finding is not None and finding.verdict is PortalVerdict.CAPTIVE:
+            # Something else answers for the page, and that is all: perhaps a filter.
+            if one.doubted_s <= _DOUBTED_S:
+                one.due_s = min(one.due_s, now_s + one.doubted_s)
+                one.doubted_s *= 2.0
         elif filtered or (finding is not None and finding.verdict is PortalVerdict.FREE):
-            one.tries, one.dead_again_s = 0, _DEAD_AGAIN_S
+            one.tries, one.dead_again_s, one.doubted_s = 0, _DEAD_AGAIN_S, CAPTIVE_EVERY_S
         elif verdict.life is NetworkLife.DEAD and not self._liveness(name).misses(Witness.PING):
             one.due_s = min(one.due_s, now_s + one.dead_again_s)
             one.dead_again_s = min(2.0 * one.dead_again_s, _DEAD_EVERY_S)

@@ -99,9 +99,14 @@ async def test_a_second_opinion_is_compared_with_the_other_network(
     await until(lambda: sorted(told.shaken) == ["home", "phone"])
     await asyncio.sleep(0.05)
     assert told.life() is life
-    assert list(watch.on_the_way()) == (
-        [("home", (ADDRESS,))] if life is NetworkLife.CAPTIVE else []
-    )
+    if life is NetworkLife.UNKNOWN:
+        assert watch.problems == [
+            "home may want a log-in: redirected. Open http://gw/ to log in: it opens over home."
+            " Nothing else tells of it, so home is used"
+        ]
+    # Its page opens over its network in any case.
+    proven = here is TlsAnswer.PROVEN
+    assert list(watch.on_the_way()) == ([] if proven else [("home", (ADDRESS,))])
 
 
 async def test_a_filtered_page_is_told_and_asked_for_once(desk: Any) -> None:
@@ -132,6 +137,16 @@ async def test_a_page_that_a_filter_answers_is_asked_for_once(desk: Any) -> None
     await asyncio.sleep(200.0)
     assert len(told.checks) == 2
     assert "the portal check is filtered on home" in watch.problems[0]
+
+
+async def test_what_may_be_a_filter_is_not_asked_for_for_ever(desk: Any) -> None:
+    told = desk.listen({"home": PORTAL, "phone": FREE})
+    watch = PortalWatch(told, check=told.check, shake_hands=told.shake_hands)
+    desk.run(watch)
+    watch.networks_changed([desk.wifi, desk.lte])
+    await asyncio.sleep(4000.0)
+    assert len(told.checks) == 2 + 5
+    assert told.life() is NetworkLife.UNKNOWN
 
 
 async def test_the_user_who_logs_in_is_let_back_soon(desk: Any) -> None:
