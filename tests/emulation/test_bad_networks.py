@@ -361,7 +361,7 @@ def test_with_every_check_switched_off_connections_decide(
         while time.monotonic() < end_s:
             status = host.status()
             assert status is not None
-            assert status.default.network == "wlan0"
+            assert status.default.network == "wlan0", status.default.reason
             time.sleep(0.2)
         assert host.address() == "10.9.1.2"
         around.spot.run("iptables", "-I", "FORWARD", "-j", "DROP")
@@ -476,7 +476,7 @@ def test_a_router_that_drops_pings_is_not_dead_before_anybody_used_it(
         while time.monotonic() < end_s:
             status = host.status()
             assert status is not None
-            assert status.default.network == "wlan0"
+            assert status.default.network == "wlan0", status.default.reason
             time.sleep(0.2)
         assert host.address() == "10.9.1.2"
     finally:

@@ -98,8 +98,10 @@ class UserRules:
             for number, (address, network) in enumerate(islice(wanted.items(), MOST), 1)
         }
         before, self._rules = self._rules, {**own, **others}
-        return before != self._rules
+        if before == self._rules:
+            return False
         self._index()
+        return True
 
     def told(self, reply: DnsReply) -> bool:
         """Take the answer of a resolver of this host; return whether it is about a rule's name."""

@@ -257,8 +257,8 @@ class Liveness:
 
     @property
     def ping_loss(self) -> Indicator | None:
-        """Return the share of the last pings that were lost; None where that tells nothing."""
-        if not self._pings or self._vain(Witness.PING):
+        """Return the share of the last pings that were lost; None where no ping was ever answered."""
+        if not self._pings or Witness.PING not in self._heard:
             return None
         lost = sum(not answered for _, answered in self._pings)
         others_s = self._heard_of(set(Witness) - {Witness.PING})
