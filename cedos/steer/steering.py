@@ -340,6 +340,22 @@ class Steering:
         with refusals(f"lead {prefix} to {network_name}"):
             self._routing.set_destination(destination, network_name)
 
+    async def set_destinations(self, wanted: Mapping[tuple[str, int | None], str | None]) -> None:
+        """Lead new connections to several destinations (prefix and port) at once; else the same.
+
+        SteeringError: one of the networks is not there, or the kernel refuses; nothing is changed.
+        """
+        self._must_be_open()
+        for name in set(wanted.values()) - {None, NOWHERE}:
+            if name not in self._networks:
+                raise SteeringError(f"there is no network {name}")
+        places = {
+            Destination(ip_network(prefix, strict=False), port): name
+            for (prefix, port), name in wanted.items()
+        }
+        with refusals(f"lead {len(places)} destinations"):
+            self._routing.set_destinations(places)
+
     async def set_mark(self, mark: int, network_name: str | None) -> None:
         """Lead new connections whose socket carries a mark to a network; None: like all others again.
 

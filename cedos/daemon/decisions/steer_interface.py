@@ -33,6 +33,9 @@ class Steer(Protocol):
         `cedos.steer.routing.plan.NOWHERE`: they are refused.
         """
 
+    async def set_destinations(self, wanted: Mapping[Place, str | None]) -> None:
+        """Send new connections to several destinations at once."""
+
     async def set_mark(self, mark: int, network_name: str | None) -> None:
         """Send new connections that carry a mark over this network; None: like all others."""
 

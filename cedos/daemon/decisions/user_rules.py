@@ -375,14 +375,25 @@ class RuledDestinations:
     async def _lead(self) -> None:
         places = {place: (number, _version(place)) for place, number in self.rules.places()}
         wanted = {place: self._ruled[which].network or NOWHERE for place, which in places.items()}
-        for place, network in wanted.items():
-            if self._led.get(place) != network and await carried_out(
-                self._steer.set_destination(*place, network)
-            ):
-                self._led[place] = network
-        for place in self._led.keys() - wanted.keys():
-            if await carried_out(self._steer.set_destination(*place, None)):
+        news: dict[Place, str | None] = {
+            **{place: each for place, each in wanted.items() if self._led.get(place) != each},
+            **dict.fromkeys(self._led.keys() - wanted.keys()),
+        }
+        if not news:
+            return
+        # Together, as a name may have hundreds; one by one if one of them is refused.
+        parts = [news] if await carried_out(self._steer.set_destinations(news)) else []
+        if not parts and len(news) > 1:
+            parts = [
+                {place: network}
+                for place, network in news.items()
+                if await carried_out(self._steer.set_destination(*place, network))
+            ]
+        for place, network in (each for part in parts for each in part.items()):
+            if network is None:
                 del self._led[place]
+            else:
+                self._led[place] = network
 
     def messages(self, host_defaults: Mapping[int, HostDefault]) -> list[RuleMessage]:
         """Return the rules as messages; `host_defaults`: by IP version what cedos leaves alone."""

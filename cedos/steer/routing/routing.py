@@ -71,10 +71,15 @@ class Routing:
 
     def set_destination(self, destination: Destination, name: str | None) -> None:
         """Lead new connections to some destination to a network; None: to the default again."""
-        if name is None:
-            self.destinations.pop(destination, None)
-        else:
-            self.destinations[destination] = name
+        self.set_destinations({destination: name})
+
+    def set_destinations(self, wanted: Mapping[Destination, str | None]) -> None:
+        """Lead new connections to several destinations at once: a name may have hundreds."""
+        for destination, name in wanted.items():
+            if name is None:
+                self.destinations.pop(destination, None)
+            else:
+                self.destinations[destination] = name
         self._apply(self._planned())
 
     def set_mark(self, mark: int, name: str | None) -> None:
