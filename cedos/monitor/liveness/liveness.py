@@ -2,7 +2,7 @@
 
 Many things can show that a network carries: its witnesses (`Witness`). Each one can be wrong alone.
 Routers drop pings, resolvers filter names, a test page's server can be down. So a single kind of
-witness never condemns a network, and one success refutes what was missed before it.
+witness never condemns a network, except its radio, and one success refutes what was missed before it.
 
 The states, and what new connections do:
 

@@ -242,11 +242,14 @@ class Living:
     def _no_sooner(
         self, together: Distribution, staying: Distribution, alone: Distribution
     ) -> Distribution:
-        """Than both could share the rest from when the other network is there."""
+        """Return the time over both networks, but no less than both need if they share the rest.
+
+        The other network carries its share only once the switch to it is done.
+        """
         samples = []
         for number, sample in enumerate(together.samples):
             share = (number + 0.5) / len(together.samples)
-            # Quantile by quantile: both carry the rest together once the other network is there.
+            # Quantile by quantile: both carry the rest together once the switch is done.
             here_s, there_s = staying.quantile(share), alone.quantile(share)
             carries_s = max(there_s - self.switch_cost_s, 0.0)
             shared_s = here_s * there_s / max(here_s + carries_s, there_s)
