@@ -289,6 +289,7 @@ class CarriedTeller:
             await asyncio.to_thread(self._client.report_carried, report)
         except CedosError:  # no daemon, another version, or no right to
             return False
+        self._told_problem = report.problem
         self._connections.on_reported(news)
         return True
 
