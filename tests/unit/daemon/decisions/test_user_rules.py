@@ -286,6 +286,18 @@ async def test_a_living_connection_leaves_a_network_that_it_may_not_use(stage: S
     assert flow.strategy == Strategy(StrategyKind.SINGLE, ("lte0",))
 
 
+async def test_a_claimed_name_counts_for_its_connection_alone(stage: Stage) -> None:
+    flow = stage.connection(movable=True)
+    await stage.reconsider()
+    stage.director.ruled.rules.add(RuleRequest(host="updates.example", never=("wlan0",)))
+    flow.server_name = "dl.updates.example"
+    await stage.reconsider()
+    assert ("release", 7, "wlan0") in stage.asked()
+    assert flow.strategy == Strategy(StrategyKind.SINGLE, ("lte0",))
+    assert stage.director.ruled.rules.rules[1].addresses == ()
+    assert not stage.director.ruled.covers(ip_address(stage.server), 443)
+
+
 async def test_a_living_connection_stays_where_no_network_is_allowed(stage: Stage) -> None:
     stage.connection(movable=True)
     stage.director.ruled.rules.add(RuleRequest(host=stage.server, never=("wlan0", "lte0")))
