@@ -22,30 +22,31 @@ _MEANING: Final = {
 @click.command(
     cls=Manual,
     examples=[
-        ("cedos prefer", "What the phone is for now."),
+        ("cedos prefer", "What the phone is used for now."),
         ("cedos prefer only without Wi-Fi", "Phone data only where no Wi-Fi works."),
         ("cedos prefer to save time", "Phone data where a person notices the gain."),
-        ("cedos prefer as configured", "What [decision] phone says."),
+        ("cedos prefer as configured", "As [decision] phone in the configuration says."),
     ],
     exits=(0, 2, 3, 6),
-    files=[SOCKET, ("/var/lib/cedos/phone.json", "What was said."), CONFIG],
+    files=[SOCKET, ("/var/lib/cedos/phone.json", "Your choice."), CONFIG],
 )
 @click.argument("words", nargs=-1)
 @json_option
 def command(words: tuple[str, ...], as_json: bool) -> None:
-    """Show what metered networks are for, or say it.
+    """Show or choose what metered networks are used for.
 
-    WORDS is one of "only without Wi-Fi", "to save time", "freely" and "as configured". It holds
-    for all programs, also through a gateway, until it is said again. A budget limits the data
-    beside it.
+    WORDS is one of "only without Wi-Fi", "to save time", "freely" and "as configured". The choice
+    holds for all programs, also through a gateway, until another one. Budgets limit the data
+    besides.
     """
     client = ControlClient(directories().socket)
     told = client.prefer(_meant(" ".join(words))) if words else client.phone()
     if as_json:
         render.print_json(told)
         return
-    where = "[decision] phone" if told.source == "configuration" else "you said so"
-    click.echo(f"The phone is used {told.phone} ({where}). {_MEANING[told.phone]}")
+    where = "as configured" if told.source == "configuration" else "as you chose"
+    text = f"The phone is used {told.phone} ({where}). {_MEANING[told.phone]}"
+    render.show(render.wrapped(text))
 
 
 def _meant(said: str) -> PhoneUse | None:

@@ -30,7 +30,7 @@ def test_it_is_said_in_words(
 
 
 def test_it_shows_and_refuses(cedos: Any, control: Path, fake_daemon: Any) -> None:
-    assert cedos("prefer").stdout.startswith("The phone is used to save time ([decision] phone).")
+    assert cedos("prefer").stdout.startswith("The phone is used to save time (as configured).")
     assert '"phone": "to save time"' in cedos("prefer", "--json").stdout
     refused = cedos("prefer", "sometimes")
     assert refused.exit_code == 2
