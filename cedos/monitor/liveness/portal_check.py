@@ -73,11 +73,15 @@ class PortalCheck:
         address = reached[0]
         if leads_nowhere(address):
             return PortalFinding(PortalVerdict.FILTERED, f"{host} leads to {address} there")
-        finding = judge(self._page, await _fetch(network, address, self._page))
-        private = not message.is_public(address) and not _is_address(host)
-        if private and finding.verdict is not PortalVerdict.FREE:
-            # Other names are answered honestly (`_addresses`).
+        if not message.is_public(address) and not _is_address(host):
+            # Other names are answered honestly (`_addresses`): a filter, or a page of one's own.
+            with contextlib.suppress(OSError, TimeoutError):
+                async with asyncio.timeout(names_s):
+                    own = judge(self._page, await _fetch(network, address, self._page))
+                    if own.verdict is PortalVerdict.FREE:
+                        return own
             return PortalFinding(PortalVerdict.FILTERED, f"{host} leads to {address} there")
+        finding = judge(self._page, await _fetch(network, address, self._page))
         if finding.verdict is not PortalVerdict.CAPTIVE:
             return finding
         hosts = {host: found, **await self._on_the_way(network, finding.page, names_s)}

@@ -132,8 +132,10 @@ async def test_a_private_address_of_this_name_alone_is_a_filters_page(
     names = {"page.test": "::1", "known.test": "2001:db8::1"}
     async with surroundings(Resolver(names)) as around:
         around.answer = answer
-        found = await around.check()
-        assert found.verdict is PortalVerdict.FILTERED
+        assert (await around.check()).verdict is PortalVerdict.FILTERED
+        web, around.web = around.web, 1  # nothing listens there
+        assert (await around.check()).verdict is PortalVerdict.FILTERED
+        around.web = web
         # A page of one's own network is right where it says what it should.
         around.answer = b"HTTP/1.1 204 No Content\r\n\r\n"
         assert (await around.check()).verdict is PortalVerdict.FREE
