@@ -198,6 +198,8 @@ PRIVATE = (
     # IPv6 addresses that contain 127.0.0.1, 10.0.1.1 or 169.254.169.254.
     *("[::ffff:127.0.0.1]", "[::ffff:a00:101]", "[::127.0.0.1]", "[64:ff9b::a00:101]"),
     *("[64:ff9b:1::a9fe:a9fe]", "[2002:7f00:1::1]", "[2001:0:a00:101::1]"),
+    # Azure's metadata, benchmarks' networks, and an address that is translated (RFC 2765).
+    *("168.63.129.16", "198.18.0.1", "[::ffff:0:10.0.1.1]"),
 )
 NAMES = ("inside.example", "both.example", "six.example")
 
