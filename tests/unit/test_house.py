@@ -126,3 +126,46 @@ def test_one_module_tells_of_which_kind_an_interface_is() -> None:
         if judging.search(path.read_text())
     }
     assert found == {"cedos/kernel/interface_kind.py"}
+
+
+PRINTERS = {
+    "cedos/commands/console/render.py": "the one function",
+    "cedos/commands/console/progress.py": "draws a line again in its place",
+    "cedos/commands/top.py": "draws a screen",
+    "cedos/commands/doctor.py": "has colours",
+    "cedos/commands/example.py": "prints files of this package",
+    "emu/terminal.py": "draws a bar",
+}
+"""What prints by itself; each has a test in `test_plain_output`, or prints only cedos' own words."""
+
+
+def prints(source: str) -> Iterator[int]:
+    """Yield the lines that print."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            if called in ("print", "click.echo", "click.secho", "click.echo_via_pager") or (
+                called.startswith(("sys.stdout.", "sys.stderr.")) and called.endswith(".write")
+            ):
+                yield node.lineno
+
+
+def test_every_echo_goes_through_one_function() -> None:
+    files = [
+        *(ROOT / "cedos").rglob("*.py"), *(ROOT / "emu" / "commands").glob("*.py"),
+        ROOT / "emu" / "terminal.py",
+    ]  # fmt: skip
+    assert len(files) > 200
+    found = {
+        str(each.relative_to(ROOT)): lines
+        for each in files
+        if (lines := list(prints(each.read_text())))
+    }
+    assert found.keys() == PRINTERS.keys(), {
+        name: lines for name, lines in found.items() if name not in PRINTERS
+    }
+
+
+def test_the_walk_finds_what_prints() -> None:
+    source = "click.echo(name)\nprint(name)\nsys.stderr.write(name)\nwrite(name)\n"
+    assert sorted(prints(source)) == [1, 2, 3]
