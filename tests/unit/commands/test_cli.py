@@ -60,7 +60,7 @@ def every_command() -> Iterator[tuple[str, click.Command]]:
         yield f"cedos {name}", command
         if isinstance(command, click.Group):
             yield from ((f"cedos {name} {sub}", each) for sub, each in command.commands.items())
-    for name in files_in("cedos.commands.sessions"):
+    for name in sorted(files_in("cedos.commands.sessions")):
         module = importlib.import_module(f"cedos.commands.sessions.{name}")
         program = module.main if name == "cat" else module.command
         yield f"cedos-{name}", program
