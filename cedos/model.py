@@ -17,7 +17,7 @@ from typing import Annotated, Final, TypedDict
 import msgspec
 from msgspec import Meta
 
-from cedos.resources import Resource
+from cedos.budget_kinds import Resource
 
 Address = IPv4Address | IPv6Address
 Interface = IPv4Interface | IPv6Interface

@@ -13,6 +13,7 @@ import click
 from cedos.api.budgets import BudgetMessage, UnitsMessage
 from cedos.api.client import ControlClient
 from cedos.api.lock import running_pid
+from cedos.budget_kinds import Resource, Tariff
 from cedos.commands.console import render
 from cedos.commands.console.manual import CONFIG, SOCKET, STATE, Manual, json_option
 from cedos.commands.console.render import echo
@@ -21,7 +22,6 @@ from cedos.config.directories import Directories, directories
 from cedos.config.sections import S_PER_MONEY
 from cedos.errors import ConfigError, DaemonUnreachableError, HistoryError, NotFoundError
 from cedos.model import Budget, Every, Increment, is_name
-from cedos.resources import Resource, Tariff
 from cedos.selector.budgets.keeper import bought, period_at
 from cedos.storage import budget_file
 

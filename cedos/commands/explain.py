@@ -15,12 +15,12 @@ from cedos.api.messages import (
     TransferMessage,
 )
 from cedos.api.programs import PROGRAM, ItemMessage, ProgramMessage
+from cedos.budget_kinds import Resource
 from cedos.commands.console import render
 from cedos.commands.console.manual import SOCKET, Manual, json_option
 from cedos.config.directories import directories
 from cedos.model import Bulk, Direction, Strategy, Urgency
 from cedos.plain_text import plain
-from cedos.resources import Resource
 
 _USUAL = (Urgency.FOREGROUND, Bulk.SMALL)
 

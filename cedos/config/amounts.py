@@ -4,8 +4,8 @@ import re
 from datetime import date, datetime, timedelta
 from typing import Final
 
+from cedos.budget_kinds import Resource
 from cedos.model import end_wrong
-from cedos.resources import Resource
 
 _BYTES: Final = {
     "": 1,

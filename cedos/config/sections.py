@@ -9,9 +9,9 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from cedos.budget_kinds import Resource
 from cedos.config import amounts
 from cedos.model import Budget, Every, Increment, NetworkKind, PhoneUse
-from cedos.resources import Resource
 
 InterfaceName = Annotated[
     str,

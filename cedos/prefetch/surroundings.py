@@ -27,9 +27,9 @@ from cedos.api.programs import (
     StartedMessage,
     TakingMessage,
 )
+from cedos.budget_kinds import Resource
 from cedos.config.directories import directories
 from cedos.model import NetworkKind
-from cedos.resources import Resource
 from cedos.selector.budgets.controller import PROHIBITIVE, Step, SteppedQuote
 from cedos.selector.budgets.prices import Prices, prices
 from cedos.selector.energy import Radio

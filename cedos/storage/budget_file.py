@@ -8,11 +8,11 @@ from typing import Final
 
 import msgspec
 
+from cedos.budget_kinds import Resource
 from cedos.config import Config
 from cedos.errors import ConfigError, PrivilegeError
 from cedos.kernel import own_file
 from cedos.model import Budget, Every
-from cedos.resources import Resource
 from cedos.selector.budgets.keeper import period_at, wall
 
 FILE: Final = "budgets.json"

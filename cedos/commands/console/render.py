@@ -11,9 +11,9 @@ from typing import Final
 
 import click
 
+from cedos.budget_kinds import Resource
 from cedos.model import SizeEstimate, Strategy, StrategyKind
 from cedos.plain_text import plain, plain_json
-from cedos.resources import Resource
 from cedos.selector.rounded import rounded
 
 UNKNOWN = "-"

@@ -13,12 +13,12 @@ from typing import Final, Protocol
 
 import structlog
 
+from cedos.budget_kinds import Resource, Tariff
 from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.daemon.budgets.metering import Metering
 from cedos.daemon.budgets.price_text import amount
 from cedos.errors import CedosError
 from cedos.model import Budget, Network
-from cedos.resources import Resource, Tariff
 from cedos.selector.budgets.hard import LATEST_S, Account, Bars, Pace, Stage
 from cedos.selector.budgets.keeper import Keeper, wall
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import structlog
 
+from cedos.budget_kinds import Tariff
 from cedos.config import Config
 from cedos.daemon import state_file
 from cedos.daemon.aligned_sleep import aligned_sleep
@@ -17,7 +18,6 @@ from cedos.daemon.budgets.metering import Metering, money_per_mb
 from cedos.errors import ConfigError, NotFoundError
 from cedos.model import Budget, Network, PhoneUse, end_wrong
 from cedos.monitor.providers.battery import Battery
-from cedos.resources import Tariff
 from cedos.selector.budgets.controller import MakeController, Option
 from cedos.selector.budgets.keeper import Keeper, Standing, wall
 from cedos.selector.budgets.odyssey import Odyssey

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from cedos.budget_kinds import FREE, METERED, RADIO, RADIOS, Tariff, of_networks
 from cedos.config import Config
 from cedos.errors import ConfigError
 from cedos.kernel.rtnetlink import Counters
 from cedos.model import Budget, Network, NetworkKind
-from cedos.resources import FREE, METERED, RADIO, RADIOS, Tariff, of_networks
 from cedos.selector.energy import Radio, RadioWatch
 from cedos.storage.model_files import radios
 from cedos.storage.usage import Counter, Usage, differences

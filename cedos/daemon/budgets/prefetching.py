@@ -15,11 +15,11 @@ from cedos.api.programs import (
     RadioMessage,
     TakingMessage,
 )
+from cedos.budget_kinds import Resource
 from cedos.daemon.aligned_sleep import aligned_sleep
 from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.daemon.budgets.metering import Metering
 from cedos.model import Budget, NetworkKind
-from cedos.resources import Resource
 from cedos.selector.budgets.controller import PROHIBITIVE, Option, steps
 from cedos.selector.energy import Radio
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from math import ceil
 
+from cedos.budget_kinds import Resource
 from cedos.model import Budget, Network
-from cedos.resources import Resource
 from cedos.selector.budgets.controller import PROHIBITIVE
 from cedos.selector.budgets.keeper import Standing
 from cedos.selector.budgets.prices import Prices

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 
 from cedos.api.budgets import NetworkUsage, ServerUsage, UsageMessage
+from cedos.budget_kinds import FREE, METERED, RADIO, RADIOS
 from cedos.model import CarriedConnection
-from cedos.resources import FREE, METERED, RADIO, RADIOS
 from cedos.storage.usage import Server, Usage, bytes_by_server
 
 _MOST_SERVERS = 10

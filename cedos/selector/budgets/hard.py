@@ -14,8 +14,8 @@ from enum import IntEnum
 from math import isfinite
 from typing import Final
 
+from cedos.budget_kinds import Tariff
 from cedos.model import Budget
-from cedos.resources import Tariff
 from cedos.selector.budgets.controller import KEPT_OF_SUPPLY, reduced
 
 NEARLY: Final = 0.9

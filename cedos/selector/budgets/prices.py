@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from cedos.resources import Resource
+from cedos.budget_kinds import Resource
 from cedos.selector.budgets.controller import Quote
 
 

@@ -18,7 +18,7 @@ from enum import StrEnum
 from math import isfinite, sqrt
 from typing import NamedTuple
 
-from cedos.resources import Resource
+from cedos.budget_kinds import Resource
 from cedos.selector.budgets.controller import PROHIBITIVE, Option
 from cedos.selector.prefetch.outlook import Path, PrefetchPrices, on_demand
 from cedos.selector.prefetch.value import (

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from cedos.budget_kinds import Resource
 from cedos.model import Every
-from cedos.resources import Resource
 from cedos.selector.budgets.controller import PROHIBITIVE, MakeController
 from cedos.selector.budgets.keeper import Keeper, bought
 from cedos.selector.budgets.odyssey import Odyssey

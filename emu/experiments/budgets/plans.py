@@ -18,8 +18,8 @@ from datetime import UTC, datetime
 from math import exp, log
 from typing import NamedTuple
 
+from cedos.budget_kinds import Resource
 from cedos.model import Budget, Every, Increment
-from cedos.resources import Resource
 from cedos.selector.budgets.controller import Option
 from cedos.selector.budgets.demand import increments
 from cedos.storage.model_files import radios

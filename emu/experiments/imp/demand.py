@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from cedos.resources import Resource
+from cedos.budget_kinds import Resource
 from cedos.selector.budgets.controller import Controller, MakeController
 from cedos.selector.budgets.odyssey import Odyssey
 from cedos.selector.budgets.pacer import Pacer

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from kit.waiting import wait_until
 
+from cedos.budget_kinds import Resource
 from cedos.model import Budget, Every
-from cedos.resources import Resource
 
 PORT = 8000
 SEED = 4

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from cedos.api.budgets import BudgetMessage
+from cedos.budget_kinds import Resource
 from cedos.model import Budget, Every
-from cedos.resources import Resource
 from cedos.steer.restore import restore
 
 PORT = 8000

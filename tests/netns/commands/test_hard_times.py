@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from kit.waiting import wait_until
 
+from cedos.budget_kinds import Resource
 from cedos.errors import DaemonUnreachableError
 from cedos.model import Budget, Every
-from cedos.resources import Resource
 
 INTERFACES, ROUTES, FLAPS = 500, 5_000, 200
 MOST_MB = 150

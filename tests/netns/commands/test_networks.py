@@ -15,9 +15,9 @@ import pytest
 from kit.laptop import Installed, Tethered
 
 from cedos.api.client import ControlClient
+from cedos.budget_kinds import Resource
 from cedos.errors import CedosError
 from cedos.model import Budget, Every
-from cedos.resources import Resource
 from emu.bench.daemon import wakeups
 from emu.testbed.netns import Namespace
 

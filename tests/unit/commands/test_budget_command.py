@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from cedos.api.budgets import BudgetMessage, UnitsMessage, parse_budget
 from cedos.api.messages import DefaultMessage, NetworkMessage, StatusMessage
+from cedos.budget_kinds import Resource
 from cedos.commands import budget, status
 from cedos.commands.console import render
 from cedos.config import SHIPPED_FILE, BudgetConfig, Config, PlanConfig, amounts, load
 from cedos.errors import ConfigError, DaemonUnreachableError
 from cedos.model import Budget, Every, Increment, NetworkKind
-from cedos.resources import Resource
 from cedos.storage import budget_file
 from cedos.storage.usage import Usage
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos import config as config_module
+from cedos.budget_kinds import Resource
 from cedos.config import (
     SHIPPED_FILE,
     BudgetConfig,
@@ -26,7 +27,6 @@ from cedos.config import (
 from cedos.config.directories import Directories, directories, user_folder
 from cedos.errors import ConfigError
 from cedos.model import Budget, NetworkKind, PhoneUse
-from cedos.resources import Resource
 from emu.repository import ROOT
 
 SECTIONS = {

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from cedos.budget_kinds import Resource
 from cedos.daemon.budgets.messages import messages
 from cedos.model import Budget, Every
 from cedos.monitor.providers.battery import Battery
-from cedos.resources import Resource
 
 pytestmark = pytest.mark.anyio
 

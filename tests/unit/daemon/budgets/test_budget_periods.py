@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from cedos.budget_kinds import Resource
 from cedos.model import Budget, Every
-from cedos.resources import Resource
 from cedos.selector.budgets.controller import PROHIBITIVE
 
 pytestmark = pytest.mark.anyio

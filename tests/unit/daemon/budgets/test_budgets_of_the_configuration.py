@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from cedos.budget_kinds import Resource
 from cedos.config import BudgetConfig, Config
 from cedos.errors import ConfigError
 from cedos.model import Budget, Every
-from cedos.resources import Resource
 
 pytestmark = pytest.mark.anyio
 

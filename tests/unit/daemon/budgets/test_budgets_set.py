@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from cedos.budget_kinds import Resource
 from cedos.config import Config, PlanConfig
 from cedos.errors import ConfigError, NotFoundError
 from cedos.model import Budget, Every
-from cedos.resources import Resource
 
 pytestmark = pytest.mark.anyio
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from cedos.budget_kinds import Resource
 from cedos.config import BudgetConfig, Config, NetworkConfig, PlanConfig
 from cedos.daemon.budgets.hard_budgets import HardBudgets
 from cedos.daemon.budgets.host_budgets import HostBudgets
@@ -18,7 +19,6 @@ from cedos.daemon.budgets.metering import Metering, money_per_mb, radios_of
 from cedos.errors import SteeringError
 from cedos.kernel.rtnetlink import Counters
 from cedos.model import Budget, Every, Network, NetworkKind
-from cedos.resources import Resource
 from cedos.selector.objective import MaxS
 from cedos.storage.usage import Usage
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cedos.budget_kinds import Resource
 from cedos.config import (
     BudgetConfig,
     Config,
@@ -21,7 +22,6 @@ from cedos.daemon.decisions.choices import objective as objective_of
 from cedos.errors import ConfigError
 from cedos.model import Budget, Every, PhoneUse
 from cedos.monitor.providers.battery import Battery
-from cedos.resources import Resource
 from cedos.selector.budgets.controller import PROHIBITIVE
 from cedos.selector.objective import MaxSPerE
 

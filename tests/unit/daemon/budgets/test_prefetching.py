@@ -19,6 +19,7 @@ from cedos.api.programs import (
     StartedMessage,
     TakingMessage,
 )
+from cedos.budget_kinds import Resource
 from cedos.config import Config, NetworkConfig
 from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.daemon.budgets.metering import Metering, money_per_mb, radios_of
@@ -26,7 +27,6 @@ from cedos.daemon.budgets.prefetching import Prefetching
 from cedos.errors import ConfigError
 from cedos.kernel.rtnetlink import Counters
 from cedos.model import Budget, Network, NetworkKind
-from cedos.resources import Resource
 from cedos.selector.budgets.controller import PROHIBITIVE
 from cedos.selector.objective import MaxS
 from cedos.storage.usage import Usage

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from cedos.budget_kinds import Resource
 from cedos.kernel.rtnetlink import Counters
 from cedos.model import Budget, Every, Network, NetworkKind
-from cedos.resources import Resource
 from cedos.storage.usage import Usage
 
 pytestmark = pytest.mark.anyio

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from cedos.budget_kinds import Resource
 from cedos.model import Budget, Every, Increment
-from cedos.resources import Resource
 from cedos.selector.budgets.controller import Option
 from cedos.selector.budgets.keeper import Keeper
 from cedos.selector.budgets.odyssey import LEAST_S

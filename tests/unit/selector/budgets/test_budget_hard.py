@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cedos.budget_kinds import Resource, Tariff
 from cedos.model import Budget, Increment
-from cedos.resources import Resource, Tariff
 from cedos.selector.budgets.hard import Account, Bars, Pace, Stage
 
 DATA = Budget("data", Resource.DATA, 1000.0, "2026-12-01T00:00:00", hard=True)

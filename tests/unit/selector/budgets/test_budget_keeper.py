@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from cedos.budget_kinds import Resource
 from cedos.model import Budget, Every, Increment
-from cedos.resources import Resource
 from cedos.selector.budgets.controller import PROHIBITIVE, MakeController, Option
 from cedos.selector.budgets.keeper import (
     Forecast,
