@@ -18,6 +18,9 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("cedos")
 
+# xdist tells its workers a terminal's width, which programs in tests would take for theirs.
+os.environ.pop("COLUMNS", None)
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A test's tier is the folder it lies in."""

@@ -122,7 +122,7 @@ def test_programs_are_stopped_where_it_is_spent_and_nothing_is_left_behind(host:
         assert host.set(1e6).barred == ("lte0",)
         assert host.refused()
         deadline_s = time.monotonic() + 10
-        while "Programs are blocked on lte0" not in host.cedos.client.explain(None).reason:
+        while "programs are blocked on lte0" not in host.cedos.client.explain(None).reason:
             assert time.monotonic() < deadline_s
             time.sleep(0.1)
         host.laptop.ip("link", "set", "wlan0", "up")

@@ -167,7 +167,7 @@ def test_dns_time_through_the_right_interface(bench: Bench, version: int) -> Non
                 silent = await dns_probe.run(
                     links.networks()[0], "example.org", resolver=TARGETS[version], timeout_s=0.2
                 )
-                assert silent.problem == "no answer within 0.2 s"
+                assert silent.problem == "no answer in time"
                 assert silent.indicators == {}
 
     with bench.near.entered():

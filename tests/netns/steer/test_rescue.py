@@ -157,7 +157,7 @@ def test_without_bpf_the_kernels_own_second_is_enough(host, version, monkeypatch
     async def body():
         steering = await rescuing(host)
         try:
-            assert any("after a second" in problem for problem in steering.problems)
+            assert any("after 1 s" in problem for problem in steering.problems)
             assert not steering.rescues.set_first_timeouts(TIMEOUTS)
             with dead(host, "wlan0"):
                 program = Program(host, version)

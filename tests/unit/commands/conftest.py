@@ -9,12 +9,6 @@ from cedos.api.budgets import BudgetMessage
 from cedos.commands import budget, explain
 
 
-@pytest.fixture(autouse=True)
-def no_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take away the width that a library left in the environment (textual does)."""
-    monkeypatch.delenv("COLUMNS", raising=False)
-
-
 @pytest.fixture
 def budget_message() -> Callable[..., BudgetMessage]:
     """One of data, 4 GB of which nothing is spent; `changed` says what is otherwise."""
