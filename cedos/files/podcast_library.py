@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import feedparser
 import msgspec
@@ -30,6 +30,15 @@ _MOST_FEED_BYTES: Final = 8 << 20
 _TEXT_LENGTH: Final = 1000
 _LISTED_S: Final = 8 * 86_400.0  # longer than a daemon keeps a transfer in its table
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+# What players know a recording by, and the types that feeds give such files.
+_SUFFIX_OF: Final = {
+    "audio/mpeg": ".mp3", "audio/mp3": ".mp3", "audio/x-mp3": ".mp3", "audio/mp4": ".m4a",
+    "audio/m4a": ".m4a", "audio/x-m4a": ".m4a", "audio/aac": ".aac", "audio/ogg": ".ogg",
+    "audio/opus": ".opus", "audio/flac": ".flac", "audio/wav": ".wav", "audio/x-wav": ".wav",
+    "video/mp4": ".mp4", "video/x-m4v": ".m4v", "video/quicktime": ".mov", "video/webm": ".webm",
+}  # fmt: skip
+_RECORDINGS: Final = frozenset(_SUFFIX_OF.values()) | {".m4b", ".oga", ".mkv", ".ogv"}
+_PICTURES: Final = frozenset({".jpg", ".jpeg", ".png", ".gif", ".webp"})
 _TIME: Final = re.compile(r"([01]?\d|2[0-3]):[0-5]\d")
 
 
@@ -66,7 +75,7 @@ class Episode(msgspec.Struct):
     """An episode of a subscription; `came_unix_s` is 0 until the file is here.
 
     `by_network` has the received bytes of each interface, `metered_bytes` those of metered networks.
-    `least`: how far its feed's server is, and its own must be.
+    `least`: how far its feed's server is, and its own must be. `media_type`: by its feed.
     """
 
     podcast: str
@@ -82,6 +91,13 @@ class Episode(msgspec.Struct):
     by_network: dict[str, int] = {}
     metered_bytes: int = 0
     least: Distance = Distance.INTERNET
+    media_type: str = ""
+
+    @property
+    def suffix(self) -> str:
+        """The end of its file's name: by its address if that is a recording's, else by its type."""
+        by_url = suffix_of(self.url)
+        return by_url if by_url.lower() in _RECORDINGS else _SUFFIX_OF.get(self.media_type, by_url)
 
     @property
     def source(self) -> str:
@@ -226,7 +242,8 @@ def parse_feed(data: bytes) -> list[Episode]:
         url, size = _text(enclosure["href"]), str(enclosure.get("length", ""))
         title, guid = _text(entry.get("title", "")) or url, _text(entry.get("id", "")) or url
         known = size.isascii() and size.isdecimal() and len(size) < 16
-        episodes.append(Episode("", guid, title, url, int(size) if known else 0))
+        length = int(size) if known else 0
+        episodes.append(Episode("", guid, title, url, length, media_type=_media_type(enclosure)))
     return episodes
 
 
@@ -236,18 +253,39 @@ def _text(value: object) -> str:
     return " ".join(text.split())
 
 
+def suffix_of(url: str) -> str:
+    """Return what the last name in an address ends with (".mp3"); empty: nothing that is short."""
+    last = unquote(urlsplit(url).path).rpartition("/")[2]
+    # A query that was quoted twice belongs to the path.
+    suffix = Path(last.partition("?")[0]).suffix
+    return suffix if re.fullmatch(r"\.[A-Za-z0-9]{1,5}", suffix) else ""
+
+
+def _media_type(enclosure: Any) -> str:
+    """Return a file's type without parameters, in small letters."""
+    return _text(enclosure.get("type", "")).partition(";")[0].strip().lower()
+
+
 def _enclosure(entry: Any) -> Any:
     """Return the file of an entry: audio or video first, never its cover picture."""
-    files = [
-        each
-        for each in entry.get("enclosures", ())
-        if is_web(each.get("href", "").strip()) and not each.get("type", "").startswith("image/")
-    ]
-    return min(
-        files,
-        key=lambda each: not each.get("type", "").startswith(("audio/", "video/")),
-        default=None,
-    )
+    files = [each for each in entry.get("enclosures", ()) if is_web(each.get("href", "").strip())]
+    ranks = [(_rank(each), at) for at, each in enumerate(files)]
+    best, at = min(ranks, default=(_NEVER, 0))
+    return files[at] if best < _NEVER else None
+
+
+_NEVER: Final = 2
+
+
+def _rank(enclosure: Any) -> int:
+    """Return 0 for a recording, 1 for another file, `_NEVER` for a picture; the type counts first."""
+    kind = _media_type(enclosure).partition("/")[0]
+    suffix = suffix_of(enclosure["href"].strip()).lower()
+    if kind in ("audio", "video"):
+        return 0
+    if kind == "image" or suffix in _PICTURES:
+        return _NEVER
+    return 0 if suffix in _RECORDINGS else 1
 
 
 async def read_feed(url: str, networks: LeadingNetworks) -> list[Episode]:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from cedos.api.asking import FollowedTransfer
 from cedos.api.transfers import TransferReport, sentence
@@ -350,9 +350,7 @@ def _part(episode: Episode) -> Partial | None:
 
 def _file_name(episode: Episode) -> str:
     """Return a name that leads to no other folder, is unique, and fits with the suffix of its part."""
-    last = unquote(urlsplit(episode.url).path).rpartition("/")[2]
-    suffix = Path(last).suffix if re.fullmatch(r"\.[A-Za-z0-9]{1,5}", Path(last).suffix) else ""
     title = re.sub(r"[^\w -]+", "", episode.title).strip()[:80] or "episode"
     title = title.encode()[:_TITLE_BYTES].decode(errors="ignore")
     number = hashlib.sha256(episode.guid.encode()).hexdigest()[:6]
-    return f"{title} {number}{suffix}"
+    return f"{title} {number}{episode.suffix}"

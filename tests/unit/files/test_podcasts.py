@@ -4,6 +4,7 @@ import asyncio
 import errno
 import json
 import os
+import re
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -104,6 +105,41 @@ def test_a_file_name_fits_and_leads_nowhere_else(title: str) -> None:
     assert Path(name).name == name
     assert name.endswith(".mp3")
     assert len(name.encode()) <= 143
+
+
+@pytest.mark.parametrize(
+    ("path", "media_type", "suffix"),
+    [
+        ("files/49eab2", "audio/mpeg", ".mp3"),
+        ("index.php?task=track", "audio/x-m4a", ".m4a"),
+        ("one.mp3%3Fdest=75", "", ".mp3"),
+        ("one.mp3", "text/plain", ".mp3"),
+        ("one.MP3", "audio/mp4", ".MP3"),
+        ("one", "Audio/MPEG; codecs=mp3", ".mp3"),
+        ("one.pdf", "application/pdf", ".pdf"),
+        ("one", "audio/unheard-of", ""),
+    ],
+)
+def test_a_file_name_ends_as_players_expect(path: str, media_type: str, suffix: str) -> None:
+    enclosure = f'url="http://a.test/{path}" type="{media_type}"'
+    (episode,) = podcast_library.parse_feed(feed(item("One", enclosure)))
+    assert re.fullmatch(rf"One [0-9a-f]{{6}}{re.escape(suffix)}", podcasts._file_name(episode))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        'url="http://a.test/a.jpg"',
+        'url="http://a.test/a" type="Image/JPEG"',
+        'url="http://a.test/a.png" type="application/octet-stream"',
+        'url="http://a.test/a.pdf" type="application/pdf"',
+    ],
+)
+@pytest.mark.parametrize("media_type", ['type="AUDIO/MPEG"', "", 'type="application/octet-stream"'])
+def test_a_recording_is_chosen_before_all_else(other: str, media_type: str) -> None:
+    recording = f'url="http://a.test/a.mp3" {media_type}'
+    (episode,) = podcast_library.parse_feed(feed(item("One", other, recording)))
+    assert episode.url == "http://a.test/a.mp3"
 
 
 @pytest.fixture
