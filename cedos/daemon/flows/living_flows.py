@@ -29,6 +29,9 @@ from predictors.inputs import FIRST_WINDOW_BYTES
 _COMPETING = 32
 """The most competing transfers of a network: more change nothing."""
 
+_EARLY, _EARLY_S = 64, 2.0
+"""The most sizes that wait for their flow to be known, and for how many seconds."""
+
 
 class LivingFlows:
     """The living flows. Every method takes events; none does I/O.
@@ -44,6 +47,7 @@ class LivingFlows:
         self.upload: Transfer | None = None
         self._by_key: dict[FlowKey, LivingFlow] = {}
         self._by_token: dict[int, LivingFlow] = {}
+        self._early: dict[FlowKey, tuple[float, SizeLearned]] = {}
         self._owners: Mapping[Address, str] = {}
         self._prefixes: Mapping[Address, IPv4Network | IPv6Network] = {}
         self._used_at_s: dict[str, float] = {}
@@ -191,8 +195,16 @@ class LivingFlows:
             self.upload = flow.transfer
         return flow
 
+    def on_early_size(self, event: SizeLearned, at_s: float) -> None:
+        """Keep a size and a name for a flow that is told of later than its first packet."""
+        self._early.pop(event.key, None)
+        self._early[event.key] = at_s, event
+        if len(self._early) > _EARLY:
+            del self._early[next(iter(self._early))]
+
     def on_close(self, event: FlowClosed) -> FlowRecord | None:
         """Close a path; return the flow's record if that was its last one."""
+        self._early.pop(event.key, None)
         flow = self._by_key.get(event.key)
         if flow is None:
             return None
@@ -225,6 +237,10 @@ class LivingFlows:
         near = prefix is not None and key.remote in prefix
         flow.add_path(key, self._owners.get(key.local), near=near)
         self._by_key[key] = flow
+        # What an earlier connection of the same ports left behind is too old.
+        at_s, early = self._early.pop(key, (-math.inf, None))
+        if early is not None and abs(flow.started_at_s - at_s) <= _EARLY_S:
+            self.on_size(replace(early, key=flow.key))
 
 
 def _large_upload(transfer: Transfer | None) -> bool:

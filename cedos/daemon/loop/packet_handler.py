@@ -79,9 +79,11 @@ class PacketHandler:
             about = captured if flow is None else captured._replace(key=flow.key)
             for event in self._profiler.observe(about, now_s):
                 learned = self._flows.on_size(event)
-                if learned is not None and learned.server_name is not None:
-                    self._claimed(learned.server_name, learned.key.remote)
-                if learned is not None and self._director.moves.may_move(learned):
+                if event.server_name is not None:
+                    self._claimed(event.server_name, event.key.remote)
+                if learned is None:
+                    self._flows.on_early_size(event, now_s)
+                elif self._director.moves.may_move(learned):
                     self._told.put_nowait(learned)
         return bool(packets)
 

@@ -3,6 +3,7 @@ from ipaddress import ip_address, ip_interface
 from math import inf
 
 import pytest
+from hypothesis import given, strategies
 
 from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.kernel.sock_diag import SYN_SENT
@@ -304,3 +305,71 @@ def test_whether_a_flow_tried_fewer_networks_and_came_back(flows: LivingFlows) -
     flow.on_decision(decision(both, 7.0))
     assert flow.tried_since(6.0)
     assert not flow.tried_since(7.0)
+
+
+def named(key: FlowKey, name: str = "a.example") -> SizeLearned:
+    return replace(size(key, 3000, "default"), server_name=name)
+
+
+@pytest.mark.parametrize("told", ["opening", "sample", "connection", "subflow"])
+def test_a_first_packet_that_comes_before_its_flow_is_known_names_it(
+    flows: LivingFlows, told: str
+) -> None:
+    assert flows.on_size(named(FIRST)) is None
+    flows.on_early_size(named(FIRST), 1.01)
+    if told == "opening":
+        flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
+    elif told == "sample":
+        flows.on_samples([sample(FIRST)], 1.5)
+    else:
+        if told == "subflow":
+            flows.joined(TOKEN, SECOND, 1.0)
+        flows.joined(TOKEN, FIRST, 1.02)
+    flow = flows.find(FIRST)
+    assert flow is not None
+    assert (flow.server_name, flow.transfers) == ("a.example", 1)
+
+
+def test_an_early_name_is_not_given_to_a_later_connection_of_the_same_ports(
+    flows: LivingFlows,
+) -> None:
+    flows.on_early_size(named(FIRST), 1.0)
+    assert flows.on_open(FlowOpened(FIRST, 9.0, 108.0)).server_name is None
+    flows.on_early_size(named(SECOND), 9.0)
+    flows.on_close(FlowClosed(SECOND, 109.0, 0, 0, at_s=9.1))
+    assert flows.on_open(FlowOpened(SECOND, 9.2, 108.2)).server_name is None
+
+
+@given(
+    strategies.lists(
+        strategies.tuples(strategies.booleans(), strategies.integers(0, 5)), max_size=40
+    )
+)
+def test_the_order_of_openings_and_first_packets_does_not_matter(
+    events: list[tuple[bool, int]],
+) -> None:
+    flows, opened, named_by_packet = LivingFlows(), set[int](), set[int]()
+    for at, (opens, number) in enumerate(events):
+        key = replace(FIRST, local_port=5000 + number)
+        if opens:
+            flows.on_open(FlowOpened(key, 1.0 + at / 1000, 100.0))
+            opened.add(number)
+        else:
+            event = named(key, f"{number}.example")
+            if flows.on_size(event) is None:
+                flows.on_early_size(event, 1.0 + at / 1000)
+            named_by_packet.add(number)
+    for number in opened:
+        flow = flows.find(replace(FIRST, local_port=5000 + number))
+        assert flow is not None
+        expected = f"{number}.example" if number in named_by_packet else None
+        assert flow.server_name == expected
+
+
+def test_of_many_early_names_the_last_ones_are_kept(flows: LivingFlows) -> None:
+    keys = [replace(FIRST, local_port=port) for port in range(1000, 3000)]
+    for key in keys:
+        flows.on_early_size(named(key), 1.0)
+    found = [flows.on_open(FlowOpened(key, 1.0, 100.0)).server_name for key in keys]
+    assert found[-1] == "a.example"
+    assert 0 < sum(name is not None for name in found) < 500

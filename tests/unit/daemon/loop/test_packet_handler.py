@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 from ipaddress import ip_address
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
@@ -142,3 +143,25 @@ async def test_what_goes_over_loopback_is_not_followed() -> None:
     )
     handler.read_before(float("inf"))
     assert seen == [far]
+
+
+def test_a_hello_that_is_read_before_its_flow_is_told_of_names_it() -> None:
+    """Openings are gathered for 20 ms: a request within them showed as "SERVER -"."""
+    flows, claimed = LivingFlows(), list[str]()
+    size = SizeEstimate(3000, 1000, 9000, "default")
+    profiler = SimpleNamespace(
+        observe=lambda packet, _now_s: [
+            SizeLearned(packet.key, Direction.DOWN, size, "a.example", tls=True)
+        ]
+    )
+    handler = PacketHandler(
+        cast(Any, SimpleNamespace(read=lambda _limit: [Packet(PLAIN, outgoing=True)])),
+        flows,
+        cast(Any, profiler),
+        cast(Any, SimpleNamespace()),
+        cast(Any, SimpleNamespace()),
+        lambda name, _address: claimed.append(name),
+    )
+    handler.read_before(float("inf"))
+    flow = flows.on_open(FlowOpened(PLAIN, time.monotonic(), 101.0))
+    assert (flow.server_name, flow.tls, claimed) == ("a.example", True, ["a.example"])
