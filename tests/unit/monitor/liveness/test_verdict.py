@@ -89,3 +89,23 @@ def test_one_private_address_for_every_name() -> None:
     assert same_private_address({"a": public, "b.invalid": public}) is None
     assert same_private_address({"a": public, "b.invalid": gateway}) is None
     assert same_private_address({"a": (), "b": ()}) is None
+
+
+@pytest.mark.parametrize(
+    ("expected", "body", "verdict"),
+    [
+        ("success", b"success\n", PortalVerdict.FREE),
+        ("success", b"8\r\nsuccess\n\r\n0\r\n\r\n", PortalVerdict.FREE),
+        ("Success", b"<HTML><TITLE>Success</TITLE><BODY>Success</BODY></HTML>", PortalVerdict.FREE),
+        ("<b>OK</b>", b"\r\n<b>OK</b>", PortalVerdict.FREE),
+        ("success", b"<html>Welcome. <script>success: go()</script>", PortalVerdict.CAPTIVE),
+        ("OK", b"<p>Pay here</p><button>OK</button>", PortalVerdict.CAPTIVE),
+        ("OK", b"1f\r\n<p>Room number</p><button>OK</button>", PortalVerdict.CAPTIVE),
+        ("NetworkManager is online", b"<p>Not NetworkManager is online", PortalVerdict.CAPTIVE),
+    ],
+)
+def test_the_pages_words_within_a_log_in_page_are_no_page(
+    expected: str, body: bytes, verdict: PortalVerdict
+) -> None:
+    page = TestPage.of("http://page.test/", expected)
+    assert judge(page, b"HTTP/1.1 200 OK\r\n\r\n" + body).verdict is verdict
