@@ -70,7 +70,7 @@ class UserRules:
         number = same[0] if same else max(own, default=0) + 1
         if rule.prefix is None:
             before = own[number].addresses if same else ()
-            known = (*self._names.below(rule.host), *rule.addresses)
+            known = (*self._names.below(rule.host), *self._names.of(rule.host), *rule.addresses)
             addresses = youngest(before, known, MOST_ADDRESSES)
             rule = msgspec.structs.replace(rule, addresses=addresses)
         self._rules[number] = rule
@@ -127,7 +127,9 @@ class UserRules:
         for number, rule in self._rules.items():
             if rule.prefix is None and any(is_below(name, rule.host) for name in names):
                 matched = True
-                known = youngest(rule.addresses, addresses, MOST_ADDRESSES)
+                # The host's own addresses go last: others may have names below it.
+                told = (*addresses, *self._names.of(rule.host))
+                known = youngest(rule.addresses, told, MOST_ADDRESSES)
                 news = news or set(known) != set(rule.addresses)
                 self._rules[number] = msgspec.structs.replace(rule, addresses=known)
         if news:
@@ -152,6 +154,9 @@ class UserRules:
         """Yield each place that a rule covers; of several rules for one the last applies."""
         for number in sorted(self._rules, key=self._rank):
             rule = self._rules[number]
+            # The kernel takes the longest prefix: beside a user's shorter one a portal's is left out.
+            if number < 0 and self.of(ip_address(rule.host), None) != number:
+                continue
             prefixes = [rule.prefix] if rule.prefix is not None else map(ip_network, rule.addresses)
             for prefix in prefixes:
                 yield (str(prefix), rule.port), number
@@ -159,8 +164,8 @@ class UserRules:
     def of(self, address: Address, port: int | None) -> int | None:
         """Return the number of a connection's rule.
 
-        A port's comes before others, then the longest prefix; for one address an address before a
-        name, the closest name, and the rule that was added last.
+        The user's own come before portals', a port's before others, then the longest prefix; for one
+        address an address before a name, the closest name, and the rule that was added last.
         """
         numbers = [
             *self.at(address),
@@ -197,12 +202,12 @@ class UserRules:
         """Return the rules whose names lead to an address."""
         return self._by_address.get(str(address), ())
 
-    def _rank(self, number: int) -> tuple[bool, float, bool, bool, int, int]:
+    def _rank(self, number: int) -> tuple[bool, bool, float, bool, int, int]:
         rule = self._rules[number]
         prefix = rule.prefix
         length = 1.0 if prefix is None else prefix.prefixlen / prefix.max_prefixlen
         closest = prefix is not None, rule.host.count(".") if prefix is None else 0
-        return rule.port is not None, length, number > 0, *closest, abs(number)
+        return number > 0, rule.port is not None, length, *closest, abs(number)
 
     def state(self) -> dict[str, object]:
         return {

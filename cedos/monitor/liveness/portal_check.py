@@ -6,7 +6,7 @@ import errno
 import os
 import secrets
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from ipaddress import ip_address
 
@@ -54,12 +54,20 @@ class PortalCheck:
         """Ask over the network, all within `timeout_s`; never raises."""
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._find(network, timeout_s * _NAMES_SHARE)
+                finding = await self._find(network, timeout_s * _NAMES_SHARE)
         except TimeoutError:
             return PortalFinding(PortalVerdict.SILENT, "the test page does not answer")
         except OSError as error:
             why = os.strerror(error.errno) if error.errno else str(error)
             return PortalFinding(PortalVerdict.SILENT, f"the test page cannot be reached ({why})")
+        if finding.verdict is PortalVerdict.CAPTIVE and finding.witness is Witness.PAGE:
+            hosts = dict(finding.hosts)
+            # A log-in page that does not answer takes nothing back.
+            with contextlib.suppress(OSError, ValueError):
+                async with asyncio.timeout(timeout_s):
+                    await self._on_the_way(network, finding.page, hosts, timeout_s * _NAMES_SHARE)
+            return replace(finding, hosts=hosts)
+        return finding
 
     async def _find(self, network: Network, names_s: float) -> PortalFinding:
         host = self._page.host
@@ -84,8 +92,7 @@ class PortalCheck:
         finding = judge(self._page, await _fetch(network, address, self._page))
         if finding.verdict is not PortalVerdict.CAPTIVE:
             return finding
-        hosts = {host: found, **await self._on_the_way(network, finding.page, names_s)}
-        return replace(finding, hosts=hosts)
+        return replace(finding, hosts={host: found})
 
     async def _addresses(
         self, network: Network, timeout_s: float
@@ -147,26 +154,27 @@ class PortalCheck:
         return None
 
     async def _on_the_way(
-        self, network: Network, location: str, names_s: float
-    ) -> Mapping[str, Sequence[Address]]:
-        """Return the hosts from the redirect to the log-in page, with their addresses."""
-        found: dict[str, Sequence[Address]] = {}
-        with contextlib.suppress(OSError, ValueError):
-            for _ in range(_MOST_REDIRECTS):
-                # (Of an https:// page only the host is of interest.)
-                page = TestPage.of(location.replace("https://", "http://", 1), "")
-                if page.host in found:
-                    break
-                if _is_address(page.host):
-                    addresses: Sequence[Address] | None = [ip_address(page.host)]
-                else:
-                    addresses = await self._ask(network, page.host, names_s)
-                usable = [each for each in addresses or () if not leads_nowhere(each)]
-                found[page.host] = usable
-                if not usable or location.startswith("https://"):
-                    break
-                location = judge(page, await _fetch(network, usable[0], page)).page
-        return found
+        self,
+        network: Network,
+        location: str,
+        found: dict[str, Sequence[Address]],
+        names_s: float,
+    ) -> None:
+        """Add the hosts from the redirect to the log-in page, with their addresses."""
+        for _ in range(_MOST_REDIRECTS):
+            # (Of an https:// page only the host is of interest.)
+            page = TestPage.of(location.replace("https://", "http://", 1), "")
+            if page.host in found:
+                break
+            if _is_address(page.host):
+                addresses: Sequence[Address] | None = [ip_address(page.host)]
+            else:
+                addresses = await self._ask(network, page.host, names_s)
+            usable = [each for each in addresses or () if not leads_nowhere(each)]
+            found[page.host] = usable
+            if not usable or location.startswith("https://"):
+                break
+            location = judge(page, await _fetch(network, usable[0], page)).page
 
 
 async def _answer(asker: socket.socket, number: int, name: str, kind: int) -> Sequence[Address]:

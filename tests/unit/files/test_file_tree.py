@@ -174,3 +174,11 @@ def test_a_listed_name_cannot_lead_elsewhere(name: str) -> None:
     data = msgspec.json.encode([{"name": name}])
     with pytest.raises(TransferError, match="the peer sent"):
         decode(data, list[Entry])
+
+
+def test_a_tree_of_any_depth_is_counted(tmp_path: Path) -> None:
+    """A client can make 1,500 folders in each other by one path."""
+    tree = Tree(tmp_path)
+    os.close(tree.folder(["d"] * 1500, make=True))
+    assert tree.count(10_000) == 1500
+    assert tree.count(100) == 100

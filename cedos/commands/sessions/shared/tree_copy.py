@@ -1,5 +1,7 @@
 """A copy of a server's folder with all that is in it: complete, or what is missing is reported."""
 
+import os
+import stat
 import unicodedata
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
@@ -128,6 +130,9 @@ def _make(folder: Path) -> None:
     """Make a folder, if it is not there. TransferError: it cannot be."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        found = folder.lstat()
+        if stat.S_ISLNK(found.st_mode) and found.st_uid not in (0, os.geteuid()):
+            raise TransferError(f"{folder} is a link of another user, which is not followed")
     except FileExistsError as error:
         raise TransferError(f"{folder} is a file here, and a folder at the server") from error
     except OSError as error:

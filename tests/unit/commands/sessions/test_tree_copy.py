@@ -1,6 +1,7 @@
 """A copy of a server's folder: what a hostile server, or another file system, makes of it."""
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from cedos.commands.sessions.shared import tree_copy
 from cedos.commands.sessions.shared.tree_copy import TreeCopy
 from cedos.errors import TransferError
-from cedos.files.messages import Entry
+from cedos.files.messages import Entry, path_of
 
 Listed = Callable[[str], list[Entry]]
 
@@ -116,3 +117,28 @@ def test_names_that_differ_here_are_all_copied(
     copied = Copied(tmp_path / "got", monkeypatch, lambda _: [Entry("A"), Entry("a")])
     assert copied.missing == {}
     assert sorted(each.name for each in (tmp_path / "got").iterdir()) == ["A", "a"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a link to another user")
+@pytest.mark.parametrize("laid", ["got", "got/docs"])
+def test_a_link_to_a_folder_that_another_user_laid_is_not_followed(
+    laid: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, link = tmp_path / "home", tmp_path / laid
+    home.mkdir()
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(home)
+    os.lchown(link, 4711, 4711)
+
+    def listed(folder: str) -> list[Entry]:
+        return [Entry("docs", "folder")] if not folder else [Entry(".profile")]
+
+    with contextlib.suppress(TransferError):
+        Copied(tmp_path / "got", monkeypatch, listed)
+    assert list(home.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["\x002essh", "\x002Essh", "\x00aessh", "\x00c0\x00aessh"])
+def test_no_coding_of_a_name_hides_its_dot(name: str) -> None:
+    with contextlib.suppress(ValueError):
+        assert not path_of(name).startswith(".")

@@ -351,6 +351,29 @@ async def test_the_users_rule_counts_before_the_portals(stage: Stage) -> None:
     assert rules.add(RuleRequest(host="203.0.113.1", never=("lte0",))) == 2
 
 
+@pytest.mark.parametrize("prefix", ["198.51.100.0/24", "198.51.100.1/32", "0.0.0.0/0"])
+async def test_a_portal_takes_no_host_out_of_the_users_prefix(stage: Stage, prefix: str) -> None:
+    """The kernel takes the longest prefix: a portal may name any address."""
+    rules = rules_of(RuleRequest(host=prefix, never=("wlan0",)))
+    stage.director = Director(stage.steer, stage.flows, stage.sizes, stage.director.decider, rules)
+    stage.director.networks_changed([stage.wlan, stage.lte])
+    rules.portals([("wlan0", [ip_address(stage.server), ip_address("2001:db8::1")])])
+    await captive(stage)
+    assert not stage.director.ruled.may_use(stage.key, "wlan0")
+    led = {each[1]: each[3] for each in stage.asked() if each[0] == "destination"}
+    assert led.pop(prefix) == "lte0"
+    assert list(led) == ["2001:db8::1/128"], "another host on the way leads there as before"
+
+
+def test_names_below_a_ruled_host_do_not_push_out_its_own_address() -> None:
+    rules = rules_of(RuleRequest(host="cloud.example", never=("lte0",)))
+    rules.told(told("cloud.example", "203.0.113.1"))
+    for number in range(MOST_ADDRESSES + 1):
+        rules.told(told(f"host{number}.cloud.example", str(ip_address(0xC6336400 + number))))
+    assert rules.of(ip_address("203.0.113.1"), 443) == 1
+    assert len(rules.rules[1].addresses) == MOST_ADDRESSES
+
+
 async def test_a_rule_for_a_captive_network_alone_leads_there(ruled: Stage) -> None:
     await captive(ruled)
     assert ruled.asked()[0] == ("destination", f"{ruled.server}/32", None, "wlan0")

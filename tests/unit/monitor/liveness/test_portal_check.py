@@ -10,7 +10,7 @@ from ipaddress import ip_address, ip_interface
 
 import pytest
 
-from cedos.model import Network, NetworkKind, NextHop
+from cedos.model import Address, Network, NetworkKind, NextHop
 from cedos.monitor.dns import message
 from cedos.monitor.liveness import portal_check
 from cedos.monitor.liveness.liveness import Witness
@@ -99,6 +99,27 @@ async def test_a_network_of_ipv6_alone_is_asked_for_ipv6_addresses() -> None:
         found = await around.check()
     assert found.verdict is PortalVerdict.FREE
     assert resolver.kinds == {message.AAAA}
+
+
+@pytest.mark.usefixtures("loopback_is_far")
+async def test_a_log_in_page_that_does_not_answer_keeps_no_network_from_being_captive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with surroundings(Resolver({"page.test": "::1", "slow.test": "::1"})) as around:
+        location = f"http://slow.test:{around.web}/"
+        around.answer = f"HTTP/1.1 302 Found\r\nLocation: {location}\r\n\r\n".encode()
+        fetch = portal_check._fetch
+
+        async def hung(network: Network, target: Address, page: TestPage) -> bytes:
+            if page.host == "slow.test":
+                await asyncio.get_running_loop().create_future()
+            return await fetch(network, target, page)
+
+        monkeypatch.setattr(portal_check, "_fetch", hung)
+        page = TestPage.of(f"http://page.test:{around.web}/", "")
+        found = await PortalCheck(page, "known.test", around.port)(LO6, 0.5)
+    assert (found.verdict, found.page) == (PortalVerdict.CAPTIVE, location)
+    assert set(found.hosts) == {"page.test", "slow.test"}
 
 
 @pytest.mark.parametrize("address", ["::", "::1", "ff02::1", "", DROPPED])
