@@ -413,7 +413,7 @@ async def test_by_udp_and_by_tcp(loopback_resolver: LoopbackResolver) -> None:
 
 def test_it_listens_for_this_host_alone() -> None:
     async def run() -> None:
-        with pytest.raises(HostError, match="for this host alone"):
+        with pytest.raises(HostError, match="serves this host only"):
             NameStub(Link(), fails_open=True).open("192.0.2.1", 53)  # type: ignore[arg-type]
 
     asyncio.run(run())
