@@ -58,8 +58,14 @@ class PacketFilter:
 
     async def hold_answers(self, on: bool) -> None:
         """Let answers to look-ups wait to be read, or pass. OSError: the packet filter cannot."""
-        await self.do(lambda: self._kernel.hold_answers(on))
+        before = self._plan.holds
+        # The plan first: a repair that hears of the change would take it for another program's.
         self._plan = replace(self._plan, holds=on)
+        try:
+            await self.do(lambda: self._kernel.hold_answers(on))
+        except (OSError, HostError):
+            self._plan = replace(self._plan, holds=before)
+            raise
 
     def raise_wall(self) -> str | None:
         """Put the second wall of barred networks back at once; return what keeps it away, in words."""

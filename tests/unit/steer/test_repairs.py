@@ -55,6 +55,27 @@ async def test_what_is_told_of_is_put_back(repaired: Repaired) -> None:
     await until(lambda: repaired.kernel.barred == ("lte0",) and repaired.kernel.filter)
 
 
+async def test_what_the_daemon_takes_out_itself_is_not_put_back(
+    repaired: Repaired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await repaired.filter.hold_answers(True)
+    planned: list[bool | None] = []
+    # A repair may hear of the change before the daemon has the answer to its request.
+    monkeypatch.setattr(
+        repaired.kernel, "hold_answers", lambda on: planned.append(repaired.filter.plan.holds)
+    )
+    await repaired.filter.hold_answers(False)
+    assert planned == [False]
+
+    def refuse(on: bool) -> None:
+        raise OSError(errno.EPERM, "no")
+
+    monkeypatch.setattr(repaired.kernel, "hold_answers", refuse)
+    with pytest.raises(OSError, match="no"):
+        await repaired.filter.hold_answers(True)
+    assert repaired.filter.plan.holds is False
+
+
 async def test_without_being_told_it_is_looked_at_each_second() -> None:
     made = Repaired()
     made.kernel.tells_filter = False
