@@ -158,7 +158,7 @@ def test_help_and_the_own_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_what_only_the_caller_can_say_is_refused_with_listen(option: tuple[str, str]) -> None:
     result = CliRunner().invoke(main, ["--listen", "127.0.0.1:1", *option])
     assert result.exit_code == 2
-    assert f"{option[0]} is of the end that calls" in result.stderr
+    assert f"{option[0]} is for the end that connects" in result.stderr
 
 
 def test_a_full_disk_behind_standard_output_is_a_clear_end(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ class Stream:
     def watch(self, call: Callable[[], None]) -> None:
         pass
 
-    def taken(self, count: int) -> None:
+    def on_read(self, count: int) -> None:
         self.waiting = deque([b"".join(self.waiting)[count:]])
 
 
