@@ -532,7 +532,7 @@ class Increment:
 
 
 class PhoneUse(StrEnum):
-    """What metered networks are for, in people's words."""
+    """The use of metered networks, in people's words."""
 
     WITHOUT_WIFI = "only without Wi-Fi"
     TO_SAVE_TIME = "to save time"

@@ -61,7 +61,7 @@ def client(
 
 @dataclass(frozen=True, slots=True)
 class AnswerHead:
-    """What a server answers to a request for `url`, before the body."""
+    """A server's answer to a request for `url`, before the body."""
 
     url: URL
     status: int
@@ -127,7 +127,7 @@ class AnswerHead:
 
     @property
     def modified_unix_s(self) -> float:
-        """When the object was changed, as far as the server says so, else now."""
+        """The time of the object's last change if the server says it, else now."""
         for name in (hdrs.LAST_MODIFIED, hdrs.DATE):
             if (seconds := date(self.field(name))) is not None:
                 return seconds

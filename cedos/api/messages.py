@@ -123,7 +123,7 @@ class HostDefaultMessage(ControlMessage, frozen=True, kw_only=True):
 
 
 class OtherDefaultMessage(ControlMessage, frozen=True, kw_only=True):
-    """Where connections of an IP version go that the default network lacks.
+    """The way of connections of an IP version that the default network lacks.
 
     `network` None: they are refused. `why` in words; `tcp_alone`: its datagrams are refused, so that
     programs prefer the other version.
@@ -217,14 +217,14 @@ class ProbesMessage(ControlMessage, frozen=True, kw_only=True):
 
 
 class PhoneMessage(ControlMessage, frozen=True, kw_only=True):
-    """What metered networks are for; `source`: `configuration` or `command`."""
+    """The use of metered networks; `source`: `configuration` or `command`."""
 
     phone: PhoneUse
     source: str = "command"
 
 
 class PhoneRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What metered networks are to be for; None: as the configuration says."""
+    """A wish for the use of metered networks; None: as the configuration says."""
 
     phone: PhoneUse | None
 

@@ -11,7 +11,7 @@ from cedos.api.messages import ControlMessage
 from cedos.model import NetworkKind
 
 MOST_ADDRESSES: Final = 256
-"""Of one name and all below it: the ones that a resolver told last."""
+"""The most addresses of a name and all below it; those that a resolver told last stay."""
 METERED: Final = "metered"
 """Stands for all metered networks."""
 GROUPS: Final = (METERED, *NetworkKind)

@@ -174,7 +174,7 @@ class Listing(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """What is in a folder: a file, a folder, or what is not sent, such as a pipe."""
+    """An entry of a folder: a file, a folder, or something that is not sent, such as a pipe."""
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=765)]
     kind: Literal["file", "folder", "link", "other"] = "file"

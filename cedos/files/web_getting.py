@@ -63,7 +63,7 @@ _PLAYED: Final = tuple(
 
 
 class Distance(IntEnum):
-    """How far an address is from this host."""
+    """The distance of an address from this host."""
 
     HOST = 0
     LINK = 1

@@ -1,4 +1,4 @@
-"""Which socket of this host sends from an address, and whose it is: asked of the kernel (sock_diag)."""
+"""The socket of this host that sends from an address, and its owner, by the kernel (sock_diag)."""
 
 import socket
 from ipaddress import ip_address

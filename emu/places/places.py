@@ -140,7 +140,7 @@ class Place:
 
     @cached_property
     def common_s(self) -> int:
-        """How long the place is, in whole seconds: as places.csv says, else as its longest network."""
+        """The length of the place in whole seconds: as places.csv says, else as its longest network."""
         return self.longest_s if self.given_common_s is None else self.given_common_s
 
     @property

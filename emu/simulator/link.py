@@ -18,7 +18,7 @@ from emu.places.traces import OPPORTUNITY_BYTES, Trace
 from emu.testbed.access import Access
 
 _SHELL_S = 0.0011
-"""What Mahimahi's two shells add to each direction, measured on live runs of small transfers."""
+"""The delay of Mahimahi's two shells in each direction, measured on live runs of small transfers."""
 _SMALL_BYTES = 60
 """An acknowledgement, a SYN: what it counts as on the interface."""
 SAMPLE_S = 0.1
@@ -104,7 +104,7 @@ class Parcel:
 
 
 class Direction:
-    """One direction of a link: a drop-tail queue in front of the trace's delivery opportunities.
+    """A direction of a link: a drop-tail queue in front of the trace's delivery opportunities.
 
     Attributes:
         bytes_by_sample: what was delivered, by the number of the interval of `SAMPLE_S`.

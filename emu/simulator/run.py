@@ -17,7 +17,7 @@ _FIRST_PORT = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """What a run of the simulator measured, as the testbed's programs and counters would.
+    """The result of a simulated run, in the form that the testbed's programs and counters have.
 
     Instants are seconds of the simulation, which begins `warm_up_s` before the load.
     """

@@ -160,7 +160,7 @@ class HostBudgets:
 
     @property
     def phone(self) -> PhoneUse:
-        """What metered networks are for."""
+        """The use of metered networks."""
         return self._said_phone or self._configured_phone
 
     @property

@@ -1,4 +1,4 @@
-"""What names lead to, as this host's own resolvers and its hosts file say. Pure.
+"""The addresses of ruled names, as this host's own resolvers and its hosts file say. Pure.
 
 Only what was looked up counts. What a program claims (the name in a TLS hello, the answer of a resolver
 of its own) is not known here before a look-up of ours confirms it: any local user can claim anything.

@@ -261,7 +261,7 @@ class PrivilegedPart:
     def open_answers(self) -> socket.socket:
         if self._answers is not None:
             self._answers.close()
-        # Verdicts are taken from the socket that has the queue, whoever holds it.
+        # The kernel takes verdicts from the socket that has the queue, in any process.
         self._answers = packet_queue.open_queue(QUEUE)
         return self._answers.dup()
 

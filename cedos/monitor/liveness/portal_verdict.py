@@ -25,7 +25,7 @@ _LOG_IN = frozenset({401, 403, 407, 511})
 
 
 class PortalVerdict(StrEnum):
-    """What an answer to the test page shows.
+    """The meaning of an answer to the test page.
 
     `silent`: no answer came. `unclear`: the page's server is broken. `filtered`: this network keeps
     the page from being asked for.

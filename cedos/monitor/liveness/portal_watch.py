@@ -1,4 +1,4 @@
-"""When to ask for the test page over which network, and what its answers tell the network's state.
+"""The times at which each network is asked for the test page, and what the answers tell its state.
 
 A network is asked when it appears, when it moves to another access point, after the host's sleep, when
 connections over it are not answered, soon while it is dead though its pings are answered, every 30 s

@@ -495,7 +495,7 @@ def test_it_is_set_and_shown(cedos: Any, control: Path, fake_daemon: Any) -> Non
     assert "data, hard" in done.stdout
     assert "It is hard: once it is used up, programs are blocked" in cedos("explain").stdout
     raised = cedos("budget", "set", "data", "5GB", "--until", "2026-12-01", "--every", "month")
-    assert fake_daemon.budgets["data"].hard  # nobody said that it is soft now
+    assert fake_daemon.budgets["data"].hard  # no --soft was given
     assert 'It replaces "data": 4 GB, hard, until ' in raised.stderr
     assert "It stays hard; --soft would end that." in raised.stderr
     softened = cedos(*line[:-1], "--soft")

@@ -249,7 +249,7 @@ async def test_names_that_are_not_answered_need_a_second_witness_too(desk: Any) 
 async def test_a_router_that_may_be_no_resolver_counts_once_it_was_one(
     desk: Any, answered_before: bool
 ) -> None:
-    """Where nobody said which resolver belongs to a network its router is asked, and may be none."""
+    """Without a known resolver of a network its router is asked, and may be none."""
     guess = replace(NO_NAMES, guessed=True)
     told = desk.listen({"home": FREE if answered_before else guess, "phone": FREE})
     watch = PortalWatch(told, check=told.check)
