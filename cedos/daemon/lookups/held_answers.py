@@ -8,6 +8,8 @@ kernel until the routes of its addresses stand:
                                            is covered by no rule
     a name in a TLS hello or a request     counts for its connection alone, and is looked up likewise
 
+An answer about a ruled name whose routes do not stand after 2 s, or that no look-up of ours could judge,
+is dropped: its program asks again. One whose routes the kernel refuses passes (the log says so).
 UDP and TCP are read, and what a stub on loopback answers. Names that are asked for in TLS (DoT, DoH)
 cannot be seen: there the first connection to a new address is not covered.
 """
@@ -18,7 +20,7 @@ import socket
 import struct
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
@@ -43,12 +45,14 @@ _AT_ONCE: Final = 64
 _PORT: Final = 53
 _MOST_HELD, _MOST_STREAMS, _MOST_ASKED = 128, 64, 256
 _LONGEST_S: Final = 2.0
-"""The longest that an answer is held: programs ask again after some seconds."""
+"""The longest that an answer is held; then it is dropped, and programs ask again after some seconds."""
 _ASKED_S: Final = 10.0
 _PER_S, _BURST = 5.0, 32
 """The rate at which claimed names are looked up."""
 _LENGTH: Final = struct.Struct("!H")
 _NUMBERS: Final = 0xFFFFFFFF
+_Reading = tuple[int, bytearray]
+"""The number of a stream's next byte, and the part of a message that has come."""
 
 _log = structlog.get_logger(__name__)
 
@@ -143,8 +147,8 @@ class HeldAnswers:
         self._problem = ""
         self._streams, self._seen = _Streams(), _Streams()
         self._pending: Counter[FlowKey] = Counter()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._asked: OrderedDict[str, float] = OrderedDict()
+        self._tasks: set[asyncio.Task[object]] = set()
+        self._asked: OrderedDict[str, tuple[float, asyncio.Task[set[int]]]] = OrderedDict()
         self._bucket = TokenBucket(_PER_S, _BURST, clock())
 
     @property
@@ -160,7 +164,7 @@ class HeldAnswers:
             await asyncio.get_running_loop().create_future()
         finally:
             watch.close()
-            for task in self._tasks:
+            for task in (*self._tasks, *(asked for _, asked in self._asked.values())):
                 task.cancel()
             self._let_go()
 
@@ -194,7 +198,7 @@ class HeldAnswers:
         if number is None or number in self._ruled.rules.at(address):
             return
         if self._bucket.take(self._clock()):
-            self._do(self._confirm_and_lead([name]))
+            self._do(self._confirm_and_lead({name: {address.version}}))
 
     def told(self, packet: CapturedPacket) -> None:
         """Take an answer that was captured on its way: a rule that comes later covers it."""
@@ -235,8 +239,9 @@ class HeldAnswers:
         if frame is None or is_own(frame.key):
             self._decide(packet.number, passes=True)
             return
-        key = frame.key
+        key, before = frame.key, None
         if key.protocol == "tcp":
+            before = self._streams.reading(key)
             messages = self._streams.messages(frame)
             # What comes out of order, or again while its first copy waits, is sent once more.
             if messages is None or (not messages and self._pending[key]):
@@ -245,55 +250,92 @@ class HeldAnswers:
         else:
             messages = [frame.payload]
         rules = self._ruled.rules
-        claims: list[str] = []
+        claims: dict[str, set[int]] = {}
         addresses: list[Address] = []
         for reply in filter(None, map(dns.parse, messages)):
             if self._lookups.trusted(key.remote):
                 rules.told(reply)
             elif rules.names(reply) and not all(map(rules.at, reply.addresses)):
-                claims.append(reply.name)
+                claims.setdefault(reply.name, set()).update(
+                    each.version for each in reply.addresses
+                )
             addresses += reply.addresses
         waits = bool(claims) or not self._ruled.stand(addresses)
         if not waits:
             self._decide(packet.number, passes=True)
         elif len(self._tasks) >= _MOST_HELD:
+            self._streams.restore(key, before)
             self._decide(packet.number, passes=False)
         else:
             self._pending[key] += 1
-            self._do(self._settle(packet.number, key, claims))
+            self._do(self._settle(packet.number, key, claims, before))
 
-    async def _settle(self, number: int, key: FlowKey, claims: Sequence[str]) -> None:
+    async def _settle(
+        self, number: int, key: FlowKey, claims: Mapping[str, set[int]], before: _Reading | None
+    ) -> None:
+        passes = False
         try:
             async with asyncio.timeout(_LONGEST_S):
-                await self._confirm_and_lead(claims)
+                passes = await self._confirm_and_lead(claims)
         except TimeoutError:
-            _log.warning("an answer to a look-up passes before its rule stands")
+            pass
+        except asyncio.CancelledError:  # the daemon ends, and its rules with it
+            passes = True
+            raise
         finally:
             self._pending[key] -= 1
             if not self._pending[key]:
                 del self._pending[key]
-            self._decide(number, passes=True)
+            if not passes:
+                _log.warning(
+                    "an answer is dropped: its rule does not stand in time", names=list(claims)
+                )
+                # The segment comes once more, and is then read once more.
+                self._streams.restore(key, before)
+            self._decide(number, passes=passes)
 
-    async def _confirm_and_lead(self, claims: Sequence[str]) -> None:
-        for name in claims:
-            now_s = self._clock()
-            if now_s - self._asked.get(name, -_ASKED_S) < _ASKED_S:
-                continue
-            self._asked[name] = now_s
-            self._asked.move_to_end(name)
-            while len(self._asked) > _MOST_ASKED:
-                self._asked.popitem(last=False)
-            kinds = (dns.A, dns.AAAA)
-            for reply in await asyncio.gather(*(self._lookups.look_up(name, k) for k in kinds)):
-                if reply is not None:
-                    self._ruled.rules.told(reply)
+    async def _confirm_and_lead(self, claims: Mapping[str, set[int]]) -> bool:
+        """Look claimed names up and lead what rules cover.
+
+        Return whether a resolver of this host told what they have in the claimed IP versions.
+        """
+        # Another answer may wait for the same look-up: the end of this wait does not end it.
+        asked = [asyncio.shield(self._confirmation(name)) for name in claims]
+        told = await asyncio.gather(*asked)
         await self._lead()
+        return all(map(set.issubset, claims.values(), told))
+
+    def _confirmation(self, name: str) -> asyncio.Task[set[int]]:
+        """Return the look-up of a claimed name that began in the last 10 s, else begin one."""
+        now_s = self._clock()
+        known = self._asked.get(name)
+        if known is not None and now_s - known[0] < _ASKED_S:
+            return known[1]
+        task = asyncio.get_running_loop().create_task(self._confirm(name))
+        self._asked[name] = now_s, task
+        self._asked.move_to_end(name)
+        while len(self._asked) > _MOST_ASKED:
+            self._asked.popitem(last=False)
+        return task
+
+    async def _confirm(self, name: str) -> set[int]:
+        """Ask resolvers of this host for a name; return the IP versions of which they told."""
+        kinds = {4: dns.A, 6: dns.AAAA}
+        replies = await asyncio.gather(
+            *(self._lookups.look_up(name, kind) for kind in kinds.values())
+        )
+        told = set()
+        for version, reply in zip(kinds, replies, strict=True):
+            if reply is not None and reply.code not in dns.FAILURES:
+                self._ruled.rules.told(reply)
+                told.add(version)
+        return told
 
     def _decide(self, number: int, *, passes: bool) -> None:
         with suppress(OSError, CedosError):  # it waits no more
             self._queue.decide(number, passes=passes)
 
-    def _do(self, work: Coroutine[object, object, None]) -> None:
+    def _do(self, work: Coroutine[object, object, object]) -> None:
         if len(self._tasks) > 2 * _MOST_HELD:
             work.close()
             return
@@ -306,7 +348,19 @@ class _Streams:
     """The messages in TCP streams of answers, each behind its length (RFC 1035, 4.2.2)."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[FlowKey, tuple[int, bytearray]] = OrderedDict()
+        self._known: OrderedDict[FlowKey, _Reading] = OrderedDict()
+
+    def reading(self, key: FlowKey) -> _Reading | None:
+        """Return what was read of a stream so far; None: nothing."""
+        known = self._known.get(key)
+        return None if known is None else (known[0], bytearray(known[1]))
+
+    def restore(self, key: FlowKey, reading: _Reading | None) -> None:
+        """Forget what was read of a stream since `reading`."""
+        if reading is not None:
+            self._known[key] = reading
+        else:
+            self._known.pop(key, None)
 
     def messages(self, frame: CapturedPacket) -> list[bytes] | None:
         """Return the messages that end with a segment; None: an earlier one is missing."""
