@@ -4,7 +4,7 @@ On an emulated laptop (Wi-Fi 24 Mbit/s, 20 ms; LTE 16 Mbit/s, 50 ms; Mahimahi) w
 told nothing but pings twice a second; programs are redirected by the kernel and know of no proxy. Parts
 (`python -m emu.bench.gateway PART...` runs some of them):
 
-- sum: one download over both networks against each alone, kernel MPTCP, and agg-tunnel where it is
+- sum: one download over both networks against each alone and kernel MPTCP
 - cases: one download in five situations, seconds of each contender from the same instants; of real
   places where the collection has them (`CEDOS_BENCH_PLACES` names another one)
 - cuts: curl, ssh, git clone, apt and Chromium, while a network dies silently, loses its carrier or
@@ -39,7 +39,6 @@ from emu.testbed import phones
 from emu.testbed.access import ADDRESSES, GATEWAYS, INTERFACES, Access
 from emu.testbed.netns import Namespace
 from emu.testbed.phones import SERVER, Laptop, Silence
-from emu.testbed.programs import gateway
 from emu.testbed.programs.gateway import PROXY_PORT, Gatewayed
 from emu.testbed.programs.rescue_laptop import RescueDaemon, put_on_time
 from emu.testbed.programs.servers import Servers
@@ -90,9 +89,9 @@ def run(progress: Progress, parts: tuple[str, ...] = ()) -> dict[str, float]:
 
     Returns:
         `sum_ratio`: the rate through the gateway over the sum of both networks' alone, median of
-        rounds; `mptcp_sum_ratio`, `agg_tunnel_sum_ratio` (where it is installed); `shaped_ratio`: over
-        Wi-Fi alone, through the gateway and plain. `case_CASE_CONTENDER_s`: medians of three seeds,
-        which begin a second apart; `thrifty_` where LTE's bytes have their default price. `cuts`,
+        rounds; `mptcp_sum_ratio`; `shaped_ratio`: over Wi-Fi alone, through the gateway and plain.
+        `case_CASE_CONTENDER_s`: medians of three seeds, which begin a second apart;
+        `thrifty_` where LTE's bytes have their default price. `cuts`,
         `cuts_survived_share`, `stall_median_s`, `stall_p95_s`, `stall_max_s`, `stall_within_share` (of
         300 ms and a round trip); the same by program and by kind of cut, `stall_p95_s_WHAT`.
         `added_ttfb_median_ms`, `added_ttfb_p95_ms`: through the gateway less direct, of curl's whole
@@ -108,8 +107,6 @@ def run(progress: Progress, parts: tuple[str, ...] = ()) -> dict[str, float]:
         EmulationError: the testbed or the daemon.
     """
     figures: dict[str, float] = {}
-    if not gateway.agg_tunnel_installed():
-        progress("agg-tunnel is not on PATH: it is left out")
     all_parts = {
         "sum": _sum, "cases": _cases, "cuts": _cuts, "pages": pages.measure,
         "first-bytes": _first_bytes, "call": _call, "packets": _packets, "flows": flows.measure,
@@ -141,7 +138,7 @@ def _steady(wifi_bps: float, lte_bps: float) -> tuple[Access, Access]:
 def _redirected(laptop: Laptop, *, unmetered: bool = False) -> Iterator[Cutter]:
     """Run the daemon, the gateway and its proxy; connections of the redirected user go through them.
 
-    `unmetered`: a byte over LTE costs nothing, as for MPTCP and agg-tunnel, which know of no prices.
+    `unmetered`: a byte over LTE costs nothing, as for MPTCP, which knows no prices.
     """
     daemon = RescueDaemon(laptop, bpf=True, rescue=True, unmetered=unmetered)
     daemon.start()
@@ -177,12 +174,6 @@ def _mptcp(laptop: Laptop) -> Contender:
     )
 
 
-def _agg_tunnel(laptop: Laptop) -> Contender:
-    return lambda size, half_way, after_s: download(
-        laptop.client, f"{gateway.AGG_URL}/bytes/{size}", size, half_way=half_way, after_s=after_s
-    )
-
-
 def _through(laptop: Laptop) -> Contender:
     return lambda size, half_way, after_s: download(
         laptop.client, _url(size), size, user=_PROGRAM_USER, half_way=half_way, after_s=after_s
@@ -199,23 +190,14 @@ def _url(size: int) -> str:
     return f"http://{SERVER}/bytes/{size}"
 
 
-@contextmanager
-def _peers(laptop: Laptop, progress: Progress) -> Iterator[dict[str, Contender]]:
-    """Those that need no daemon, by name; without agg-tunnel where it does not run."""
+def _peers(laptop: Laptop) -> dict[str, Contender]:
+    """Return the contenders that need no daemon, by name."""
     phones.use_kernel_path_manager(laptop)
-    found = {
+    return {
         "wifi": _plain(laptop, NetworkKind.WIFI),
         "lte": _plain(laptop, NetworkKind.CELLULAR),
         "mptcp": _mptcp(laptop),
     }
-    with ExitStack() as stack:
-        if gateway.agg_tunnel_installed():
-            try:
-                stack.enter_context(gateway.AggTunnel(laptop))
-                found["agg_tunnel"] = _agg_tunnel(laptop)
-            except EmulationError as error:
-                progress(f"agg-tunnel is left out: {error}")
-        yield found
 
 
 # -- parts ------------------------------------------------------------------------------------
@@ -232,8 +214,8 @@ def _sum(progress: Progress) -> dict[str, float]:
                 progress(f"{name} {number + 1}/{_ROUNDS}: {rates[name][-1] / 1e6:.1f} Mbit/s")
                 time.sleep(_PAUSE_S)
 
-    with emulated(daemon=False) as laptop, _peers(laptop, progress) as peers:
-        measure(peers)
+    with emulated(daemon=False) as laptop:
+        measure(_peers(laptop))
     with emulated(daemon=True) as laptop, _redirected(laptop):
         measure({"gateway": _through(laptop)})
     with (
@@ -246,11 +228,8 @@ def _sum(progress: Progress) -> dict[str, float]:
     return {
         "sum_ratio": median["gateway"] / total,
         "shaped_ratio": median["gateway_wifi"] / median["wifi"],
-        **{f"{name}_sum_ratio": median[name] / total for name in median if name in _MULTIPATH},
+        "mptcp_sum_ratio": median["mptcp"] / total,
     }
-
-
-_MULTIPATH: Final = frozenset({"mptcp", "agg_tunnel"})
 
 
 def _cases(progress: Progress) -> dict[str, float]:
@@ -281,10 +260,9 @@ def cases(progress: Progress, names: Sequence[str], seeds: Sequence[int]) -> dic
 
     with (
         emulated(daemon=False) as laptop,
-        _peers(laptop, progress) as peers,
         SessionServer(laptop, {case.size for case in _all_cases(0)}) as sessions,
     ):
-        measure_all(laptop, peers | {"cedos_get": _cedos_get(laptop, sessions)})
+        measure_all(laptop, _peers(laptop) | {"cedos_get": _cedos_get(laptop, sessions)})
     for unmetered, prefix in ((True, ""), (False, "thrifty_")):
         with emulated(daemon=True) as laptop, _redirected(laptop, unmetered=unmetered):
             ours = {"daemon_mptcp": _mptcp(laptop), "gateway": _through(laptop)}

@@ -15,7 +15,6 @@ from emu.console import block, examples
         [
             block(
                 "Benches",
-                "caught     what an outage caught: until it goes on, and programs that try again",
                 "budget     200 simulated months: budgets met, time bought, against Odyssey's controller",
                 "call       a two-way call while Wi-Fi dies: plain UDP, and through the gateway",
                 "crash      kill -9 in the middle: what is restored, which connections survive",
@@ -24,8 +23,6 @@ from emu.console import block, examples
                 "decision   microseconds of one decision",
                 "gateway    unmodified curl through the gateway: both networks' sum, cuts, first bytes",
                 "profiler   microseconds and share of packets that reach user space",
-                "readers    metered data of programs that read slowly, and how late they are",
-                "relay      throughput, processor time and added time of the relay, against raw TCP",
                 "rescue     first packets of programs into a dead network: when under way",
                 "session    sessions against raw TCP: throughput, fairness, resumption, messages",
                 "silences   sessions while a network falls silent, flaps or is cut",

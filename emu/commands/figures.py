@@ -20,7 +20,7 @@ _SETS = sorted(module.name for module in pkgutil.iter_modules(figures.__path__))
     "figures",
     epilog=examples(
         "cedos-emu figures mobility runs/mobility/* --json mobility.json",
-        "cedos-emu figures outages runs/mobility/* --places ../shared/traces-real",
+        "cedos-emu figures fidelity runs/fixed/* --places ../shared/traces-real",
     ),
 )
 @click.argument("name", metavar="SET", type=click.Choice(_SETS))
@@ -45,8 +45,8 @@ def command(
 ) -> None:
     """Put the finished runs RUN... together.
 
-    As a SET of figures does: mobility (the mixed load), calibration and outages (of the same runs),
-    fidelity (the simulator beside live runs), walk and wget (Delphi's Figures 12 and 11).
+    As a SET of figures does: mobility (the mixed load), calibration (of the same runs), fidelity
+    (the simulator beside live runs), walk and wget (Delphi's Figures 12 and 11).
     """
     import importlib  # noqa: PLC0415
     import inspect  # noqa: PLC0415

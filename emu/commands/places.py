@@ -131,31 +131,6 @@ def synth_command(kind: str, seed: int, count: int, seconds: int, out: Path) -> 
     echo(f"{count} synthetic place{'s' * (count > 1)} ({kind}) in {out}")
 
 
-@command.command("show", epilog=examples("cedos-emu places show sbu7-1 --out sbu7-1.png"))
-@click.argument("place")
-@_places_option
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
-    required=True,
-    help="The picture; .png, .svg or .pdf.",
-)
-def show_command(place: str, directory: Path | None, out: Path) -> None:
-    """Draw a place over time.
-
-    Shows both networks' rates, their outages and indicators.
-    """
-    # Matplotlib takes a second to import, which no other command should wait for.
-    from emu.places.picture import draw  # noqa: PLC0415
-
-    chosen = load(default_directory(directory))[place]
-    try:
-        draw(chosen, out)
-    except (OSError, ValueError) as error:
-        raise PlaceError(f"{out}: {error}") from error
-    echo(f"{out}")
-
-
 def _networks(places: Iterable[Place]) -> Iterable[AccessTrace]:
     return (net for place in places for net in place.networks.values())
 

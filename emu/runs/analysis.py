@@ -101,7 +101,6 @@ ANALYSES: Mapping[str, str] = {
     "imp_news": "imp.grid:news",
     "live_check": "meatballs.live:run",
     "offload": "meatballs.offload_policy:run",
-    "outages": "delphi.outages:run",
     "prediction": "delphi.prediction:prediction",
     "sessions_cedos": "sessions.cedos_tables:run",
     "sessions_dtp": "sessions.dtp:run",

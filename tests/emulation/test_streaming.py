@@ -4,10 +4,10 @@ import time
 from pathlib import Path
 
 import pytest
+from emu.experiments.streaming.ride import carried, ride
 
 from cedos.model import NetworkKind
 from emu.experiments.streaming.optimum import Playback
-from emu.experiments.streaming.ride import carried, ride
 from emu.places.traces import Trace
 from emu.testbed.access import Access
 from emu.testbed.phones import LTE, WLAN, Laptop

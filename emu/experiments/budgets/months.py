@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from cedos.budget_kinds import Resource
 from cedos.model import Every
-from cedos.selector.budgets.controller import PROHIBITIVE, MakeController
+from cedos.selector.budgets.controller import MakeController
 from cedos.selector.budgets.keeper import Keeper, bought
 from cedos.selector.budgets.odyssey import Odyssey
 from cedos.selector.budgets.pacer import Pacer
@@ -64,8 +64,8 @@ class Outcome:
     declined: float
     declined_late: float
     bought_s: float
-    path: Sequence[tuple[float, float, float]]
-    """Day by day: seconds since the period began, units spent, price in seconds per unit."""
+    first_rate: float
+    """The budget's price at the period's first look, in seconds per unit."""
 
     feasible: bool = True
     """True if the unavoidable use fitted the last supply that became known."""
@@ -128,7 +128,8 @@ def live(worlds: Sequence[World], make: MakeController) -> list[Outcome]:
 def _period(world: World, keeper: Keeper) -> Outcome:
     spent = declined = declined_late = bought_s = 0.0
     late_s = 0.75 * world.length_s
-    looked_s, day, path = 0.0, 0.0, []
+    looked_s = 0.0
+    first_rate: float | None = None
     change, feasible = world.change, True
     keeper.observe(world.begins_s, 0.0)
     for choice in world.choices:
@@ -140,9 +141,8 @@ def _period(world: World, keeper: Keeper) -> Outcome:
         while looked_s + _STEP_S < choice.at_s:
             looked_s += _STEP_S
             keeper.observe(world.begins_s + looked_s, spent)
-            if looked_s >= day:
-                day += DAY_S
-                path.append((looked_s, spent, keeper.quote(world.begins_s + looked_s).rate))
+            if first_rate is None:
+                first_rate = keeper.quote(world.begins_s + looked_s).rate
         now_s = world.begins_s + choice.at_s
         looked_s, supply = choice.at_s, keeper.budget.supply
         keeper.observe(now_s, spent)
@@ -170,9 +170,10 @@ def _period(world: World, keeper: Keeper) -> Outcome:
         declined_late += more if choice.at_s >= late_s else 0.0
     end_s = world.begins_s + world.length_s - 1.0
     keeper.observe(end_s, spent)
-    path.append((world.length_s, spent, min(keeper.quote(end_s).rate, PROHIBITIVE)))
     supply = _supply(world, spent)
-    return Outcome(world, supply, spent, declined, declined_late, bought_s, path, feasible)
+    return Outcome(
+        world, supply, spent, declined, declined_late, bought_s, first_rate or 0.0, feasible
+    )
 
 
 def _supply(world: World, spent: float) -> float:

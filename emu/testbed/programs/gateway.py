@@ -1,12 +1,11 @@
 """The gateway beside the server, and its proxy in the client: any program's way, if it is told of it."""
 
-import shutil
 import sys
 from pathlib import Path
 from typing import Final
 
 from emu.testbed.netns import Namespace
-from emu.testbed.phones import SERVER, Laptop
+from emu.testbed.phones import Laptop
 from emu.testbed.services import Service, Started, accepts
 from emu.testbed.wiring import SERVER_ADDRESSES
 
@@ -95,54 +94,6 @@ class Gatewayed(Started):
         if self._resolver is None:
             return ()
         return ("unshare", "--mount", "sh", "-c", _WITH_RESOLVER, str(self._resolver))
-
-    def close(self) -> None:
-        for service in reversed(self._services):
-            service.close()
-
-
-_AGG_TUNNEL: Final = ("env", "RUST_BACKTRACE=0", "agg-tunnel")
-_AGG_PORT: Final = 5800
-_AGG_FORWARDED: Final = 8081
-AGG_URL: Final = f"http://127.0.0.1:{_AGG_FORWARDED}"
-
-
-def agg_tunnel_installed() -> bool:
-    return shutil.which("agg-tunnel") is not None
-
-
-class AggTunnel(Started):
-    """The tunnel's server beside the laptop's server, its client on the laptop.
-
-    `AGG_URL` leads to the server's port 80.
-    """
-
-    def __init__(self, laptop: Laptop) -> None:
-        self._laptop = laptop
-        self._services: list[Service] = []
-
-    def _start(self) -> None:
-        folder, there = self._laptop.directory, SERVER_ADDRESSES[-1]
-        # (What it connects to, with its port, and the port that the client asks for.)
-        self._services.append(
-            Service(
-                self._laptop.server, *_AGG_TUNNEL, "server", "-n", "--tcp", str(_AGG_PORT),
-                "-p", f"{SERVER}:80:80", output=folder / "agg-server.log",
-            )
-        )  # fmt: skip
-        self._services[-1].wait_for(lambda: accepts(self._laptop.server, there, _AGG_PORT))
-        # It listens at ::1, too, or not at all; the testbed has no IPv6.
-        self._laptop.client.run("sysctl", "-qw", "net.ipv6.conf.lo.disable_ipv6=0")
-        self._services.append(
-            Service(
-                self._laptop.client, *_AGG_TUNNEL, "client", "-n", "-4",
-                "--tcp", f"{there}:{_AGG_PORT}", "-p", f"80:{_AGG_FORWARDED}",
-                output=folder / "agg-client.log",
-            )
-        )  # fmt: skip
-        self._services[-1].wait_for(
-            lambda: accepts(self._laptop.client, "127.0.0.1", _AGG_FORWARDED)
-        )
 
     def close(self) -> None:
         for service in reversed(self._services):

@@ -72,12 +72,6 @@ def test_a_set_is_said_and_written_with_where_it_comes_from(run: Path, tmp_path:
     }
 
 
-def test_the_collection_is_given_to_sets_that_ask_for_it(run: Path) -> None:
-    done = CliRunner().invoke(command, ["outages", str(run), "--places", str(TRACES)])
-    assert done.exit_code == 0
-    assert "wifi-first: all 1 (100.0%, 3.00 s)" in done.output
-
-
 @pytest.mark.parametrize("name", ["calibration", "walk", "wget"])
 def test_all_sets_print_lines(run: Path, name: str) -> None:
     assert CliRunner().invoke(command, [name, str(run)]).exit_code == 0
@@ -95,7 +89,7 @@ def test_what_is_not_finished_is_named(run: Path) -> None:
 def test_an_unknown_set_is_refused_with_those_there_are(run: Path) -> None:
     done = CliRunner().invoke(command, ["speed", str(run)])
     assert done.exit_code == 2
-    assert "'calibration', 'fidelity', 'mobility', 'outages', 'walk', 'wget'" in done.output
+    assert "'calibration', 'fidelity', 'mobility', 'walk', 'wget'" in done.output
 
 
 def test_what_runs_lack_is_named(run: Path, tmp_path: Path) -> None:
@@ -112,8 +106,6 @@ def test_what_runs_lack_is_named(run: Path, tmp_path: Path) -> None:
     config.write_text(config.read_text().replace('"wifi-first"', '"mine"'))
     for name in ("mobility", "wget"):
         assert f"{other} has mine, cedos" in refused(name, str(other))
-    config.write_text(config.read_text().replace('"cedos"', '"mine-too"'))
-    assert "no policy is in all runs" in refused("outages", str(run), str(other))
     file = tmp_path / "letter"
     file.write_text("dear")
     printed = refused("mobility", str(run), "--json", str(file / "x.json"))
@@ -122,7 +114,7 @@ def test_what_runs_lack_is_named(run: Path, tmp_path: Path) -> None:
     assert file.read_text() == "dear"
 
 
-@pytest.mark.parametrize("name", ["mobility", "outages", "wget"])
+@pytest.mark.parametrize("name", ["mobility", "wget"])
 def test_a_run_of_pages_has_no_transfers(run: Path, name: str) -> None:
     flows = run / "flows.parquet"
     pq.write_table(pq.read_table(flows).slice(0, 0), flows)

@@ -114,18 +114,6 @@ def test_synth_writes_a_collection(tmp_path: Path) -> None:
     assert "walk-away" in refused.stderr
 
 
-def test_show_draws_a_picture(folder: Path) -> None:
-    for ending, magic in ((".png", b"\x89PNG"), (".svg", b"<?xml")):
-        out = folder / f"picture{ending}"
-        result = run("show", "walk-away-s7", "--places", str(folder), "--out", str(out))
-        assert result.exit_code == 0, result.exception
-        assert out.read_bytes().startswith(magic)
-    wrong = run("show", "walk-away-s7", "--places", str(folder), "--out", str(folder / "x.nope"))
-    assert isinstance(wrong.exception, PlaceError)
-    unknown = run("show", "walkaway-s7", "--places", str(folder), "--out", str(folder / "x.png"))
-    assert "did you mean 'walk-away-s7'" in str(unknown.exception)
-
-
 def test_the_command_imports_no_matplotlib() -> None:
     code = "import sys, emu.commands.places; assert 'matplotlib' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

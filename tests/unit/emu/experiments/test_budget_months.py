@@ -1,12 +1,9 @@
 """Simulated months: the same for all, budgets that can be met, and controllers that are found out."""
 
-import json
 import random
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from cedos.budget_kinds import Resource
 from cedos.model import Budget, Every, Increment
@@ -15,8 +12,6 @@ from cedos.selector.budgets.keeper import Keeper
 from cedos.selector.budgets.odyssey import LEAST_S
 from cedos.selector.budgets.pacer import Pacer
 from emu.experiments.budgets import months
-from emu.experiments.budgets.__main__ import draw as draw_picture
-from emu.experiments.budgets.__main__ import main
 from emu.experiments.budgets.months import (
     ODD_MONTHS,
     Outcome,
@@ -112,7 +107,6 @@ def test_what_was_spent_is_what_the_choices_say(found: Found) -> None:
             assert outcome.spent + outcome.declined >= 0.99 * (
                 outcome.world.forced + outcome.world.asked
             )
-            assert [at_s for at_s, *_ in outcome.path] == sorted(at_s for at_s, *_ in outcome.path)
 
 
 def test_of_units_no_more_are_bought_than_are_allowed(found: Found) -> None:
@@ -159,14 +153,14 @@ def test_habits_are_learned_over_months() -> None:
         patch.setattr(months, "Keeper", Kept)
         first, second, *_ = live(worlds[:2], Pacer)
     assert len(keepers) == 1
-    assert first.path[0][2] == pytest.approx(LEAST_S / worlds[0].budget.supply)
-    assert second.path[0][2] > 100 * LEAST_S / worlds[1].budget.supply
+    assert first.first_rate == pytest.approx(LEAST_S / worlds[0].budget.supply)
+    assert second.first_rate > 100 * LEAST_S / worlds[1].budget.supply
 
 
 def test_a_month_without_demand_is_left_over_and_no_fault() -> None:
     budget = Budget("data", Resource.DATA, 1e9, "2026-02-01")
     world = World(0.0, 30 * DAY_S, [], budget, 0.0, 0.0, 0.0)
-    outcome = Outcome(world, 1e9, 0.0, 0.0, 0.0, 0.0, [])
+    outcome = Outcome(world, 1e9, 0.0, 0.0, 0.0, 0.0, 0.0)
     assert outcome.met
     assert not outcome.wanted
     assert not outcome.wasted
@@ -177,17 +171,12 @@ def test_what_nobody_could_meet_is_told_apart() -> None:
     budget = Budget("data", Resource.DATA, 1e9, "2026-02-01")
     choice = Counted(5.0, (Option(1.0, 1.5e9),), (Option(1.0, 1.5e9),), steered=False)
     world = World(0.0, 30 * DAY_S, [choice], budget, 1.5e9, 0.0, 1.0)
-    broken = Outcome(world, 1e9, 1.5e9, 0.0, 0.0, 0.0, [])
-    fine = Outcome(replace(world, forced=0.5e9), 1e9, 0.9e9, 0.0, 0.0, 1.0, [])
+    broken = Outcome(world, 1e9, 1.5e9, 0.0, 0.0, 0.0, 0.0)
+    fine = Outcome(replace(world, forced=0.5e9), 1e9, 0.9e9, 0.0, 0.0, 1.0, 0.0)
     shown = figures({"data": {"pacer": [broken, fine, fine], "odyssey": [fine] * 3}})
     assert shown["met_share"] == pytest.approx(2 / 3)
     assert shown["unavoidable_share"] == pytest.approx(1 / 3)
     assert shown["odyssey_unavoidable_share"] == 0.0
-
-
-def test_the_picture(found: Found, tmp_path: Path) -> None:
-    draw_picture(found["data"], tmp_path / "months.png")
-    assert (tmp_path / "months.png").read_bytes().startswith(b"\x89PNG")
 
 
 def days_of(kind: str) -> list[int]:
@@ -241,15 +230,3 @@ def test_a_plan_that_shrinks_below_what_is_spent_is_told_apart() -> None:
         assert change is not None
         assert outcome.supply == change.budget.supply
         assert outcome.met or not outcome.feasible
-
-
-def test_odd_months_are_listed_and_given_as_json() -> None:
-    told = CliRunner().invoke(main, ["odd", "--people", "1", "--seed", "3", "--json"])
-    assert told.exit_code == 0, told.output
-    found = json.loads(told.stdout)
-    assert list(found["months"]) == list(ODD_MONTHS)
-    listed = CliRunner().invoke(main, ["odd", "--people", "1", "--seed", "3"])
-    rows = [line.split() for line in listed.stdout.splitlines()]
-    assert [row[0] for row in rows[1:]] == list(ODD_MONTHS)
-    for name, *_, bought in rows[1:]:
-        assert float(bought) == round(found["months"][name]["bought_of_best_share"], 2)
