@@ -8,7 +8,7 @@ Refusals say why (Proxy-Status, RFC 9209).
 import re
 from dataclasses import dataclass
 from http import HTTPStatus
-from ipaddress import IPv6Address
+from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 
 ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
@@ -48,6 +48,8 @@ _LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([\x21-\x7e]+) HTTP/([0-9])\
 _FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*)")
 _NAME = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?"
                    r"(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*\.?")  # fmt: skip
+# Resolvers take a name that ends so for an IPv4 address (inet_aton(3)): 8.8.2056, 0x8080808.
+_NUMERIC = re.compile(r"(.*\.)?([0-9]+|0[xX][0-9A-Fa-f]*)\.?")
 _HTTP_PORT = 80
 # They concern one connection only (RFC 9110, 7.6.1), or the proxy alone.
 _HOP_BY_HOP = frozenset(
@@ -218,12 +220,22 @@ def authority(text: str) -> tuple[str, int | None]:
         raise _bad("the target's port is not 1 to 65535")
     if host.startswith("["):
         try:
-            return str(IPv6Address(host[1:-1])), port
+            return ipv6_text(IPv6Address(host[1:-1])), port
         except ValueError:
             raise _bad("the target is not an IPv6 address") from None
+    if _NUMERIC.fullmatch(host):
+        try:
+            return str(IPv4Address(host)), port
+        except ValueError:
+            raise _bad("the target's address is not written as four decimal numbers") from None
     if not _NAME.fullmatch(host):
         raise _bad("the target's host is not a name")
     return host, port
+
+
+def ipv6_text(address: IPv6Address) -> str:
+    """Return an address as text; one that embeds an IPv4 address for sockets is that one (RFC 4291)."""
+    return str(address.ipv4_mapped or address)
 
 
 def forwarded(head: bytes) -> tuple[bytes, bytes, list[tuple[bytes, bytes]]] | None:

@@ -170,7 +170,7 @@ class LocalProxy:
         # A name of this host's own is the address that it has here.
         if not far and (here := await self._names.find(host)):
             if any(map(self.goes_direct, here)):
-                return await self._direct.connect(host, port)
+                return await self._connect_direct(host, port)
             host = here[0]
         # Through the gateway, unless the destination is nearby, under a rule, or better reached directly.
         if far or not (self.goes_direct(host) or await self._may_go_direct(host, port)):
@@ -202,7 +202,33 @@ class LocalProxy:
             finally:
                 if words is not None:
                     words.end()
-        return await self._direct.connect(host, port)
+        return await self._connect_direct(host, port)
+
+    async def _connect_direct(self, host: str, port: int) -> socket.socket:
+        if self._fail is Fail.OPEN:
+            return await self._direct.connect(host, port)
+        refused: RefusedError | None = None
+        for address in await self._direct_addresses(host, port):
+            try:
+                return await self._direct.connect(address, port)
+            except RefusedError as error:
+                refused = error
+        raise refused or RefusedError(
+            HTTPStatus.FORBIDDEN,
+            "destination_ip_prohibited",
+            f"{host} leads to no host nearby, and all others are reached through the gateway",
+        )
+
+    async def _direct_addresses(self, host: str, port: int) -> list[str]:
+        """Return where direct packets for a host may go. RefusedError.
+
+        A nearby name may lead anywhere: the network's resolver says where. If nothing but what is nearby
+        may go direct, its addresses have to be nearby, too.
+        """
+        found = await self._direct.addresses(host, port)
+        if self._fail is Fail.OPEN or self._link.leads_to(host):
+            return found
+        return [address for address in found if self.goes_direct(address)]
 
     async def _opened(
         self, host: str, port: int, words: FirstWords | None, *, fetch: bool
@@ -265,7 +291,7 @@ class LocalProxy:
         return ProgramPackets(
             self._link,
             self._packets_go_direct,
-            self._direct.addresses,
+            self._direct_addresses,
             came,
             refused,
             fails_open=self._fail is Fail.OPEN,
@@ -275,12 +301,14 @@ class LocalProxy:
     def goes_direct(self, host: str) -> bool:
         """Tell whether a host is nearby, the gateway itself, or reached by a route of this host's own.
 
-        Such a route leads to a network nearby, or through a VPN.
+        Such a route leads to a network nearby, or through a VPN. With `--fail closed` only a VPN's
+        counts: a hostile network could announce routes to everything.
         """
         if is_near(host) or self._link.leads_to(host):
             return True
         try:
-            return self._routes.has_own(ip_address(host.partition("%")[0]))
+            address = ip_address(host.partition("%")[0])
+            return self._routes.has_own(address, specific=self._fail is Fail.OPEN)
         except ValueError:
             return False
 

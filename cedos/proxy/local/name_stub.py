@@ -209,7 +209,8 @@ class NameStub:
             or self._link.leads_to(name)
             or _within(name, self._near)
             or _within(name, _NEAR_REVERSE)
-            or _within(name, search_domains())
+            # (A hostile network may name any domain.)
+            or ((self._fails_open or self._tunnelled()) and _within(name, search_domains()))
         )
 
     def _readable(self, udp: socket.socket) -> None:

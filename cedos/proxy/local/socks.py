@@ -12,7 +12,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
 from cedos.kernel.socket_owners import UNKNOWN, SocketOwners
-from cedos.proxy.http import RefusedError, authority
+from cedos.proxy.http import RefusedError, authority, ipv6_text
 from cedos.proxy.local.program_packets import Came, ProgramPackets
 
 VERSION: Final = 5
@@ -122,7 +122,7 @@ def host_of(kind: int, raw: bytes) -> str:
     if kind == _IPV4:
         return str(IPv4Address(raw))
     if kind == _IPV6:
-        return str(IPv6Address(raw))
+        return ipv6_text(IPv6Address(raw))
     text = raw.decode("ascii")
     # Some programs pass addresses on as names.
     return authority(f"[{text}]" if ":" in text else text)[0]

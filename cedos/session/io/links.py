@@ -131,13 +131,16 @@ class EgressReader:
         except OSError as error:
             raise HostError(f"rtnetlink does not answer: {error.strerror or error}") from error
 
-    def has_own(self, destination: Address) -> bool:
-        """Return whether a specific route or a tunnel leads there, or it is this host itself."""
+    def has_own(self, destination: Address, *, specific: bool = True) -> bool:
+        """Return whether a specific route or a tunnel leads there, or it is this host itself.
+
+        `specific` False: such routes do not count, as a network may announce them (DHCP, RA).
+        """
         try:
             route = self._route(destination, None)
             if route is None:
                 return False
-            if route.index == _LOOPBACK_INDEX or route.destination.prefixlen:
+            if route.index == _LOOPBACK_INDEX or (specific and route.destination.prefixlen):
                 return True
             return any(
                 link.index == route.index and link.kind in TUNNEL_KINDS for link in self._links()

@@ -57,6 +57,28 @@ def test_a_way_needs_carrier_address_and_route(make_namespace: MakeNamespace) ->
     assert set(ways(near, FAR)) == {"wlan0"}
 
 
+def test_routes_that_a_network_announces_are_told_from_a_vpn_s(
+    make_namespace: MakeNamespace,
+) -> None:
+    """Two routes of DHCP (RFC 3442) lead everywhere, past the default one."""
+    near, _ = two_networks(make_namespace)
+    near.ip("route", "add", "default", "via", "10.9.1.1", "dev", "wlan0")
+    with near.entered():
+        kernel = EgressReader()
+
+    def owns() -> tuple[bool, bool]:
+        return kernel.has_own(ip_address(FAR)), kernel.has_own(ip_address(FAR), specific=False)
+
+    assert owns() == (False, False)
+    near.ip("route", "add", "128.0.0.0/1", "via", "10.9.1.1", "dev", "wlan0", "proto", "dhcp")
+    assert owns() == (True, False)
+    near.ip("tuntap", "add", "tun0", "mode", "tun")
+    near.ip("link", "set", "tun0", "up")
+    near.ip("route", "add", "203.0.113.0/24", "dev", "tun0")
+    assert owns() == (True, True)
+    kernel.close()
+
+
 def test_ipv6(make_namespace: MakeNamespace) -> None:
     near, far = two_networks(make_namespace)
     assert ways(near, "2001:db8::1") == {}

@@ -260,6 +260,22 @@ async def test_names_of_this_place_never_leave_it(loopback_resolver: LoopbackRes
         assert count(await found(one, name)) == FAR, name
 
 
+@pytest.mark.parametrize(("fails_open", "vpn"), [(True, False), (False, True), (False, False)])
+async def test_with_fail_closed_the_domains_that_a_network_names_are_asked_for_far_away(
+    loopback_resolver: LoopbackResolver,
+    monkeypatch: pytest.MonkeyPatch,
+    fails_open: bool,
+    vpn: bool,
+) -> None:
+    """DHCP's search list `com org` had all look-ups go to the network's own resolver."""
+    monkeypatch.setattr(name_stub, "search_domains", lambda: frozenset({"example"}))
+    link = Link()
+    one = stub(link, loopback_resolver, fails_open=fails_open, tunnelled=lambda: vpn)
+    await found(one, "secret.example")
+    here = fails_open or vpn
+    assert (len(loopback_resolver.asked), len(link.asked)) == ((1, 0) if here else (0, 1))
+
+
 @pytest.mark.parametrize(
     ("says", "open_", "closed"),
     [

@@ -92,6 +92,18 @@ GET = b"GET http://a.example/ HTTP/1.1\r\n"
         (b"CONNECT ::1:443 HTTP/1.1\r\n\r\n", 400),
         (b"CONNECT [fe80::1%25eth0]:443 HTTP/1.1\r\n\r\n", 400),
         (b"CONNECT a_b-.example:443 HTTP/1.1\r\n\r\n", 400),
+        # Resolvers take these for addresses, some of them nearby, others not.
+        *(
+            (b"CONNECT %s:443 HTTP/1.1\r\n\r\n" % each, 400)
+            for each in (
+                b"134744072",
+                b"0x8080808",
+                b"8.8.2056",
+                b"0X8.8.8.010",
+                b"8.8.8.08",
+                b"8.8.8.8.",
+            )
+        ),
         (GET + b"No colon\r\n\r\n", 400),
         (GET + b" folded: x\r\n\r\n", 400),
         (GET + b"Name : x\r\n\r\n", 400),
@@ -108,6 +120,17 @@ GET = b"GET http://a.example/ HTTP/1.1\r\n"
 )
 def test_what_could_be_read_in_two_ways_is_refused(data: bytes, status: int):
     assert refusal(data).status == status
+
+
+@pytest.mark.parametrize("host", ["[::ffff:8.8.8.8]", "[::FFFF:0808:0808]", "8.8.8.8"])
+def test_an_address_has_one_form(host: str):
+    """Another form passed by the rules for it."""
+    assert authority(f"{host}:443") == ("8.8.8.8", 443)
+
+
+def test_names_with_numbers_are_names():
+    for host in ("8.example", "0x8.example.", "1e100.net", "x0x8", "7-zip.0xff.org"):
+        assert authority(host) == (host, None)
 
 
 def test_tls_to_the_proxy_is_refused_at_its_first_byte():

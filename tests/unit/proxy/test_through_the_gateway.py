@@ -16,6 +16,7 @@ from cedos.errors import SessionError
 from cedos.kernel.process_limits import MemoryRoom
 from cedos.proxy.gateway import gateway
 from cedos.proxy.gateway.gateway import LIMITS
+from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.http import RefusedError
 from cedos.proxy.local import gateway_link, local_proxy
 from cedos.proxy.local.direct import LookUp, NoRules, is_near
@@ -23,6 +24,7 @@ from cedos.proxy.local.gateway_link import GatewayLink
 from cedos.proxy.local.local_proxy import Fail
 from cedos.proxy.splice import reset_on_close
 from cedos.proxy.streams.stream import WINDOW_BYTES, ProxiedStream
+from cedos.session.io.links import EgressReader
 from cedos.session.protocol.channel import Channel
 from cedos.session.protocol.crypto import KeyPair
 from cedos.session.sockets.connection import Connection
@@ -332,6 +334,53 @@ async def test_without_the_gateway_it_goes_direct_or_is_refused(ends: Ends) -> N
     reader, writer = await ends.ask(CONNECT % port)
     assert b"the gateway cannot be reached" in await asyncio.wait_for(reader.read(), 5)
     writer.close()
+
+
+async def test_with_fail_closed_nothing_leaves_that_a_hostile_network_calls_nearby(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its resolver answers names without a dot and .lan, and it announces routes to everything."""
+    here = Origins._one
+    world = ["203.0.113.9", "2001:db8::9"]
+    answers: list[str] = []
+    dialled: list[str] = []
+
+    async def resolve(_origins: Origins, host: str, _asker: object) -> list[str]:
+        return [*answers] if any(map(str.isalpha, host)) else [host]
+
+    async def dials(origins: Origins, address: str, port: int) -> socket.socket:
+        dialled.append(address)
+        if address in world:
+            raise OSError(113, "no route to host")
+        return await here(origins, address, port)
+
+    monkeypatch.setattr(Origins, "_resolve", resolve)
+    monkeypatch.setattr(Origins, "_one", dials)
+    monkeypatch.setattr(
+        EgressReader, "has_own", lambda _reader, _address, *, specific=True: specific
+    )
+    await ends.start(fail=Fail.CLOSED, patience_s=0.3)
+    port = await ends.origin(echo)
+    await ends.stop_gateway()
+    packets = ends.proxy.packets(lambda *_: None)
+    for host in ("printer", "files.lan", *world):
+        answers[:] = world
+        with pytest.raises(RefusedError, match=r"nearby|cannot be reached"):
+            await ends.proxy.connect(host, port, far=False)
+        packets.send(host, port, b"datagram")
+        await asyncio.sleep(0)
+        assert not packets._direct._peers
+    assert dialled == []
+    await packets.end()
+    # What is nearby goes on, also where the name has other addresses.
+    answers[:] = [*world, "127.0.0.1"]
+    (await ends.proxy.connect("printer", port, far=False)).close()
+    assert dialled == ["127.0.0.1"]
+    # With `--fail open` all of them may go direct.
+    dialled.clear()
+    ends.proxy._fail = Fail.OPEN
+    (await ends.proxy.connect("printer", port, far=False)).close()
+    assert dialled[0] == world[0]
 
 
 @pytest.mark.usefixtures("nothing_is_near")
