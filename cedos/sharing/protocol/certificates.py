@@ -24,8 +24,8 @@ from cedos.sharing.protocol.signing import (
 PublicKey = Annotated[bytes, Meta(min_length=PUBLIC_BYTES, max_length=PUBLIC_BYTES)]
 Seconds = Annotated[int, Meta(ge=0, le=2**40)]
 Serial = Annotated[int, Meta(ge=1, le=2**53)]
-HostName = Annotated[str, Meta(min_length=1, max_length=63, pattern=r"^[^\x00-\x1f\x7f]+$")]
-MOST_CERTIFICATE_BYTES: Final = 320
+HostName = Annotated[str, Meta(min_length=1, max_length=63, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
+MOST_CERTIFICATE_BYTES: Final = 512
 LIFETIME_S: Final = 30 * 86_400
 _MOST_REVOKED: Final = 4096
 _SKEW_S: Final = 60

@@ -7,7 +7,6 @@ gateway's signed record for one contract and one period.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Final
 
 import msgspec
@@ -42,9 +41,9 @@ class Contract:
     """The agreement of a requestor and a helper.
 
     Attributes:
-        number: SHA-256 of the Confirm's datagram.
+        number: SHA-256 of the Join's datagram, which its Confirm names.
         price: millionths of `currency` for 10^9 bytes.
-        made_us: the time in the Confirm, microseconds since 1970.
+        made_us: the time in the Join, microseconds since 1970.
     """
 
     number: bytes
@@ -54,6 +53,19 @@ class Contract:
     currency: str
     limit_bytes: int
     made_us: int
+
+
+def contract_of(join: JoinMessage, digest: bytes, helper: bytes) -> Contract:
+    """Return the contract that a Confirm of this Join makes. `digest`: of the Join's datagram."""
+    return Contract(
+        number=digest,
+        requestor=join.to,
+        helper=helper,
+        price=join.price,
+        currency=join.currency,
+        limit_bytes=join.limit_bytes,
+        made_us=join.sent_us,
+    )
 
 
 def read_contract(join: bytes, confirm: bytes, trust: Trust, now_s: float) -> Contract:
@@ -70,15 +82,7 @@ def read_contract(join: bytes, confirm: bytes, trust: Trust, now_s: float) -> Co
     requestor = confirmed.verified(trust, now_s).host
     if (terms.to, acceptance.to) != (requestor, helper) or acceptance.join != joined.digest:
         raise UntrustedError("a Confirm of another Join")
-    return Contract(
-        number=sha256(confirm).digest(),
-        requestor=requestor,
-        helper=helper,
-        price=terms.price,
-        currency=terms.currency,
-        limit_bytes=terms.limit_bytes,
-        made_us=acceptance.sent_us,
-    )
+    return contract_of(terms, joined.digest, helper)
 
 
 Charge = Callable[[Contract, int, int], int]
