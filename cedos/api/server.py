@@ -8,6 +8,7 @@ import logging
 import socket
 import struct
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing, suppress
 from math import isfinite, nan
@@ -67,6 +68,8 @@ MAX_LISTENERS: Final = 64
 """Programs of all users but root that listen to decisions."""
 
 MAX_LISTENERS_OF_USER: Final = 16
+MAX_REQUESTS, MAX_REQUESTS_OF_USER = 4_800, 1_200
+"""Requests at once of all users but root, and of one: each of 1,000 transfers waits for its turn."""
 MALFORMED_PAUSE_S: Final = 10.0
 _KEEP_ALIVE_S: Final = 15.0
 _STATUS: Final[dict[type[CedosError], int]] = {
@@ -174,7 +177,7 @@ class Backend(Protocol):
 
 
 class OpenConnections:
-    """A limit on connections without a request: 30 s each, and 128 connections in all.
+    """Limits on connections without a request (30 s each, 128 in all), and on requests of each user.
 
     `living` returns the connections of the server. `during` is a middleware that notes requests.
     """
@@ -187,17 +190,26 @@ class OpenConnections:
         self._living = living
         self._clock = clock
         self._asking: set[object] = set()
+        self._users: Counter[int] = Counter()
         self._idle_since_s: dict[object, float] = {}
 
     @web.middleware
     async def during(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         await request.read()  # a client that never completes its request counts as idle
-        protocol = request.protocol
+        protocol, user, users = request.protocol, _asker(request), self._users
+        if users[user] >= MAX_REQUESTS_OF_USER:
+            raise HostError(f"{MAX_REQUESTS_OF_USER} requests of this user wait already")
+        if user and users.total() - users[0] >= MAX_REQUESTS:
+            raise HostError(f"{MAX_REQUESTS} requests wait already")
         self._asking.add(protocol)
+        users[user] += 1
         try:
             return await handler(request)
         finally:
             self._asking.discard(protocol)
+            users[user] -= 1
+            if not users[user]:
+                del users[user]
             self._idle_since_s.pop(protocol, None)
 
     def close_idle(self) -> None:

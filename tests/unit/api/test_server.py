@@ -282,6 +282,44 @@ def test_listeners_are_bounded_for_each_user(
         assert listens()
 
 
+def test_waiting_requests_are_bounded_for_each_user(
+    control: Path, fake_daemon: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One transfer was asked after by as many connections as the daemon had files."""
+    monkeypatch.setattr(server, "MAX_REQUESTS_OF_USER", 20)
+    monkeypatch.setattr(server, "MAX_REQUESTS", 50)
+    user = 1000
+    monkeypatch.setattr(server, "_asker", lambda _request: user)
+    may_answer, begun = threading.Event(), threading.Semaphore(0)
+    status = fake_daemon.status
+
+    async def waits() -> Any:
+        begun.release()
+        while not may_answer.is_set():
+            await asyncio.sleep(0.02)
+        return await status()
+
+    monkeypatch.setattr(fake_daemon, "status", waits)
+    with ExitStack() as kept:
+        waiting = []
+
+        def asks() -> None:
+            waiting.append(kept.enter_context(opened(control)))
+            waiting[-1].sendall(REQUEST)
+
+        for each, allowed in ((1000, 20), (1001, 20), (1002, 10), (0, 20)):
+            user = each
+            for _ in range(allowed):
+                asks()
+                assert begun.acquire(timeout=5)
+            asks()
+            assert waiting.pop().recv(12) == b"HTTP/1.1 503"
+        may_answer.set()
+        assert all(each.recv(12) == b"HTTP/1.1 200" for each in waiting)
+        user = 1000
+        assert ControlClient(control).status().pid == 7
+
+
 def test_only_owner_and_group_may_open_it(control: Path) -> None:
     assert stat.S_IMODE(control.stat().st_mode) == 0o660
 
