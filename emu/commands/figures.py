@@ -1,19 +1,19 @@
 """`cedos-emu figures`: put the figures of several run folders together."""
 
-import pkgutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from cedos.commands.console.render import echo
-from emu import console, figures
+from emu import console
 from emu.console import examples
 
 if TYPE_CHECKING:
     from emu.runs.runs import Recorded
 
-_SETS = sorted(module.name for module in pkgutil.iter_modules(figures.__path__))
+_SETS = ("calibration", "fidelity", "mobility", "walk", "wget")
+"""Modules of `emu.runs` that put several run folders together."""
 
 
 @click.command(
@@ -57,7 +57,7 @@ def command(
 
     if json_file is not None:
         console.make_room(json_file, "--json")
-    module = importlib.import_module(f"emu.figures.{name}")
+    module = importlib.import_module(f"emu.runs.{name}")
     recorded = [runs.read(folder) for folder in folders]
     asked = inspect.signature(module.figures).parameters
     replayed = (places.load(places.default_directory(directory)),) if "places" in asked else ()

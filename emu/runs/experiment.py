@@ -21,10 +21,11 @@ from emu.places.places import Place, Places
 from emu.policies.base import Stage
 from emu.runs import browsing, environment, summary
 from emu.runs.browsing import Browsed, BrowsingPlan, Person
-from emu.runs.decisions import by_network_and_size, recorded
-from emu.runs.energy import run_energy_j
+from emu.runs.calibration import by_network_and_size
+from emu.runs.decisions import recorded
 from emu.runs.runs import RunFolder, claimed, refuse_foreign, tables_of
 from emu.runs.scenario import Scenario
+from emu.runs.summary import run_energy_j
 from emu.simulator.run import simulate
 from emu.terminal import Report
 from emu.testbed.access import INTERFACES

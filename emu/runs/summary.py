@@ -6,12 +6,16 @@ transfer: all of them saw it at the same instant of the same place.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cedos.model import Direction, NetworkKind
+from cedos.selector.energy import DELPHI, PowerModel
 from emu.statistics import Floats, Measure, ci95, measured, resampled
+from emu.testbed.counters import Sample
 
 MATCH = 1.10
 """A choice within this factor of the oracle's time agrees with it: below, ties drown in noise."""
@@ -113,3 +117,33 @@ def _browsing(seen: Browsing, draw: np.random.Generator) -> dict[str, Any]:
         }
         figures |= {"videos": count, **measured(videos, count, draw)}
     return figures
+
+
+def run_energy_j(samples: Sequence[Sample], kind: NetworkKind, power: PowerModel = DELPHI) -> float:
+    """Return the joules of one interface's samples, in time order.
+
+    The power model is the selector's (Delphi, Table 4), applied to what the interface really carried,
+    so that the tails of many small transfers are shared as they are on a phone.
+
+    Each interval between samples in which bytes moved costs the send or the receive power, whichever
+    way carried more; a pause costs as much of the tail as fits into it, in proportion. A probe wakes
+    the radio like any other packet.
+    """
+    radio = power.radios[kind]
+    tail_w = radio.tail_j / radio.tail_s if radio.tail_s else 0.0
+    energy_j = 0.0
+    tail_left_s = 0.0
+    for before, after in pairwise(samples):
+        length_s = after.at_s - before.at_s
+        received = after.received_bytes - before.received_bytes
+        sent = after.sent_bytes - before.sent_bytes
+        if received + sent > 0:
+            energy_j += length_s * radio.active_w(
+                Direction.UP if sent > received else Direction.DOWN
+            )
+            tail_left_s = radio.tail_s
+        else:
+            spent_s = min(length_s, tail_left_s)
+            energy_j += spent_s * tail_w
+            tail_left_s -= spent_s
+    return energy_j + tail_left_s * tail_w

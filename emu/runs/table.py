@@ -12,7 +12,7 @@ from rich.table import Table
 
 from emu import policies
 from emu.runs import runs, verdict
-from emu.runs.decisions import UNKNOWN, by_network_and_age, by_network_and_size, figures_of
+from emu.runs.calibration import UNKNOWN, by_network_and_age, by_network_and_size, figures_of
 from emu.runs.runs import Recorded
 from emu.terminal import console, show
 from predictors.base import size_class

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from emu.figures.mobility import FIXED
 from emu.repository import ROOT
+from emu.runs.mobility import FIXED
 
 PAGE = (ROOT / "docs" / "state.md").read_text()
 CEDOS = "cedos"

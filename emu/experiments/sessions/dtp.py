@@ -25,7 +25,7 @@ from emu.experiments.sessions.batches import Ready, in_batches
 from emu.experiments.sessions.world import Scripted, World
 from emu.places.places import Places
 from emu.places.traces import Trace
-from emu.runs.energy import run_energy_j
+from emu.runs.summary import run_energy_j
 from emu.statistics import student_ci95
 from emu.testbed.counters import Sample, Sampler
 from emu.testbed.hosts import SERVER

@@ -19,10 +19,9 @@ from emu.places.traces import Trace
 from emu.repository import ROOT
 from emu.runs import experiment, runs, scenario
 from emu.runs.browsing import Browsed
-from emu.runs.energy import run_energy_j
 from emu.runs.experiment import _Result, disturbances
 from emu.runs.scenario import Load, Scenario, decisive_s
-from emu.runs.summary import PolicyRun, summarise
+from emu.runs.summary import PolicyRun, run_energy_j, summarise
 from emu.testbed.counters import CarriedBytes, Sample
 from emu.workloads.mixed import Completed, PlannedTransfer
 

@@ -16,7 +16,8 @@ from cedos.errors import ConfigError, DataSetError
 from cedos.model import Direction, FlowRecord, Prediction
 from emu.runs import page as report_page
 from emu.runs import runs, scenario, table, timeline
-from emu.runs.decisions import by_network_and_age, rows_of
+from emu.runs.calibration import by_network_and_age
+from emu.runs.decisions import rows_of
 from emu.runs.summary import PolicyRun, summarise
 
 LOAD = scenario.Load("small", "198.51.100.2", Direction.DOWN, 1000, 30_000, 60.0)

@@ -12,10 +12,9 @@ from cedos.errors import ConfigError, DataSetError
 from cedos.model import Direction, NetworkKind
 from emu import policies
 from emu.commands.cedos_emu import group
-from emu.figures import fidelity
 from emu.places import places, synth
 from emu.places.traces import Trace
-from emu.runs import experiment, runs
+from emu.runs import experiment, fidelity, runs
 from emu.runs.scenario import Load, Scenario
 from emu.simulator.connection import Transfer
 from emu.simulator.link import Clock, Network, Parcel

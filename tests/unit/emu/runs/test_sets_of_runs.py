@@ -8,8 +8,7 @@ from typing import Any, cast
 import pytest
 
 from cedos.model import Direction
-from emu.figures import calibration, mobility, walk, wget
-from emu.runs import table
+from emu.runs import calibration, mobility, table, walk, wget
 from emu.runs.runs import Recorded
 from emu.runs.scenario import Load, Scenario
 
