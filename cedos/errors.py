@@ -85,6 +85,10 @@ class SessionRefusedError(SessionError):
     """The server will not have this session, now or later: another key, another version, not allowed."""
 
 
+class SharingError(CedosError):
+    """Bandwidth cannot be shared with neighbours, or what it costs cannot be recorded; says why."""
+
+
 class TransferError(CedosError):
     """A file cannot be served or fetched; says what is kept and how to go on."""
 
