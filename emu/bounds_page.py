@@ -27,6 +27,7 @@ Generated from the code by `python -m emu.bounds_page`, which a test repeats. [s
 | a stream's window; frames that wait | {proxy.streams.stream:WINDOW_BYTES KiB}; {proxy.streams.multiplexer:_MOST_WAITING} | the session ends |
 | associations; peers and names of each | {proxy.gateway.associations:MOST_PER_CLIENT} of one, {proxy.gateway.associations:MOST} of all; {proxy.gateway.packet_relay:MOST_PEERS}, {proxy.gateway.packet_relay:MOST_NAMES} | 503; the oldest is forgotten |
 | questions for names; look-ups of servers | {proxy.gateway.name_service:MOST_PER_CLIENT} of {proxy.gateway.name_service:MOST}; {proxy.gateway.origin:_MOST_LOOKUPS_EACH} of {proxy.gateway.origin:_MOST_LOOKUPS} | not answered; they wait |
+| addresses of a server's name; attempts beside each connection's first | {proxy.gateway.origin:MOST_ADDRESSES}; {proxy.gateway.origin:MOST_SECOND_ATTEMPTS} | left out; they wait |
 | requests to origins at once | {files.objects.object_fetcher:AT_ONCE}, {files.objects.object_fetcher:AT_ONCE_OF_ORIGIN} of one origin; of programs {files.objects.object_fetcher:PROGRAMS_AT_ONCE} | they wait; programs' go to the origin |
 | objects that are waited for; that are open; not acknowledged in a session | {files.objects.object_fetcher:MOST_WAITING}; {files.objects.object_store:MOST_OPEN}; {files.objects.object_serving:MOST_AHEAD} | refused; refused; it waits |
 | the disk for objects, and for uploads | half of `--cache` each, in whole blocks | used longest ago first out |

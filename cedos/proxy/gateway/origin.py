@@ -5,6 +5,7 @@ import errno
 import os
 import socket
 import threading
+from collections import Counter
 from collections.abc import Hashable
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from http import HTTPStatus
@@ -19,6 +20,10 @@ from cedos.proxy.http import RefusedError
 _STAGGER_S: Final = 0.25
 _MOST_LOOKUPS: Final = 64
 _MOST_LOOKUPS_EACH: Final = 16
+MOST_ADDRESSES: Final = 32
+"""Addresses of a name that are considered: an answer of DNS has room for thousands."""
+MOST_SECOND_ATTEMPTS: Final = 64
+"""Attempts of one asker at once beside the first one of each connection."""
 _KEEPALIVE: Final = {socket.TCP_KEEPIDLE: 60, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 4}
 
 
@@ -30,6 +35,7 @@ class Origins:
         self._timeout_s = timeout_s
         self._lookups = asyncio.Semaphore(_MOST_LOOKUPS)
         self._shares: WeakValueDictionary[Hashable, asyncio.Semaphore] = WeakValueDictionary()
+        self._second_attempts: Counter[Hashable] = Counter()
 
     async def connect(self, host: str, port: int, asker: Hashable = None) -> socket.socket:
         """Return a connected non-blocking socket. RefusedError: 403, 502 to 504.
@@ -42,7 +48,7 @@ class Origins:
             async with asyncio.timeout(self._timeout_s):
                 addresses = self._permitted(await self._resolve(host, asker), port)
                 what = f"{host} port {port} did not answer within {self._timeout_s:g} s"
-                return await self._race(host, addresses, port)
+                return await self._race(host, addresses, port, asker)
         except TimeoutError:
             kind = "connection_timeout" if "did not answer" in what else "dns_timeout"
             raise RefusedError(HTTPStatus.GATEWAY_TIMEOUT, kind, what) from None
@@ -66,7 +72,7 @@ class Origins:
                 raise RefusedError(
                     HTTPStatus.BAD_GATEWAY, "dns_error", f"{host} was not found: {why}"
                 ) from None
-        return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+        return list(dict.fromkeys(str(entry[4][0]) for entry in found))[:MOST_ADDRESSES]
 
     def _share(self, asker: Hashable) -> AbstractAsyncContextManager[None]:
         if asker is None:
@@ -91,7 +97,9 @@ class Origins:
         others = [address for address in permitted if address not in ours]
         return [each for each in chain.from_iterable(zip_longest(ours, others)) if each]
 
-    async def _race(self, host: str, addresses: list[str], port: int) -> socket.socket:
+    async def _race(
+        self, host: str, addresses: list[str], port: int, asker: Hashable
+    ) -> socket.socket:
         trying: set[asyncio.Task[socket.socket]] = set()
         waiting = list(reversed(addresses))
         error = OSError(errno.EADDRNOTAVAIL, "there is no address")
@@ -99,8 +107,8 @@ class Origins:
         try:
             while waiting or trying:
                 # Begin the next attempt, and give it a head start before another one (RFC 8305, 5).
-                if waiting:
-                    trying.add(asyncio.create_task(self._one(waiting.pop(), port)))
+                if waiting and (not trying or self._second_attempts[asker] < MOST_SECOND_ATTEMPTS):
+                    trying.add(self._attempt(waiting.pop(), port, asker, second=bool(trying)))
                 stagger_s = _STAGGER_S if waiting else None
                 done, _ = await asyncio.wait(
                     trying, timeout=stagger_s, return_when=asyncio.FIRST_COMPLETED
@@ -123,6 +131,20 @@ class Origins:
                 if isinstance(late, socket.socket):
                     late.close()
         raise _failed(host, port, error)
+
+    def _attempt(
+        self, address: str, port: int, asker: Hashable, *, second: bool
+    ) -> asyncio.Task[socket.socket]:
+        attempt = asyncio.get_running_loop().create_task(self._one(address, port))
+        if second:
+            self._second_attempts[asker] += 1
+            attempt.add_done_callback(lambda _: self._on_second_ended(asker))
+        return attempt
+
+    def _on_second_ended(self, asker: Hashable) -> None:
+        self._second_attempts[asker] -= 1
+        if not self._second_attempts[asker]:
+            del self._second_attempts[asker]
 
     async def _one(self, address: str, port: int) -> socket.socket:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
