@@ -7,7 +7,7 @@ one who knows what will be read, and in which order, and has no budget.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -110,48 +110,58 @@ class _Run:
         return [float(np.mean(one.fetch_s)) for one in self.outcomes]
 
 
-def grid(
+def run(
     places: Places,
-    wanted: Sequence[PlaceParameters],
-    loads: Mapping[str, Callable[[int], Workload]],
     *,
-    trials: int,
-    duration_s: float,
-    detection_s: float,
-    device: str,
-    seed: int,
-    progress: Progress,
+    application: Literal["email", "news"],
+    place: list[dict[str, Any]],
+    scale: float = 1.0,
+    trials: int = 5,
+    duration_s: float = 1200.0,
+    detection_s: float = 3.0,
+    device: str = "nexus-one",
+    seed: int = 1,
+    progress: Progress = lambda share, what: None,
 ) -> dict[str, Any]:
-    """Everything, simulated.
+    """Try all strategies and budgets on all places: Figures 3.1 and 3.2 (e-mail), 3.4 and 3.5 (news).
 
-    `loads`: suffix of our strategies' names -> the workload of a seed; simple strategies use the first.
+    Of the news reader ours is tried with a class of hints per feed and with one for all.
+    `place`: `[[parameters.place]]`: see `PlaceParameters`.
+    `duration_s`: of a trial, and the budgets' period.
 
     Returns:
-        `{"simulated", "places": {NAME: {"networks", "budgets", "strategies": {NAME: figures},
+        `{"simulated", "paper", "places": {NAME: {"networks", "budgets", "strategies": {NAME: figures},
         "beside": {NAME: {...}}, "events": {...}}}}`.
+
+    Raises:
+        ConfigError: a `[[parameters.place]]` that cannot be used.
     """
+    wanted = PlaceParameters.read(place)
+    loads = _loads(application, scale)
     found: dict[str, Any] = {}
     for number, one in enumerate(wanted):
-        place = setting(
+        there = setting(
             places, one.parts, device, one.cellular, detection_s, contacts_seed=one.contacts_seed
         )
-        runs = _runs(one, place, loads, trials, duration_s, seed)
+        runs = _runs(one, there, loads, trials, duration_s, seed)
         results: dict[str, _Run] = {}
         for count, (name, make, energy_j, data_bytes) in enumerate(runs):
             progress((number + count / len(runs)) / len(wanted), f"{one.name}, {name}")
             results[name] = _Run([make(trial) for trial in range(trials)], energy_j, data_bytes)
         found[one.name] = {
             "parts": one.parts,
-            "synthetic": place.synthetic,
+            "synthetic": there.synthetic,
             "contacts_drawn": one.contacts_seed is not None,
             "radios": f"{device}, {one.cellular}",
-            "networks": _described(place),
+            "networks": _described(there),
             "budgets": {"energy_j": one.energy_j, "data_mb": one.data_mb},
             "strategies": {name: _figures(run) for name, run in results.items()},
             "beside": _beside(results),
             "events": _events(results),
         }
     return {
+        "scale": scale,
+        "paper": EMAIL_IN_PAPER if application == "email" else NEWS_IN_PAPER,
         "simulated": True,
         "trials": trials,
         "duration_s": duration_s,
@@ -161,74 +171,14 @@ def grid(
     }
 
 
-def email(
-    places: Places,
-    *,
-    place: list[dict[str, Any]],
-    scale: float = 1.0,
-    trials: int = 5,
-    duration_s: float = 1200.0,
-    detection_s: float = 3.0,
-    device: str = "nexus-one",
-    seed: int = 1,
-    progress: Progress = lambda share, what: None,
-) -> dict[str, Any]:
-    """Try all strategies and budgets with an inbox on all places: Figures 3.1 and 3.2.
-
-    `place`: `[[parameters.place]]`: see `PlaceParameters`.
-    `duration_s`: of a trial, and the budgets' period.
-
-    Returns:
-        The figures of `grid`, with `paper`.
-
-    Raises:
-        ConfigError: a `[[parameters.place]]` that cannot be used.
-    """
-    found = grid(
-        places,
-        PlaceParameters.read(place),
-        {"": lambda number: workload.email(number, scale=scale)},
-        trials=trials,
-        duration_s=duration_s,
-        detection_s=detection_s,
-        device=device,
-        seed=seed,
-        progress=progress,
-    )
-    return {"scale": scale, "paper": EMAIL_IN_PAPER, **found}
-
-
-def news(
-    places: Places,
-    *,
-    place: list[dict[str, Any]],
-    scale: float = 1.0,
-    trials: int = 5,
-    duration_s: float = 1200.0,
-    detection_s: float = 3.0,
-    device: str = "nexus-one",
-    seed: int = 1,
-    progress: Progress = lambda share, what: None,
-) -> dict[str, Any]:
-    """Try a news reader likewise, ours with a class per feed and with one for all: Figures 3.4 and 3.5.
-
-    Arguments, result and errors are those of `email`.
-    """
-    found = grid(
-        places,
-        PlaceParameters.read(place),
-        {
-            "": lambda number: workload.news(number, scale=scale),
-            "-one-class": lambda number: workload.news(number, scale=scale, classes=False),
-        },
-        trials=trials,
-        duration_s=duration_s,
-        detection_s=detection_s,
-        device=device,
-        seed=seed,
-        progress=progress,
-    )
-    return {"scale": scale, "paper": NEWS_IN_PAPER, **found}
+def _loads(application: str, scale: float) -> dict[str, Callable[[int], Workload]]:
+    """Return the workload of a seed by the suffix of our strategies' names; simple ones use the first."""
+    if application == "email":
+        return {"": lambda number: workload.email(number, scale=scale)}
+    return {
+        "": lambda number: workload.news(number, scale=scale),
+        "-one-class": lambda number: workload.news(number, scale=scale, classes=False),
+    }
 
 
 def _runs(

@@ -1,8 +1,6 @@
 """The prefetching experiments: workloads as published, budgets kept, demand first, small grids."""
 
-import time
-from collections.abc import Callable
-from typing import Any
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -15,8 +13,7 @@ from cedos.selector.prefetch.queue import Queue
 from cedos.storage.model_files import radios
 from emu.experiments.imp import grid, workload
 from emu.experiments.imp.demand import Budgets, Offer, best, moves
-from emu.experiments.imp.live import LiveHost
-from emu.experiments.imp.setting import Setting, drive, setting
+from emu.experiments.imp.setting import drive
 from emu.experiments.imp.simulate import Outcome, Trial
 from emu.experiments.imp.workload import simple
 from emu.experiments.replayed_network import ReplayedNetwork
@@ -143,8 +140,8 @@ def test_prefetches_stand_back_while_somebody_waits() -> None:
             assert not waiting or event.at_s > 0
 
 
-@pytest.mark.parametrize("analysis", [grid.email, grid.news])
-def test_a_small_grid_hangs_together(analysis: Callable[..., dict[str, Any]]) -> None:
+@pytest.mark.parametrize("application", ["email", "news"])
+def test_a_small_grid_hangs_together(application: Literal["email", "news"]) -> None:
     place = {
         "name": "there",
         "parts": ["drive-past-s13"],
@@ -152,7 +149,14 @@ def test_a_small_grid_hangs_together(analysis: Callable[..., dict[str, Any]]) ->
         "data_mb": 1.0,
         "contacts_seed": 1,
     }
-    found = analysis(places.load(TRACES), place=[place], scale=0.2, trials=1, duration_s=300.0)
+    found = grid.run(
+        places.load(TRACES),
+        application=application,
+        place=[place],
+        scale=0.2,
+        trials=1,
+        duration_s=300.0,
+    )
     assert found["simulated"]
     there = found["places"]["there"]
     assert there["synthetic"]
@@ -167,7 +171,7 @@ def test_a_small_grid_hangs_together(analysis: Callable[..., dict[str, Any]]) ->
 
 def test_what_is_wrong_in_a_place_is_named() -> None:
     with pytest.raises(ConfigError, match="place"):
-        grid.email(places.load(TRACES), place=[{"name": "x"}])
+        grid.run(places.load(TRACES), application="email", place=[{"name": "x"}])
 
 
 DEMAND_RADIOS = radios()["nexus-one"]
@@ -203,30 +207,6 @@ def test_only_what_is_done_in_half_the_time_elsewhere_moves() -> None:
     assert not moves(offers(), "wifi", 1e6, FREE, breaks=False)
     assert not moves(offers(wifi_bps=3e6), "cellular", 1e6, FREE, breaks=False)
     assert not moves(offers()[1:], "cellular", 1e6, FREE, breaks=False)
-
-
-@pytest.fixture(scope="module")
-def place() -> Setting:
-    return setting(places.load(TRACES), ["drive-past-s13"], "nexus-one", "3g", 3.0)
-
-
-def test_what_is_used_after_the_period_is_not_counted(place: Setting) -> None:
-    counted = {"wifi": (0, 0), "cellular": (0, 0)}
-    host = LiveHost(place, Budgets(10.0), 0.0, 10.0, time.monotonic(), counted)
-    host.observe(0.1, counted)
-    host.observe(0.3, {"wifi": (0, 0), "cellular": (50_000, 300)})
-    host.observe(9.9, {"wifi": (0, 0), "cellular": (50_000, 300)})
-    host.observe(10.1, {"wifi": (0, 0), "cellular": (50_000, 300)})
-    within = host.used()
-    assert within.metered_bytes == 50_300
-    # A whole tail but for its last 0.3 s, which the period does not see.
-    radio = place.radios["cellular"]
-    expected_j = radio.promotion_j + radio.tail_j
-    expected_j -= 0.3 * (radio.states[1].linger_w - radio.idle_w)
-    assert within.joules["cellular"] == pytest.approx(expected_j, abs=0.01)
-    for at_s in range(11, 60):
-        host.observe(float(at_s), {"wifi": (0, 0), "cellular": (50_000 + at_s * 1000, 300)})
-    assert host.used() == within
 
 
 def test_each_fetch_opens_a_connection_of_its_own() -> None:
