@@ -1,0 +1,184 @@
+"""Numbers from result files, by expressions in a small language.
+
+    mean(/places/[place=p02|sbu7-1]/policies/cedos/mean_s) / mean(/places/*/policies/wifi-first/mean_s)
+
+A *path* begins with `/`. Its parts are keys, numbers of list elements, `*` (all elements),
+`[KEY=VALUE|VALUE]` (the elements with that value) and `{KEY|KEY}` (several keys); a key with other
+characters stands in quotes. `NAME.json:/path` leads into another result file. An operator stands
+between spaces. Lists are calculated element by element. Functions: `FUNCTIONS` of lists of numbers,
+and `REDUCERS` of parts of a file.
+"""
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+
+from cedos.errors import DataSetError
+from emu.claims.reducers import REDUCERS
+from emu.repository import ROOT
+
+RESULTS: Final = ROOT / "notebooks" / "results"
+
+_PART: Final = r"(?:'[^']*'|\[[^\]]*\]|\{[^}]*\}|\*|[\w.+:%-]+)"
+_TOKEN: Final = re.compile(
+    rf"\s*(?:(?P<path>(?:[\w.-]+\.json:)?(?:/{_PART})+)|(?P<number>\d+(?:\.\d+)?)"
+    r"|(?P<text>'[^']*')|(?P<name>[a-z]\w*)|(?P<sign>[-+*/(),]))"
+)
+
+FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
+    "mean": np.mean,
+    "median": np.median,
+    "min": np.min,
+    "max": np.max,
+    "sum": np.sum,
+    "count": len,
+    "quantile": np.quantile,
+}
+
+
+@cache
+def result(name: str) -> Any:
+    """Read a committed result file; DataSetError where there is none."""
+    if not name:
+        raise DataSetError("the source keeps no result file for paths to lead into")
+    try:
+        return json.loads((RESULTS / name).read_text())
+    except OSError as error:
+        raise DataSetError(f"{RESULTS / name}: {error.strerror}") from error
+
+
+def evaluate(expression: str, file: str, read: Callable[[str], Any] = result) -> list[float]:
+    """Return the numbers that an expression gives; one file is where its paths begin.
+
+    Raises:
+        DataSetError: a path that leads nowhere, an unknown function, no number.
+    """
+    try:
+        with np.errstate(all="raise"):
+            found = _Parser(expression, file, read).whole()
+        numbers = [float(each) for each in np.atleast_1d(np.asarray(found, dtype=float)).ravel()]
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise DataSetError(f"`{expression}` of {file}: {error!r}") from error
+    if not numbers or not all(map(math.isfinite, numbers)):
+        raise DataSetError(f"`{expression}` of {file} gives no number: {numbers}")
+    return numbers
+
+
+class _Parser:
+    """Recursive descent: a sum of products of values, calculated while it is read."""
+
+    def __init__(self, expression: str, file: str, read: Callable[[str], Any]) -> None:
+        self._tokens = list(_tokens(expression))
+        self._next = 0
+        self._file = file
+        self._read = read
+
+    def whole(self) -> Any:
+        value = self._sum()
+        if self._next != len(self._tokens):
+            raise ValueError(f"{self._tokens[self._next][1]!r} is out of place")
+        return value
+
+    def _sum(self) -> Any:
+        value = self._product()
+        while (sign := self._sign("+", "-")) is not None:
+            other = self._product()
+            value = value + other if sign == "+" else value - other
+        return value
+
+    def _product(self) -> Any:
+        value = self._value()
+        while (sign := self._sign("*", "/")) is not None:
+            other = self._value()
+            value = value * other if sign == "*" else value / other
+        return value
+
+    def _value(self) -> Any:
+        kind, text = self._take()
+        if kind == "number":
+            return float(text)
+        if kind == "text":
+            return text[1:-1]
+        if kind == "path":
+            return self._at(text)
+        if kind == "name":
+            return self._call(text)
+        if text == "-":
+            return -self._value()
+        if text != "(":
+            raise ValueError(f"{text!r} is out of place")
+        value = self._sum()
+        self._expect(")")
+        return value
+
+    def _call(self, name: str) -> Any:
+        self._expect("(")
+        arguments = [self._sum()]
+        while self._sign(",") is not None:
+            arguments.append(self._sum())
+        self._expect(")")
+        function = FUNCTIONS.get(name) or REDUCERS.get(name)
+        if function is None:
+            raise ValueError(f"no function is named {name}")
+        return function(*arguments)
+
+    def _at(self, path: str) -> Any:
+        name, _, inside = path.partition(":/") if ".json:/" in path else (self._file, "", path[1:])
+        found, several = [self._read(name)], False
+        for part in re.findall(_PART, inside):
+            several = several or part[0] in "*[{"
+            found = [each for value in found for each in _step(value, part)]
+        if several:
+            # Numbers are calculated with, element by element; anything else is for a reducer.
+            return _numbers(found)
+        (value,) = found
+        return _numbers(value) if isinstance(value, list) else value
+
+    def _take(self) -> tuple[str, str]:
+        if self._next == len(self._tokens):
+            raise ValueError("it ends too early")
+        self._next += 1
+        return self._tokens[self._next - 1]
+
+    def _sign(self, *wanted: str) -> str | None:
+        if self._next < len(self._tokens) and self._tokens[self._next][1] in wanted:
+            return self._take()[1]
+        return None
+
+    def _expect(self, sign: str) -> None:
+        if self._sign(sign) is None:
+            raise ValueError(f"{sign!r} is missing")
+
+
+def _tokens(expression: str) -> Iterator[tuple[str, str]]:
+    at = 0
+    while at < len(expression.rstrip()):
+        match = _TOKEN.match(expression, at)
+        if match is None:
+            raise ValueError(f"{expression[at:]!r} is no part of an expression")
+        assert match.lastgroup is not None
+        yield match.lastgroup, match[match.lastgroup]
+        at = match.end()
+
+
+def _step(value: Any, part: str) -> list[Any]:
+    if part == "*":
+        return list(value.values() if isinstance(value, dict) else value)
+    if part[0] == "[":
+        key, _, wanted = part[1:-1].partition("=")
+        return [each for each in value if str(each[key]) in wanted.split("|")]
+    if part[0] == "{":
+        return [value[key] for key in part[1:-1].split("|")]
+    key = part[1:-1] if part[0] == "'" else part
+    return [value[int(key)] if isinstance(value, list) else value[key]]
+
+
+def _numbers(values: list[Any]) -> Any:
+    if values and all(isinstance(each, int | float) for each in values):
+        return np.array(values, dtype=float)
+    return values

@@ -1,0 +1,120 @@
+"""The measurement of a source again: its command, its result file, and the list that quotes it."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cedos.errors import HostError, NotFoundError
+from emu.claims import expressions, listed, pages
+from emu.claims.listed import Claims
+from emu.repository import ROOT
+
+_WRITTEN = ("notebooks/results/", "docs/claims.toml", "docs/state.md", "README.md")
+"""What a measurement itself changes; changes there do not make a tree a modified one."""
+
+
+def chosen(claims: Claims, name: str, kind: str | None = None) -> list[str]:
+    """Return the sources that a name stands for: a source, a claim, a paper, or `all`.
+
+    Raises:
+        NotFoundError: it is none of these, or no command is kept for it.
+    """
+    if name in claims.sources:
+        found = [name]
+    else:
+        of = [each.source for each in claims.claim if name in ("all", each.name, each.paper)]
+        found = [each for each in dict.fromkeys(of) if each]
+    if not found:
+        raise NotFoundError(f"{name} is no claim, source or paper in the list")
+    found = [
+        each
+        for each in found
+        if claims.sources[each].command and kind in (None, claims.sources[each].kind)
+    ]
+    if not found:
+        raise NotFoundError(f"no command is kept that measures {name}")
+    return found
+
+
+def head() -> str:
+    """Return this commit.
+
+    Raises:
+        HostError: the tree is no clone, or has changes beside results, so that no commit would
+            say what was measured.
+    """
+    commit, changes = _git("rev-parse", "HEAD"), _git("status", "--porcelain")
+    if commit is None or changes is None:
+        raise HostError(f"{ROOT} is no git clone: a measurement must name its commit")
+    others = [line for line in changes.splitlines() if not line[3:].startswith(_WRITTEN)]
+    if others:
+        raise HostError(
+            f"the tree is modified ({others[0].strip()}): commit first, so that the result names"
+            " the code that gave it"
+        )
+    return commit.strip()
+
+
+def measure(name: str, claims: Claims, places: Path, commit: str) -> None:
+    """Run a source's command and note commit and day in the list.
+
+    Raises:
+        HostError: the command failed, or did not write its result file.
+    """
+    source = claims.sources[name]
+    result = expressions.RESULTS / source.file if source.file else None
+    before = result.stat().st_mtime_ns if result is not None and result.exists() else None
+    line = source.command.replace("{places}", str(places))
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", line], cwd=ROOT, check=False, env=environment
+    )
+    if done.returncode != 0:
+        raise HostError(f"{name}: the command ended with status {done.returncode}: {line}")
+    if result is not None and (not result.exists() or result.stat().st_mtime_ns == before):
+        raise HostError(f"{name}: the command did not write {result}")
+    text = listed.FILE.read_text()
+    listed.FILE.write_text(stamped(text, name, commit, datetime.now(UTC).date().isoformat()))
+
+
+def stamped(text: str, name: str, commit: str, day: str) -> str:
+    """Return the list's text with commit and date of one source replaced."""
+    head, mark, rest = text.partition(f"[sources.{name}]\n")
+    body, end, tail = rest.partition("\n\n")
+    body = re.sub(r'^commit = ".*"$', f'commit = "{commit}"', body, flags=re.M)
+    body = re.sub(r"^date = .*$", f"date = {day}", body, flags=re.M)
+    body = re.sub(r"^modified = true\n?", "", body, flags=re.M)
+    return f"{head}{mark}{body}{end}{tail}"
+
+
+def update() -> Iterator[str]:
+    """Bring the list's numbers and the pages to the result files; yield the files that changed."""
+    expressions.result.cache_clear()
+    old = listed.read()
+    text = listed.FILE.read_text()
+    current = listed.rewritten(text, old)
+    if current != text:
+        listed.FILE.write_text(current)
+        yield "docs/claims.toml"
+    new = listed.read()
+    for name in ("docs/state.md", "README.md"):
+        page = written = (ROOT / name).read_text()
+        if name == "docs/state.md":
+            written = pages.with_part(page, pages.state_part(new))
+        for before, after in zip(old.claim, new.claim, strict=True):
+            if before.page == "README.md" == name:
+                written = written.replace(before.shown, after.shown)
+        if written != page:
+            (ROOT / name).write_text(written)
+            yield name
+
+
+def _git(*arguments: str) -> str | None:
+    done = subprocess.run(
+        ["git", *arguments], cwd=ROOT, check=False, capture_output=True, text=True
+    )
+    return done.stdout if done.returncode == 0 else None

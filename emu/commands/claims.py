@@ -1,0 +1,156 @@
+"""`cedos-emu claims`: each figure of the papers and of ours, checked and measured again."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cedos.commands.console.render import columns, echo, print_json, show, wrapped
+from emu.console import examples
+
+if TYPE_CHECKING:
+    from emu.claims.listed import Claim, Claims
+
+_LEAST_COLUMNS = 60
+
+
+@click.command(
+    "claims",
+    epilog=examples(
+        "cedos-emu claims --paper delphi --verdict reversed",
+        "cedos-emu claims delphi-table-6",
+        "cedos-emu claims --check",
+        "cedos-emu claims --measure cedos_days",
+        "cedos-emu claims --measure all --kind simulated",
+    ),
+)
+@click.argument("names", metavar="[CLAIM]...", nargs=-1)
+@click.option(
+    "--paper", help="Only this paper's: delphi, intnw, imp, meatballs, cedos, dtp, cbsp, ours."
+)
+@click.option("--verdict", help="Only these: reversed, 'not reproduced', reproduced, missed, ...")
+@click.option(
+    "--check", is_flag=True, help="Compute every number from its file; fail where one differs."
+)
+@click.option(
+    "--update", is_flag=True, help="Bring the list, docs/state.md and README.md to the files."
+)
+@click.option(
+    "--measure", metavar="NAME", help="Measure a claim, a source, a paper or `all` again."
+)
+@click.option(
+    "--kind",
+    type=click.Choice(["live", "simulated", "computed"]),
+    help="With --measure: only these.",
+)
+@click.option(
+    "--places", "directory", type=click.Path(path_type=Path), help="Collection of real places."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the claims as JSON.")
+def command(
+    names: tuple[str, ...],
+    paper: str | None,
+    verdict: str | None,
+    check: bool,
+    update: bool,
+    measure: str | None,
+    kind: str | None,
+    directory: Path | None,
+    as_json: bool,
+) -> None:
+    """List what the papers say, what was measured here, and by which command.
+
+    The list is docs/claims.toml. With the name of a CLAIM, everything that is known of it is shown.
+    --measure goes on where it was ended: what was measured of this commit is not measured again.
+    It refuses a modified tree.
+    """
+    from cedos.errors import DataSetError, NotFoundError  # noqa: PLC0415
+    from emu.claims import listed, measuring  # noqa: PLC0415
+
+    claims = listed.read()
+    if measure is not None:
+        _measure(claims, measure, kind, directory)
+    if update or measure is not None:
+        for name in measuring.update():
+            echo(f"written: {name}")
+        return
+    if check:
+        problems = [*listed.problems(claims), *map(_no_commit, listed.missing_commits(claims))]
+        if problems:
+            show(problems)
+            raise DataSetError(f"{len(problems)} of the list's claims do not hold")
+        numbers = sum(each.ours.count("{") for each in claims.claim)
+        echo(f"{len(claims.claim)} claims; {numbers} numbers are those of their files")
+        return
+    chosen = [each for each in claims.chosen(paper, verdict) if each.name in names or not names]
+    if not chosen:
+        raise NotFoundError("no claim is so; `cedos-emu claims` lists all")
+    if as_json:
+        print_json([_described(each, claims) for each in chosen])
+    elif names:
+        _details(chosen, claims)
+    else:
+        _overview(chosen, claims)
+
+
+def _no_commit(source: str) -> str:
+    return (
+        f'source {source}: its commit is not in this repository; commit = "unknown" would be right'
+    )
+
+
+def _measure(claims: "Claims", name: str, kind: str | None, directory: Path | None) -> None:
+    from emu.claims import measuring  # noqa: PLC0415
+    from emu.places import places  # noqa: PLC0415
+
+    commit = measuring.head()
+    collection = places.default_directory(directory)
+    for source in measuring.chosen(claims, name, kind):
+        if claims.sources[source].commit == commit:
+            echo(f"{source}: was measured of this commit")
+        else:
+            echo(f"{source}: {claims.sources[source].command}")
+            measuring.measure(source, claims, collection, commit)
+
+
+def _overview(chosen: "list[Claim]", claims: "Claims") -> None:
+    from rich import box  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    from emu.claims import listed, pages  # noqa: PLC0415
+    from emu.terminal import console  # noqa: PLC0415
+
+    screen = console()
+    if (width := columns()) is not None:
+        screen.width = max(width, _LEAST_COLUMNS)
+    for paper, of_paper in listed.by_paper(chosen).items():
+        table = Table(title=listed.PAPERS[paper], box=box.SIMPLE_HEAD, title_justify="left")
+        for heading, share in (
+            ("item", 3),
+            ("verdict", 1),
+            ("paper" if paper != "ours" else "goal", 2),
+            ("ours", 4),
+        ):
+            table.add_column(heading, ratio=share, overflow="fold")
+        for each in of_paper:
+            ours = pages.words(each.shown or each.why)
+            table.add_row(pages.words(each.item), each.verdict, pages.words(each.expected), ours)
+        screen.print(table, markup=False)
+
+
+def _details(chosen: "list[Claim]", claims: "Claims") -> None:
+    from emu.claims import pages  # noqa: PLC0415
+
+    for each in chosen:
+        echo(each.name)
+        for field, text in pages.entry(each, claims):
+            show(wrapped(f"{field:<9}{text}", "  ", " " * 9))
+
+
+def _described(claim: "Claim", claims: "Claims") -> dict[str, object]:
+    import msgspec  # noqa: PLC0415
+
+    source = claims.source_of(claim)
+    described: dict[str, object] = {**msgspec.to_builtins(claim), "shown": claim.shown}
+    described["source"] = {"name": claim.source, **msgspec.to_builtins(source)} if source else None
+    return described

@@ -1,0 +1,100 @@
+"""A source is measured again by its command, and the list notes commit and day."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cedos.errors import HostError, NotFoundError
+from emu.claims import expressions, listed, measuring
+
+LIST = """[sources.s]
+file = "s.json"
+command = "echo '{\\"v\\": 3, \\"from\\": \\"{places}\\"}' > s.json"
+commit = "unknown"
+date = 2026-11-01
+kind = "simulated"
+places = "none"
+configuration = "none"
+modified = true
+
+[sources.noted]
+command = ""
+commit = "unknown"
+date = 2026-11-01
+kind = "live"
+places = "none"
+configuration = "none"
+
+[[claim]]
+name = "c"
+paper = "dtp"
+item = "Table 1"
+verdict = "reproduced"
+source = "s"
+ours = "{1}"
+from = ["/v"]
+
+[[claim]]
+name = "d"
+paper = "dtp"
+item = "Table 2"
+verdict = "reproduced"
+source = "noted"
+ours = "1"
+"""
+
+
+@pytest.fixture
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A clone with a list and one commit, in place of this one."""
+    (tmp_path / "claims.toml").write_text(LIST)
+    (tmp_path / "s.json").write_text('{"v": 1}')
+    for command in (
+        ["git", "init", "-q"],
+        ["git", "add", "."],
+        ["git", "-c", "user.name=x", "-c", "user.email=x@x", "commit", "-q", "-m", "first"],
+    ):
+        subprocess.run(command, cwd=tmp_path, check=True)
+    for module in (measuring, listed):
+        monkeypatch.setattr(module, "ROOT", tmp_path)
+    monkeypatch.setattr(expressions, "RESULTS", tmp_path)
+    monkeypatch.setattr(listed, "FILE", tmp_path / "claims.toml")
+    return tmp_path
+
+
+def test_a_measurement_writes_its_file_and_the_list_notes_its_commit(clone: Path) -> None:
+    commit = measuring.head()
+    measuring.measure("s", listed.read(clone / "claims.toml"), Path("/places"), commit)
+    assert json.loads((clone / "s.json").read_text()) == {"v": 3, "from": "/places"}
+    noted = listed.read(clone / "claims.toml").sources["s"]
+    assert (noted.commit, noted.modified) == (commit, False)
+    assert noted.date.year > 2000
+    assert listed.read(clone / "claims.toml").sources["noted"].commit == "unknown"
+
+
+def test_a_modified_tree_is_refused(clone: Path) -> None:
+    (clone / "code.py").write_text("changed")
+    with pytest.raises(HostError, match=r"modified \(\?\? code.py\)"):
+        measuring.head()
+
+
+@pytest.mark.parametrize("command", ["false", "true"])
+def test_a_command_that_fails_or_writes_nothing_is_told(clone: Path, command: str) -> None:
+    text = LIST.replace(LIST.splitlines()[2], f'command = "{command}"')
+    (clone / "claims.toml").write_text(text)
+    with pytest.raises(HostError):
+        measuring.measure("s", listed.read(clone / "claims.toml"), Path("/places"), "abc")
+    assert (clone / "claims.toml").read_text() == text
+
+
+def test_names_stand_for_sources_with_a_command(clone: Path) -> None:
+    found: Any = listed.read(clone / "claims.toml")
+    for name in ("s", "c", "dtp", "all"):
+        assert measuring.chosen(found, name) == ["s"]
+    assert measuring.chosen(found, "all", "simulated") == ["s"]
+    for name, kind in (("d", None), ("other", None), ("all", "live")):
+        with pytest.raises(NotFoundError):
+            measuring.chosen(found, name, kind)

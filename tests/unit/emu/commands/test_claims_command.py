@@ -1,0 +1,52 @@
+"""`cedos-emu claims` lists, shows, filters and checks."""
+
+import json
+
+import pytest
+from click.testing import CliRunner, Result
+
+from emu.claims import listed
+from emu.commands import cedos_emu
+
+
+def claims(*arguments: str, columns: int = 80) -> Result:
+    return CliRunner().invoke(
+        cedos_emu.group, ["claims", *arguments], env={"COLUMNS": str(columns)}
+    )
+
+
+def test_the_check_passes() -> None:
+    done = claims("--check")
+    assert done.exit_code == 0, done.output
+    assert "numbers are those of their files" in done.output
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_table_fits_the_terminal(columns: int) -> None:
+    done = claims("--paper", "delphi", columns=columns)
+    assert done.exit_code == 0
+    assert max(map(len, done.output.splitlines())) <= columns
+    assert done.output.index("reversed") < done.output.index("reproduced")
+
+
+def test_filters_leave_only_what_was_asked_for() -> None:
+    found = json.loads(claims("--paper", "imp", "--verdict", "reversed", "--json").output)
+    assert found
+    assert {(each["paper"], each["verdict"]) for each in found} == {("imp", "reversed")}
+    assert all(each["source"]["command"] for each in found)
+
+
+def test_one_claim_is_shown_with_everything_that_is_known_of_it() -> None:
+    done = claims("dtp-ranges")
+    for said in ("curl", "reversed", "sessions_dtp.json", "cedos-emu run", "/sizes/"):
+        assert said in done.output
+    assert max(map(len, done.output.splitlines())) <= 200
+
+
+def test_a_name_that_is_not_listed_is_refused() -> None:
+    done = claims("nothing")
+    assert done.exit_code != 0
+
+
+def test_json_has_every_claim() -> None:
+    assert len(json.loads(claims("--json").output)) == len(listed.read().claim)

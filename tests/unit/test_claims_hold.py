@@ -1,0 +1,85 @@
+"""The list of claims, the pages and the notebooks say what the result files say."""
+
+import json
+import re
+
+import pytest
+
+from emu.claims import listed, pages
+from emu.repository import ROOT
+
+CLAIMS = listed.read()
+STATE = (ROOT / "docs" / "state.md").read_text()
+README = (ROOT / "README.md").read_text()
+SETTINGS = {"45", "02", "1", "0.2"}
+"""Numbers of the README's table that were set, not measured: seconds of a run, a name, prices."""
+
+
+def test_every_number_is_that_of_its_file() -> None:
+    assert list(listed.problems(CLAIMS)) == []
+
+
+def test_every_commit_is_in_this_history() -> None:
+    assert listed.missing_commits(CLAIMS) == []
+
+
+def test_a_file_that_names_a_commit_of_this_history_is_listed_with_it() -> None:
+    for name, source in CLAIMS.sources.items():
+        if source.file and source.commit != listed.UNKNOWN:
+            text = (ROOT / "notebooks" / "results" / source.file).read_text()
+            assert source.commit in text, name
+
+
+def test_every_table_and_figure_of_the_papers_is_listed() -> None:
+    items = {paper: " ".join(each.item for each in CLAIMS.chosen(paper)) for paper in listed.PAPERS}
+    for paper, kind, numbers in (
+        ("delphi", "Table", range(1, 8)), ("delphi", "Figure", [1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12]),
+        ("intnw", "Table 2.", range(1, 4)), ("intnw", "Figure 2.", range(1, 5)),
+        ("imp", "Table 3.", [1]), ("imp", "Figure 3.", range(1, 6)),
+        ("meatballs", "Table 4.", range(1, 4)), ("meatballs", "Figure 4.", range(1, 5)),
+        ("cedos", "Figure", range(6, 11)), ("dtp", "Table", [1, 2]), ("dtp", "Figure", [1, 8, 9]),
+        ("cbsp", "Table", [1, 2]), ("cbsp", "Figure", [10, 11, 12, 13, 14, 15, 16, 17, 18, 22]),
+    ):  # fmt: skip
+        for number in numbers:
+            wanted = f"{kind}{'' if kind.endswith('.') else ' '}{number}"
+            assert re.search(rf"{re.escape(wanted)}(?!\d)", items[paper]), (paper, wanted)
+    for number in ("I", "II", "III", "IV", "V", "VI", "VII"):
+        assert re.search(rf"Table {number}\b", items["cedos"]), number
+
+
+def test_told_figures_are_called_an_upper_bound() -> None:
+    for each in CLAIMS.claim:
+        source = CLAIMS.source_of(each)
+        if source is not None and "cedos-told" in source.configuration and "told" in each.shown:
+            said = f"{source.configuration} {each.why} {each.item}"
+            assert "upper bound" in said or "told" in each.item, each.name
+
+
+def test_the_state_page_is_written_from_the_list() -> None:
+    assert pages.with_part(STATE, pages.state_part(CLAIMS)) == STATE, (
+        "`cedos-emu claims --update` would be right"
+    )
+
+
+def test_the_readme_shows_the_numbers_of_the_list_and_no_others() -> None:
+    measured = README.partition("At six real places")[2].partition("What you get:")[0]
+    said = " ".join(measured.replace("**", "").split())
+    shown = [each.shown for each in CLAIMS.claim if each.page == "README.md"]
+    assert len(shown) >= 8
+    assert [each for each in shown if each not in said] == []
+    assert pages.numbers_of([said]) <= pages.numbers_of(shown) | SETTINGS
+
+
+@pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\((\S+?/results/\S+?)\)", STATE))))
+def test_results_that_the_page_leads_to_are_there(link: str) -> None:
+    assert (ROOT / "docs" / link).exists()
+
+
+@pytest.mark.parametrize(
+    "notebook", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem
+)
+def test_claims_that_a_notebook_names_are_listed(notebook: object) -> None:
+    cells = json.loads((ROOT / "notebooks" / f"{notebook.stem}.ipynb").read_text())["cells"]  # type: ignore[attr-defined]
+    named = set(re.findall(r"`claims: ([\w, -]+)`", " ".join("".join(c["source"]) for c in cells)))
+    every = {name.strip() for names in named for name in names.split(",")}
+    assert every <= {each.name for each in CLAIMS.claim}
