@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from hashlib import sha256
 from random import Random as Pseudo
 
 from cedos.selector.sharing.offers import NetworkType
@@ -31,13 +32,13 @@ REACHES = (Endpoint(bytes([198, 51, 100, 1]), 443),)
 
 
 def key_of(name: str) -> SigningKey:
-    return SigningKey(name.encode().ljust(32, b"\0"))
+    return SigningKey(sha256(name.encode()).digest())
 
 
 def identity(name: str, *, gateway: SigningKey = GATEWAY, now_s: float = START_S) -> HostIdentity:
     """Return a host that the gateway has registered."""
     key = key_of(name)
-    session = name.encode().rjust(32, b"\1")
+    session = sha256(key.public).digest()
     wish = request_certificate(key, session, name, gateway.public, now_s)
     serial = int.from_bytes(name.encode()[:6], "big")
     return HostIdentity(key, CertificateAuthority(gateway).issue(wish, session, serial, now_s))
@@ -57,9 +58,11 @@ def uplink(number: int, rate_bps: int | None = 4_000_000, battery: float | None 
     )
 
 
-def requestor(name: str = "ann", **wish: object) -> RequestorMachine:
+def requestor(name: str = "ann", seed: str = "", **wish: object) -> RequestorMachine:
     wanted = RequestorWish(**{"rate_bps": 8_000_000, **wish})
-    return RequestorMachine(identity(name), trust(), wanted, random=random_of(name), now_s=START_S)
+    return RequestorMachine(
+        identity(name), trust(), wanted, random=random_of(seed or name), now_s=START_S
+    )
 
 
 def helper(name: str, number: int, price: int = 500_000, **terms: object) -> HelperMachine:

@@ -79,7 +79,7 @@ class LeastCost:
     pause_s: float = 0.5
 
     def __call__(self, offers: Sequence[HelperOffer], wanted_bps: float) -> HelperChoice:
-        """Add the helper that lowers the cost most, until none does. Errors: none."""
+        """Add the helper that lowers the cost most, until none does; or choose as the paper if better."""
         taken: list[HelperOffer] = []
         left = sorted((it for it in offers if it.rate_bps), key=lambda it: it.helper)
         cost = float("inf")
@@ -91,7 +91,9 @@ class LeastCost:
                 break
             cost = found
             taken.append(left.pop(which))
-        return HelperChoice(tuple(taken))
+        greedy = HelperChoice(tuple(taken))
+        papers = (each(offers, wanted_bps) for each in (by_price, high_bandwidth_first))
+        return min((greedy, *papers), key=lambda it: self.cost(it.helpers, wanted_bps))
 
     def cost(self, helpers: Sequence[HelperOffer], wanted_bps: float) -> float:
         """Return what it costs to carry `horizon_s` of the wanted rate over these helpers."""

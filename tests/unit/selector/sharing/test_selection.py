@@ -1,0 +1,131 @@
+"""The choice of helpers: the paper's, its baselines, and that of least cost."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.selector.sharing.offers import TYPICAL_BPS, HelperOffer, NetworkType
+from cedos.selector.sharing.selection import (
+    HelperChoice,
+    HelperStrategy,
+    LeastCost,
+    by_price,
+    high_bandwidth_first,
+    long_encounter_first,
+)
+
+M = 1e6
+
+
+def offer(
+    name: str, price: int = 0, rate: float | None = M, encounter: float = math.inf, **more: object
+) -> HelperOffer:
+    return HelperOffer(name.encode(), price, rate, encounter_s=encounter, **more)
+
+
+def names(choice: HelperChoice) -> str:
+    return "".join(each.helper.decode() for each in choice.helpers)
+
+
+ALL = [by_price, high_bandwidth_first, long_encounter_first]
+
+
+def test_the_lower_price_comes_first() -> None:
+    offers = [offer("a", 300, 9 * M), offer("b", 100, M), offer("c", 200, M)]
+    assert names(by_price(offers, 1.5 * M)) == "bc"
+
+
+def test_of_equal_prices_the_most_data_before_it_is_gone_comes_first() -> None:
+    """A_i = S_i * min(beta_i, delta_i): 4 Mbit/s for 10 s carry less than 1 Mbit/s for 100 s."""
+    offers = [
+        offer("a", 100, 4 * M, 10.0),
+        offer("b", 100, M, 100.0),
+        offer("c", 100, 9 * M, 100.0, battery_s=2.0),
+    ]
+    assert names(by_price(offers, 20 * M)) == "bac"
+
+
+def test_helpers_that_stay_are_ordered_by_rate() -> None:
+    offers = [offer("a", 1, M), offer("b", 1, 3 * M), offer("c", 1, 0.0)]
+    assert names(by_price(offers, 20 * M)) == "bac"
+
+
+def test_the_baselines_of_the_paper() -> None:
+    offers = [offer("a", 1, 5 * M, 10.0), offer("b", 9, 2 * M, 99.0), offer("c", 5, 9 * M, 20.0)]
+    assert names(high_bandwidth_first(offers, 10 * M)) == "ca"
+    assert names(long_encounter_first(offers, 10 * M)) == "bc"
+
+
+def test_without_history_the_type_of_network_tells() -> None:
+    types = [NetworkType.GPRS, NetworkType.HSDPA, NetworkType.EDGE, NetworkType.UMTS]
+    offers = [offer(kind.name[0], 1, None, network=kind) for kind in types]
+    assert names(high_bandwidth_first(offers, math.inf)) == "HUEG"
+    assert offers[1].rate_bps == TYPICAL_BPS[NetworkType.HSDPA]
+    known = offer("k", 1, 5 * M, network=NetworkType.GPRS)
+    assert known.rate_bps == 5 * M
+
+
+OFFERS = st.lists(
+    st.builds(
+        HelperOffer,
+        st.binary(min_size=4, max_size=4),
+        st.integers(0, 5_000_000),
+        st.floats(0, 100 * M) | st.none(),
+        st.sampled_from(NetworkType),
+        st.floats(0, 1e4) | st.just(math.inf),
+        st.floats(0, 1e4) | st.just(math.inf),
+    ),
+    max_size=12,
+    unique_by=lambda it: it.helper,
+)
+
+
+@given(OFFERS, st.floats(1e5, 200 * M), st.sampled_from(ALL))
+def test_the_first_h_helpers_suffice_and_no_fewer(
+    offers: list[HelperOffer], wanted: float, strategy: HelperStrategy
+) -> None:
+    taken = strategy(offers, wanted).helpers
+    rates = [each.rate_bps for each in taken]
+    assert sum(rates[:-1]) < wanted
+    assert sum(rates) >= wanted or len(taken) == len(offers)
+
+
+@given(OFFERS, st.floats(1e5, 200 * M))
+def test_the_least_cost_is_never_above_that_of_the_paper(
+    offers: list[HelperOffer], wanted: float
+) -> None:
+    ours = LeastCost()
+    found = ours.cost(ours(offers, wanted).helpers, wanted)
+    for helpers in ([it] for it in offers):
+        assert found <= ours.cost(helpers, wanted)
+    for strategy in (by_price, high_bandwidth_first):
+        assert found <= ours.cost(strategy(offers, wanted).helpers, wanted)
+    again = ours(list(reversed(offers)), wanted)
+    assert again == ours(offers, wanted), "the order of the offers does not matter"
+
+
+def test_a_second_less_must_be_worth_its_money() -> None:
+    """8 Mbit/s for a minute are 60 MB. The dear helper halves the time for 60 cents more."""
+    offers = [offer("c", 500_000, 4 * M), offer("d", 40_000_000, 4 * M)]
+    assert names(LeastCost(s_per_money=10)(offers, 8 * M)) == "cd"
+    assert names(LeastCost(s_per_money=100)(offers, 8 * M)) == "c"
+
+
+def test_a_helper_that_soon_leaves_counts_for_the_time_it_stays() -> None:
+    offers = [offer("l", 500_000, 8 * M, 6.0), offer("s", 600_000, 8 * M)]
+    assert names(by_price(offers, 8 * M)) == "l"
+    assert names(LeastCost()(offers, 8 * M))[0] == "s"
+
+
+def test_more_than_is_wanted_buys_nothing() -> None:
+    offers = [offer("a", 500_000, 8 * M), offer("b", 500_000, 8 * M)]
+    choice = LeastCost()(offers, 8 * M)
+    assert len(choice.helpers) == 1
+    assert choice.rate_bps == pytest.approx(8 * M)
+
+
+def test_no_offers() -> None:
+    for strategy in (*ALL, LeastCost()):
+        assert strategy([], M).helpers == ()
