@@ -152,33 +152,6 @@ def at_least_one(trials: int) -> None:
         raise ConfigError(f"trials = {trials}; at least one is needed")
 
 
-def agreement(
-    key: str, pairs: Sequence[Sequence[tuple[float, float]]], digits: int = 4
-) -> dict[str, Any]:
-    """Compare live trials with their simulation, trial by trial.
-
-    `pairs`: of each trial, (lived, simulated) of each task.
-
-    Returns:
-        `live` and `simulated`, their `difference` (each a mean over trials with its interval), the
-        medians over all tasks, and whether they `agree`: no difference within the interval.
-    """
-    lived = [float(np.mean([a for a, _ in trial])) for trial in pairs]
-    simulated = [float(np.mean([b for _, b in trial])) for trial in pairs]
-    differences = [a - b for a, b in zip(lived, simulated, strict=True)]
-    every = np.array([pair for trial in pairs for pair in trial])
-    low, high = student_ci95(differences)[1]
-    return {
-        **trials_figure(f"live_{key}", lived, digits),
-        **trials_figure(f"simulated_{key}", simulated, digits),
-        **trials_figure(f"difference_{key}", differences, digits),
-        f"live_median_{key}": round(float(np.median(every[:, 0])), digits),
-        f"simulated_median_{key}": round(float(np.median(every[:, 1])), digits),
-        f"difference_median_{key}": round(float(np.median(every[:, 0] - every[:, 1])), digits),
-        "agree": low <= 0.0 <= high,
-    }
-
-
 def beside(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float | list[float] | bool]:
     """Return one policy's cost over another's, trial by trial: the same requests and instants.
 

@@ -3,8 +3,8 @@
 A trace's delivery opportunities are used as Mahimahi uses them: a packet waits for the next one
 that is free, outages included. TCP is a window that begins with ten packets and grows by one for
 each that is acknowledged; without losses it keeps growing, since the link's queue is what limits
-it. Simulated, and labelled so where it is shown; `emu.experiments.meatballs.live` holds it against
-live emulation.
+it. Simulated, and labelled so where it is shown; it was held against live emulation
+(`notebooks/meatballs.ipynb`).
 """
 
 import math

@@ -98,7 +98,6 @@ ANALYSES: Mapping[str, str] = {
     "exchanges": "meatballs.exchanges:run",
     "floor": "delphi.floor:run",
     "imp": "imp.grid:run",
-    "live_check": "meatballs.live:run",
     "offload": "meatballs.offload_policy:run",
     "prediction": "delphi.prediction:prediction",
     "sessions_cedos": "sessions.cedos_tables:run",

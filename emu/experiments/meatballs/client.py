@@ -1,7 +1,7 @@
 """A client's tasks, the ways they are carried, and what each way used. Without I/O or a clock.
 
-The simulation and the live emulation each bring a `Carrier` and report events. All decisions and all
-learning are here and in the policy, so that both run the same code.
+The simulation brings a `Carrier` and reports events. All decisions and all learning are here and in the
+policy.
 """
 
 import math

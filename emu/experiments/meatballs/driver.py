@@ -1,25 +1,16 @@
-"""The driver of an experiment's clients: an agenda, a virtual or real clock, replayed networks.
-
-Simulated and live trials have the same driver: tasks begin, networks come and go, silence is noticed. A
-virtual clock jumps to the next event; a real one waits for it, and serves sockets meanwhile.
-"""
+"""The driver of a simulated trial: an agenda of events in virtual time, over replayed networks."""
 
 import heapq
 import itertools
 import math
-import selectors
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from emu.experiments.meatballs.client import Carrier, Client, Record, Task, Usage
 from emu.experiments.replayed_network import HEADER_BYTES, Exchange, ReplayedNetwork
 
 AFTER_S = 60.0
 """Seconds that a trial goes on after its last request, for pending answers."""
-
-_RECONNECT_S = 0.1
 
 Event = Callable[[float], None]
 """Is told the instant at which it happens, in seconds of the trial."""
@@ -48,12 +39,6 @@ class NetworkCarrier(Carrier[T], Protocol[T]):
     def disconnect(self, way: str, now_s: float) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Side(Generic[T]):
-    carrier: NetworkCarrier[T]
-    tasks: Sequence[T]
-
-
 class Agenda:
     """Events to come, in the order of time; of two at one instant the first planned comes first."""
 
@@ -74,108 +59,39 @@ class Agenda:
         return heapq.heappop(self._heap)[2]
 
 
-class Clock(Protocol):
-    @property
-    def now_s(self) -> float: ...
-
-    def wait(self, next_s: float, limit_s: float) -> bool:
-        """Let time pass until `next_s`, or until something came from outside; False: it is over.
-
-        It is over where nothing can happen any more before `limit_s` has passed.
-        """
-        ...
-
-
-class VirtualClock:
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def wait(self, next_s: float, limit_s: float) -> bool:
-        if next_s > limit_s:
-            return False
-        self.now_s = next_s
-        return True
-
-
-class RealClock:
-    """The host's clock.
-
-    Args:
-        selector: of everything that may come from outside; a key's data is called with its events.
-        zero_at_s: the monotonic instant of the trial's beginning.
-    """
-
-    def __init__(self, selector: selectors.BaseSelector, zero_at_s: float) -> None:
-        self.selector = selector
-        self._zero_at_s = zero_at_s
-
-    @property
-    def now_s(self) -> float:
-        return time.monotonic() - self._zero_at_s
-
-    def wait(self, next_s: float, limit_s: float) -> bool:
-        """Serve what is ready, or becomes ready until then."""
-        now_s = self.now_s
-        if now_s > limit_s:
-            return False
-        for key, events in self.selector.select(max(min(next_s, limit_s) - now_s, 0.0)):
-            key.data(events)
-        return True
-
-
 def play(
-    clock: Clock,
     agenda: Agenda,
-    sides: Sequence[Side[T]],
+    carrier: NetworkCarrier[T],
+    tasks: Sequence[T],
     networks: Mapping[str, ReplayedNetwork],
     *,
     start_s: float,
     duration_s: float,
-) -> list[list[Record]]:
-    """Play one trial of one policy, or of several side by side.
+) -> list[Record]:
+    """Play one trial of one policy; return a record per task.
 
-    `agenda`: the carriers' own; a simulated answer is an event in it.
-    `sides`: the policies' carriers and tasks.
-    `networks`: by way; what is live takes from them when networks are there, as radios would say.
+    `agenda`: the carrier's own; an answer is an event in it.
     `start_s`: the second of the replay at which the trial begins.
     `duration_s`: when no more requests are made; answers are waited for `AFTER_S` longer.
-
-    Returns:
-        For each side a record per task.
     """
-    for side in sides:
-        for way, network in networks.items():
-            _follow(agenda, side.carrier, way, network, start_s)
-        for task in side.tasks:
-            agenda.at(task.at_s, _beginning(side.carrier.client, task))
-    clients = [side.carrier.client for side in sides]
+    client = carrier.client
+    for way, network in networks.items():
+        _follow(agenda, carrier, way, network, start_s)
+    for task in tasks:
+        agenda.at(task.at_s, _beginning(client, task))
+    now_s = 0.0
     while True:
-        first = min(clients, key=lambda client: client.next_wake_s)
-        wake_s = first.next_wake_s
-        limit_s = duration_s + (AFTER_S if any(each.waiting for each in clients) else 0.0)
-        if not clock.wait(min(agenda.next_s, wake_s), limit_s):
+        # Time jumps to the next event, or to when the client looks at what is silent.
+        wake_s = client.next_wake_s
+        next_s = min(agenda.next_s, wake_s)
+        if next_s > duration_s + (AFTER_S if client.waiting else 0.0):
             break
-        now_s = clock.now_s
-        if wake_s <= now_s and wake_s < agenda.next_s:
-            first.wake(now_s)
-        elif agenda.next_s <= now_s:
+        now_s = next_s
+        if wake_s < agenda.next_s:
+            client.wake(now_s)
+        else:
             agenda.pop()(now_s)
-    end_s = max(clock.now_s, duration_s)
-    return [client.records(end_s) for client in clients]
-
-
-def reconnect(
-    agenda: Agenda,
-    carrier: NetworkCarrier[T],
-    way: str,
-    network: ReplayedNetwork,
-    start_s: float,
-    now_s: float,
-) -> None:
-    """Try a new connection a little later, if the network is there."""
-    carrier.disconnect(way, now_s)
-    carrier.client.detached(way, now_s)
-    agenda.at(now_s + _RECONNECT_S, lambda at_s: _update(carrier, way, network, start_s, at_s))
+    return client.records(max(now_s, duration_s))
 
 
 def _beginning(client: Client[T], task: T) -> Event:

@@ -10,9 +10,7 @@ from emu.data.folds import Progress
 from emu.experiments.meatballs.client import Client, Policy, Record, Usage, radios_of
 from emu.experiments.meatballs.driver import (
     Agenda,
-    Side,
     SimulatedNetwork,
-    VirtualClock,
     play,
 )
 from emu.experiments.meatballs.exchange_policy import (
@@ -49,9 +47,8 @@ def simulate(
         name: SimulatedNetwork(agenda, name, network, usage, start_s)
         for name, network in networks.items()
     }
-    sides = [Side(SimulatedExchanges(simulated, policy), requests)]
-    clock = VirtualClock()
-    return play(clock, agenda, sides, networks, start_s=start_s, duration_s=duration_s)[0]
+    carrier = SimulatedExchanges(simulated, policy)
+    return play(agenda, carrier, requests, networks, start_s=start_s, duration_s=duration_s)
 
 
 class SimulatedExchanges:

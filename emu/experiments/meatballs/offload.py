@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from emu.experiments.meatballs.client import Client, Policy, Record, Usage
-from emu.experiments.meatballs.driver import Agenda, Side, SimulatedNetwork, VirtualClock, play
+from emu.experiments.meatballs.driver import Agenda, SimulatedNetwork, play
 from emu.experiments.replayed_network import ReplayedNetwork
 
 BYTES_PER_S = 20_000
@@ -224,14 +224,7 @@ def simulate(
     network = SimulatedNetwork(agenda, WIFI, wifi, usage, start_s)
     carrier = SimulatedOffload(agenda, network, server, speeds, policy, processor)
     carrier.client.on_attach(LOCAL, 0.0)
-    return play(
-        VirtualClock(),
-        agenda,
-        [Side(carrier, tasks)],
-        {REMOTE: wifi},
-        start_s=start_s,
-        duration_s=duration_s,
-    )[0]
+    return play(agenda, carrier, tasks, {REMOTE: wifi}, start_s=start_s, duration_s=duration_s)
 
 
 class SimulatedOffload:

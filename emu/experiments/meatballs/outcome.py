@@ -2,13 +2,12 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Any
 
 import numpy as np
 
 from emu.experiments.meatballs.client import Record
-from emu.statistics import agreement, beside_simple
+from emu.statistics import beside_simple
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,27 +68,3 @@ def beside_simple_policies(
     """Return the policies' costs under a setting, as `emu.statistics.beside_simple`."""
     costs = {policy: [each.cost_s(setting) for each in of] for policy, of in outcomes.items()}
     return beside_simple(costs, simple, deciding)
-
-
-def live_beside_simulated(
-    trials: Sequence[tuple[Sequence[Record], Sequence[Record]]],
-    unit: str,
-    per_s: float,
-    digits: int,
-) -> dict[str, Any]:
-    """Wait (`agreement`), who answered first and how many were redundant, live and simulated.
-
-    `per_s`: so many units are a second; `pairs_UNIT` has each task's waits, trial by trial.
-    """
-    pairs = [list(zip(*each, strict=True)) for each in trials]
-    both = [pair for each in pairs for pair in each]
-    waits = [[(per_s * a.wait_s, per_s * b.wait_s) for a, b in each] for each in pairs]
-    return {
-        **agreement(f"wait_{unit}", waits, digits),
-        "same_winner_share": round(fmean(a.winner == b.winner for a, b in both), 4),
-        "hedged_live": round(fmean(a.redundant for a, _ in both), 4),
-        "hedged_simulated": round(fmean(b.redundant for _, b in both), 4),
-        f"pairs_{unit}": [
-            [round(wait, digits - 1) for wait in pair] for each in waits for pair in each
-        ],
-    }

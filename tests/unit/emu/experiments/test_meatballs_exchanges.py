@@ -38,7 +38,7 @@ from emu.experiments.replayed_network import HEADER_BYTES, ReplayedNetwork
 from emu.places import places
 from emu.places.traces import Trace
 from emu.repository import ROOT
-from emu.statistics import agreement, beside
+from emu.statistics import beside
 from emu.testbed.access import Access
 
 BOTH = frozenset({"wifi", "cellular"})
@@ -477,20 +477,6 @@ def test_what_cannot_be_carried_out_is_refused(wrong: dict, message: str) -> Non
     wanted = {"walking": ["walk-away-s7"], "driving": ["drive-past-s13"], "trials": 1} | wrong
     with pytest.raises(CedosError, match=message):
         exchanges.run(places.load(HERE), duration_s=30.0, **wanted)
-
-
-def test_noise_agrees_and_what_is_always_later_does_not() -> None:
-    noisy = agreement(
-        "s", [[(1.1, 1.0), (2.0, 2.1)], [(1.0, 1.1), (2.1, 2.0)], [(1.3, 1.1), (2.0, 2.1)]]
-    )
-    assert noisy["agree"]
-    assert noisy["difference_s"] == pytest.approx(0.05 / 3, abs=1e-4)
-    assert noisy["live_s"] - noisy["simulated_s"] == pytest.approx(noisy["difference_s"], abs=2e-4)
-    late = agreement("s", [[(1.10, 1.0)], [(1.11, 1.0)], [(1.09, 1.0)]])
-    assert not late["agree"]
-    low, high = late["difference_s_ci95"]
-    assert 0.0 < low < 0.1 < high
-    assert late["difference_median_s"] == pytest.approx(0.1)
 
 
 def test_alone_it_takes_what_the_work_takes() -> None:
