@@ -23,8 +23,12 @@ os.environ.pop("COLUMNS", None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test's tier is the folder it lies in."""
+    """Give a test the tier of its folder, and the worker of those that share what it sets up."""
     for item in items:
+        if isinstance(item, pytest.Function):
+            used = getattr(item, "_fixtureinfo").name2fixturedefs.values()  # noqa: B009
+            if any(each[-1].scope == "module" for each in used):
+                item.add_marker(pytest.mark.xdist_group(str(item.path)))
         for tier in ("netns", "emulation"):
             if f"/tests/{tier}/" in str(item.path):
                 item.add_marker(getattr(pytest.mark, tier))

@@ -40,7 +40,7 @@ Found = dict[str, dict[str, list[Outcome]]]
 
 @pytest.fixture(scope="module")
 def found() -> Found:
-    return simulate(seed=5, months=4)
+    return simulate(seed=5, months=2)
 
 
 def test_the_same_seed_is_the_same_month() -> None:
