@@ -250,7 +250,10 @@ def walks(seed: int, places: int = 6, each: int = 12) -> list[dict[str, Any]]:
 def test_without_a_model_each_group_is_judged_by_the_others(group_by: str) -> None:
     told: list[float] = []
     found = evaluate(
-        data_set(walks(1)), group_by=group_by, progress=lambda share, what: told.append(share)
+        data_set(walks(1)),
+        group_by=group_by,
+        settings=Settings(trees=5, folds=3),
+        progress=lambda share, what: told.append(share),
     )
     assert found["policies"]["cedos"]["max_s"]["within10_share"] > 0.85
     assert found["policies"]["wifi"]["max_s"]["within10_share"] < 0.7
