@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.models import shipped
 
 from cedos.model import (
     Context,
@@ -27,7 +28,6 @@ from cedos.selector.objective import (
     Outcome,
     WeightedCost,
 )
-from cedos.storage import model_files
 
 positive = st.floats(1e-3, 1e6)
 
@@ -211,5 +211,5 @@ def test_bulk_data_goes_by_phone_only_where_wifi_does_not_suffice(
     size = int(size_mb * 1e6)
     transfer = Transfer(SizeEstimate(size, size, size, "hint"), Direction.DOWN)
     objective = WeightedCost(s_per_j=0.01).for_phone(use)
-    decision = decide(Case(transfer, context, networks, model_files.load(), objective, number=1))
+    decision = decide(Case(transfer, context, networks, shipped(), objective, number=1))
     assert ("lte0" in decision.choice.networks) is by_phone

@@ -5,14 +5,17 @@ from collections.abc import Mapping, Sequence
 from math import isnan
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from kit.models import shipped
 
 from cedos.errors import DataSetError
+from cedos.storage import model_files
 from emu.commands.evaluate import command
 from emu.data import datasets
 from emu.data.evaluate import evaluate
@@ -206,7 +209,9 @@ def judged(tmp_path: Path, raw: Mapping[str, Sequence[Any]], *options: str) -> d
     data, out = tmp_path / "data.parquet", tmp_path / "f.json"
     pq.write_table(pa.table(dict(raw)), data)
     options = options or ("--model", "shipped")
-    found = CliRunner().invoke(command, [str(data), *options, "--json", str(out)])
+    model = shipped()
+    with patch.object(model_files, "load", lambda *_, **__: model):
+        found = CliRunner().invoke(command, [str(data), *options, "--json", str(out)])
     if found.exception is not None:
         raise found.exception
 

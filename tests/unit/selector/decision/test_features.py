@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.models import shipped
 
 from cedos.model import Attachment, Context, Direction, Indicator
 from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide
 from cedos.selector.decision.features import features, rates_of
 from cedos.selector.decision.roles import Roles, assign
-from cedos.storage import model_files
 from predictors.inputs import LARGEST_AGE_S
 
 
@@ -207,7 +207,7 @@ def test_of_a_network_never_filled_it_is_known_what_it_delivered_if_that_is_much
 
 def expected_s(host: Any, known: Context, network: str = "wlan0") -> tuple[float, float, float]:
     """Mean and interval of 4.5 MB over a network, by the shipped predictors."""
-    case = Case(host.transfer(4_500_000), known, host.both, model_files.load())
+    case = Case(host.transfer(4_500_000), known, host.both, shipped())
     of = {str(each.strategy): each for each in decide(case).evaluations}[f"single({network})"]
     return of.time_s, of.time_low_s, of.time_high_s
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.models import shipped
 
 from cedos.model import Context, Strategy, StrategyKind
 from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide_again
 from cedos.selector.decision.living import Living, Reevaluation, rest_of, tipping_point
 from cedos.selector.objective import MaxS, MaxSPerE, WeightedCost
-from cedos.storage import model_files
 
 CASE = {each.name for each in fields(Case)}
 
@@ -263,7 +263,7 @@ def test_a_large_download_does_not_flap_between_networks_that_are_alike(
     )
     decision = again(
         host,
-        model_files.load(),
+        shipped(),
         current,
         context=context,
         networks=networks,
