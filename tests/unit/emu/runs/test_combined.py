@@ -53,13 +53,18 @@ def known() -> Places:
     return collections.load(ROOT / "traces")
 
 
-@pytest.fixture
-def found(tmp_path: Path) -> dict[str, Any]:
-    write(tmp_path / "a", "a", {"wifi-first": [4.0, 4.0], "cedos": [1.0, 1.0]},
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("series")
+
+
+@pytest.fixture(scope="module")
+def found(folder: Path) -> dict[str, Any]:
+    write(folder / "a", "a", {"wifi-first": [4.0, 4.0], "cedos": [1.0, 1.0]},
           {"wifi-first": 1.0, "cedos": 8.0})  # fmt: skip
-    write(tmp_path / "b", "b", {"wifi-first": [2.0, 20.0], "cedos": [2.5, 1.5]},
+    write(folder / "b", "b", {"wifi-first": [2.0, 20.0], "cedos": [2.5, 1.5]},
           {"wifi-first": 1.0, "cedos": 1.0})  # fmt: skip
-    return series.write([tmp_path / "a", tmp_path / "b"], tmp_path / "summary.json")
+    return series.write([folder / "a", folder / "b"], folder / "summary.json")
 
 
 def test_reductions_are_of_all_transfers_and_of_the_middle_place(found: dict[str, Any]) -> None:
@@ -83,14 +88,15 @@ def test_objectives_are_shares_of_the_best_policy_of_each_place(found: dict[str,
     assert cedos["max_s_per_e"] == pytest.approx((0.5 + 1.0) / 2)
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_the_page_and_the_table_show_pages(
-    found: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    found: dict[str, Any], folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert json.loads((tmp_path / "summary.json").read_text()) == found
-    page = report_page.write([tmp_path / "a", tmp_path / "b"], tmp_path / "report.html").read_text()
+    assert json.loads((folder / "summary.json").read_text()) == found
+    page = report_page.write([folder / "a", folder / "b"], folder / "report.html").read_text()
     assert "page transfer s" in page
-    table.print_table(tmp_path / "a")
-    table.print_places(tmp_path / "summary.json")
+    table.print_table(folder / "a")
+    table.print_places(folder / "summary.json")
     shown = capsys.readouterr().out
     assert "page transfer s" in shown or "page" in shown
     assert "2 places together" in shown
@@ -101,6 +107,7 @@ def test_an_unfinished_place_is_named(tmp_path: Path) -> None:
         series.write([tmp_path / "nothing"], tmp_path / "summary.json")
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_place_that_fails_is_tried_again_and_then_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,6 +90,7 @@ def test_a_run_keeps_what_was_expected_of_each_strategy() -> None:
     assert (row["median_s"], row["by_strategy"]) == (0.8, {"wifi": 0.8, "cellular": 1.1})
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_synthetic_place_is_called_so_everywhere(tmp_path: Path) -> None:
     write(tmp_path / "run", synthetic=True)
     assert "synthetic" in runs.read(tmp_path / "run").title
@@ -111,6 +112,7 @@ def test_the_page_and_the_picture_show_every_policy(tmp_path: Path) -> None:
     assert figure.axes[2].lines  # what cedos carried is drawn
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_run_without_transfers_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -125,6 +127,7 @@ def test_a_run_without_transfers_says_so(
     assert said in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_without_room_for_its_page_a_run_is_not_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,6 +148,7 @@ def test_without_room_for_its_page_a_run_is_not_finished(
         runs.refuse_finished(tmp_path / "run", paged=True)
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_several_runs_make_one_page(tmp_path: Path) -> None:
     write(tmp_path / "a")
     write(tmp_path / "b")
@@ -199,6 +203,7 @@ def test_settings_of_an_unknown_policy_are_refused_where_they_stand(tmp_path: Pa
     assert second.startswith(f"{file}:{count}: no policy is called 'zzz'; there are cedos, ")
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_what_disturbed_a_run_stands_under_its_table(tmp_path: Path) -> None:
     folder = write(tmp_path / "run")
     summary = runs.read(tmp_path / "run").summary
