@@ -340,9 +340,11 @@ class Steering:
         with refusals(f"lead {prefix} to {network_name}"):
             self._routing.set_destination(destination, network_name)
 
-    async def set_destinations(self, wanted: Mapping[tuple[str, int | None], str | None]) -> None:
-        """Lead new connections to several destinations (prefix and port) at once; else the same.
+    async def set_ruled(self, wanted: Mapping[tuple[str, int | None], str | None]) -> None:
+        """Lead new connections to places (prefix and port) that a user's rules are about.
 
+        Neither hints nor what is known of a destination override it, and what the network cannot carry
+        is refused.
         SteeringError: one of the networks is not there, or the kernel refuses; nothing is changed.
         """
         self._must_be_open()
@@ -350,7 +352,7 @@ class Steering:
             if name not in self._networks:
                 raise SteeringError(f"there is no network {name}")
         places = {
-            Destination(ip_network(prefix, strict=False), port): name
+            Destination(ip_network(prefix, strict=False), port, ruled=True): name
             for (prefix, port), name in wanted.items()
         }
         with refusals(f"lead {len(places)} destinations"):

@@ -33,8 +33,8 @@ class Steer(Protocol):
         `cedos.steer.routing.plan.NOWHERE`: they are refused.
         """
 
-    async def set_destinations(self, wanted: Mapping[Place, str | None]) -> None:
-        """Send new connections to several destinations at once."""
+    async def set_ruled(self, wanted: Mapping[Place, str | None]) -> None:
+        """Send new connections to places under a user's rules over these networks, or nowhere."""
 
     async def set_mark(self, mark: int, network_name: str | None) -> None:
         """Send new connections that carry a mark over this network; None: like all others."""

@@ -387,12 +387,12 @@ class RuledDestinations:
         if not news:
             return
         # Together, as a name may have hundreds; one by one if one of them is refused.
-        parts = [news] if await carried_out(self._steer.set_destinations(news)) else []
+        parts = [news] if await carried_out(self._steer.set_ruled(news)) else []
         if not parts and len(news) > 1:
             parts = [
                 {place: network}
                 for place, network in news.items()
-                if await carried_out(self._steer.set_destination(*place, network))
+                if await carried_out(self._steer.set_ruled({place: network}))
             ]
         for place, network in (each for part in parts for each in part.items()):
             if network is None:

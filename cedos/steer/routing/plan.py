@@ -9,15 +9,17 @@ A table per network holds its default route. The rules, in the order in which th
     32030  what is bound to a network's address, to that network: living flows stay where they are
     32031  ... and nowhere else, while that network has no route
     32040  each network's own resolvers
-    32045  programs whose connections carry a mark (`cedos exec`)
     32046  IPv6 sockets that were refused (below): what they send is refused as long as they live
-    32050  destinations known to be different, the more specific ones first
-    32090  the default: the network chosen for new connections
-    32091  ... and no other network, where the chosen one lacks the IP version and no other is named
+    32050  destinations under a user's rule, the more specific ones first; each is followed by one that
+           refuses what the network has no route for
+    32120  programs whose connections carry a mark (`cedos exec`)
+    32130  destinations known to be different, the more specific ones first
+    32190  the default: the network chosen for new connections
+    32191  ... and no other network, where the chosen one lacks the IP version and no other is named
 
 They stand behind what other programs put at lower numbers, and just before the host's own.
 
-What is refused (32050, 32091) is unreachable in IPv4. Of IPv6 the kernel would then choose an address
+What is refused (32050, 32191) is unreachable in IPv4. Of IPv6 the kernel would then choose an address
 for a socket that has none and look again, and 32030 would lead it to the network of that address. So
 the first look must find something: a route that gives it ::1, which leads nowhere. A program that has an
 address already asks 32030 first and goes on.
@@ -42,7 +44,7 @@ from cedos.model import Address, FlowKey, Network
 TABLE_BASE: Final = 7_300_000
 TABLE_COUNT: Final = 1 << 20
 FIRST_PREFERENCE: Final = 32000
-LAST_PREFERENCE: Final = 32099
+LAST_PREFERENCE: Final = 32199
 NOWHERE: Final = ""
 """In place of a network's name: connections to a destination are refused."""
 REFUSING_TABLE: Final = TABLE_BASE + LOOPBACK_INDEX
@@ -61,20 +63,25 @@ class Preference(IntEnum):
     SOURCE = 32030
     SOURCE_ONLY = 32031
     RESOLVER = 32040
-    MARK = 32045
     REFUSED = 32046
-    DESTINATION = 32050
-    DEFAULT = 32090
-    DEFAULT_ONLY = 32091
+    RULED = 32050
+    MARK = 32120
+    DESTINATION = 32130
+    DEFAULT = 32190
+    DEFAULT_ONLY = 32191
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Whom a rule is about: a prefix, or one port and transport protocol there."""
+    """Whom a rule is about: a prefix, or one port and transport protocol there.
+
+    `ruled`: a rule of the user's, which nothing else overrides.
+    """
 
     prefix: Prefix
     port: int | None = None
     protocol: str | None = None
+    ruled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,9 +215,13 @@ def plan(
             [each.prefix for each in destinations or () if each.prefix.version == version]
         )
         for destination, name in (destinations or {}).items():
-            if destination.prefix.version == version and (name in by_name or name == NOWHERE):
-                to = table_of(by_name[name]) if name != NOWHERE else _refusing(version)
-                rules.add(_destination_rule(destination, to, steps))
+            if destination.prefix.version != version:
+                continue
+            if name in by_name:
+                table = table_of(by_name[name])
+                rules.add(_destination_rule(destination, table, steps))
+            if name == NOWHERE or destination.ruled:
+                rules.add(_destination_rule(destination, _refusing(version), steps, last=True))
         for mark, name in (marks or {}).items():
             if name in by_name and by_name[name].carries(version):
                 table = table_of(by_name[name])
@@ -323,14 +334,22 @@ def _steps(prefixes: Iterable[Prefix]) -> dict[int, int]:
 
 
 def _destination_rule(
-    destination: Destination, table: int | None, steps: Mapping[int, int]
+    destination: Destination,
+    table: int | None,
+    steps: Mapping[int, int],
+    *,
+    last: bool = False,
 ) -> Rule:
+    """Return a destination's rule; `last`: the kernel asks it after the other one of that destination."""
     prefix = destination.prefix
     # A port counts more than any prefix.
-    first = Preference.DESTINATION + (0 if destination.port is not None else _LAST_STEP + 1)
+    step = steps[prefix.prefixlen] + (0 if destination.port is not None else _LAST_STEP + 1)
+    preference = Preference.DESTINATION + step
+    if destination.ruled:
+        preference = Preference.RULED + 2 * step + last
     return Rule(
         prefix.version,
-        first + steps[prefix.prefixlen],
+        preference,
         table,
         destination=prefix if prefix.prefixlen else None,
         local=True,

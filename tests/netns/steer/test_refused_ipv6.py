@@ -199,7 +199,7 @@ def test_ipv4_is_unreachable_as_before(host):
                 with pytest.raises(OSError, match="unreachable"):
                     ask(4, to="198.51.100.7")
             assert time.monotonic() - begin_s < AT_ONCE_S
-            rules = [line for line in host.client.ip("-4", "rule").splitlines() if "32066" in line]
+            rules = [line for line in host.client.ip("-4", "rule").splitlines() if "32146" in line]
             assert rules
             assert all("unreachable" in line for line in rules)
             assert "CEDOS" in host.client.run("iptables-save").stdout
@@ -222,11 +222,11 @@ def test_a_loopback_without_ipv6_has_unreachable_rules_until_it_has_it_again(hos
             await steering.networks_changed(networks)
             await steering.set_default("wlan0")
             await steering.set_destination(OTHER, None, NOWHERE)
-            assert {line[:6] for line in rules()} >= {"32066:", "32091:"}
+            assert {line[:6] for line in rules()} >= {"32146:", "32191:"}
             assert host.seen_tcp(4) == host.address("wlan0", 4)
             host.client.sysctl("net.ipv6.conf.lo.disable_ipv6", 0)
             await steering.networks_changed(networks)
-            assert not {line[:6] for line in rules()} & {"32066:", "32091:"}
+            assert not {line[:6] for line in rules()} & {"32146:", "32191:"}
             with pytest.raises(ConnectionRefusedError):
                 host.connect(6, to=OTHER)
             host.client.sysctl("net.ipv6.conf.lo.disable_ipv6", 1)

@@ -271,7 +271,7 @@ def test_rules_that_somebody_flushed_are_put_back(host):
                 if "proto 206" in line:
                     host.client.ip("rule", "del", "pref", line.split(":")[0])
             assert host.seen_tcp(4) == host.address("wlan0", 4)
-            await host.until(lambda: "32090" in host.client.ip("rule"))
+            await host.until(lambda: "32190" in host.client.ip("rule"))
             assert host.seen_tcp(4) == host.address("lte0", 4)
 
     host.run(body)
@@ -319,3 +319,58 @@ def _tun(host, name: str) -> int:
         tunnel = os.open("/dev/net/tun", os.O_RDWR)
         fcntl.ioctl(tunnel, 0x400454CA, struct.pack("16sH22x", name.encode(), 0x1001))
     return tunnel
+
+
+def test_nothing_leads_round_a_user_s_rule(host):
+    """A hint about a network around it, one about a port, and `cedos exec` did; so did a lost link."""
+    server = {4: "198.51.100.1", 6: "2001:db8:100::1"}
+
+    def reached(version: int, mark: int = 0) -> str:
+        with host.client.entered():
+            program = socket.socket(socket.AF_INET6 if version == 6 else socket.AF_INET)
+        with program:
+            program.settimeout(5)
+            program.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, struct.pack("=I", mark))
+            try:
+                program.connect((server[version], 8000))
+            except OSError:
+                return "refused"
+            return str(program.getsockname()[0])
+
+    async def body() -> None:
+        async with Steering(host.directory) as steering:
+            await steering.networks_changed(host.networks())
+            await steering.set_default("lte0")
+            for version, around in ((4, "198.51.100.0/24"), (6, "2001:db8:100::/64")):
+                everywhere = "0.0.0.0/0" if version == 4 else "::/0"
+                for place in (around, everywhere, server[version]):
+                    await steering.set_destination(place, 8000, "lte0")
+            await steering.set_mark(0xCE000007, "lte0")
+            for version in (4, 6):
+                assert reached(version) == host.address("lte0", version)
+            rules = {(f"{each}", None): "wlan0" for each in server.values()}
+            await steering.set_ruled(rules)
+            for version in (4, 6):
+                for mark in (0, 0xCE000007):
+                    assert reached(version, mark) == host.address("wlan0", version)
+                # What is known of the same place ends; the rule stays.
+                await steering.set_destination(server[version], 8000, None)
+                assert reached(version) == host.address("wlan0", version)
+            # Before anybody has said so, and after the network is no more.
+            host.client.ip("link", "set", "wlan0", "down")
+            for networks in (None, host.networks("wlan0"), host.networks()[1:]):
+                if networks is not None:
+                    await steering.networks_changed(networks)
+                for version in (4, 6):
+                    for mark in (0, 0xCE000007):
+                        assert reached(version, mark) == "refused"
+            await steering.set_ruled(dict.fromkeys(rules))
+            for version in (4, 6):
+                assert reached(version) == host.address("lte0", version)
+
+    before = host.state()
+    host.run(body)
+    host.client.ip("link", "set", "wlan0", "up")
+    assert [line for line in host.state().splitlines() if "32" in line and "lookup 73" in line] == [
+        line for line in before.splitlines() if "32" in line and "lookup 73" in line
+    ]

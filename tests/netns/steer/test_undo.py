@@ -88,7 +88,7 @@ def test_a_second_run_undoes_what_a_dead_one_left_and_then_its_own(host):
     async def body() -> None:
         async with Steering(host.directory) as steering:
             # Nothing of the dead one is in force.
-            assert "32090" not in host.client.ip("rule")
+            assert "32190" not in host.client.ip("rule")
             await steering.networks_changed(host.networks())
             await steering.set_default("lte0")
             assert host.seen_tcp(4) == host.address("lte0", 4)
@@ -174,7 +174,7 @@ def test_a_dry_run_changes_nothing_and_says_what_it_would_do(host):
             named = Path("/proc/sys/net/mptcp/path_manager").exists()  # Linux 6.15
             takes = "path_manager = userspace" if named else "pm_type = 1"
             assert f"set sysctl net.mptcp.{takes}" in plan
-            assert "add -4 rule pref 32050 from all to 198.51.100.7/32" not in plan
+            assert "add -4 rule pref 32130 from all to 198.51.100.7/32" not in plan
             assert "to 198.51.100.7/32 iif lo lookup" in plan
             # Each thing is said once.
             assert plan.count("add -4 rule pref 32010") == 1

@@ -73,7 +73,7 @@ class Remembering:
             raise SteeringError("no")
         self.asked.append(("destination", prefix, port, network_name))
 
-    async def set_destinations(self, wanted: Mapping[tuple[str, int | None], str | None]) -> None:
+    async def set_ruled(self, wanted: Mapping[tuple[str, int | None], str | None]) -> None:
         for (prefix, port), network_name in wanted.items():
             await self.set_destination(prefix, port, network_name)
 

@@ -47,7 +47,7 @@ def test_the_default_is_what_was_chosen(world, routing, version):
     routing.set_default("wlan0")
     assert world.carrier(version) == "wlan0"
     routing.set_default(None)
-    assert not any("32090" in str(rule) for rule in world.kernel.own)
+    assert not any("32190" in str(rule) for rule in world.kernel.own)
 
 
 @both
@@ -94,7 +94,7 @@ def test_of_nested_prefixes_the_closest_is_asked_first(world, routing, version, 
     preferences = {
         rule.destination.prefixlen: rule.preference
         for rule in world.kernel.own
-        if rule.destination is not None and 32050 <= rule.preference < 32090
+        if rule.destination is not None and 32130 <= rule.preference < 32190
     }
     asked = sorted(preferences, key=lambda length: preferences[length])
     assert asked == sorted(lengths, reverse=True)
@@ -172,10 +172,10 @@ def test_what_is_bound_to_an_address_waits_while_its_network_has_lost_that_versi
 def test_ipv6_over_a_dearer_network_is_for_tcp_alone(world, routing):
     routing.networks_changed([_without_ipv6(world.wlan0), world.lte0])
     routing.set_default("wlan0", {6: "lte0"})
-    six = [r for r in world.kernel.own if r.version == 6 and r.preference in (32090, 32091)]
+    six = [r for r in world.kernel.own if r.version == 6 and r.preference in (32190, 32191)]
     assert [(r.preference, r.table, r.protocol) for r in six] == [
-        (32090, table_of(world.lte0), "tcp"),
-        (32091, REFUSING_TABLE, None),
+        (32190, table_of(world.lte0), "tcp"),
+        (32191, REFUSING_TABLE, None),
     ]
     # Where it costs no more, or the default is dear, too, all of it goes there.
     for wlan0, lte0 in (
@@ -251,7 +251,7 @@ def test_where_loopback_has_no_ipv6_rules_are_unreachable_until_it_has(world, re
     routing.set_destination(Destination(ip_network("2001:db8:7::/48")), NOWHERE)
 
     def tables() -> list[int | None]:
-        return [r.table for r in kernel.own if r.version == 6 and r.preference in (32075, 32091)]
+        return [r.table for r in kernel.own if r.version == 6 and r.preference in (32155, 32191)]
 
     assert tables() == [None, None]
     assert not any(rule.table == REFUSING_TABLE for rule in kernel.own)
