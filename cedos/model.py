@@ -52,11 +52,12 @@ def is_address(host: str) -> bool:
 
 
 class NetworkKind(StrEnum):
-    """The access technology of a network."""
+    """The access technology of a network; a helper is a neighbour who shares its own (CBSP)."""
 
     WIFI = "wifi"
     CELLULAR = "cellular"
     ETHERNET = "ethernet"
+    HELPER = "helper"
 
 
 class NetworkOverride(TypedDict, total=False):

@@ -23,6 +23,8 @@ Prefix = IPv4Network | IPv6Network
 
 # What marks our rules and routes as ours (FRA_PROTOCOL, RTA protocol; see iproute2's rt_protos).
 PROTOCOL: Final = 206
+# The same for what is shared with neighbours: addresses (IFA_PROTO), neighbours, rules, routes.
+SHARING_PROTOCOL: Final = 207
 MAIN_TABLE: Final = 254
 LOOPBACK_INDEX: Final = 1
 EVERYWHERE: Final[dict[int, Prefix]] = {4: ip_network("0.0.0.0/0"), 6: ip_network("::/0")}

@@ -19,7 +19,7 @@ from cedos.kernel.netlink import (
     text,
     unsigned,
 )
-from cedos.model import Address, Interface
+from cedos.model import Address, Interface, address
 
 RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
 RTM_NEWADDR, RTM_DELADDR, RTM_GETADDR = 20, 21, 22
@@ -132,7 +132,7 @@ def is_up(message: NetlinkMessage) -> bool:
 # -- addresses ------------------------------------------------------------------------------------
 
 _ADDRESS: Final = struct.Struct("=BBBBI")  # family, prefix's length, flags, scope, index
-_IFA_ADDRESS, _IFA_LOCAL, _IFA_FLAGS = 1, 2, 8
+_IFA_ADDRESS, _IFA_LOCAL, _IFA_FLAGS, _IFA_PROTO = 1, 2, 8, 11
 # Duplicate address detection failed, or has not ended: nothing can be sent from such an address.
 _UNUSABLE: Final = 0x08 | 0x40
 
@@ -141,12 +141,13 @@ _UNUSABLE: Final = 0x08 | 0x40
 class LinkAddress:
     """An address on interface `index` from which packets can be sent.
 
-    `wide`: its scope is wider than the link.
+    `wide`: its scope is wider than the link. `protocol` says who added it (IFA_PROTO); 0: unknown.
     """
 
     index: int
     interface: Interface
     wide: bool = True
+    protocol: int = 0
 
 
 def addresses_request(family: int = 0) -> bytes:
@@ -167,7 +168,66 @@ def parse_address(message: NetlinkMessage) -> LinkAddress | None:
         return None
     if flags & _UNUSABLE:
         return None
-    return LinkAddress(index, ip_interface((own, length)), scope < SCOPE_LINK)
+    protocol = found.get(_IFA_PROTO, b"\0")[0]
+    return LinkAddress(index, ip_interface((own, length)), scope < SCOPE_LINK, protocol)
+
+
+def address_request(index: int, own: Address, protocol: int) -> bytes:
+    """Return the request to add or delete an address without a subnet (RTM_NEWADDR, RTM_DELADDR)."""
+    return _ADDRESS.pack(FAMILIES[own.version], own.max_prefixlen, 0, 0, index) + b"".join(
+        (
+            attribute(_IFA_LOCAL, own.packed),
+            attribute(_IFA_ADDRESS, own.packed),
+            attribute(_IFA_PROTO, bytes([protocol])),
+        )
+    )
+
+
+# -- neighbours (linux/neighbour.h) ----------------------------------------------------------------
+
+RTM_NEWNEIGH, RTM_DELNEIGH, RTM_GETNEIGH = 28, 29, 30
+_NEIGHBOUR: Final = struct.Struct("=BxxxiHBB")  # family, index, state, flags, type
+_NDA_DST, _NDA_LLADDR, _NDA_PROTOCOL = 1, 2, 12
+_NUD_PERMANENT: Final = 0x80
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A neighbour's hardware address on interface `index`; `protocol` as of an address."""
+
+    index: int
+    address: Address
+    hardware_address: bytes
+    protocol: int = 0
+
+
+def neighbours_request(family: int) -> bytes:
+    """Return the request (a dump) for all neighbours of an address family."""
+    return _NEIGHBOUR.pack(family, 0, 0, 0, 0)
+
+
+def neighbour_request(neighbour: Neighbour) -> bytes:
+    """Return the request to set a neighbour for good, or to delete it (RTM_DELNEIGH)."""
+    family = FAMILIES[neighbour.address.version]
+    return _NEIGHBOUR.pack(family, neighbour.index, _NUD_PERMANENT, 0, 0) + b"".join(
+        (
+            attribute(_NDA_DST, neighbour.address.packed),
+            attribute(_NDA_LLADDR, neighbour.hardware_address),
+            attribute(_NDA_PROTOCOL, bytes([neighbour.protocol])),
+        )
+    )
+
+
+def parse_neighbour(message: NetlinkMessage) -> Neighbour | None:
+    """Return the neighbour of an RTM_NEWNEIGH; None for anything else, and without its hardware."""
+    if message.type != RTM_NEWNEIGH or len(message.payload) < _NEIGHBOUR.size:
+        return None
+    index = _NEIGHBOUR.unpack_from(message.payload)[1]
+    found = attributes(message.payload, _NEIGHBOUR.size)
+    own, hardware = found.get(_NDA_DST, b""), found.get(_NDA_LLADDR, b"")
+    if len(own) not in {4, 16} or not hardware:
+        return None
+    return Neighbour(index, address(own), hardware, found.get(_NDA_PROTOCOL, b"\0")[0])
 
 
 # -- counters -------------------------------------------------------------------------------------

@@ -89,6 +89,7 @@ DELPHI = PowerModel(
         {
             NetworkKind.WIFI: _WIFI,
             NetworkKind.ETHERNET: _WIFI,
+            NetworkKind.HELPER: _WIFI,
             NetworkKind.CELLULAR: RadioPower(
                 send_w=2.778, receive_w=1.674, tail_j=6.5, tail_s=11.5
             ),

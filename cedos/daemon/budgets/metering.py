@@ -23,6 +23,7 @@ def radios_of(config: Config) -> dict[NetworkKind, Radio]:
         (NetworkKind.CELLULAR, energy.cellular),
         (NetworkKind.WIFI, energy.wifi),
         (NetworkKind.ETHERNET, energy.wifi),
+        (NetworkKind.HELPER, energy.wifi),
     ):
         if technology not in known[energy.device]:
             there = ", ".join(known[energy.device])

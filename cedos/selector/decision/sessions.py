@@ -28,8 +28,10 @@ _DEATHS_PER_S: Final[Mapping[NetworkKind, float]] = {
     NetworkKind.ETHERNET: 1 / 86_400,
     NetworkKind.WIFI: 1 / 3_600,
     NetworkKind.CELLULAR: 1 / 3_600,
+    NetworkKind.HELPER: 1 / 600,
 }
-"""Assumed, not measured: a cable is pulled once a day, a radio lost once an hour."""
+"""Assumed, not measured: a cable is pulled once a day, a radio lost once an hour, and a neighbour leaves
+after ten minutes."""
 
 _LOST_S: Final = 26.0
 """The seconds that a plain TCP connection waits after its Wi-Fi died,

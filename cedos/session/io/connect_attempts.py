@@ -45,8 +45,8 @@ class Caller(Protocol):
     def not_before_s(self) -> float:
         """The time before which the server asked not to be tried."""
 
-    def wanted(self, interface: str) -> bool:
-        """Return whether a connection over this interface is still needed."""
+    def wanted(self, egress: str) -> bool:
+        """Return whether a connection over the egress of this name is still needed."""
 
     def connected(self, made: Connected) -> None:
         """Take a connection; all other attempts over its interface have ended."""
@@ -139,7 +139,7 @@ class ConnectAttempts:
     def _plan(self, pause_s: float) -> None:
         def again() -> None:
             self._timer = None
-            if self.probing or self._caller.wanted(self.egress.interface):
+            if self.probing or self._caller.wanted(self.egress.name):
                 self.begin()
 
         self._timer = self._driver.loop.call_later(pause_s, again)
@@ -149,7 +149,12 @@ class ConnectAttempts:
         connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         attempt = Connected(self.egress, endpoint, connection, self._tried_s)
         try:
-            prepare(connection, self.egress.interface, asks_after_s=asks_after_s(self.egress))
+            prepare(
+                connection,
+                self.egress.interface,
+                self.egress.source,
+                asks_after_s=asks_after_s(self.egress),
+            )
             code = connection.connect_ex(endpoint)
         except OSError as error:
             code = error.errno or errno.EIO
@@ -173,7 +178,7 @@ class ConnectAttempts:
 
     def _failed(self, attempt: Connected, code: int) -> None:
         attempt.connection.close()
-        over = f"{attempt.endpoint[0]} over {attempt.egress.interface}"
+        over = f"{attempt.endpoint[0]} over {attempt.egress.name}"
         self._caller.attempt_failed(f"{over}: {os.strerror(code)}", code)
 
     def _drop(self, attempt: Connected) -> None:
@@ -191,7 +196,7 @@ def asks_after_s(egress: Egress) -> int:
 
 
 Usable = Mapping[str, tuple[Egress, list[Endpoint]]]
-"""By interface: what of some endpoints may be dialled over it."""
+"""By the name of the egress: what of some endpoints may be dialled over it."""
 
 
 def follow(
@@ -199,7 +204,7 @@ def follow(
     usable: Usable,
     make: Callable[[Egress], ConnectAttempts],
 ) -> None:
-    """Keep attempts for each usable interface alone; make new ones where its addresses changed."""
+    """Keep attempts for each usable egress alone; make new ones where its addresses changed."""
     for name in [name for name in attempts if name not in usable]:
         attempts.pop(name).end()
     for name, (egress, endpoints) in usable.items():

@@ -1,7 +1,8 @@
 """The dialling end: a connection over every local network, as soon as the network appears.
 
 The kernel reports new networks. A network that carries nothing, though its link is up, is tried again
-(`ConnectAttempts`) with a SYN every second, later less often. The states of an interface:
+(`ConnectAttempts`) with a SYN every second, later less often. A helper's way is an egress of its own,
+beside the interface that leads there. The states of an egress:
 
 | state | next | when |
 |---|---|---|
@@ -11,7 +12,7 @@ The kernel reports new networks. A network that carries nothing, though its link
 | handshake | path | the server has proved who it is |
 | handshake | attempts | it failed without an authenticated refusal |
 | path | path and attempts | the path is silent: another connection is tried beside it (`probe`) |
-| any | no path | the interface went down, lost its address, or may not be used any more |
+| any | no path | its interface went down or lost its address, or may not be used any more |
 """
 
 import asyncio
@@ -121,7 +122,7 @@ class Dialler:
         for path in [*self._paths.values(), *self._in_handshake.values()]:
             if not self._stands(path, usable):
                 path.close("its network is gone", reset=True)
-        for waiting in [each for each in self._ready if each.egress.interface not in usable]:
+        for waiting in [each for each in self._ready if each.egress.name not in usable]:
             self._ready.remove(waiting)
             waiting.connection.close()
         # Dial over each usable interface that has no path yet.
@@ -140,24 +141,24 @@ class Dialler:
 
     def probe(self, path: SessionPath) -> None:
         """Try whether another connection gets through beside a silent path."""
-        attempts = self._attempts.get(path.interface)
+        attempts = self._attempts.get(path.egress)
         if attempts is not None and not attempts.probing and not self._closed:
             attempts.probe()
 
     def end_probe(self, path: SessionPath) -> None:
         """End the attempts beside a path that speaks again."""
-        attempts = self._attempts.get(path.interface)
+        attempts = self._attempts.get(path.egress)
         if attempts is not None and attempts.probing:
             attempts.succeeded()
         # Connections and handshakes beside the path are not needed any more.
-        for waiting in [each for each in self._ready if each.egress.interface == path.interface]:
+        for waiting in [each for each in self._ready if each.egress.name == path.egress]:
             self._ready.remove(waiting)
             waiting.connection.close()
-        for other in [p for p in self._in_handshake.values() if p.interface == path.interface]:
+        for other in [p for p in self._in_handshake.values() if p.egress == path.egress]:
             other.close("not needed any more", reset=True)
 
     def path_lost(self, path: SessionPath) -> None:
-        attempts = self._attempts.get(path.interface)
+        attempts = self._attempts.get(path.egress)
         if attempts is not None:
             attempts.reset()
         if not self._closed:
@@ -179,13 +180,13 @@ class Dialler:
                 if (metered_allowed or not egress.metered) and self._server.networks(
                     egress.interface
                 ):
-                    found.setdefault(egress.interface, (egress, []))[1].append(endpoint)
+                    found.setdefault(egress.name, (egress, []))[1].append(endpoint)
         return found
 
     def networks(self) -> dict[str, bool]:
-        """Return each interface that leads to the server, usable or not, and whether it is metered."""
+        """Return each egress that leads to the server, usable or not, and whether it is metered."""
         return {
-            egress.interface: egress.metered
+            egress.name: egress.metered
             for endpoint in self.endpoints
             for egress in self._egresses(endpoint)
         }
@@ -193,27 +194,26 @@ class Dialler:
     def _egresses(self, endpoint: Endpoint) -> Iterator[Egress]:
         for egress in self._driver.links.egresses(endpoint[0]):
             known = self._server.known(egress.interface)
-            if known is None:
+            if known is None or egress.source:
                 yield egress
             else:
                 yield replace(egress, kind=known.kind, metered=known.metered)
 
     @staticmethod
     def _stands(path: SessionPath, usable: dict[str, tuple[Egress, list[Endpoint]]]) -> bool:
-        if path.interface not in usable:
+        if path.egress not in usable:
             return False
-        addresses = usable[path.interface][0].addresses
+        addresses = usable[path.egress][0].addresses
         own = path.own_address().partition("%")[0]
         # The host's own addresses are all reached over the loopback, but only 127.0.0.1 is its own.
-        return own in addresses or path.interface == "lo"
+        return own in addresses or path.egress == "lo"
 
     # What attempts ask and tell
 
-    def wanted(self, interface: str) -> bool:
+    def wanted(self, egress: str) -> bool:
         return not any(
-            path.interface == interface
-            for path in [*self._paths.values(), *self._in_handshake.values()]
-        ) and not any(each.egress.interface == interface for each in self._ready)
+            path.egress == egress for path in [*self._paths.values(), *self._in_handshake.values()]
+        ) and not any(each.egress.name == egress for each in self._ready)
 
     def connected(self, made: Connected) -> None:
         self._ready.append(made)
@@ -250,7 +250,7 @@ class Dialler:
                 return
             made = self._ready.pop(0)
             egress = made.egress
-            facts = PathFacts(network=egress.interface, kind=egress.kind, metered=egress.metered)
+            facts = PathFacts(network=egress.name, kind=egress.kind, metered=egress.metered)
             try:
                 path = SessionPath(
                     self._driver,
@@ -258,7 +258,7 @@ class Dialler:
                     self._channel(joins=bool(open_paths)),
                     self._report,
                     facts,
-                    interface=egress.interface,
+                    egress=egress.name,
                     index=egress.index,
                     peer=made.endpoint[0],
                     known=self._positions(),
@@ -305,7 +305,7 @@ class Dialler:
         self._in_handshake.pop(path.path_id, None)
         if self._exclusive is path:
             self._exclusive = None
-        attempts = self._attempts.get(path.interface)
+        attempts = self._attempts.get(path.egress)
         if event is SessionPathEvent.OPENED:
             if attempts is not None:
                 attempts.succeeded()
@@ -320,9 +320,9 @@ class Dialler:
                 return
             if failure.retry_after_s:
                 self.not_before_s = self._driver.now() + min(failure.retry_after_s, 60.0)
-        self.attempt_failed(f"{path.peer} over {path.interface}: {why}", 0)
+        self.attempt_failed(f"{path.peer} over {path.egress}: {why}", 0)
         if not self._closed:
-            if attempts is not None and self.wanted(path.interface):
+            if attempts is not None and self.wanted(path.egress):
                 attempts.begin()
             self._advance()
 

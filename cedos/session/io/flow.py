@@ -153,7 +153,7 @@ class SessionFlow:
                     old.close("the other end has lost it", reset=True)
 
         self._unconfirmed[path.path_id] = confirmed
-        before = [p for p in self.paths.values() if path.interface == p.interface != ""]
+        before = [p for p in self.paths.values() if path.egress == p.egress != ""]
         path.attach(self.core, self._report)
         path.estimator.poll(path.connection, now, at_once=True)
         self.paths[path.path_id] = path
@@ -213,7 +213,7 @@ class SessionFlow:
             network = path.facts.network
             self._received[network] = self._received.get(network, 0) + path.received_bytes
             self._delivered[network] = self._delivered.get(network, 0) + path.acknowledged_bytes()
-        self.last_why = f"{path.interface or path.peer}: {why}"
+        self.last_why = f"{path.egress or path.peer}: {why}"
         self.lost_paths += 1
         if self._ended:
             return

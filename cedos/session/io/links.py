@@ -3,7 +3,8 @@
 Every connection of a session is bound to one interface, so the routing table's own preference does
 not count: an interface is an egress if a route leads through it, whatever its metric. Where the kernel
 itself would go through a tunnel (a VPN) or stay inside the host, that is the only one: a session
-never goes around a VPN.
+never goes around a VPN. An address that leads by way of a helper (`cedos.steer.sharing`) is an egress
+of its own, beside that of its interface.
 """
 
 import asyncio
@@ -26,7 +27,13 @@ from cedos.kernel.interface_kind import (
     identify,
 )
 from cedos.kernel.netlink import NETLINK_ROUTE, NetlinkListener, Requester, messages
-from cedos.kernel.policy_routing import RTN_LOCAL, SeenRoute, lookup_request, parse_route
+from cedos.kernel.policy_routing import (
+    RTN_LOCAL,
+    SHARING_PROTOCOL,
+    SeenRoute,
+    lookup_request,
+    parse_route,
+)
 from cedos.kernel.rtnetlink import (
     FAMILIES,
     GROUP_IPV4_ADDRESS,
@@ -38,6 +45,7 @@ from cedos.kernel.rtnetlink import (
     RTM_GETLINK,
     RTM_GETROUTE,
     Link,
+    LinkAddress,
     addresses_request,
     links_request,
     parse_address,
@@ -99,6 +107,7 @@ class Egress:
     """An interface that leads somewhere, with the own addresses that packets may have there.
 
     `came_s` is when its link came up, by the loop's clock; if it was up before, a time long ago.
+    `source`: connections are bound to this address, from which a helper leads on; empty: to none.
     """
 
     interface: str
@@ -107,6 +116,12 @@ class Egress:
     kind: NetworkKind
     metered: bool
     came_s: float = float("-inf")
+    source: str = ""
+
+    @property
+    def name(self) -> str:
+        """The key of its paths: the interface's name, and the address where that leads elsewhere."""
+        return f"{self.interface}/{self.source}" if self.source else self.interface
 
 
 class EgressReader:
@@ -164,19 +179,34 @@ class EgressReader:
 
     def _egresses(self, destination: Address) -> tuple[Egress, ...]:
         links = {link.index: link for link in self._links()}
-        own = self._addresses(destination.version)
+        own, shared = self._addresses(destination.version)
         usual = links.get(self._index(destination, None) or 0)
         if usual is not None and (usual.loopback or usual.kind in TUNNEL_KINDS):
-            candidates = [usual]
+            candidates, shared = [usual], []
         else:
             candidates = [link for link in links.values() if not link.loopback]
-        return tuple(
+        direct = [
             self._egress(link, links, own.get(link.index, set()))
             for link in candidates
             if link.carries
             and (link.index in own or link.loopback)
             and (link is usual or self._index(destination, link.index) == link.index)
-        )
+        ]
+        by_helpers = [
+            Egress(
+                links[each.index].name,
+                each.index,
+                frozenset({str(each.interface.ip)}),
+                NetworkKind.HELPER,
+                metered=True,
+                source=str(each.interface.ip),
+            )
+            for each in shared
+            if each.index in links
+            and links[each.index].carries
+            and self._index(destination, None, each.interface.ip) == each.index
+        ]
+        return (*direct, *by_helpers)
 
     def _egress(self, link: Link, links: Mapping[int, Link], addresses: set[str]) -> Egress:
         identity = self._identifier.identify(link, links)
@@ -190,24 +220,34 @@ class EgressReader:
         answers = map(parse_link, self._requester.dump(RTM_GETLINK, links_request()))
         return [link for link in answers if link is not None]
 
-    def _addresses(self, version: int) -> dict[int, set[str]]:
+    def _addresses(self, version: int) -> tuple[dict[int, set[str]], list[LinkAddress]]:
+        """Return the addresses of an IP version by interface, apart from those that lead by helpers."""
         found: dict[int, set[str]] = {}
+        shared: list[LinkAddress] = []
         request = addresses_request(FAMILIES[version])
         for address in map(parse_address, self._requester.dump(RTM_GETADDR, request)):
-            if address is not None and address.interface.version == version:
+            if address is None or address.interface.version != version:
+                continue
+            if address.protocol == SHARING_PROTOCOL:
+                shared.append(address)
+            else:
                 found.setdefault(address.index, set()).add(str(address.interface.ip))
-        return found
+        return found, shared
 
-    def _index(self, destination: Address, through: int | None) -> int | None:
+    def _index(
+        self, destination: Address, through: int | None, local: Address | None = None
+    ) -> int | None:
         """Return the index of the interface a packet would leave by; None: no route."""
-        route = self._route(destination, through)
+        route = self._route(destination, through, local)
         return None if route is None else route.index
 
-    def _route(self, destination: Address, through: int | None) -> SeenRoute | None:
+    def _route(
+        self, destination: Address, through: int | None, local: Address | None = None
+    ) -> SeenRoute | None:
         """Return the route that a packet would take; one to an own address is loopback's."""
         try:
             answers = self._requester.ask(
-                RTM_GETROUTE, lookup_request(destination, index=through), flags=0
+                RTM_GETROUTE, lookup_request(destination, local, through), flags=0
             )
         except TimeoutError:
             raise

@@ -26,6 +26,7 @@ from cedos.session.protocol.packing import RECORD_BYTES
 from cedos.session.protocol.schedulers.interface import RECENT_S, PathFacts, PathState
 from cedos.session.protocol.session import Session
 
+_IP_BIND_ADDRESS_NO_PORT: Final = 24
 _TCP_USER_TIMEOUT: Final = 18
 _TCP_RTO_MAX_MS: Final = 44  # Linux 6.15
 _LONGEST_TIMEOUT_MS: Final = 2_000
@@ -60,9 +61,13 @@ _KEEP_ALIVE: Final = (
 
 
 def prepare(
-    connection: socket.socket, interface: str | None = None, *, asks_after_s: int = SILENCE_S
+    connection: socket.socket,
+    interface: str | None = None,
+    source: str = "",
+    *,
+    asks_after_s: int = SILENCE_S,
 ) -> None:
-    """Set the options of a session's connection; with `interface`, bind it there.
+    """Set the options of a session's connection; bind it to `interface`, and to the address `source`.
 
     The kernel begins to send keep-alives after `asks_after_s` of silence.
 
@@ -82,6 +87,10 @@ def prepare(
     tcp_info.wake_below(connection, UNSENT_BYTES)
     if interface is not None:
         bind_to_interface(connection, interface)
+    if source:
+        # (The kernel chooses the port by the whole connection, so that no more of them are taken.)
+        connection.setsockopt(socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1)
+        connection.bind((source, 0))
 
 
 def unsent_limit_bytes(rate_bps: float | None, paths: Sequence[PathState]) -> int:
@@ -112,7 +121,7 @@ class SessionPath:
     Args:
         report: takes the events, until `attach` gives another one.
         facts: what the scheduler sees; kept up to date here.
-        interface: the one that the connection is bound to; empty for an accepted one.
+        egress: the name of what the connection is bound to (`Egress.name`); empty for an accepted one.
         index: the interface's number in the kernel.
         peer: the other end's address.
         known: the session's positions when this end dialled the connection; None for an accepted one.
@@ -138,10 +147,10 @@ class SessionPath:
         "closed",
         "connection",
         "core",
+        "egress",
         "estimator",
         "facts",
         "index",
-        "interface",
         "known",
         "path_id",
         "peer",
@@ -156,7 +165,7 @@ class SessionPath:
         report: Report,
         facts: PathFacts,
         *,
-        interface: str = "",
+        egress: str = "",
         index: int = 0,
         peer: str = "",
         known: Sync | None = None,
@@ -166,7 +175,7 @@ class SessionPath:
         self.channel = channel
         self._report = report
         self.facts = facts
-        self.interface = interface
+        self.egress = egress
         self.index = index
         self.known = known
         self.peer = peer

@@ -47,7 +47,12 @@ DATAGRAM: Final = struct.Struct(">BIIIHH")
 K_DATAGRAM: Final = 17
 F_END: Final = 1
 
-KINDS: Final = (NetworkKind.ETHERNET, NetworkKind.WIFI, NetworkKind.CELLULAR)
+KINDS: Final = (
+    NetworkKind.ETHERNET,
+    NetworkKind.WIFI,
+    NetworkKind.CELLULAR,
+    NetworkKind.HELPER,
+)
 """A network's kind is its index here."""
 
 

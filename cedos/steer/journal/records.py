@@ -14,6 +14,16 @@ import msgspec
 
 from cedos.steer.journal.sysctls import CHANGED, valid
 
+MOST_SUBFLOWS: Final = 8
+"""The kernel's own limit (MPTCP_PM_ADDR_MAX)."""
+
+
+def is_interface_name(name: str) -> bool:
+    """Return whether the kernel allows such a name; it is then also a safe file name in /proc."""
+    return (
+        0 < len(name.encode()) < 16 and name not in {".", ".."} and not set(name) & set("/: \t\n")
+    )
+
 
 class _Record(msgspec.Struct, frozen=True, tag_field="undo", forbid_unknown_fields=True):
     """A record of what is to be undone. ValueError: cedos never writes such a record."""
@@ -33,6 +43,34 @@ class ConnectionsRecord(_Record, frozen=True, tag="connections"):
 
 class RescueRecord(_Record, frozen=True, tag="rescue"):
     """The chains and sets that rescued flows are translated by."""
+
+
+class SharingRecord(_Record, frozen=True, tag="sharing"):
+    """The record of all addresses, rules, routes, neighbours and chains that bear sharing's mark."""
+
+
+class InterfaceForwardingRecord(_Record, frozen=True, tag="interface-forwarding"):
+    """Puts the forwarding of an interface's packets (IPv4) back to off: it is journaled only then."""
+
+    interface: str
+
+    def __post_init__(self) -> None:
+        if not is_interface_name(self.interface):
+            raise ValueError(f"{self.interface[:80]!r} is no name of an interface")
+
+
+class MptcpLimitsRecord(_Record, frozen=True, tag="mptcp-limits"):
+    """Puts the limits of the kernel's MPTCP path manager back to `before`, unless others changed them.
+
+    Each is the most further subflows of a connection.
+    """
+
+    before: int
+    after: int
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.before <= MOST_SUBFLOWS and 0 <= self.after <= MOST_SUBFLOWS):
+            raise ValueError("the kernel has no such limit")
 
 
 class HostRecord(_Record, frozen=True, tag="host"):
@@ -60,13 +98,24 @@ class SysctlRecord(_Record, frozen=True, tag="sysctl"):
             _must_be_valid(self.key, value)
 
 
-Record = RoutingRecord | FilterRecord | ConnectionsRecord | RescueRecord | HostRecord | SysctlRecord
+Record = (
+    RoutingRecord
+    | FilterRecord
+    | ConnectionsRecord
+    | RescueRecord
+    | HostRecord
+    | SysctlRecord
+    | SharingRecord
+    | InterfaceForwardingRecord
+    | MptcpLimitsRecord
+)
 Append = Callable[[Record], None]
 
 ROUTING: Final = RoutingRecord()
 FILTER: Final = FilterRecord()
 CONNECTIONS: Final = ConnectionsRecord()
 RESCUE: Final = RescueRecord()
+SHARING: Final = SharingRecord()
 
 
 def _must_be_valid(key: str, value: str) -> None:

@@ -12,9 +12,10 @@ An iptables that runs on nf_tables makes the table with its first rule. Another,
 
 import errno
 import os
+import re
 import shutil
 import subprocess
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,7 +23,10 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-_NEW_TABLE: Final = "CEDOS_TABLE"
+PREFIX: Final = "CEDOS_"
+"""Begins the names of the daemon's chains."""
+
+_NEW_TABLE: Final = "TABLE"
 _TABLES: Final = ("filter", "mangle")
 _TRACK: Final = "-m conntrack --ctstate NEW"
 _HOOKS: Final = ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING")
@@ -35,7 +39,10 @@ _LOCK_S, _TIMEOUT_S = 5, 10.0
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A chain of ours: its name (CEDOS_...), the built-in one that jumps to it, and its rules."""
+    """A chain of ours: its name (CEDOS_...), the built-in one that jumps to it, and its rules.
+
+    `hook` empty: another chain of ours jumps to it.
+    """
 
     table: str
     name: str
@@ -77,14 +84,16 @@ def track() -> Chain:
         return _TRACKING_ALONE
 
 
-def put_in(chains: Sequence[Chain], names: Mapping[int, str] | None = None) -> None:
+def put_in(
+    chains: Sequence[Chain], names: Mapping[int, str] | None = None, prefix: str = PREFIX
+) -> None:
     """Put chains of one or more tables in, or other rules into them: all of an IP version, or none.
 
-    `{set}` in a rule stands for the IP version's name in `names`. OSError without iptables, or with
-    its own words.
+    `{set}` in a rule stands for the IP version's name in `names`; `prefix` begins the names of all
+    chains of the caller. OSError without iptables, or with its own words.
     """
     for version, saved in _saved().items():
-        _put(chains, saved, (names or {}).get(version))
+        _put(chains, saved, (names or {}).get(version), prefix)
 
 
 def put_back(chains: Sequence[Chain]) -> bool:
@@ -137,16 +146,20 @@ def _saved() -> dict[int, _Saved]:
         return dict(zip(found, side_by_side.map(_Saved, found.values()), strict=True))
 
 
-def _put(chains: Sequence[Chain], saved: _Saved, set_name: str | None) -> None:
+def _put(
+    chains: Sequence[Chain], saved: _Saved, set_name: str | None, prefix: str = PREFIX
+) -> None:
     tables: list[str] = []
     for table in dict.fromkeys(chain.table for chain in chains):
         there = saved.table(table)
         mine = [chain for chain in chains if chain.table == table]
         lines = [f":{chain.name} - [0:0]" for chain in mine]
-        if not _ours(there) and not saved.has(table):
-            lines.append(f":{_NEW_TABLE} - [0:0]")
+        if not _ours(there, prefix) and not saved.has(table):
+            lines.append(f":{prefix}{_NEW_TABLE} - [0:0]")
         for chain in mine:
             lines += [f"-A {chain.name} {rule.format(set=set_name)}" for rule in chain.rules]
+            if not chain.hook:
+                continue
             jumps = there.count(f"-A {chain.hook} -j {chain.name}")
             if not jumps:
                 lines.append(f"-I {chain.hook} -j {chain.name}")
@@ -184,16 +197,16 @@ def _is_on_nf_tables(program: str) -> bool:
     return "nf_tables" in _run([program, "--version"]).stdout
 
 
-def present(*tables: str) -> bool:
+def present(*tables: str, prefix: str = PREFIX) -> bool:
     """Return whether something of ours is in tables (in `_TABLES`); False too if that is unknown."""
     return any(
-        _ours(_table(program, table))
+        _ours(_table(program, table), prefix)
         for program in programs().values()
         for table in tables or _TABLES
     )
 
 
-def remove(*tables: str) -> bool:
+def remove(*tables: str, prefix: str = PREFIX) -> bool:
     """Take everything of ours out of tables (out of `_TABLES`); return whether there was something.
 
     Raises:
@@ -202,21 +215,44 @@ def remove(*tables: str) -> bool:
     done = False
     for program in programs().values():
         for table in tables or _TABLES:
-            done = _remove(program, table) or done
+            done = _remove(program, table, prefix) or done
     return done
 
 
-def _remove(program: str, table: str) -> bool:
+def drop_chain(table: str, name: str) -> None:
+    """Remove one chain that nothing jumps to; one that is gone is fine. OSError: iptables refuses."""
+    for program in programs().values():
+        if f":{name} -" in _table(program, table):
+            _restore(program, [f"*{table}", f"-F {name}", f"-X {name}", "COMMIT"], "--noflush")
+
+
+def counted_bytes(table: str, prefix: str) -> dict[str, list[int]]:
+    """Return by chain the bytes that each of its rules has matched; OSError: iptables refuses."""
+    found: defaultdict[str, list[int]] = defaultdict(list)
+    for program in programs().values():
+        done = _run([f"{program}-save", "-c", "-t", table])
+        if done.returncode != 0:
+            raise OSError(errno.EIO, " ".join(done.stderr.split()))
+        for line in done.stdout.splitlines():
+            if (rule := _COUNTED.match(line)) and rule["chain"].startswith(prefix):
+                found[rule["chain"]].append(int(rule["bytes"]))
+    return dict(found)
+
+
+_COUNTED: Final = re.compile(r"\[\d+:(?P<bytes>\d+)\] -A (?P<chain>\S+) ")
+
+
+def _remove(program: str, table: str, prefix: str) -> bool:
     stands = _table(program, table)
-    ours = _ours(stands)
+    ours = _ours(stands, prefix)
     if not ours:
         return False
-    if f":{_NEW_TABLE} -" in ours and set(stands) - set(ours) <= _EMPTY:
+    if f":{prefix}{_NEW_TABLE} -" in ours and set(stands) - set(ours) <= _EMPTY:
         # To restore an empty table takes it out, where the kernel can do without.
         _restore(program, [f"*{table}", "COMMIT"])
         return True
     chains = [line.split()[0][1:] for line in ours if line.startswith(":")]
-    jumps = [line for line in ours if not line.startswith((":", "-A CEDOS_"))]
+    jumps = [line for line in ours if not line.startswith((":", f"-A {prefix}"))]
     lines = [f"-D {jump.removeprefix('-A ')}" for jump in jumps]
     lines += [f"-{act} {chain}" for act in "FX" for chain in chains]
     _restore(program, [f"*{table}", *lines, "COMMIT"], "--noflush")
@@ -241,10 +277,12 @@ def _table(program: str, table: str) -> list[str]:
     return [line.partition(" [")[0] for line in lines if line.startswith((":", "-"))]
 
 
-def _ours(stands: Iterable[str]) -> list[str]:
+def _ours(stands: Iterable[str], prefix: str = PREFIX) -> list[str]:
     """Return our chains, their rules, and the jumps to them."""
     return [
-        line for line in stands if line.startswith((":CEDOS_", "-A CEDOS_")) or " -j CEDOS_" in line
+        line
+        for line in stands
+        if line.startswith((f":{prefix}", f"-A {prefix}")) or f" -j {prefix}" in line
     ]
 
 

@@ -38,13 +38,13 @@ class _RouteMessage(rtmsg_base, nlmsg):
     )
 
 
-def rule_request(rule: Rule) -> bytes:
-    """Add or deletes a rule (RTM_NEWRULE, RTM_DELRULE)."""
+def rule_request(rule: Rule, mark: int = PROTOCOL) -> bytes:
+    """Add or delete a rule (RTM_NEWRULE, RTM_DELRULE). `mark`: whose it is."""
     table = rule.table or 0
     source, destination = rule.source, rule.destination
     attributes: dict[str, Any] = {
         "FRA_PRIORITY": rule.preference,
-        "FRA_PROTOCOL": PROTOCOL,
+        "FRA_PROTOCOL": mark,
         "FRA_TABLE": rule.table,
         "FRA_DST": str(destination.network_address) if destination else None,
         "FRA_SRC": str(source.network_address) if source else None,
@@ -73,8 +73,11 @@ def rules_request(version: int) -> bytes:
     return _packed(fibmsg(), {}, family=FAMILIES[version])
 
 
-def parse_rule(answer: NetlinkMessage) -> SeenRule | None:
-    """Return the rule of an RTM_NEWRULE; None for anything else, and for one that is cut off."""
+def parse_rule(answer: NetlinkMessage, mark: int = PROTOCOL) -> SeenRule | None:
+    """Return the rule of an RTM_NEWRULE; None for anything else, and for one that is cut off.
+
+    `mark`: whose rules are ours.
+    """
     if answer.type != RTM_NEWRULE or len(answer.payload) > _LONGEST_RULE_BYTES:
         return None
     message = fibmsg(netlink.message(answer.type, 0, 0, answer.payload))
@@ -101,7 +104,7 @@ def parse_rule(answer: NetlinkMessage) -> SeenRule | None:
     )
     suppress = found.get("FRA_SUPPRESS_PREFIXLEN", _NO_PREFIX_LENGTH)
     suppresses = suppress != _NO_PREFIX_LENGTH
-    if found.get("FRA_PROTOCOL") != PROTOCOL:
+    if found.get("FRA_PROTOCOL") != mark:
         return SeenRule(version, preference, looked_up, general, False, None, suppresses)
     rule = Rule(
         version,
@@ -120,8 +123,8 @@ def parse_rule(answer: NetlinkMessage) -> SeenRule | None:
     return SeenRule(version, preference, looked_up, general, True, rule, suppresses)
 
 
-def route_request(route: Route) -> bytes:
-    """Add or deletes a route (RTM_NEWROUTE, RTM_DELROUTE)."""
+def route_request(route: Route, mark: int = PROTOCOL) -> bytes:
+    """Add or delete a route (RTM_NEWROUTE, RTM_DELROUTE). `mark`: whose it is."""
     destination, gateway = route.destination, route.gateway
     attributes: dict[str, Any] = {
         "RTA_TABLE": route.table,
@@ -141,7 +144,7 @@ def route_request(route: Route) -> bytes:
         (("RTA_METRICS", route.metrics, NLA_F_NESTED),) if route.metrics else (),
         family=FAMILIES[destination.version],
         dst_len=destination.prefixlen,
-        proto=PROTOCOL,
+        proto=mark,
         scope=rt_scope["link" if on_link else "universe"],
         type=rt_type["unicast"],
         flags=RTNH_F_ONLINK if gateway is not None and not gateway.is_link_local else 0,

@@ -8,7 +8,7 @@ what there is to decide about: how much waited under which label.
 
 from collections.abc import Callable, Mapping, Sequence
 
-from cedos.model import Strategy, StrategyKind
+from cedos.model import NetworkKind, Strategy, StrategyKind
 from cedos.session.protocol.schedulers.interface import (
     LABELS,
     Backlog,
@@ -79,8 +79,9 @@ def permissions(
     """Return a mask of labels by path id; None as a choice: nothing was decided for a label.
 
     A choice must never end a flow: where none of the chosen networks is there, all may be used,
-    unless the choice is to wait. With `thrifty`, labels without a decision may use metered paths only
-    where there are no others.
+    unless the choice is to wait. It is one among the host's own networks: helpers, whom a person has
+    asked for, carry beside any of them. With `thrifty`, labels without a decision may use metered paths
+    only where there are no others.
     """
     masks = dict.fromkeys(paths, 0)
     for rank, strategy in enumerate(strategies):
@@ -93,6 +94,7 @@ def permissions(
                 not (thrifty and path.facts.metered)
                 if strategy is None
                 else path.facts.network in strategy.networks
+                or path.facts.kind is NetworkKind.HELPER
             )
         ]
         for number in meant or paths:
