@@ -66,7 +66,7 @@ def test_what_may_be_a_slip_is_said(daemon: Played, monkeypatch: pytest.MonkeyPa
     done = run("add", "--host", "198.51.100.1", "--never", "lte1")
     assert done.stderr == (
         "There is no network lte1 now. The networks are wlan0, lte0;"
-        " metered, wifi, cellular, ethernet stand for all of their kind.\n"
+        " metered, wifi, cellular, ethernet, helper stand for all of their kind.\n"
     )
     done = run("add", "--host", "updates.example", "--only", "Wi-Fi", "--only", "ETHERNET")
     assert daemon.asked[-1].only == ("wifi", "ethernet")
