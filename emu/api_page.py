@@ -7,11 +7,12 @@ import ast
 import enum
 import importlib
 import inspect
+import re
 import sys
 import textwrap
 import types
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 MODULES: Final = (
     ("cedos.session", "asyncio: `from cedos import session`"),
@@ -24,7 +25,8 @@ _FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 _HEAD: Final = """# Python API
 
 Generated from the code by `python -m emu.api_page`, which a test repeats. Each line has a call, and
-the summary of its docstring; `help()` in Python shows the whole docstring. `await` marks a coroutine.
+the summary of its docstring; those without one stand together at the end. `help()` in Python shows the
+whole docstring. `await` marks a coroutine.
 """
 
 
@@ -33,9 +35,11 @@ def page() -> str:
     parts = [_HEAD]
     for name, what in MODULES:
         module = importlib.import_module(name)
-        parts.append(f"## {name}\n\n{what}\n")
+        parts.append(f"## {name}: {what}\n")
         parts += _module(module)
-    return "\n".join(parts)
+    # Functions that follow each other are one list, and a list may follow its heading.
+    text = re.sub(r"(?m)^(- .*)\n\n(?=- )", r"\1\n", "\n".join(parts))
+    return re.sub(r"(?m)^(###? .*)\n\n(?![#])", r"\1\n", text)
 
 
 def _module(module: types.ModuleType) -> Iterator[str]:
@@ -47,6 +51,8 @@ def _module(module: types.ModuleType) -> Iterator[str]:
     constants = []
     for name in names:
         each = getattr(module, name)
+        if isinstance(each, TypeVar):
+            continue
         if not inspect.isclass(each) and not inspect.isfunction(each):
             constants.append(name)
         elif inspect.isclass(each):
@@ -60,12 +66,15 @@ def _module(module: types.ModuleType) -> Iterator[str]:
 def _class(name: str, kind: type) -> Iterator[str]:
     """Yield the class with its summary, then one line for each public call, property and field."""
     node = _source(kind)
-    lines = [f"### {name}\n\n{_summary(node)}\n".replace("\n\n\n", "\n")]
+    summary = _summary(node)
+    lines = [f"### {name}: {summary}\n" if summary else f"### {name}\n"]
     if issubclass(kind, enum.Enum):
         lines.append(f"Members: {', '.join(f'`{each.name}`' for each in kind)}\n")
         yield "\n".join(lines)
         return
-    members, fields = [], []
+    members: list[str] = []
+    plain: list[str] = []
+    fields: list[str] = []
     for each in node.body:
         if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
             if not each.target.id.startswith("_"):
@@ -75,9 +84,12 @@ def _class(name: str, kind: type) -> Iterator[str]:
             if any(mark.endswith(".setter") for mark in marks):
                 continue
             text = f"`{each.name}`" if "property" in marks else f"`{_signature(each)}`"
-            members.append(_item(text, _summary(each)))
+            said = _summary(each)
+            (members if said else plain).append(_item(text, said) if said else text)
     if fields:
         lines.append(f"Fields: {', '.join(fields)}\n")
+    if plain:
+        members.append(f"- {', '.join(plain)}")
     if members:
         lines.append("\n".join(members) + "\n")
     yield "\n".join(lines)

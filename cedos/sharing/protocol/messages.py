@@ -26,6 +26,11 @@ from cedos.sharing.protocol.certificates import (
 )
 from cedos.sharing.protocol.signing import SIGNATURE_BYTES, is_signed
 
+GROUP_IPV4: Final = "239.255.99.98"
+GROUP_IPV6: Final = "ff12::6362:7370"
+PORT: Final = 25_442
+"""Invites go to one of the groups with a TTL or hop limit of 1; all else goes from socket to socket."""
+
 MOST_DATAGRAM_BYTES: Final = 1200
 NONCE_BYTES: Final = 16
 VERSION: Final = 1
