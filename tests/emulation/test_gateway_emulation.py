@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -66,25 +67,14 @@ def test_plain_tcp_goes_on_without_its_network_and_starts_as_soon_as_ever(tmp_pa
         assert (found["http_code"], found["size_download"]) == (200, SIZE), found
 
 
-@pytest.mark.usefixtures("registry")
-@pytest.mark.parametrize("network", ["wlan0", "lte0"])
-def test_what_is_under_a_users_rule_does_not_go_through_the_gateway(network: str) -> None:
-    size = 1_000_000
-    with (
-        Laptop(*ACCESSES, source_rules=False) as laptop,
-        Servers(laptop, mptcp=False) as servers,
-        through_gateway(laptop, USER, "--fail", "open") as daemon,
-    ):
-        servers.make_size(size)
-        daemon.client.add_rule(RuleRequest(host=SERVER, port=80, only=(network,)))
-        time.sleep(3.0)  # the proxy has heard of it
-        before = {name: laptop.received_bytes(name) for name in ("wlan0", "lte0")}
-        found = download(laptop.client, f"http://{SERVER}/bytes/{size}", size, user=int(USER))
-        assert found.whole
-        came = {name: laptop.received_bytes(name) - before[name] for name in before}
-        other = {"wlan0": "lte0", "lte0": "wlan0"}[network]
-        assert came[network] > size
-        assert came[other] < 50_000, "pings, and what keeps the session"
+def came(laptop: Laptop, act: Callable[[], None]) -> dict[str, int]:
+    """Return the bytes that each network brings meanwhile."""
+    before = {name: laptop.received_bytes(name) for name in ("wlan0", "lte0")}
+    act()
+    return {name: laptop.received_bytes(name) - before[name] for name in before}
+
+
+OTHER = {"wlan0": "lte0", "lte0": "wlan0"}
 
 
 ECHO_PORT = 9005
@@ -110,35 +100,47 @@ print(*sorted(seen))
 
 
 @pytest.mark.usefixtures("registry")
-@pytest.mark.parametrize("network", ["wlan0", "lte0"])
-def test_datagrams_under_a_users_rule_do_not_go_through_the_gateway(network: str) -> None:
-    """A redirected program's: it knows of neither."""
+def test_what_is_under_a_users_rule_does_not_go_through_the_gateway() -> None:
+    """A redirected program's connections and datagrams, over either network: it knows of neither."""
+    size = 1_000_000
 
-    def ask(laptop: Laptop) -> str:
+    def ask() -> str:
         return laptop.client.run(
             *("setpriv", f"--reuid={USER}", "--clear-groups", sys.executable, "-c", ASK)
         ).stdout.strip()
 
+    def fetch_whole() -> None:
+        url = f"http://{SERVER}/bytes/{size}"
+        assert download(laptop.client, url, size, user=int(USER)).whole
+
+    def ask_directly() -> None:
+        assert ask() not in SERVER_ADDRESSES
+
     with (
         Laptop(*ACCESSES, source_rules=False) as laptop,
+        Servers(laptop, mptcp=False) as servers,
         through_gateway(laptop, USER, "--fail", "open") as daemon,
+        laptop.server.popen(sys.executable, "-c", ECHO, stdout=subprocess.PIPE) as echo,
     ):
-        echo = laptop.server.popen(sys.executable, "-c", ECHO, stdout=subprocess.PIPE)
-        with echo:
-            assert echo.stdout is not None
-            assert echo.stdout.readline() == b"ready\n"
-            assert ask(laptop) in SERVER_ADDRESSES, "from the gateway, which is the server's host"
-            daemon.client.add_rule(
-                RuleRequest(host=f"{SERVER}/32", port=ECHO_PORT, only=(network,))
-            )
-            time.sleep(3.0)  # the proxy has heard of it
-            before = {name: laptop.received_bytes(name) for name in ("wlan0", "lte0")}
-            assert ask(laptop) not in SERVER_ADDRESSES
-            came = {name: laptop.received_bytes(name) - before[name] for name in before}
-            echo.terminate()
-        other = {"wlan0": "lte0", "lte0": "wlan0"}[network]
-        assert came[network] > 200_000
-        assert came[other] < 50_000, "pings, and what keeps the session"
+        servers.make_size(size)
+        assert echo.stdout is not None
+        assert echo.stdout.readline() == b"ready\n"
+        assert ask() in SERVER_ADDRESSES, "from the gateway, which is the server's host"
+        for network, other in OTHER.items():
+            rules = [
+                daemon.client.add_rule(RuleRequest(host=SERVER, port=80, only=(network,))),
+                daemon.client.add_rule(
+                    RuleRequest(host=f"{SERVER}/32", port=ECHO_PORT, only=(network,))
+                ),
+            ]
+            time.sleep(3.0)  # the proxy has heard of them
+            for act, least in ((fetch_whole, size), (ask_directly, 200_000)):
+                bytes_by_network = came(laptop, act)
+                assert bytes_by_network[network] > least
+                assert bytes_by_network[other] < 50_000, "pings, and what keeps the session"
+            for rule in rules:
+                daemon.client.remove_rule(rule.number)
+        echo.terminate()
 
 
 @pytest.mark.usefixtures("registry")
