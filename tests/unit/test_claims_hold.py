@@ -11,6 +11,7 @@ from emu.repository import ROOT
 CLAIMS = listed.read()
 STATE = (ROOT / "docs" / "state.md").read_text()
 README = (ROOT / "README.md").read_text()
+NAMED = re.compile(r"`claims: ([^`]+)`")
 SETTINGS = {"45", "02", "1", "0.2"}
 """Numbers of the README's table that were set, not measured: seconds of a run, a name, prices."""
 
@@ -75,11 +76,30 @@ def test_results_that_the_page_leads_to_are_there(link: str) -> None:
     assert (ROOT / "docs" / link).exists()
 
 
-@pytest.mark.parametrize(
-    "notebook", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem
-)
-def test_claims_that_a_notebook_names_are_listed(notebook: object) -> None:
-    cells = json.loads((ROOT / "notebooks" / f"{notebook.stem}.ipynb").read_text())["cells"]  # type: ignore[attr-defined]
-    named = set(re.findall(r"`claims: ([\w, -]+)`", " ".join("".join(c["source"]) for c in cells)))
-    every = {name.strip() for names in named for name in names.split(",")}
-    assert every <= {each.name for each in CLAIMS.claim}
+NOTEBOOKS = {
+    path.stem: json.loads(path.read_text())["cells"]
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb"))
+}
+
+
+@pytest.mark.parametrize("notebook", sorted(NOTEBOOKS))
+def test_each_picture_of_a_notebook_has_its_claims_before_it(notebook: str) -> None:
+    names = {each.name for each in CLAIMS.claim}
+    named: set[str] = set()
+    for cell in NOTEBOOKS[notebook]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            named = {each for found in NAMED.findall(source) for each in found.split(", ")}
+            assert named <= names
+        elif "pictures.axes(" in source and "def " not in source and notebook != "claims":
+            assert named, source[:60]
+
+
+@pytest.mark.parametrize("notebook", sorted(NOTEBOOKS))
+def test_notebooks_have_one_style(notebook: str) -> None:
+    code = "".join(
+        "".join(cell["source"]) for cell in NOTEBOOKS[notebook] if cell["cell_type"] == "code"
+    )
+    assert "pictures.use()" in code
+    for own in ("rcParams", "plt.subplots", '"#1f77b4"', '"#ff7f0e"', ".bar("):
+        assert own not in code
