@@ -24,6 +24,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
+from kit.neighbours import GATEWAY, START_S, identity, key_of, trust
 
 from cedos.api import messages as api
 from cedos.api.budgets import parse_budget
@@ -63,6 +64,14 @@ from cedos.proxy.streams import frames as streams
 from cedos.session import keys
 from cedos.session.protocol.handshake import messages as handshake
 from cedos.session.protocol.unpacking import unpack
+from cedos.sharing.protocol.certificates import (
+    CertificateAuthority,
+    UntrustedError,
+    request_certificate,
+)
+from cedos.sharing.protocol.messages import InviteMessage, pack
+from cedos.sharing.protocol.messages import unpack as neighbours_datagram
+from cedos.sharing.protocol.receipts import Receipt, read_receipt, sign_receipt
 from cedos.steer.journal.records import read_records
 from cedos.steer.kernel import traffic_control
 from cedos.steer.kernel.interface import FilterPlan
@@ -86,6 +95,9 @@ QUESTION = bytes.fromhex("abcd01000001000000000001016104746573740000010001000029
 CACHED = (
     b'cache-control: max-age=600, private="a", no-cache\r\nage: 7\r\netag: W/"a"\r\nvary: accept, *',
     b"date: Tue, 24 Nov 2026 10:00:00 GMT\r\nexpires: 0\r\nlast-modified: Tue, 24 Nov 2026 09:00:00 GMT",
+)
+RECEIPT = Receipt(
+    GATEWAY.public, 1, KEY, KEY, bytes(32), 1_800_000_000, 1_800_000_010, 100, 200, 300, 5, "EUR"
 )
 HELLO = bytes.fromhex(
     "160301003a0100003603030000000000000000000000000000000000000000000000000000000000000000"
@@ -346,6 +358,29 @@ PARSERS: dict[str, Parser] = {
             streams.NameAnswer(1, DNS).pack(),
         ),
         (ValueError,),
+    ),
+    "datagrams of neighbours": Parser(
+        lambda data: neighbours_datagram(data).verified(trust(), START_S),
+        (pack(identity("ann"), InviteMessage(1, bytes(16), 1, None)),),
+        (UntrustedError,),
+    ),
+    "certificates of neighbours": Parser(
+        lambda data: trust().read(data, START_S), (identity("ann").certificate,), (UntrustedError,)
+    ),
+    "requests for certificates": Parser(
+        lambda data: CertificateAuthority(GATEWAY).issue(data, KEY, 1, START_S),
+        (request_certificate(key_of("ann"), KEY, "ann", GATEWAY.public, START_S),),
+        (UntrustedError,),
+    ),
+    "lists of revocations": Parser(
+        lambda data: trust().revoke(data),
+        (CertificateAuthority(GATEWAY).revocations((7, 9), START_S),),
+        (UntrustedError,),
+    ),
+    "receipts": Parser(
+        lambda data: read_receipt(data, GATEWAY.public),
+        (sign_receipt(RECEIPT, GATEWAY),),
+        (UntrustedError,),
     ),
     "SOCKS datagrams": Parser(
         parse_packet,

@@ -56,6 +56,7 @@ from cedos.sharing.protocol.receipts import Contract, by_volume, contract_of
 from cedos.token_bucket import TokenBucket
 
 _MOST_JOINED: Final = 64
+INVITES_VERIFIED_PER_S: Final = 20
 INVITES_ANSWERED_PER_S: Final = 5
 
 
@@ -163,7 +164,7 @@ class HelperMachine:
         self._me = identity.key.public
         self._uplink: Uplink | None = None
         self._times, self._freshness = SendTimes(), Freshness()
-        self._invites = TokenBucket(20, 40, now_s)
+        self._invites = TokenBucket(INVITES_VERIFIED_PER_S, 2 * INVITES_VERIFIED_PER_S, now_s)
         self._answers = TokenBucket(INVITES_ANSWERED_PER_S, INVITES_ANSWERED_PER_S, now_s)
         self._others = TokenBucket(100, 200, now_s)
         self._commands: list[HelperCommand] = []

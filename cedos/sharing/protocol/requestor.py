@@ -18,8 +18,9 @@ the first T when the sum of its helpers' rates falls below that rate. Each helpe
 | ACTIVE, SILENT | data waits, and too little of it arrives | none; Leave, RemovePath |
 | any | Leave of the helper, its certificate ends, the requestor stops | none; RemovePath |
 
-A helper that was left for its own fault, or refused, is not chosen again for a minute. A helper that
-drops data yet answers each Hello is left by the last but one row, which does not ask the helper.
+A helper that failed or refused is not chosen again for 5 s, and for twice as long each further time: the
+link or the gateway may have failed. A helper that drops data yet answers each Hello is left by the last
+but one row, which does not ask the helper.
 """
 
 import math
@@ -108,6 +109,7 @@ class RequestorTiming:
         idle_s: the same while no data waits.
         hello_s: to the first repetition of a Hello or Confirm; doubles.
         judge_s: data waits for so long, then enough of it must have arrived.
+        avoid_s: a helper that failed once is not chosen again for so long; doubles, to `most_avoid_s`.
     """
 
     first_invite_s: float = 1.0
@@ -121,7 +123,8 @@ class RequestorTiming:
     hellos: int = 3
     confirms: int = 5
     judge_s: float = 1.5
-    avoid_s: float = 60.0
+    avoid_s: float = 5.0
+    most_avoid_s: float = 320.0
 
 
 class HelperState(Enum):
@@ -193,7 +196,9 @@ class RequestorMachine:
         self._motion: Motion | None = None
         self._commands: list[RequestorCommand] = []
         self._helpers: OrderedDict[bytes, _Helper] = OrderedDict()
-        self._avoided: OrderedDict[bytes, float] = OrderedDict()
+        self._avoided: OrderedDict[bytes, tuple[float, float]] = (
+            OrderedDict()
+        )  # until, for how long
         self._history: OrderedDict[bytes, float] = OrderedDict()
         self._invites: deque[bytes] = deque(maxlen=_RECENT_INVITES)
         self._running = False
@@ -281,7 +286,10 @@ class RequestorMachine:
         self.handle_timer(now_s)
 
     def on_history(self, helper: bytes, rate_bps: float, now_s: float) -> None:
-        """Take the gateway's rate of a helper's path; it counts more than what the helper says."""
+        """Take a helper's rate as the gateway's map has it, or as the session has measured it under load.
+
+        It counts more than what the helper says of itself.
+        """
         self._history[helper] = rate_bps
         self._history.move_to_end(helper)
         if len(self._history) > _MOST_AVOIDED:
@@ -383,7 +391,7 @@ class RequestorMachine:
         known = self._helpers.get(helper)
         if known is not None and known.state is not HelperState.OFFERED:
             return
-        if not self._running or self._avoided.get(helper, -math.inf) > now_s:
+        if not self._running or self._avoided.get(helper, (-math.inf, 0.0))[0] > now_s:
             return
         if terms.currency != wish.currency or not terms.limit_bytes:
             return
@@ -586,11 +594,19 @@ class RequestorMachine:
         if found.state is not HelperState.OFFERED:
             self._commands.append(RemovePath(helper, reason, by_helper))
         if reason in _FAULTS:
-            self._avoided[helper] = now_s + self._timing.avoid_s
-            self._avoided.move_to_end(helper)
-            if len(self._avoided) > _MOST_AVOIDED:
-                self._avoided.popitem(last=False)
+            self._avoid(helper, now_s)
         self._check_rate(now_s)
+
+    def _avoid(self, helper: bytes, now_s: float) -> None:
+        timing = self._timing
+        until_s, pause_s = self._avoided.get(helper, (-math.inf, 0.0))
+        # One that has done well for long begins anew.
+        again = now_s - until_s < timing.most_avoid_s
+        pause_s = min(2 * pause_s, timing.most_avoid_s) if again else timing.avoid_s
+        self._avoided[helper] = now_s + pause_s, pause_s
+        self._avoided.move_to_end(helper)
+        if len(self._avoided) > _MOST_AVOIDED:
+            self._avoided.popitem(last=False)
 
     def _check_certificates(self, now_s: float) -> None:
         for helper, found in list(self._helpers.items()):

@@ -16,6 +16,7 @@ from cedos.sharing.protocol.messages import (
     ConfirmMessage,
     HelloMessage,
     InviteMessage,
+    JoinMessage,
     LeaveMessage,
     LeaveReason,
     Motion,
@@ -162,8 +163,16 @@ def test_a_helper_that_never_answers_the_confirm_is_given_up() -> None:
     link.run(8)
     assert sorted(link.paths()) == ["bob", "cyd"]
     assert DAN in of(link, RemovePath)
-    link.run(50)
-    assert of(link, TakeAddress).count(DAN) == 1, "not again within a minute"
+
+
+def test_a_helper_that_fails_is_tried_again_after_ever_longer_pauses() -> None:
+    link = three(rate_bps=20_000_000)
+    link.run(0.5)
+    link.lose = lambda sender, data: (
+        sender == "dan" and not isinstance(unpack(data).message, JoinMessage)
+    )
+    link.run(600)
+    assert 4 <= of(link, TakeAddress).count(DAN) <= 9, "after ever longer pauses"
 
 
 def test_a_silent_helper_gets_hellos_nothing_is_scheduled_and_it_is_declared_gone() -> None:
