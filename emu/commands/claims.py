@@ -5,13 +5,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cedos.commands.console.render import columns, echo, print_json, show, wrapped
+from cedos.commands.console.render import echo, print_json, show, wrapped
 from emu.console import examples
 
 if TYPE_CHECKING:
     from emu.claims.listed import Claim, Claims
-
-_LEAST_COLUMNS = 60
 
 
 @click.command(
@@ -90,7 +88,7 @@ def command(
     elif names:
         _details(chosen, claims)
     else:
-        _overview(chosen, claims)
+        _overview(chosen)
 
 
 def _no_commit(source: str) -> str:
@@ -113,29 +111,22 @@ def _measure(claims: "Claims", name: str, kind: str | None, directory: Path | No
             measuring.measure(source, claims, collection, commit)
 
 
-def _overview(chosen: "list[Claim]", claims: "Claims") -> None:
-    from rich import box  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-
+def _overview(chosen: "list[Claim]") -> None:
     from emu.claims import listed, pages  # noqa: PLC0415
-    from emu.terminal import console  # noqa: PLC0415
 
-    screen = console()
-    if (width := columns()) is not None:
-        screen.width = max(width, _LEAST_COLUMNS)
     for paper, of_paper in listed.by_paper(chosen).items():
-        table = Table(title=listed.PAPERS[paper], box=box.SIMPLE_HEAD, title_justify="left")
-        for heading, share in (
-            ("item", 3),
-            ("verdict", 1),
-            ("paper" if paper != "ours" else "goal", 2),
-            ("ours", 4),
-        ):
-            table.add_column(heading, ratio=share, overflow="fold")
+        echo(f"{listed.PAPERS[paper]}:")
+        verdict = ""
         for each in of_paper:
-            ours = pages.words(each.shown or each.why)
-            table.add_row(pages.words(each.item), each.verdict, pages.words(each.expected), ours)
-        screen.print(table, markup=False)
+            if each.verdict != verdict:
+                verdict = each.verdict
+                echo(f"  {verdict}")
+            show(wrapped(f"{each.name}: {pages.words(each.item)}", "    ", "  "))
+            theirs = "goal" if paper == "ours" else "paper"
+            for title, text in ((theirs, each.expected), ("ours", each.shown or each.why)):
+                if text:
+                    show(wrapped(f"{title:<6}{pages.words(text)}", "      ", " " * 6))
+        echo("")
 
 
 def _details(chosen: "list[Claim]", claims: "Claims") -> None:
