@@ -59,6 +59,7 @@ Generated from the code by `python -m emu.bounds_page`, which a test repeats. [s
 | **A neighbour, by packets** | | |
 | look-ups that are watched; asked again at once | {daemon.lookups.failover:_MOST_LOOKUPS}; {daemon.lookups.failover:_MOST_REPEATED} | the oldest goes; it stays as it is |
 | names with addresses under rules; addresses of each | {daemon.decisions.named_addresses:_MOST_NAMES}; {daemon.decisions.named_addresses:_MOST_OF_A_NAME} | the oldest goes |
+| announced routers of an interface that are looked at | {kernel.policy_routing:MOST_ROUTERS} | the worse ones are left out |
 | first packets that are watched | {daemon.decisions.rescue:_MOST_WATCHED} | not rescued |
 | Invites that a helper verifies, answers each second; Joins that wait for a Confirm | {sharing.protocol.helper:INVITES_VERIFIED_PER_S}, {sharing.protocol.helper:INVITES_ANSWERED_PER_S}; {sharing.protocol.helper:_MOST_JOINED} | dropped; the oldest goes |
 | helpers that offer; hosts whose last time is known; contracts of a gateway | {sharing.protocol.requestor:_MOST_OFFERS}; {sharing.protocol.freshness:_SIGNERS}; {sharing.protocol.accounting:_MOST_CONTRACTS} | refused |

@@ -123,6 +123,10 @@ class NetlinkMessage(NamedTuple):
     port: int = 0
 
 
+Keeps = Callable[[NetlinkMessage], bool]
+"""Returns whether an answer is worth keeping: of a dump there may be a hundred thousand."""
+
+
 def messages(data: bytes) -> Iterator[NetlinkMessage]:
     """Yield the messages of one datagram. A truncated or impossible one ends the iteration."""
     offset = 0
@@ -227,7 +231,9 @@ class Requester:
         self.port: int = self._socket.getsockname()[0]
         self._sequences = itertools.count(1)
 
-    def ask(self, kind: int, payload: bytes, flags: int = NLM_F_ACK) -> list[NetlinkMessage]:
+    def ask(
+        self, kind: int, payload: bytes, flags: int = NLM_F_ACK, keeps: Keeps | None = None
+    ) -> list[NetlinkMessage]:
         """Return the answers to a request (REQUEST is added).
 
         With ACK or DUMP there may be many answers; without, the first one ends it. Raises OSError where
@@ -247,12 +253,14 @@ class Requester:
                     if (error := refusal(answer)) is not None:
                         raise error
                     return answers
-                answers.append(answer)
+                if keeps is None or keeps(answer):
+                    answers.append(answer)
                 if not several:
                     return answers
 
-    def dump(self, kind: int, payload: bytes) -> list[NetlinkMessage]:
-        return self.ask(kind, payload, NLM_F_DUMP)
+    def dump(self, kind: int, payload: bytes, keeps: Keeps | None = None) -> list[NetlinkMessage]:
+        """Return the messages of a dump that are worth keeping; None: all."""
+        return self.ask(kind, payload, NLM_F_DUMP, keeps)
 
     def close(self) -> None:
         self._socket.close()
@@ -267,19 +275,30 @@ class AsyncRequester:
         self._turn = asyncio.Lock()
         self._sequences = itertools.count(1)
 
-    async def dump(self, kind: int, payload: bytes, timeout_s: float = 5.0) -> list[NetlinkMessage]:
-        """Return all messages of a dump.
+    async def dump(
+        self,
+        kind: int,
+        payload: bytes,
+        timeout_s: float = 5.0,
+        keeps: Keeps | None = None,
+    ) -> list[NetlinkMessage]:
+        """Return the messages of a dump that are worth keeping; None: all.
 
         Raises OSError: refused, or the answers overflowed the buffer (ENOBUFS); TimeoutError.
         """
-        return await self._ask(kind, NLM_F_REQUEST | NLM_F_DUMP, payload, timeout_s)
+        return await self._ask(kind, NLM_F_REQUEST | NLM_F_DUMP, payload, timeout_s, keeps)
 
     async def get(self, kind: int, payload: bytes, timeout_s: float = 5.0) -> list[NetlinkMessage]:
         """Return the answers to a plain request, up to its acknowledgement; errors as for `dump`."""
         return await self._ask(kind, NLM_F_REQUEST | NLM_F_ACK, payload, timeout_s)
 
     async def _ask(
-        self, kind: int, flags: int, payload: bytes, timeout_s: float
+        self,
+        kind: int,
+        flags: int,
+        payload: bytes,
+        timeout_s: float,
+        keeps: Keeps | None = None,
     ) -> list[NetlinkMessage]:
         loop = asyncio.get_running_loop()
         async with self._turn, asyncio.timeout(timeout_s):
@@ -296,7 +315,8 @@ class AsyncRequester:
                         if (error := refusal(answer)) is not None:
                             raise error
                         return answers
-                    answers.append(answer)
+                    if keeps is None or keeps(answer):
+                        answers.append(answer)
 
     def close(self) -> None:
         self._socket.close()

@@ -5,6 +5,7 @@ What changes them is asked for by `cedos.steer.kernel.routing_requests`.
 
 import socket
 import struct
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_network
@@ -174,6 +175,8 @@ _RTNH_F_ONLINK: Final = 4
 _LOCAL_TABLE, _STATIC = 255, 4
 _RTM_F_FIB_MATCH: Final = 0x2000  # answer with the table's entry; without one, refuse
 _DST_LEN_AT, _PROTOCOL_AT = 1, 5
+_ANNOUNCED: Final = 9  # RTPROT_RA
+MOST_ROUTERS: Final = 64
 LARGEST_PARTS: Final = 8
 """The longest prefix of a part of the Internet; longer ones are a site's own networks."""
 
@@ -362,6 +365,27 @@ def _main_default(message: NetlinkMessage) -> dict[int, bytes] | None:
         return None
     found = attributes(payload, _ROUTE.size)
     return found if (unsigned(found.get(_RTA_TABLE)) or table) == MAIN_TABLE else None
+
+
+class DefaultRoutesFilter:
+    """A filter for one dump of routes: default routes, parts of one, and ours.
+
+    Any neighbour may announce routers and prefixes without end, and the kernel keeps them all. Of the
+    announced default routes the first 64 of each interface pass: the kernel lists the best ones first.
+    """
+
+    def __init__(self) -> None:
+        self._announced: Counter[int] = Counter()
+
+    def __call__(self, message: NetlinkMessage) -> bool:
+        payload = message.payload
+        if message.type != RTM_NEWROUTE or not is_default_or_ours(message):
+            return message.type != RTM_NEWROUTE
+        if payload[_PROTOCOL_AT] != _ANNOUNCED or payload[_DST_LEN_AT]:
+            return True
+        interface = unsigned(attributes(payload, _ROUTE.size).get(_RTA_OIF)) or 0
+        self._announced[interface] += 1
+        return self._announced[interface] <= MOST_ROUTERS
 
 
 def is_default_or_ours(message: NetlinkMessage) -> bool:

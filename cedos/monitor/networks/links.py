@@ -239,7 +239,8 @@ class KernelTables:
         for version in (4, 6):
             # The kernel itself leaves other tables' routes out.
             request = policy_routing.routes_request(version, table=policy_routing.MAIN_TABLE)
-            answers += await dump(rtnetlink.RTM_GETROUTE, request)
+            keeps = policy_routing.DefaultRoutesFilter()
+            answers += await dump(rtnetlink.RTM_GETROUTE, request, keeps=keeps)
         return Tables(answers)
 
     def close(self) -> None:

@@ -50,9 +50,9 @@ class SteeringKernel(Protocol):
         """Delete rules of ours in this order."""
 
     def routes(self, protocol: int = 0) -> Sequence[SeenRoute]:
-        """Return all unicast routes of all tables; with a protocol number, those that bear it.
+        """Return default routes, parts of one, and ours, of all tables; with a protocol, those of it.
 
-        Of routes that refuse only the defaults are among them.
+        Those that refuse are among them. Of announced ones the best are (`DefaultRoutesFilter`).
         """
 
     def add_routes(self, routes: Sequence[Route]) -> None:

@@ -28,6 +28,7 @@ from cedos.kernel.netlink import (
     NLM_F_CREATE,
     NLM_F_EXCL,
     NLM_F_REPLACE,
+    Keeps,
     NetlinkListener,
     NetlinkMessage,
     Requester,
@@ -114,7 +115,9 @@ class LinuxKernel:
             route
             for version in (4, 6)
             for message in self._dump(
-                rtnetlink.RTM_GETROUTE, policy_routing.routes_request(version, protocol=protocol)
+                rtnetlink.RTM_GETROUTE,
+                policy_routing.routes_request(version, protocol=protocol),
+                policy_routing.DefaultRoutesFilter(),
             )
             if (route := policy_routing.parse_route(message, _TYPES, objects)) is not None
             and protocol in (0, route.protocol)
@@ -144,9 +147,9 @@ class LinuxKernel:
             return None
         return next(filter(None, map(policy_routing.parse_route, answers)), None)
 
-    def _dump(self, kind: int, request: bytes) -> list[NetlinkMessage]:
+    def _dump(self, kind: int, request: bytes, keeps: Keeps | None = None) -> list[NetlinkMessage]:
         try:
-            return self._routing.dump(kind, request)
+            return self._routing.dump(kind, request, keeps)
         except OSError as error:
             # A kernel without IPv6, or without policy routing in one of the versions.
             if error.errno in (errno.EOPNOTSUPP, errno.EAFNOSUPPORT):

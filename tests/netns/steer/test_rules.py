@@ -10,6 +10,8 @@ from ipaddress import ip_interface
 import pytest
 
 from cedos.errors import SteeringError
+from cedos.monitor.networks.links import KernelTables
+from cedos.steer.kernel.linux import LinuxKernel
 from cedos.steer.steering import Steering
 
 both = pytest.mark.parametrize("version", [4, 6])
@@ -374,3 +376,37 @@ def test_nothing_leads_round_a_user_s_rule(host):
     assert [line for line in host.state().splitlines() if "32" in line and "lookup 73" in line] == [
         line for line in before.splitlines() if "32" in line and "lookup 73" in line
     ]
+
+
+def test_a_neighbour_that_announces_thousands_of_routers_holds_nothing_up(host):
+    """10,000 took 260 MB, more than the unit has, and each look 0.7 s of the event loop."""
+    count = 4_000
+    lines = [
+        *(f"route add default via fe80::{n:x} dev wlan0 metric 99 proto ra" for n in range(count)),
+        *(f"route add 2001:db8:{n:x}::/64 dev wlan0 proto kernel" for n in range(0x200, 0x400)),
+    ]
+    file = host.directory / "announced"
+    file.write_text("\n".join(lines))
+    host.client.run("ip", "-6", "-force", "-batch", str(file), check=False)
+    host.client.ip("-6", "route", "add", "default", "via", "fe80::1", "dev", "lte0", "proto", "ra")
+    with host.client.entered():
+        kernel = LinuxKernel()
+    routes = [each for each in kernel.routes() if each.version == 6]
+    kernel.close()
+    assert len(routes) < 80
+    assert {each.metric for each in routes if each.protocol == 9} >= {99, 1024}
+
+    async def body() -> None:
+        tables = KernelTables()
+        try:
+            read = await tables.read()
+        finally:
+            tables.close()
+        assert sum(map(len, read.routes.values())) < 80
+        assert len(read.routes) == 2
+        async with Steering(host.directory) as steering:
+            await steering.networks_changed(host.networks())
+            await steering.set_default("lte0")
+            assert host.seen_tcp(6) == host.address("lte0", 6)
+
+    host.run(body)
