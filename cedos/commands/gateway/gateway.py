@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import replace
 from ipaddress import ip_address
@@ -31,6 +31,7 @@ from cedos.kernel import process_limits
 from cedos.kernel.service_manager import Notifier
 from cedos.proxy.gateway.gateway import PORT, Gateway, GatewayFigures, GatewaySettings
 from cedos.proxy.gateway.invited_clients import InvitedClients, default_path
+from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.http import RefusedError
 from cedos.proxy.local.joined_gateway import invitation
 from cedos.session import keys
@@ -280,9 +281,17 @@ async def _run(
             return error.details
         return ""
 
-    fetcher = ObjectFetcher(ObjectStore(folder / "objects", cache_bytes), refused)
+    origins = Origins(rules)
+
+    async def look_up(host: str, asker: Hashable) -> list[str]:
+        try:
+            return await origins.look_up(host, asker)
+        except RefusedError as error:
+            raise OSError(error.details) from error
+
+    fetcher = ObjectFetcher(ObjectStore(folder / "objects", cache_bytes), refused, look_up)
     store = UploadStore(folder / "uploads", cache_bytes)
-    sender = UploadSender(OriginClient(refused))
+    sender = UploadSender(OriginClient(refused, look_up))
     uploads = WebUploads(store, sender, fetcher.invalidate)
 
     def serving(connection: Connection) -> ObjectServing:

@@ -20,7 +20,7 @@ from cedos.errors import TransferError
 from cedos.files.messages import unix_time
 from cedos.files.objects.http_rules import CacheLookup
 from cedos.files.objects.object_store import ObjectStore, StoredObject
-from cedos.files.objects.origin_client import OriginClient, words
+from cedos.files.objects.origin_client import LookUp, OriginClient, words
 from cedos.web import AGENT, AnswerHead, strong_validator
 
 _BLOCK: Final = 1 << 17
@@ -120,11 +120,16 @@ class ObjectFetcher:
     """The fetching of objects from origins for all clients; `close` ends it.
 
     Args:
-        refused: why there may be no connection to that address and port, in words; empty: there may.
+        refused, look_up: as of `OriginClient`.
     """
 
-    def __init__(self, store: ObjectStore, refused: Callable[[str, int], str]) -> None:
-        self.store, self._origins = store, OriginClient(refused)
+    def __init__(
+        self,
+        store: ObjectStore,
+        refused: Callable[[str, int], str],
+        look_up: LookUp | None = None,
+    ) -> None:
+        self.store, self._origins = store, OriginClient(refused, look_up)
         self._under_way: defaultdict[str, dict[str, _Asking]] = defaultdict(dict)
         self._tasks: set[asyncio.Task[None]] = set()
         self._slots = defaultdict[str, _Slots](lambda: _Slots(AT_ONCE, AT_ONCE_OF_ORIGIN))
@@ -232,7 +237,7 @@ class ObjectFetcher:
                 lookup = CacheLookup(str(url), asked, [each.record for each in kept.values()])
                 if lookup.fresh is not None:  # it came while this waited
                     return kept[lookup.fresh]
-                answer = await self._request(url, lookup.headers)
+                answer = await self._request(client, url, lookup.headers)
                 try:
                     way = answered(client, url, lookup, kept, answer)
                 except TransferError:
@@ -283,11 +288,13 @@ class ObjectFetcher:
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda _done: slot.close())
 
-    async def _request(self, url: URL, headers: dict[str, str]) -> aiohttp.ClientResponse:
+    async def _request(
+        self, client: str, url: URL, headers: dict[str, str]
+    ) -> aiohttp.ClientResponse:
         """Ask the origin, which answers in time. TransferError."""
         try:
             async with asyncio.timeout(SILENCE_S):
-                return await self._origins.ask("GET", url, headers, silence_s=None)
+                return await self._origins.ask("GET", url, headers, silence_s=None, asker=client)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise TransferError(f"{url.host} cannot be asked: {words(error)}") from None
 
@@ -379,7 +386,7 @@ class ObjectFetcher:
                 had = found.have
                 try:
                     if answer is None:
-                        answer = await self._rest(url, asked, found)
+                        answer = await self._rest(client, url, asked, found)
                     async with answer:
                         await self._take(client, found, answer)
                     break
@@ -404,13 +411,15 @@ class ObjectFetcher:
             raise
 
     async def _rest(
-        self, url: URL, asked: dict[str, str], found: StoredObject
+        self, client: str, url: URL, asked: dict[str, str], found: StoredObject
     ) -> aiohttp.ClientResponse:
         """Ask for the missing rest of the same version."""
         validator = strong_validator(found.record.headers)
         wanted = {hdrs.RANGE: f"bytes={found.have}-", hdrs.IF_RANGE: validator}
         async with asyncio.timeout(SILENCE_S):
-            answer = await self._origins.ask("GET", url, asked | wanted, silence_s=None)
+            answer = await self._origins.ask(
+                "GET", url, asked | wanted, silence_s=None, asker=client
+            )
         part = AnswerHead.of(url, answer).part
         if answer.status == 206 and part is not None and part[0] == found.have:
             return answer

@@ -4,11 +4,13 @@ import errno
 import re
 import socket
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any, Final
 
 import aiohttp
 from aiohttp import hdrs
+from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from cedos import web
@@ -21,15 +23,51 @@ _SILENT: Final = {
 }  # fmt: skip
 
 
+LookUp = Callable[[str, Hashable], Awaitable[Sequence[str]]]
+"""Returns the addresses of a name for an asker, who has a share of all look-ups. OSError."""
+
+_MOST_ADDRESSES: Final = 8
+_asker: ContextVar[Hashable] = ContextVar("asker", default=None)
+
+
+class _SharedResolver(AbstractResolver):
+    """A resolver for aiohttp, whose own one has all askers wait for a few threads."""
+
+    def __init__(self, look_up: LookUp) -> None:
+        self._look_up = look_up
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        found = await self._look_up(host, _asker.get())
+        if not found:
+            raise OSError(socket.EAI_NONAME, "its name is not found")
+        return [
+            ResolveResult(
+                hostname=host,
+                host=address,
+                port=port,
+                family=socket.AF_INET6 if ":" in address else socket.AF_INET,
+                proto=0,
+                flags=socket.AI_NUMERICHOST,
+            )
+            for address in found[:_MOST_ADDRESSES]
+        ]
+
+    async def close(self) -> None: ...
+
+
 class OriginClient:
     """A client of origins, which connects only to permitted addresses.
 
     Args:
         refused: why there may be no connection to that address and port, in words; empty: there may.
+        look_up: finds the addresses of names; None: this host's resolver, whoever asks.
     """
 
-    def __init__(self, refused: Callable[[str, int], str]) -> None:
+    def __init__(self, refused: Callable[[str, int], str], look_up: LookUp | None = None) -> None:
         self._refused = refused
+        self._resolver = None if look_up is None else _SharedResolver(look_up)
         self._client: aiohttp.ClientSession | None = None
 
     async def ask(
@@ -40,6 +78,7 @@ class OriginClient:
         *,
         silence_s: float | None,
         data: Any = None,
+        asker: Hashable = None,
     ) -> aiohttp.ClientResponse:
         """Send a request; return the answer's head, for the caller to read on and to close.
 
@@ -50,9 +89,10 @@ class OriginClient:
             # would say whether the origin received the request; and idle ones would have no bound.
             self._client = web.client(
                 self._socket, tls=ssl.create_default_context(), agent=None, limit=0,
-                force_close=True,
+                force_close=True, resolver=self._resolver,
             )  # fmt: skip
         limits = aiohttp.ClientTimeout(total=None, sock_connect=web.CONNECT_S, sock_read=silence_s)
+        _asker.set(asker)
         try:
             answer = await self._client.request(
                 method, url, headers=headers, data=data, allow_redirects=False,

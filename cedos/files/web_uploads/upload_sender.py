@@ -37,16 +37,24 @@ class UploadSender:
         await self._origins.close()
 
     async def ask(
-        self, method: str, url: URL, headers: list[tuple[str, str]], body: Any, size: int
+        self,
+        method: str,
+        url: URL,
+        headers: list[tuple[str, str]],
+        body: Any,
+        size: int,
+        client: str = "",
     ) -> aiohttp.ClientResponse:
         """Return the origin's answer. Errors: aiohttp.ClientError, OSError, TimeoutError."""
         taken = [each for each in headers if each[0].lower() not in ("content-length", "host")]
         length = (hdrs.CONTENT_LENGTH, str(size))
         return await self._origins.ask(
-            method, url, [*taken, length], silence_s=_ANSWER_S, data=body
+            method, url, [*taken, length], silence_s=_ANSWER_S, data=body, asker=client
         )
 
-    async def send(self, record: UploadRecord, path: Path, begins: Callable[[], None]) -> WebAnswer:
+    async def send(
+        self, record: UploadRecord, path: Path, begins: Callable[[], None], client: str = ""
+    ) -> WebAnswer:
         """Send an upload, return its result; `begins` is called before the first byte. TransferError."""
         url, failures, redirects = object_url(record.url), 0, 0
         headers = [*record.headers, (hdrs.VIA, "1.1 cedos")]
@@ -63,7 +71,7 @@ class UploadSender:
             try:
                 with body:
                     async with await self.ask(
-                        record.method, url, headers, body, record.size
+                        record.method, url, headers, body, record.size, client
                     ) as answer:
                         if (to := _further(url, answer)) is None or redirects >= _MOST_REDIRECTS:
                             return await _as_told(answer)

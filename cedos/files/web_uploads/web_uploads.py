@@ -209,7 +209,7 @@ class WebUploads:
         slot = self._slots.setdefault(client, asyncio.Semaphore(_AT_ONCE))
         async with slot:
             try:
-                answer = await self._sender.send(record, upload.path, begins)
+                answer = await self._sender.send(record, upload.path, begins, client)
             except TransferError as error:
                 answer = failed(str(error))
             except Exception as error:

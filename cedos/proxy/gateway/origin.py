@@ -46,7 +46,7 @@ class Origins:
         what = f"{host} was not found in time"
         try:
             async with asyncio.timeout(self._timeout_s):
-                addresses = self._permitted(await self._resolve(host, asker), port)
+                addresses = self._permitted(await self.look_up(host, asker), port)
                 what = f"{host} port {port} did not answer within {self._timeout_s:g} s"
                 return await self._race(host, addresses, port, asker)
         except TimeoutError:
@@ -55,9 +55,10 @@ class Origins:
 
     async def addresses(self, host: str, port: int, asker: Hashable = None) -> list[str]:
         """Return the permitted addresses of a host's port, in the resolver's order. RefusedError."""
-        return self._permitted(await self._resolve(host, asker), port)
+        return self._permitted(await self.look_up(host, asker), port)
 
-    async def _resolve(self, host: str, asker: Hashable) -> list[str]:
+    async def look_up(self, host: str, asker: Hashable) -> list[str]:
+        """Return the addresses of a host, permitted or not. RefusedError."""
         with suppress(ValueError):
             return [str(ip_address(host))]
         async with self._share(asker), self._lookups:

@@ -354,7 +354,7 @@ async def test_with_fail_closed_nothing_leaves_that_a_hostile_network_calls_near
             raise OSError(113, "no route to host")
         return await here(origins, address, port)
 
-    monkeypatch.setattr(Origins, "_resolve", resolve)
+    monkeypatch.setattr(Origins, "look_up", resolve)
     monkeypatch.setattr(Origins, "_one", dials)
     monkeypatch.setattr(
         EgressReader, "has_own", lambda _reader, _address, *, specific=True: specific

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import socket
+import threading
 import time
 from typing import Any
 
@@ -16,6 +17,8 @@ from cedos.files.getting import Getting
 from cedos.files.objects.origin_client import OriginClient, words
 from cedos.files.partial import Partial, files_of
 from cedos.files.server_link import ServerLink
+from cedos.proxy.gateway.admission import DestinationRules
+from cedos.proxy.gateway.origin import Origins
 from cedos.session.protocol.crypto import KeyPair
 
 pytestmark = pytest.mark.anyio
@@ -41,6 +44,45 @@ def test_a_port_where_nobody_listens_is_no_python() -> None:
     assert said(port) == "it refuses the connection"
     assert said(port, host="localhost") == "it refuses the connection"
     assert said(port, "that is this gateway's own host") == "that is this gateway's own host"
+
+
+async def test_names_that_nobody_answers_for_keep_only_their_own_client_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """aiohttp's resolver has as many threads as processors, and four: one client had them all."""
+    answers = threading.Event()
+
+    def resolve(host: str, *_: object, **__: object) -> list[object]:
+        if host.startswith("stalls"):
+            answers.wait(10)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))]
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+        writer.close()
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    client = OriginClient(lambda *_: "", Origins(DestinationRules()).look_up)
+
+    async def ask(host: str, asker: str) -> int:
+        url = URL(f"http://{host}:{port}/")
+        answer = await client.ask("GET", url, {}, silence_s=5.0, asker=asker)
+        answer.close()
+        return answer.status
+
+    floods = [asyncio.create_task(ask(f"stalls{n}.test", "one")) for n in range(40)]
+    await asyncio.sleep(0.1)
+    try:
+        async with asyncio.timeout(4):
+            assert await ask("quick.test", "other") == 204
+    finally:
+        answers.set()
+        await asyncio.gather(*floods, return_exceptions=True)
+        await client.close()
+        server.close()
 
 
 @pytest.mark.parametrize(
