@@ -30,11 +30,10 @@ from predictors import regressor
 from predictors.base import Distribution
 from predictors.error import ErrorHistory
 from predictors.inputs import COLUMNS, INPUTS, STRATEGIES, inputs_of
-from predictors.place import Prior
 from predictors.regressor import Forest, Regressor, mirrored
 
 _LARGEST = 25.0
-"""No logarithmic error is larger, whatever its size and widening: `exp` of it stays a finite number."""
+"""No logarithmic error is larger, whatever its size: `exp` of it stays a finite number."""
 
 LEAST_SIZE = 0.01
 """No error is expected to be smaller: 1 %."""
@@ -97,20 +96,14 @@ class HeldOutErrors:
         return cls(Forest.rebuild(data["sizes"], inputs, len(names)), limits, shapes)
 
 
-def around(point: float, size: float, shape: Sequence[float], widening: float) -> Distribution:
+def around(point: float, size: float, shape: Sequence[float]) -> Distribution:
     """Return the distribution of a quantity around its predicted value.
 
     Args:
         point: the predicted value.
         size: the expected absolute logarithm of the relative error.
         shape: logarithmic errors divided by their expected size, ascending.
-        widening: multiplies the distances of the errors from their median.
     """
-    # Widen around the median, so that the median itself stays.
-    if widening != 1.0:
-        half = len(shape) // 2
-        middle = shape[half] if len(shape) % 2 else 0.5 * (shape[half - 1] + shape[half])
-        shape = [middle + widening * (each - middle) for each in shape]
     # Keep the largest value within floating-point numbers.
     if size * shape[-1] > _LARGEST:
         size = _LARGEST / shape[-1]
@@ -144,10 +137,6 @@ class CompletionModel:
         parts: regressors, each with its strategies. A regressor predicts the logarithm of the real
             time divided by the naive time.
         errors: the distribution of the errors around the predicted time.
-        hazard: the probability that the transfer collapses, by strategy (see `hazards`); None: not
-            learned.
-        places: how much places differ from the model's predictions (`predictors.place`); None: not
-            learned.
         provenance: what the model was trained on; plain data for people.
     """
 
@@ -155,8 +144,6 @@ class CompletionModel:
     typical: Mapping[str, float]
     parts: tuple[tuple[tuple[str, ...], Regressor], ...]
     errors: HeldOutErrors
-    hazard: Forest | None = None
-    places: Prior | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
     _shapes: list[dict[str, tuple[float, ...]]] = field(init=False, repr=False, compare=False)
     _seen: dict[str, ErrorHistory] = field(init=False, repr=False, compare=False)
@@ -188,26 +175,11 @@ class CompletionModel:
         """Return the naive time of each strategy, s, from which the regressors start."""
         return inputs_of(features, self.typical)[1]
 
-    def hazards(self, features: Mapping[str, float]) -> dict[str, float]:
-        """Return the probability that each strategy takes twice its predicted time and a second more.
-
-        Mostly that is an outage within the next moments. Empty if it was not learned.
-        """
-        if self.hazard is None:
-            return {}
-        inputs, _ = inputs_of(features, self.typical)
-        found = self.hazard.walk(mirrored(inputs))
-        return dict(zip(self.strategies, found, strict=True))
-
-    def predict(
-        self, features: Mapping[str, float], *, widening: float = 1.0
-    ) -> dict[str, Distribution]:
+    def predict(self, features: Mapping[str, float]) -> dict[str, Distribution]:
         """Return the completion time of each strategy as a distribution in seconds.
 
         Args:
             features: `size_bytes`, and what is known of the other columns; NaN is unknown.
-            widening: multiplies the logarithmic distances from the median. The held-out errors
-                come from fresh indicators, so they are too small where indicators are old.
 
         Raises:
             KeyError: without `size_bytes`.
@@ -218,7 +190,7 @@ class CompletionModel:
         errors, shapes = self.errors, self._shapes
         points = self._points(both, naive_s)
         return {
-            name: around(point, size, shapes[errors.shape(size)][name], widening)
+            name: around(point, size, shapes[errors.shape(size)][name])
             for (name, point), size in zip(points.items(), errors.sized(both), strict=True)
         }
 
@@ -267,8 +239,6 @@ class CompletionModel:
                 for names, part in self.parts
             ],
             "errors": self.errors.to_dict(),
-            "hazard": self.hazard.to_dict() if self.hazard is not None else None,
-            "places": self.places.to_dict() if self.places is not None else None,
             "provenance": dict(self.provenance),
         }
 
@@ -307,16 +277,11 @@ class CompletionModel:
         names = tuple(name for known, _ in parts for name in known)
         if len(set(names)) != len(names):
             raise ValueError("a strategy is predicted twice")
-        hazard = None
-        if data["hazard"] is not None:
-            hazard = Forest.rebuild(data["hazard"], inputs, len(names))
         return cls(
             features,
             typical,
             tuple(parts),
             HeldOutErrors.from_dict(data["errors"], inputs, names),
-            hazard,
-            None if data["places"] is None else Prior.from_dict(data["places"], names),
             dict(data["provenance"]),
         )
 

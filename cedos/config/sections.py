@@ -348,7 +348,6 @@ class PredictorsConfig(Section, frozen=True, kw_only=True):
     """`[predictors]`: the model of completion times: `shipped`, or the path of a file."""
 
     model: Annotated[str, Meta(min_length=1)] = "shipped"
-    adapt: bool = False
 
     @property
     def model_path(self) -> Path | None:

@@ -275,7 +275,6 @@ class Daemon:
             self._director,
             self._rescuer,
             steering,
-            self._learning,
         )
         ticked = asyncio.Event()
         self._budgets = HostBudgets(

@@ -25,7 +25,7 @@ from cedos.selector.uncertainty.times import mean_of_first, summed
 from predictors.base import Distribution
 from predictors.error import SLICES
 from predictors.network import TIME, NetworkPredictor
-from predictors.online import Posterior
+from predictors.posterior import Posterior
 
 NAME = "uncertainty"
 

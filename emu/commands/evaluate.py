@@ -80,13 +80,13 @@ def command(
 ) -> None:
     """Judge choices of network on DATA, where every strategy was measured from the same instants.
 
-    Policies: cedos (the daemon's own decision), the same learning each place as it goes (adapted), with
-    redundant copies of what is short or endangered (hedged), with a second copy of what is late (late),
-    the oracle, the fixed strategies and rules of thumb, each for Max(S) and Max(S/E). Within 10 % of the
-    oracle's cost, mean regret (cost over the oracle's, less 1), its 95th percentile, mean time, sum of
-    times over the oracle's, bytes carried twice; intervals by resampling groups. Predictions: median
-    relative error, and how often 90 % intervals cover. Where DATA tell how old rates are
-    (`cedos-emu age`), also choices between the two networks by that age. Several DATA are judged as one.
+    Policies: cedos (the daemon's own decision), with redundant copies of what is short or endangered
+    (hedged), the oracle, the fixed strategies and rules of thumb, each for Max(S) and Max(S/E). Within
+    10 % of the oracle's cost, mean regret (cost over the oracle's, less 1), its 95th percentile, mean
+    time, sum of times over the oracle's, bytes carried twice; intervals by resampling groups.
+    Predictions: median relative error, and how often 90 % intervals cover. Where DATA tell how old
+    rates are (`cedos-emu age`), also choices between the two networks by that age. Several DATA are
+    judged as one.
     """
     from cedos.storage import model_files  # noqa: PLC0415
     from emu.data import datasets, evaluate  # noqa: PLC0415
@@ -250,29 +250,6 @@ def _show_more(console: "Console", found: Mapping[str, Any]) -> None:
     from rich.box import SIMPLE_HEAD  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
-    for objective, figures in found.get("adaptation", {}).items():
-        if "gone_share" in figures:
-            low, high = figures["gone_share_ci95"]
-            console.print(
-                f"{objective}: after {figures['first']} transfers of its own, a place's mean regret is "
-                f"{_number(figures['regret_adapted'])} instead of {_number(figures['regret_general'])}: "
-                f"{figures['gone_share']:.0%} of it gone ({low:.0%} to {high:.0%}; "
-                f"{figures['rows']} transfers)"
-            )
-    outages = found["outages"]
-    foretold = ", ".join(f"{name} {auc:.2f}" for name, auc in outages["hazard_auc"].items())
-    console.print(
-        f"{outages['rows']} rows where a strategy took twice its predicted time and a second more; "
-        f"foretold (area under the curve): {foretold or '-'}"
-    )
-    table = Table(title="over 1 s lost", title_justify="left", box=SIMPLE_HEAD)
-    for title in ("policy", "of those rows", "of all"):
-        table.add_column(title, justify="left" if title == "policy" else "right")
-    for name, figures in outages["policies"].items():
-        if name.startswith("cedos"):
-            cells = (figures.get("lost_share"), figures["lost_share_all"])
-            table.add_row(name, *("" if each is None else f"{each:.1%}" for each in cells))
-    console.print(table)
     if "kinds" not in found:
         return
     table = Table(title="families of models", title_justify="left", box=SIMPLE_HEAD)

@@ -4,9 +4,7 @@ The rows hold what every strategy took from the same instant, so a choice can be
 emulating it again. `cedos` goes through the very decision that the daemon makes.
 
 Outcomes are what each policy's choices came to at every row: seconds, joules, bytes. A redundant transfer
-took what the faster of its two copies took. A late second copy took the chosen strategy's time, or the
-other network's from the moment at which the copy started; that moment's network is taken for that of the
-row's instant, the one thing here that was not measured.
+took what the faster of its two copies took.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +32,6 @@ from cedos.selector.objective import Objective, Outcome
 from cedos.selector.uncertainty.times import CompletionModel
 from emu.data.datasets import DataSet
 from emu.statistics import Floats
-from predictors.base import Distribution
 
 Names = NDArray[np.str_]
 
@@ -192,13 +189,6 @@ def transfer_energy_j(
     return active_w * time_s + sum(radio.added_tail_j(cellular_idle_s) for radio in radios)
 
 
-LATE_Q = 0.9
-"""A transfer is late that has outlasted this quantile of its predicted time, ..."""
-
-LATE_LEAST_S = 0.3
-"""... and so much more: a copy takes two round trips before it is of any use."""
-
-
 @dataclass(frozen=True, slots=True)
 class PolicyOutcome:
     """Outcomes of one policy, one entry per row; `extra_bytes` are beyond the transfer's own."""
@@ -246,43 +236,6 @@ def policy_outcome(
         _picked(times_s, chosen),
         _picked(energy_j, chosen),
         np.where(chosen == REDUNDANT, size_bytes, 0.0),
-    )
-
-
-def with_late_copies(
-    data: DataSet,
-    names: Sequence[str],
-    predicted: Sequence[Mapping[str, Distribution]],
-    energy_j: Mapping[str, Floats],
-) -> PolicyOutcome:
-    """Return the outcomes where a late transfer starts again over the other network.
-
-    Both copies run until the first one is complete; what the other one had carried by then, at a
-    steady pace, is extra.
-    """
-    base = policy_outcome(data, names, energy_j)
-    times_s, size_bytes = data.times_s, data.numbers["size_bytes"]
-    other = np.array(
-        ["cellular" if name.removeprefix("mptcp_") == "wifi" else "wifi" for name in names]
-    )
-    copy_s = _picked(times_s, other)
-    late_s = np.array(
-        [
-            each[name].quantile(LATE_Q) + LATE_LEAST_S
-            for each, name in zip(predicted, names, strict=True)
-        ]
-    )
-    late = base.time_s > late_s
-    both_s = np.minimum(base.time_s, late_s + copy_s)
-    copy_won = late_s + copy_s < base.time_s
-    lost_share = np.where(copy_won, both_s / base.time_s, (both_s - late_s) / copy_s)
-    own_j = base.energy_j * np.minimum(both_s / base.time_s, 1.0)
-    copy_j = _picked(energy_j, other) * np.clip((both_s - late_s) / copy_s, 0.0, 1.0)
-    return PolicyOutcome(
-        base.names,
-        np.where(late, both_s, base.time_s),
-        np.where(late, own_j + copy_j, base.energy_j),
-        base.extra_bytes + np.where(late, np.clip(lost_share, 0.0, 1.0) * size_bytes, 0.0),
     )
 
 

@@ -11,10 +11,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.metrics import roc_auc_score
 
 from cedos.selector.objective import MaxS, MaxSPerE, Objective
-from emu.data import folds
 from emu.data.choices import (
     PolicyOutcome,
     can_be_redundant,
@@ -23,7 +21,6 @@ from emu.data.choices import (
     energies_j,
     policy_outcome,
     rules,
-    with_late_copies,
 )
 from emu.data.datasets import DataSet, measured_together
 from emu.data.folds import Progress, examples_of, models_at_random, models_by_group
@@ -111,7 +108,6 @@ MODEL = "completion"
 """The name of the completion-time model among the predictors."""
 
 _STEADY = 2.0
-_LOST_S = 1.0
 
 
 def _quietly(share: float, what: str) -> None:
@@ -146,11 +142,9 @@ def evaluate(
 
     Returns:
         `policies`, the figures of `judged` by objective and policy; `steady`: the same on the rows where
-        both networks alone took at most twice as long or as short as naively expected; `adaptation`:
-        regret at places after `adapted.FIRST` transfers of their own; `ages` where the data tell how old
-        rates are: choices between the networks alone; `outages`: what becomes of
-        transfers at instants at which a network collapses; `kinds`; `without`: in how many rows each
-        column was known that was left out.
+        both networks alone took at most twice as long or as short as naively expected; `ages`
+        where the data tell how old rates are: choices between the networks alone; `kinds`; `without`: in
+        how many rows each column was known that was left out.
 
     Raises:
         DataSetError: too few rows or groups.
@@ -172,25 +166,14 @@ def evaluate(
     models = [model] * len(data) if model is not None else trained(settings)
     predicted = [each.predict(row) for row, each in zip(rows, models, strict=True)]
     judge = _Judge(data, groups)
-    walks = {}
-    if "start_s" in data.numbers and np.isfinite(data.numbers["start_s"]).all():
-        progress(0.9, "playing places from their first start to their last")
-        walks = {
-            name: folds.walk(data, rows, models, objective)
-            for name, objective in OBJECTIVES.items()
-        }
     policies: dict[str, dict[str, PolicyOutcome]] = {}
     for name, objective in OBJECTIVES.items():
         of: dict[str, PolicyOutcome] = {}
-        mine = cedos_choices(rows, models, objective, data.strategies)
-        of["cedos"] = judge.outcome(mine)
-        if name in walks:
-            of["cedos-adapted"] = judge.outcome(walks[name].names)
+        of["cedos"] = judge.outcome(cedos_choices(rows, models, objective, data.strategies))
         if can_be_redundant(data):
             of["cedos-hedged"] = judge.outcome(
                 cedos_choices(rows, models, objective, data.strategies, hedged=True)
             )
-            of["cedos-late"] = with_late_copies(data, mine, predicted, judge.energy_j)
         of |= {rule: judge.outcome(choice.tolist()) for rule, choice in rules(data).items()}
         policies[name] = of
     whole = examples_of(data, dealt)
@@ -204,18 +187,9 @@ def evaluate(
         "policies": judge.figures(policies),
         "steady": {"rows": int(steady.sum()), "policies": judge.figures(policies, steady)},
         "prediction": {MODEL: prediction(data, predicted, Bootstrap(groups))},
-        "outages": _outages(data, rows, models, predicted, policies["max_s"], groups),
     }
     if has_ages(data):
         found["ages"] = _ages(data, rows, models, predicted, groups)
-    if walks:
-        found["prediction"]["adapted"] = prediction(
-            data, walks["max_s"].predicted, Bootstrap(groups)
-        )
-        found["adaptation"] = {
-            name: judge.adaptation(policies[name], each.before, OBJECTIVES[name])
-            for name, each in walks.items()
-        }
     if kinds:
         found["kinds"] = {}
         for kind in kinds:
@@ -343,68 +317,6 @@ class _Judge:
                     bootstrap,
                 )
         return found
-
-    def adaptation(
-        self, of: Mapping[str, PolicyOutcome], before: NDArray[np.intp], objective: Objective
-    ) -> dict[str, Any]:
-        """Mean regret of the later transfers of each place, with the general model and adapted."""
-        later = before >= folds.FIRST
-        key = next(name for name, each in OBJECTIVES.items() if each is objective)
-        found: dict[str, Any] = {"first": folds.FIRST, "rows": int(later.sum())}
-        if not later.any():
-            return found
-        bootstrap = Bootstrap(self._groups[later])
-        regret = {
-            name: (costs(self._data, of[name], objective) / self._best_cost[key] - 1.0)[later]
-            for name in ("cedos", "cedos-adapted")
-        }
-
-        def gone(weights: Floats) -> Floats:
-            with np.errstate(invalid="ignore", divide="ignore"):
-                left: Floats = (weights @ regret["cedos-adapted"]) / (weights @ regret["cedos"])
-            return 1.0 - left
-
-        found |= bootstrap.figure("regret_general", mean(regret["cedos"]))
-        found |= bootstrap.figure("regret_adapted", mean(regret["cedos-adapted"]))
-        # Where nothing was regretted, no share of it can go.
-        return found | (bootstrap.figure("gone_share", gone) if regret["cedos"].any() else {})
-
-
-def _outages(
-    data: DataSet,
-    rows: Sequence[Mapping[str, float]],
-    models: Sequence[CompletionModel],
-    predicted: Sequence[Mapping[str, Distribution]],
-    policies: Mapping[str, PolicyOutcome],
-    groups: NDArray[Any],
-) -> dict[str, Any]:
-    """Return rows at which some strategy took twice its predicted time and a second more than that.
-
-    `lost_share` is, of these rows and by policy, the share that took over a second longer than the
-    oracle's; `lost_share_all` the same of all rows. `hazard_auc` tells how well such collapses were
-    foretold: how often one is given a higher probability than a transfer that went well.
-    """
-    best_s = np.column_stack(list(data.times_s.values())).min(axis=1)
-    collapsed = np.zeros(len(data), dtype=np.bool_)
-    auc = {}
-    hazards = [each.hazards(row) for row, each in zip(rows, models, strict=True)]
-    for name in data.strategies:
-        if not all(name in each for each in predicted):
-            continue
-        middle = np.array([each[name].quantile(0.5) for each in predicted])
-        here = data.times_s[name] > np.maximum(2.0 * middle, middle + _LOST_S)
-        collapsed |= here
-        if here.any() and not here.all() and all(name in each for each in hazards):
-            auc[name] = float(roc_auc_score(here, [each[name] for each in hazards]))
-    bootstrap = Bootstrap(groups)
-    found: dict[str, Any] = {"rows": int(collapsed.sum()), "hazard_auc": auc, "policies": {}}
-    for name, outcome in policies.items():
-        lost = outcome.time_s - best_s > _LOST_S
-        found["policies"][name] = {
-            **bootstrap.figure("lost_share_all", share(lost, np.ones(len(data), dtype=np.bool_))),
-            **(bootstrap.figure("lost_share", share(lost, collapsed)) if collapsed.any() else {}),
-        }
-    return found
 
 
 def steady_rows(

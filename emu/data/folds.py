@@ -1,11 +1,6 @@
-"""Which model may judge which row: one that has not seen its group, or Delphi's random splits.
+"""Models that may judge a row: those that have not seen its group, or Delphi's random splits."""
 
-A place never seen becomes known where rows are taken in the order of their starts: only the chosen
-strategy is learned from, and only once its transfer has ended.
-"""
-
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,12 +8,8 @@ from numpy.typing import NDArray
 from sklearn.model_selection import GroupKFold
 
 from cedos.errors import ConfigError, DataSetError
-from cedos.selector.objective import Objective
-from emu.data.choices import cedos_choice
 from emu.data.datasets import DataSet
-from predictors.base import Distribution
 from predictors.completion import CompletionModel
-from predictors.online import Adaptive
 from predictors.training.examples import Examples, Settings
 from predictors.training.train import fit
 
@@ -101,65 +92,3 @@ def _trained(
         for index in test.tolist():
             models[index] = trained
     return [each for each in models if each is not None]
-
-
-FIRST = 30
-"""Transfers after which a place should be its own."""
-
-
-class _Here:
-    """An adaptive model at one place, as the selector asks it."""
-
-    def __init__(self, adaptive: Adaptive, place: str) -> None:
-        self._adaptive, self._place = adaptive, place
-
-    @property
-    def features(self) -> Sequence[str]:
-        return self._adaptive.features
-
-    def predict(self, features: Mapping[str, float], /) -> dict[str, Distribution]:
-        return self._adaptive.predict(features, self._place)
-
-
-@dataclass(frozen=True, slots=True)
-class Walk:
-    """Choices at each row, and how many transfers of its place had been decided on before."""
-
-    names: list[str]
-    before: NDArray[np.intp]
-    predicted: list[dict[str, Distribution]]
-
-
-def walk(
-    data: DataSet,
-    rows: Sequence[Mapping[str, float]],
-    models: Sequence[CompletionModel],
-    objective: Objective,
-) -> Walk:
-    """Play every place from its first start to its last.
-
-    `models` has for each row the one that may judge it; a place begins with that of its first row.
-    """
-    names = [""] * len(data)
-    before = np.zeros(len(data), dtype=np.intp)
-    predicted: list[dict[str, Distribution]] = [{} for _ in names]
-    times_s = data.times_s
-    starts = data.numbers["start_s"]
-    places = data.texts["place"]
-    for place in np.unique(places):
-        here = np.nonzero(places == place)[0]
-        here = here[np.argsort(starts[here], kind="stable")]
-        adaptive = Adaptive(models[here[0]])
-        view = _Here(adaptive, str(place))
-        running: list[tuple[float, int]] = []
-        for number, index in enumerate(here.tolist()):
-            now_s = float(starts[index])
-            for end_s, ended in sorted(each for each in running if each[0] <= now_s):
-                name = names[ended]
-                adaptive.update(rows[ended], name, float(times_s[name][ended]), str(place), end_s)
-            running = [each for each in running if each[0] > now_s]
-            name = cedos_choice(rows[index], view, objective, data.strategies)
-            names[index], before[index] = name, number
-            predicted[index] = view.predict(rows[index])
-            running.append((now_s + float(times_s[name][index]), index))
-    return Walk(names, before, predicted)

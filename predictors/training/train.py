@@ -2,8 +2,7 @@
 
 The regressors are fitted by a family of `learners` (why these trees with these settings:
 `docs/decisions/completion-trees.md`). Predictions for groups held out of training then teach the
-rest: the size and shape of errors (by a small forest: `docs/decisions/completion-errors.md`), the
-prior of places, and the probability that a transfer collapses.
+size and shape of errors (by a small forest: `docs/decisions/completion-errors.md`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +16,6 @@ from sklearn.ensemble import ExtraTreesRegressor
 from predictors.completion import LEAST_SIZE, CompletionModel, HeldOutErrors, Shape
 from predictors.error import middles, redistributed
 from predictors.inputs import COLUMNS, RULES, STRATEGIES, Rule
-from predictors.place import KNOTS, Prior
 from predictors.regressor import Forest
 from predictors.training.examples import (
     USUAL,
@@ -131,99 +129,6 @@ def _weighted(over: Floats, censored: NDArray[np.bool_]) -> list[tuple[float, fl
     return [(value, weight) for value, weight in zip(values, weights, strict=True) if weight]
 
 
-_MOST_CHANGE = 0.7
-_LEAST_PAIRS = 20
-_LEAST_SD = 0.01
-_SD_PER_MAD = 1.4826
-_HAZARD_TREES = 12
-_HAZARD_ROWS = 30
-
-
-def places_of(
-    off: Floats,
-    log_sizes: Floats,
-    groups: NDArray[Any],
-    instants: NDArray[Any],
-    names: Sequence[str],
-) -> Prior:
-    """Return the prior of `predictors.place` from held-out errors.
-
-    What two instants of one group have in common is habit; what only the rows of one instant share is
-    chance, however many they are. So the habits' covariance is that of errors at different instants.
-
-    `off`: logarithms of real over predicted time, shape (rows, strategies), NaN where not measured.
-    `log_sizes`: logarithms of the sizes in bytes.
-    `groups`: rows of one group are of one place.
-    `instants`: rows of one instant started together.
-    """
-    nearest = np.abs(log_sizes[:, None] - np.array(KNOTS)).argmin(axis=1)
-    whole = np.isfinite(off).all(axis=1)
-    count, knots = off.shape[1], len(KNOTS)
-    products = np.zeros((knots * count, knots * count))
-    pairs = np.zeros_like(products)
-    for group in np.unique(groups):
-        here = whole & (groups == group)
-        of_instant = np.array(
-            [
-                [_habit(off[here & (instants == at) & (nearest == j)]) for j in range(knots)]
-                for at in np.unique(instants[here])
-            ]
-        )  # (instants, knots, strategies)
-        if len(of_instant) < 2:
-            continue
-        flat = of_instant.transpose(0, 2, 1).reshape(len(of_instant), -1)
-        known = np.isfinite(flat).astype(np.float64)
-        value = np.nan_to_num(flat)
-        products += np.outer(value.sum(axis=0), value.sum(axis=0)) - value.T @ value
-        pairs += np.outer(known.sum(axis=0), known.sum(axis=0)) - known.T @ known
-    if pairs.min(initial=np.inf) < _LEAST_PAIRS:
-        return Prior.usual(names)
-    covariance = products / pairs
-    # A few dozen places tell little of so many numbers: half of each comes from what all sizes share.
-    blocks = covariance.reshape(count, knots, count, knots)
-    shared = np.broadcast_to(blocks.mean(axis=(1, 3))[:, None, :, None], blocks.shape)
-    covariance = _floored(0.5 * (blocks + shared).reshape(covariance.shape), _LEAST_SD**2)
-    spread = _SD_PER_MAD * np.median(np.abs(off[whole] - np.median(off[whole], axis=0)), axis=0)
-    noise = np.maximum(spread**2, _LEAST_SD**2)
-    return Prior(
-        tuple(names),
-        tuple(tuple(float(f"{v:.4g}") for v in row) for row in covariance),
-        tuple(float(f"{v:.4g}") for v in noise),
-    )
-
-
-def _habit(rows: Floats) -> Floats:
-    """Return the middle of some rows by strategy, NaN without any: robust against one outage."""
-    if not len(rows):
-        return np.full(rows.shape[1], np.nan)
-    found: Floats = np.clip(np.median(rows, axis=0), -_MOST_CHANGE, _MOST_CHANGE)
-    return found
-
-
-def hazard_of(inputs: Floats, collapsed: NDArray[np.bool_], settings: Settings) -> Forest:
-    """Fit a forest to the probability that each strategy collapses.
-
-    `collapsed`: whether each strategy took twice its predicted time and a second more, at groups
-    held out; shape (rows, strategies).
-    """
-    grown = ExtraTreesRegressor(
-        _HAZARD_TREES,
-        min_samples_leaf=min(_HAZARD_ROWS, max(len(inputs) // 4, 1)),
-        max_features=settings.inputs_share,
-        random_state=settings.seed,
-    )
-    target = collapsed.astype(np.float64)
-    grown.fit(inputs, target if target.shape[1] > 1 else target[:, 0])
-    return Forest.average([tree_of(tree, 4) for tree in grown.estimators_])
-
-
-def _floored(matrix: Floats, least: float) -> Floats:
-    """Return the nearest covariance matrix of at least this variance in every direction."""
-    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2.0)
-    found: Floats = (vectors * np.maximum(values, least)) @ vectors.T
-    return found
-
-
 Grow = Callable[[Floats, Floats, Sequence[str], Settings], Grown]
 
 
@@ -290,11 +195,6 @@ def fit(examples: Examples, settings: Settings = USUAL) -> CompletionModel:
     off = targets - held_out
     if not np.isfinite(off).any(axis=0).all():
         raise ValueError("a strategy was measured in too few groups to learn its errors")
-    points_s = naive_s * np.exp(held_out)
-    whole = np.isfinite(off).all(axis=1)
-    collapsed = times_s > np.maximum(2.0 * points_s, points_s + 1.0)
-    log_sizes = np.log(np.maximum(examples.columns["size_bytes"], 1.0))
-    instants = np.arange(len(examples)) if examples.instants is None else examples.instants
     return CompletionModel(
         features=tuple(
             name
@@ -304,8 +204,6 @@ def fit(examples: Examples, settings: Settings = USUAL) -> CompletionModel:
         typical=typical,
         parts=grow(inputs, targets, names, settings).parts,
         errors=errors_of(inputs, off, censored, examples.groups, names, settings),
-        hazard=hazard_of(inputs[whole], collapsed[whole], settings) if whole.any() else None,
-        places=places_of(off, log_sizes, examples.groups, instants, names),
         provenance={
             "kind": settings.kind,
             "rows": len(examples),

@@ -68,10 +68,7 @@ def choices(config: Config, state: Path, problems: list[str]) -> Choices:
     method = method_of(config.decision.method)
     try:
         general = model_files.load(config.predictors.model_path)
-        adapt, bayesian = config.predictors.adapt, method is Bayesian
-        model = general
-        if adapt or bayesian:
-            model = learning.load(general, state, adapt=adapt, bayesian=bayesian)
+        model = learning.load(general, state) if method is Bayesian else general
     except ModelError as error:
         problems.append(f"{error}. Until then a rule of thumb decides")
         _log.warning("no predictors", why=str(error))

@@ -10,7 +10,6 @@ import structlog
 from cedos.config import Config
 from cedos.daemon.decisions.director import Director
 from cedos.daemon.decisions.rescue import Rescuer
-from cedos.daemon.flows.learning import Learning
 from cedos.daemon.flows.living_flow import LivingFlow
 from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.daemon.networks.observer import Observer
@@ -88,7 +87,6 @@ class DecisionLoop:
         director: Director,
         rescuer: Rescuer,
         steering: Steering,
-        learning: Learning | None,
     ) -> None:
         self._idle_interval_s = config.decision.idle_interval_s
         self._short_queues = config.steering.short_queues
@@ -97,7 +95,6 @@ class DecisionLoop:
         self._director = director
         self._rescuer = rescuer
         self._steering = steering
-        self._learning = learning
         self._wakeup = wakeup
         self._dead: frozenset[str] = frozenset()
         self._decided_at_s = -math.inf
@@ -133,7 +130,7 @@ class DecisionLoop:
                         await self._bound_queues(context)
 
     def _due(self, context: Context, *, urgent: bool) -> bool:
-        """Return whether to decide now; if so, note the time and the place.
+        """Return whether to decide now; if so, note the time.
 
         While no flow lives, there is a decision every `idle_interval_s`, and at once if a network died or
         came back, or there is an urgent reason.
@@ -145,8 +142,6 @@ class DecisionLoop:
         if not urgent and context.at_s - self._decided_at_s < interval_s:
             return False
         self._decided_at_s = context.at_s
-        if self._learning is not None:
-            self._learning.on_move(self._director.networks, context)
         return True
 
     async def _bound_queues(self, context: Context) -> None:

@@ -135,7 +135,7 @@ class FlowEvents:
     ) -> FlowRecord:
         """Return the record with its prediction, and learn from it."""
         if self.learning is not None:
-            self.learning.on_transfer(finished, context, record.ended_unix_s)
+            self.learning.on_transfer(finished, context)
         model = self.director.decider.choices.model
         counts = not finished.small or self.small_judged.take(time.monotonic())
         if model is not None and counts:

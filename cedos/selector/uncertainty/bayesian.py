@@ -26,7 +26,7 @@ from cedos.selector.uncertainty.evaluator import (
 )
 from cedos.selector.uncertainty.times import cut_off
 from predictors.error import FADING, ErrorHistory
-from predictors.online import NEGLIGIBLE, bin_of
+from predictors.posterior import NEGLIGIBLE, bin_of
 
 _TIDY_AFTER = 50
 

@@ -18,12 +18,15 @@ from emu.data.choices import cedos_choices, energies_j, policy_outcome
 from emu.data.choices import costs as costs_of
 from emu.data.datasets import DataSet
 from emu.data.evaluate import OBJECTIVES, steady_rows
-from emu.data.folds import FIRST, Progress, examples_of, models_by_group
+from emu.data.folds import Progress, examples_of, models_by_group
 from emu.experiments.delphi.prediction import whole
 from emu.repository import ROOT
 from emu.statistics import Bootstrap, Floats, mean, ratio
 from predictors.completion import CompletionModel
 from predictors.training.examples import USUAL
+
+FIRST = 30
+"""Transfers after which a place should be known."""
 
 _FOLDS = 10
 _WITHIN = 1.1 * (1.0 + 1e-9)

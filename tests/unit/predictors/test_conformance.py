@@ -14,7 +14,6 @@ from predictors.base import Predictor
 from predictors.dwell import DwellPredictor
 from predictors.inputs import COLUMNS
 from predictors.network import NetworkPredictor
-from predictors.online import Adaptive
 from predictors.training.examples import Examples, Settings
 from predictors.training.train import KINDS, fit
 
@@ -57,7 +56,6 @@ TRAINED: Mapping[str, Callable[[Examples], Predictor]] = {
         kind: lambda examples, kind=kind: fit(examples, Settings(kind=kind, trees=FEW.get(kind)))
         for kind in KINDS
     },
-    "adaptive": lambda examples: Adaptive(fit(examples, Settings(trees=3))),
 }
 MEASURING: Mapping[str, tuple[Callable[[], Predictor], tuple[str, ...], Mapping[str, float]]] = {
     "network": (network, ("size_bytes", "at_s"), {"size_bytes": 5e4, "at_s": 1.0}),

@@ -167,7 +167,6 @@ def test_every_kind_is_plain_json(
     model = fit(examples, Settings(kind, trees=2 if kind != "svr" else None))
     again = CompletionModel.from_dict(json.loads(json.dumps(model.to_dict())))
     assert again.predict(usual) == model.predict(usual)
-    assert again.hazards(usual) == model.hazards(usual)
 
 
 def test_help_names_every_kind() -> None:
@@ -245,22 +244,3 @@ def test_foreign_rules_are_refused() -> None:
     for data in ({"rule": "crystal", "of": ["wifi"]}, {"rule": "ewma", "of": ["pigeon"]}, {}):
         with pytest.raises(ValueError, match="not a rule"):
             Rule.rebuild(data, INPUTS, 1)
-
-
-def test_collapses_are_foretold_where_something_tells_of_them(examples: Examples) -> None:
-    """Wi-Fi whose pings are lost stands still for seconds, every other time."""
-    draw = np.random.default_rng(4)
-    lossy = draw.random(len(examples)) < 0.3
-    times_s = dict(examples.times_s)
-    times_s["wifi"] = times_s["wifi"] + 10.0 * (lossy & (draw.random(len(examples)) < 0.5))
-    told = Examples(
-        {**examples.columns, "wifi_ping_loss": np.where(lossy, 0.6, 0.0)},
-        times_s,
-        examples.censored,
-        examples.groups,
-    )
-    model = fit(told, Settings(trees=5))
-    facts = told.row(0) | {"wifi_ping_loss": 0.6}
-    calm = facts | {"wifi_ping_loss": 0.0}
-    assert model.hazards(facts)["wifi"] > 0.2 > 4.0 * model.hazards(calm)["wifi"]
-    assert model.hazards(facts)["cellular"] < 0.1

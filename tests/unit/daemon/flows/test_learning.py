@@ -1,4 +1,3 @@
-from dataclasses import replace
 from ipaddress import ip_address, ip_interface
 from pathlib import Path
 
@@ -6,10 +5,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from cedos.daemon.flows.finished_transfer import finished_transfer
-from cedos.daemon.flows.learning import PLACES_FILE, POSTERIOR_FILE, Learning, load, place_of
+from cedos.daemon.flows.learning import POSTERIOR_FILE, Learning, load
 from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.model import (
-    Attachment,
     Context,
     Direction,
     FlowKey,
@@ -26,7 +24,7 @@ from cedos.selector.decision.features import features
 from cedos.selector.decision.roles import assign
 from cedos.storage import model_files
 from predictors.completion import CompletionModel
-from predictors.online import Posterior
+from predictors.posterior import Posterior
 
 WLAN = Network(
     "wlan0", "wlan0", 2, NetworkKind.WIFI, False, (ip_interface("10.0.0.2/24"),),
@@ -92,56 +90,13 @@ def finish(
     assert record is not None
     transfer = finished_transfer(flow, record, closed, BOTH)
     if transfer is not None:
-        learning.on_transfer(transfer, KNOWN, record.ended_unix_s)
+        learning.on_transfer(transfer, KNOWN)
 
 
-def predicted_s(learning: Learning, name: str = "wifi") -> float:
-    columns = {"size_bytes": float(SIZE), "direction_up": 0.0}
-    for role in ("wifi", "cellular"):
-        columns |= {f"{role}_rtt_s": 0.03, f"{role}_past1_bps": 1e7}
-    return learning.predict(columns)[name].quantile(0.5)
-
-
-def test_a_place_that_is_slower_than_the_model_says_becomes_so(model: CompletionModel) -> None:
-    learning = Learning(model)
-    learning.on_move(BOTH, KNOWN)
-    before_s = predicted_s(learning)
-    assert learning.note == ""
-    for _ in range(20):
-        finish(learning, 2.0 * before_s)
-    assert predicted_s(learning) > 1.03 * before_s
-    assert learning.note == "Predictions are corrected by 20 transfers at this place"
-    learning.place = "elsewhere"
-    assert learning.note == ""
-    assert predicted_s(learning) == pytest.approx(before_s)
-
-
-def test_a_place_is_nearly_new_after_months_though_the_host_was_restarted(
+def test_it_learns_what_came_of_predictions(
     model: CompletionModel,
 ) -> None:
-    """The monotonic clock begins at nothing again: both sessions end in its fifth second."""
-    later_s: dict[float, float] = {}
-    for days in (0, 60, -60):
-        learning = Learning(model)
-        learning.on_move(BOTH, KNOWN)
-        before_s = predicted_s(learning)
-        for _ in range(20):
-            finish(learning, 2.0 * before_s)
-        learned_s = predicted_s(learning)
-        again = Learning(model, learning.state())
-        again.place = learning.place
-        finish(again, 2.0 * before_s, began_unix_s=100.0 + 86_400.0 * days)
-        later_s[days] = predicted_s(again)
-    assert later_s[0] >= learned_s > 1.03 * before_s
-    assert later_s[-60] >= learned_s, "a clock that was set back forgets nothing"
-    assert later_s[60] - before_s < 0.7 * (learned_s - before_s)
-
-
-def test_the_bayesian_method_learns_what_came_of_predictions_and_no_place(
-    model: CompletionModel,
-) -> None:
-    learning = Learning(model, adapt=False, posterior=Posterior())
-    learning.on_move(BOTH, KNOWN)
+    learning = Learning(model, Posterior())
     transfer = Transfer(SizeEstimate(SIZE, SIZE, SIZE, "hint"))
     # As they will be asked for again: what predictions favour is part of what is learnt.
     columns = features(KNOWN, transfer, assign(BOTH), learning.features)
@@ -150,20 +105,6 @@ def test_the_bayesian_method_learns_what_came_of_predictions_and_no_place(
         finish(learning, 3.0 * before_s)
     assert learning.predict(columns)["wifi"].mean > 1.1 * before_s
     assert learning.note == "Predictions are corrected by 20 earlier transfers"
-    assert learning.state()["places"] == {}
-
-
-def test_it_is_kept(model: CompletionModel, tmp_path: Path) -> None:
-    learning = Learning(model)
-    learning.on_move(BOTH, KNOWN)
-    for _ in range(20):
-        finish(learning, 5.0)
-    learning.keep(tmp_path)
-    assert [file.name for file in tmp_path.iterdir()] == [PLACES_FILE]
-    again = load(model, tmp_path, adapt=True, bayesian=False)
-    again.on_move(BOTH, KNOWN)
-    assert predicted_s(again) == pytest.approx(predicted_s(learning), rel=1e-6)
-    assert again.note == learning.note
 
 
 def test_what_came_of_predictions_is_kept_over_a_restart(
@@ -171,49 +112,44 @@ def test_what_came_of_predictions_is_kept_over_a_restart(
 ) -> None:
     transfer = Transfer(SizeEstimate(SIZE, SIZE, SIZE, "hint"))
     columns = features(KNOWN, transfer, assign(BOTH), model.features)
-    learning = load(model, tmp_path, adapt=False, bayesian=True)
+    learning = load(model, tmp_path)
     before_s = learning.predict(columns)["wifi"].mean
     for _ in range(20):
         finish(learning, 3.0 * before_s)
     learning.keep(tmp_path)
-    again = load(model, tmp_path, adapt=False, bayesian=True)
+    again = load(model, tmp_path)
     assert again.predict(columns) == learning.predict(columns)
     assert again.note == "Predictions are corrected by 20 earlier transfers"
     finish(again, 3.0 * before_s)
     assert again.note == "Predictions are corrected by 21 earlier transfers"
-    # Who decides by another method for a while loses nothing, nor does who learns no places.
-    load(model, tmp_path, adapt=True, bayesian=False).keep(tmp_path)
-    load(model, tmp_path, adapt=False, bayesian=True).keep(tmp_path)
-    assert load(model, tmp_path, adapt=True, bayesian=True).note == learning.note
 
 
-@pytest.mark.parametrize("name", [PLACES_FILE, POSTERIOR_FILE])
 @pytest.mark.parametrize(
     "nonsense",
     [
         b"{",
         b"[]",
         b"\xff",
-        b'{"model": "other", "places": {}, "seen": 0, "favoured": {}}',
-        b'{"model": 3, "places": 4, "seen": 5, "favoured": 6}',
+        b'{"model": "other", "seen": 0, "favoured": {}}',
+        b'{"model": 3, "seen": 5, "favoured": 6}',
         b'{"seen": 1, "favoured": {"wifi": {"99999": {"wifi": 1.0}}}}',
         b'{"seen": 1, "favoured": {"wifi": {"1": {"wifi": -1.0}}}}',
         b'{"seen": 1, "favoured": {"wifi": {"1": {}}}}',
     ],
 )
 def test_a_file_that_cannot_be_used_is_put_aside_and_not_written_over(
-    model: CompletionModel, tmp_path: Path, name: str, nonsense: bytes
+    model: CompletionModel, tmp_path: Path, nonsense: bytes
 ) -> None:
-    (tmp_path / name).write_bytes(nonsense)
+    (tmp_path / POSTERIOR_FILE).write_bytes(nonsense)
     for number in (1, 2):
         with capture_logs() as said:
-            learning = load(model, tmp_path, adapt=True, bayesian=True)
+            learning = load(model, tmp_path)
         assert learning.note == ""
-        aside = tmp_path / f"{name}.aside-{number}"
+        aside = tmp_path / f"{POSTERIOR_FILE}.aside-{number}"
         assert [each["kept_as"] for each in said] == [str(aside)]
         learning.keep(tmp_path)
         assert aside.read_bytes() == nonsense
-        (tmp_path / name).write_bytes(nonsense)
+        (tmp_path / POSTERIOR_FILE).write_bytes(nonsense)
 
 
 @pytest.mark.parametrize(
@@ -231,25 +167,6 @@ def test_a_file_that_cannot_be_used_is_put_aside_and_not_written_over(
 def test_what_is_not_known_well_teaches_nothing(
     model: CompletionModel, spoiled: dict[str, float]
 ) -> None:
-    learning = Learning(model)
-    learning.on_move(BOTH, KNOWN)
+    learning = Learning(model, Posterior())
     finish(learning, **({"took_s": 3.0} | spoiled))
     assert learning.note == ""
-
-
-def test_a_transfer_over_both_counts_for_mptcp(model: CompletionModel) -> None:
-    learning = Learning(model)
-    learning.on_move(BOTH, KNOWN)
-    before = {name: predicted_s(learning, name) for name in ("wifi", "mptcp_wifi")}
-    for _ in range(20):
-        finish(learning, 3.0 * before["mptcp_wifi"], second=SIZE // 3)
-    gained = {name: predicted_s(learning, name) / before[name] for name in before}
-    assert gained["mptcp_wifi"] > 1.1
-    assert gained["mptcp_wifi"] >= 0.9 * gained["wifi"]
-
-
-def test_a_place_is_an_access_point_or_a_router() -> None:
-    assert place_of(BOTH, KNOWN) == "wlan0 10.0.0.1"
-    there = replace(KNOWN, attachments={"wlan0": Attachment("aa:bb:cc:dd:ee:ff", "cafe", 0.0)})
-    assert place_of(BOTH, there) == "aa:bb:cc:dd:ee:ff"
-    assert place_of((LTE,), KNOWN) == ""

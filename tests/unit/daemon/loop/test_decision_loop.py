@@ -64,7 +64,6 @@ class Stage:
             cast(Any, self.director),
             cast(Any, SimpleNamespace(context_changed=self._looked)),
             cast(Any, None),
-            None,
         )
 
     def on_the_way(self) -> list[tuple[str, list[Address]]]:

@@ -60,9 +60,7 @@ def constant(times_s: Mapping[str, float], error: tuple[float, ...] = (0.5, 1.0,
     """A model that always says the same (naive time 1 s: 1 byte, RTT 0.5 s, endless rate)."""
 
     class Constant(CompletionModel):
-        def predict(
-            self, features: Mapping[str, float], *, widening: float = 1.0
-        ) -> dict[str, Distribution]:
+        def predict(self, features: Mapping[str, float]) -> dict[str, Distribution]:
             return {
                 name: Distribution(tuple(time_s * each for each in error))
                 for name, time_s in times_s.items()
@@ -86,8 +84,6 @@ def constant(times_s: Mapping[str, float], error: tuple[float, ...] = (0.5, 1.0,
                     "trees": [leaf([0.0] * 4)],
                 }
             ],
-            "hazard": None,
-            "places": None,
             "errors": {
                 "sizes": {"scale": 1.0, "trees": [leaf([1.0] * 4)]},
                 "limits": [],
@@ -118,7 +114,7 @@ def test_figures_of_fixed_policies_rules_and_cedos_by_hand() -> None:
     assert (found["rows"], found["places"]) == (4, 2)
     time = {name: figures["max_s"] for name, figures in found["policies"].items()}
     assert set(time) == {
-        "oracle", "cedos", "cedos-hedged", "cedos-late", *STRATEGIES,
+        "oracle", "cedos", "cedos-hedged", *STRATEGIES,
         "lower_ping", "faster_5s", "ping_then_rate", "ping_then_mptcp",
     }  # fmt: skip
     oracle_s = 0.1 + 2.0 + 0.4 + 0.2
@@ -284,9 +280,7 @@ def test_a_given_model_is_not_told_what_is_left_out() -> None:
     seen: list[Mapping[str, float]] = []
 
     class Listening(CompletionModel):
-        def predict(
-            self, features: Mapping[str, float], *, widening: float = 1.0
-        ) -> dict[str, Distribution]:
+        def predict(self, features: Mapping[str, float]) -> dict[str, Distribution]:
             seen.append(features)
             return model.predict(features)
 
