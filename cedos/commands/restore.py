@@ -1,6 +1,11 @@
 """`cedos restore`: undo the changes of a killed daemon."""
 
 import importlib
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,6 +15,9 @@ from cedos.commands.console.render import echo, print_json
 from cedos.config.directories import directories
 from cedos.errors import AlreadyRunningError, SteeringError
 from cedos.kernel import privileges
+
+if TYPE_CHECKING:
+    from cedos.steer.undo import Undone
 
 
 @click.command(
@@ -44,6 +52,8 @@ def command(dry_run: bool, as_json: bool) -> None:
         privileges.require("cedos restore")
     steering = importlib.import_module("cedos.steer.steering")
     undone = steering.restore(where.state, dry_run)
+    for each in _sharing(where.state, dry_run):
+        undone = replace(undone, done=undone.done + each.done, left=undone.left + each.left)
     if as_json:
         print_json({"dry_run": dry_run, "undone": undone.done, "left": undone.left})
     else:
@@ -56,3 +66,11 @@ def command(dry_run: bool, as_json: bool) -> None:
             f"could not be undone: {'; '.join(undone.left)}. {where.state / 'journal.jsonl'} is kept:"
             " undo that by hand, and remove it"
         )
+
+
+def _sharing(state: Path, dry_run: bool) -> "Iterator[Undone]":
+    """Undo what a dead `cedos share` left; a living one undoes its own when it ends."""
+    sharing = importlib.import_module("cedos.steer.sharing.undo")
+    for role in sharing.FOLDERS:
+        with suppress(AlreadyRunningError):
+            yield sharing.restore_sharing(state, role, dry_run=dry_run)

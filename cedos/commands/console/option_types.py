@@ -51,7 +51,7 @@ def _size(text: str) -> int:
 
 
 def _bit_rate(text: str) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kMG]?)(?:bit/s|bps|b/s)?", text)
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kMG]?)(?:bit/s|bit|bps|b/s)?", text)
     rate_bps = float(match[1]) * _RATE_FACTORS[match[2]] if match else 0.0
     if not 1e3 <= rate_bps <= 1e10:
         raise ValueError(f"{text!r} is not a bit rate such as 640k or 2.5M")

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 import click
 import structlog
@@ -24,7 +24,7 @@ from cedos.commands.console.servers import (
     own_key_option,
 )
 from cedos.config.directories import user_folder
-from cedos.errors import ConfigError
+from cedos.errors import ConfigError, SharingError
 from cedos.files.objects.object_store import ObjectStore
 from cedos.global_unicast import IPNetwork
 from cedos.kernel import process_limits
@@ -38,6 +38,9 @@ from cedos.session import keys
 from cedos.session.known_hosts import shown
 from cedos.session.protocol.crypto import KeyPair
 from cedos.session.sockets.connection import Connection
+from cedos.sharing.gateway_sharing import GatewaySharing
+from cedos.sharing.own_identity import gateway_signing_key
+from cedos.sharing.store import SharingStore
 
 if TYPE_CHECKING:
     from cedos.proxy.gateway.metrics import MetricsServer
@@ -260,7 +263,9 @@ async def _run(
 ) -> None:
     folder = cache_folder or _cache_folder()
     if not cache_bytes:
-        await _serve(Gateway(settings, me, invited.name_of), len(invited.names), metrics)
+        with _Sharing() as share:
+            gateway = Gateway(settings, me, invited.name_of, share=share.answer)
+            await _serve(gateway, len(invited.names), metrics, share)
         return
     settings = replace(settings, idle=_idle_file(folder))
     # What only who is asked for objects needs is loaded by no other command.
@@ -300,10 +305,11 @@ async def _run(
         )
 
     requests = ProgramRequests(fetcher)
-    gateway = Gateway(settings, me, invited.name_of, serving, requests)
     uploads.begin()
     try:
-        await _serve(gateway, len(invited.names), metrics)
+        with _Sharing() as share:
+            gateway = Gateway(settings, me, invited.name_of, serving, requests, share.answer)
+            await _serve(gateway, len(invited.names), metrics, share)
     finally:
         await uploads.close()
         await fetcher.close()
@@ -358,13 +364,46 @@ async def _show(
     return shows
 
 
-async def _serve(gateway: Gateway, clients: int, metrics: tuple[str, int] | None) -> None:
+class _Sharing:
+    """The sharing of bandwidth among clients, where the gateway can keep receipts."""
+
+    def __init__(self) -> None:
+        self._store: SharingStore | None = None
+        self._sharing: GatewaySharing | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self._store = SharingStore(user_folder("state") / "sharing.sqlite")
+        except SharingError as error:
+            log.warning("clients cannot share bandwidth", why=str(error))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._store is not None:
+            self._store.close()
+
+    def answer(self, connection: Connection, question: bytes) -> bytes | None:
+        return self._sharing.answer(connection, question) if self._sharing is not None else None
+
+    async def run(self, gateway: Gateway) -> None:
+        if self._store is not None:
+            key = gateway_signing_key()
+            self._sharing = GatewaySharing(key, self._store, lambda: gateway.connections)
+            await self._sharing.run()
+        else:
+            await asyncio.Event().wait()
+
+
+async def _serve(
+    gateway: Gateway, clients: int, metrics: tuple[str, int] | None, share: _Sharing
+) -> None:
     """Serve until a signal ends the gateway."""
     notifier = Notifier()
     await gateway.open()
     shows = await _show(gateway.figures, metrics)
     loop = asyncio.get_running_loop()
     running = loop.create_task(gateway.run())
+    counting = loop.create_task(share.run(gateway))
     ending = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, ending.set)
@@ -373,14 +412,15 @@ async def _serve(gateway: Gateway, clients: int, metrics: tuple[str, int] | None
     notifier.ready(shown(*gateway.address))
     try:
         async with process_limits.giving_back():
-            await asyncio.wait({running, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        if running.done():
-            await running  # it failed
+            await asyncio.wait({running, counting, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        for each in (running, counting):
+            if each.done():
+                await each  # it failed
         notifier.stopping("ending sessions")
     finally:
-        for task in (running, stopped):
+        for task in (running, counting, stopped):
             task.cancel()
-        await asyncio.gather(running, stopped, return_exceptions=True)
+        await asyncio.gather(running, counting, stopped, return_exceptions=True)
         if shows is not None:
             await shows.close()
         await gateway.close()

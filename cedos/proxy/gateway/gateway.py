@@ -108,6 +108,7 @@ class Gateway:
         clients: returns the name of the invited client with a public key, else None.
         service: serves requests on sessions' own streams.
         requests: fetches objects for programs' plain HTTP.
+        share: answers questions about shared bandwidth (`SessionTerms`).
     """
 
     def __init__(
@@ -117,6 +118,7 @@ class Gateway:
         clients: Callable[[bytes], str | None],
         service: Callable[[Connection], StreamService] | None = None,
         requests: RequestFetcher | None = None,
+        share: Callable[[Connection, bytes], bytes | None] | None = None,
     ) -> None:
         self._settings = settings
         self._me = me
@@ -139,6 +141,7 @@ class Gateway:
             settings.names,
             service,
             requests,
+            share,
             unread=Unread() if free_bytes is None else Unread.within(free_bytes // 2),
         )
         self._listener: Listener | None = None
@@ -149,6 +152,11 @@ class Gateway:
     def address(self) -> tuple[str, int]:
         assert self._listener is not None
         return self._listener.address
+
+    @property
+    def connections(self) -> list[Connection]:
+        """Return the sessions of now."""
+        return [each.connection for each in self._sessions.values()]
 
     @property
     def streams(self) -> int:

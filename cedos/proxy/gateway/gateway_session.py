@@ -18,14 +18,14 @@ from cedos.proxy.gateway.fetched_answer import (
     send_answer,
     unless_broken,
 )
-from cedos.proxy.gateway.name_service import NameService
+from cedos.proxy.gateway.name_service import ANSWER_S, NameService
 from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.http import RefusedError
 from cedos.proxy.own_tasks import OwnTasks
 from cedos.proxy.splice import end_on_close, reset_on_close
 from cedos.proxy.streams.association import ProxiedAssociation
 from cedos.proxy.streams.carry import Carry
-from cedos.proxy.streams.frames import NameQuestion, OpenStream
+from cedos.proxy.streams.frames import NameQuestion, OpenStream, Question, ShareAnswer
 from cedos.proxy.streams.multiplexer import Multiplexer
 from cedos.proxy.streams.stream import ProxiedStream, StreamBrokenError
 from cedos.proxy.streams.unread import Unread
@@ -62,6 +62,8 @@ class SessionTerms:
         names: destinations are logged.
         service: returns the server of a session's own stream.
         requests: fetches objects for programs.
+        share: returns the answer to a client's question about shared bandwidth, which came over this
+            session; None: there is none.
     """
 
     origins: Origins
@@ -73,6 +75,7 @@ class SessionTerms:
     names: bool
     service: Callable[[Connection], StreamService] | None = None
     requests: RequestFetcher | None = None
+    share: Callable[[Connection, bytes], bytes | None] | None = None
     traffic: Traffic = field(default_factory=Traffic)
     unread: Unread = field(default_factory=Unread)
 
@@ -126,9 +129,15 @@ class GatewaySession:
         invited = self._terms.name_of(self._client) is not None
         self._terms.associations.open(self._client, association, invited=invited)
 
-    def _asked(self, question: NameQuestion) -> None:
-        if self._terms.name_of(self._client) is not None:
+    def _asked(self, question: Question) -> None:
+        if self._terms.name_of(self._client) is None:
+            return
+        if isinstance(question, NameQuestion):
             self._terms.name_service.answer(self._client, question, self._streams.send_packet)
+        elif self._terms.share is not None:
+            answer = self._terms.share(self.connection, question.message)
+            if answer is not None:
+                self._streams.send_packet(ShareAnswer(question.number, answer).pack(), ANSWER_S)
 
     async def _serve(self) -> None:
         if self._service is None:

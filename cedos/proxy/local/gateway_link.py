@@ -15,7 +15,7 @@ from cedos.proxy.gateway.gateway import KEEP_ALIVE_S, LIMITS
 from cedos.proxy.local.carried import CarriedConnections
 from cedos.proxy.local.joined_gateway import JoinedGateway
 from cedos.proxy.streams.association import ProxiedAssociation
-from cedos.proxy.streams.frames import NameAnswer, NameQuestion
+from cedos.proxy.streams.frames import Answer, NameQuestion, ShareQuestion
 from cedos.proxy.streams.multiplexer import Multiplexer
 from cedos.proxy.streams.stream import ProxiedStream
 from cedos.session.io.advice import Chooser
@@ -197,7 +197,22 @@ class GatewayLink:
         finally:
             del self._questions[number]
 
-    def _answered(self, answer: NameAnswer) -> None:
+    async def ask_share(self, message: bytes, within_s: float = _ANSWER_S) -> bytes:
+        """Return the gateway's answer about shared bandwidth. GatewayUnreachableError."""
+        number = next(self._numbers) % _NUMBERS
+        answered: asyncio.Future[bytes] = self._loop.create_future()
+        self._questions[number] = answered
+        try:
+            async with asyncio.timeout(within_s):
+                streams = await self._session()
+                streams.send_packet(ShareQuestion(number, message).pack(), within_s)
+                return await answered
+        except TimeoutError:
+            raise GatewayUnreachableError("no answer in time") from None
+        finally:
+            del self._questions[number]
+
+    def _answered(self, answer: Answer) -> None:
         waits = self._questions.get(answer.number)
         if waits is not None and not waits.done():
             waits.set_result(answer.message)

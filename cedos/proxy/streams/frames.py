@@ -187,7 +187,7 @@ def _parsed(kind: int, stream: int, data: bytes) -> Frame:
 
 LARGEST_PACKET: Final = 65_000
 _PACKET: Final = struct.Struct("!BIHB")
-PACKET, QUESTION, ANSWER, UNDELIVERED = range(1, 5)
+PACKET, QUESTION, ANSWER, UNDELIVERED, SHARE_QUESTION, SHARE_ANSWER = range(1, 7)
 
 
 class Obstacle(IntEnum):
@@ -251,7 +251,37 @@ class NameAnswer:
         return _HEAD.pack(ANSWER, self.number) + self.message
 
 
-Packet = ProgramPacket | UndeliveredPacket | NameQuestion | NameAnswer
+@dataclass(frozen=True, slots=True)
+class ShareQuestion:
+    """A question of a host that shares bandwidth (`cedos.sharing.questions`)."""
+
+    number: int
+    message: bytes
+
+    def pack(self) -> bytes:
+        return _HEAD.pack(SHARE_QUESTION, self.number) + self.message
+
+
+@dataclass(frozen=True, slots=True)
+class ShareAnswer:
+    """The answer to the question of that number."""
+
+    number: int
+    message: bytes
+
+    def pack(self) -> bytes:
+        return _HEAD.pack(SHARE_ANSWER, self.number) + self.message
+
+
+Question = NameQuestion | ShareQuestion
+Answer = NameAnswer | ShareAnswer
+Packet = ProgramPacket | UndeliveredPacket | Question | Answer
+_MESSAGES: Final[dict[int, type[Question | Answer]]] = {
+    QUESTION: NameQuestion,
+    ANSWER: NameAnswer,
+    SHARE_QUESTION: ShareQuestion,
+    SHARE_ANSWER: ShareAnswer,
+}
 
 
 def parse_packet(datagram: bytes) -> Packet:
@@ -270,8 +300,6 @@ def parse_packet(datagram: bytes) -> Packet:
             return UndeliveredPacket(number, host, port, Obstacle(why))
     except (struct.error, UnicodeDecodeError) as error:
         raise ValueError(f"not a packet: {error}") from None
-    if kind == QUESTION:
-        return NameQuestion(number, datagram[_HEAD.size :])
-    if kind == ANSWER:
-        return NameAnswer(number, datagram[_HEAD.size :])
+    if kind in _MESSAGES:
+        return _MESSAGES[kind](number, datagram[_HEAD.size :])
     raise ValueError(f"there are no packets of kind {kind}")

@@ -15,6 +15,7 @@ from cedos.profiler.sizes import SizeHistory
 from cedos.proxy.streams.association import EarlyPackets, ProxiedAssociation
 from cedos.proxy.streams.expected_sizes import AnnouncedBodies, ExpectedBursts
 from cedos.proxy.streams.frames import (
+    Answer,
     Frame,
     NameAnswer,
     NameQuestion,
@@ -22,6 +23,9 @@ from cedos.proxy.streams.frames import (
     OpenStream,
     Packet,
     ProgramPacket,
+    Question,
+    ShareAnswer,
+    ShareQuestion,
     StreamBytes,
     StreamEnd,
     UndeliveredPacket,
@@ -63,7 +67,7 @@ class Multiplexer:
     Args:
         opened: called with a stream that the other end opens, and its OPEN; None: it may not.
         associated: likewise with associations.
-        asked: called with the other end's questions for names; None: they are not answered.
+        asked: called with the other end's questions; None: they are not answered.
         unread: bounds the unread bytes; None: each stream's window alone does.
         sizes: of servers' earlier bursts, learnt from streams that this end opens; None: not learnt.
 
@@ -76,7 +80,7 @@ class Multiplexer:
         connection: Connection,
         opened: Callable[[ProxiedStream, OpenStream], None] | None = None,
         associated: Callable[[ProxiedAssociation], None] | None = None,
-        asked: Callable[[NameQuestion], None] | None = None,
+        asked: Callable[[Question], None] | None = None,
         unread: Share | None = None,
         sizes: SizeHistory | None = None,
     ) -> None:
@@ -86,7 +90,7 @@ class Multiplexer:
         self._opened = opened
         self._associated = associated
         self._asked = asked
-        self.answered: Callable[[NameAnswer], None] = lambda _answer: None
+        self.answered: Callable[[Answer], None] = lambda _answer: None
         self._streams: dict[int, ProxiedStream] = {}
         self._associations: dict[int, ProxiedAssociation] = {}
         self._early = EarlyPackets()
@@ -323,11 +327,11 @@ class Multiplexer:
                 ):
                     self._early.keep(packet, self._loop.time())
                 # Else it is over at this end.
-            case NameAnswer():
+            case NameAnswer() | ShareAnswer():
                 self.answered(packet)
-            case NameQuestion():
+            case NameQuestion() | ShareQuestion():
                 if self._asked is None:
-                    raise ValueError("a question for names to an end that answers none")
+                    raise ValueError("a question to an end that answers none")
                 self._asked(packet)
 
     def _number(self) -> int:

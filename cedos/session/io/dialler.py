@@ -20,6 +20,7 @@ import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from ipaddress import IPv4Address
 from typing import Final
 
 from cedos.errors import CedosError
@@ -251,6 +252,7 @@ class Dialler:
             made = self._ready.pop(0)
             egress = made.egress
             facts = PathFacts(network=egress.name, kind=egress.kind, metered=egress.metered)
+            facts.source = int(IPv4Address(egress.source)) if egress.source else 0
             try:
                 path = SessionPath(
                     self._driver,

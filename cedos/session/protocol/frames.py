@@ -116,7 +116,10 @@ class Deadline(Struct, frozen=True, gc=False):
 
 
 class PathSays(Struct, frozen=True, gc=False):
-    """The sender's view of this path, 0: unknown; `allowed`: the mask of ranks, in both directions."""
+    """The sender's view of this path, 0: unknown; `allowed`: the mask of ranks, in both directions.
+
+    `source`: the sender's own IPv4 address there, where that leads by a helper; else 0.
+    """
 
     kind: int
     metered: bool
@@ -124,6 +127,7 @@ class PathSays(Struct, frozen=True, gc=False):
     rtt_us: int
     rate_bps: int
     loss_ppm: int
+    source: int = 0
 
 
 class Ping(Struct, frozen=True, gc=False):

@@ -363,6 +363,7 @@ class Control:
             rtt_s=frame.rtt_us / 1e6 if frame.rtt_us else None,
             rate_bps=float(frame.rate_bps) if frame.rate_bps else None,
             loss=frame.loss_ppm / 1e6,
+            source=frame.source,
         )
         path.allow_there(frame.allowed, peer)
 
@@ -387,6 +388,7 @@ def path_says(path: PathFlight) -> bytes:
             min(int((facts.rtt_s or 0.0) * 1e6), 2**32 - 1),
             int(facts.rate_bps or 0),
             int(min(max(facts.loss, 0.0), 1.0) * 1e6),
+            facts.source,
         )
     )
 

@@ -35,7 +35,7 @@ WINDOW: Final = struct.Struct(">BQQI")
 SYNC: Final = struct.Struct(">BQQQQ")
 KEEP_ALIVE: Final = struct.Struct(">BBII")
 DEADLINE: Final = struct.Struct(">BQQ")
-PATH: Final = struct.Struct(">BBBBIQI")
+PATH: Final = struct.Struct(">BBBBIQII")
 PING: Final = struct.Struct(">BQH")
 PONG: Final = struct.Struct(">BQ")
 CLOSE: Final = struct.Struct(">BQQ")
@@ -138,6 +138,7 @@ def path_says(frame: PathSays) -> bytes:
         frame.rtt_us,
         frame.rate_bps,
         frame.loss_ppm,
+        frame.source,
     )
 
 

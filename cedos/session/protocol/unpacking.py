@@ -238,7 +238,8 @@ def _deadline(view: memoryview, at: int) -> tuple[Frame, int]:
 
 
 def _path(view: memoryview, at: int) -> tuple[Frame, int]:
-    _, kind, metered, allowed, rtt_us, rate_bps, loss_ppm = packing.PATH.unpack_from(view, at)
+    _, kind, metered, allowed, *measured, source = packing.PATH.unpack_from(view, at)
+    rtt_us, rate_bps, loss_ppm = measured
     if kind >= len(packing.KINDS):
         raise _bad("path", "kind", kind, f"0 to {len(packing.KINDS) - 1}")
     if allowed > 15:
@@ -246,7 +247,9 @@ def _path(view: memoryview, at: int) -> tuple[Frame, int]:
     if loss_ppm > 1_000_000:
         raise _bad("path", "loss", loss_ppm, "at most 1000000 in a million")
     _position("path", "rate", rate_bps)
-    frame = PathSays(kind, _flag("path", "metered", metered), allowed, rtt_us, rate_bps, loss_ppm)
+    frame = PathSays(
+        kind, _flag("path", "metered", metered), allowed, rtt_us, rate_bps, loss_ppm, source
+    )
     return frame, at + packing.PATH.size
 
 

@@ -6,6 +6,7 @@ from ipaddress import IPv4Address
 from cedos.errors import HostError, SteeringError
 from cedos.kernel.policy_routing import SHARING_PROTOCOL, Route, Rule, SeenRoute
 from cedos.kernel.rtnetlink import Neighbour
+from cedos.model import Address
 from cedos.steer.journal.journal import JournalKeeper
 from cedos.steer.journal.records import SHARING, InterfaceForwardingRecord
 from cedos.steer.kernel import forwarding_filter
@@ -62,7 +63,7 @@ class Forwarding:
     def requestors(self) -> tuple[ForwardedRequestor, ...]:
         return tuple(self._requestors.values())
 
-    def hardware_address(self, requestor: IPv4Address) -> bytes | None:
+    def hardware_address(self, requestor: Address) -> bytes | None:
         """Return the hardware address that the kernel knows of a host on the shared link."""
         return next(
             (

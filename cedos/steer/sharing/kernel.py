@@ -99,7 +99,7 @@ class SharingKernel:
         self._change(rtnetlink.RTM_DELADDR, 0, request, *_GONE)
 
     def neighbours(self) -> list[Neighbour]:
-        request = rtnetlink.neighbours_request(rtnetlink.FAMILIES[4])
+        request = rtnetlink.neighbours_request(0)
         answers = self._routing.dump(rtnetlink.RTM_GETNEIGH, request)
         return [each for each in map(rtnetlink.parse_neighbour, answers) if each is not None]
 

@@ -57,7 +57,7 @@ class PathFacts:
     measured well at `rate_at_s`. `foreground_at_s`: when any program of this host last sent
     foreground data over the network. Since `stalled_at_s` nothing sent there is acknowledged (None:
     the path is alive); with `pauses` for too short a time to be sure. `flaps`: it came back lately
-    and has often gone before.
+    and has often gone before. `source`: the IPv4 address, as a number, that leads by a helper; else 0.
     """
 
     network: str = ""
@@ -78,6 +78,7 @@ class PathFacts:
     stalled_at_s: float | None = None
     pauses: bool = False
     flaps: bool = False
+    source: int = 0
 
     @property
     def doubt(self) -> "PathDoubt":

@@ -119,7 +119,7 @@ def test_anything_is_a_packet_or_an_error(data: bytes) -> None:
         b"\x04\0\0\0\x01\0\x50\x01h",  # no reason
         b"\x04\0\0\0\x01\0\x50\x01h\x01\x01",
         b"\x04\0\0\0\x01\0\x50\x01h\x09",
-        b"\x05\0\0\0\x01",
+        b"\x07\0\0\0\x01",
     ],
 )
 def test_what_is_refused(data: bytes) -> None:

@@ -118,12 +118,13 @@ def frames(draw: st.DrawFn) -> tuple[Frame, bytes]:
         return frame, packing.deadline(frame.expected_bytes, frame.milliseconds)
     if kind is PathSays:
         frame = PathSays(
-            draw(st.integers(0, 2)),
+            draw(st.integers(0, 3)),
             draw(st.booleans()),
             draw(st.integers(0, 15)),
             draw(u32),
             draw(positions),
             draw(st.integers(0, 1_000_000)),
+            draw(u32),
         )
         return frame, packing.path_says(frame)
     if kind is Ping:
@@ -229,7 +230,7 @@ HOSTILE = {
     "keep-alive: centuries": packing.keep_alive(False, 1, packing.MAX_KEEP_ALIVE_S + 1),
     "keep-alive: half agreed": packing.KEEP_ALIVE.pack(packing.K_KEEP_ALIVE, 2, 1, 1),
     "deadline: absurd": packing.deadline(BEYOND, 0),
-    "path: unknown kind": packing.path_says(PathSays(3, False, 0, 0, 0, 0)),
+    "path: unknown kind": packing.path_says(PathSays(4, False, 0, 0, 0, 0)),
     "path: unknown label": packing.path_says(PathSays(0, False, 16, 0, 0, 0)),
     "path: more lost than sent": packing.path_says(PathSays(0, False, 0, 0, 0, 1_000_001)),
     "ping: too much padding": packing.PING.pack(packing.K_PING, 0, packing.MAX_PAD_BYTES + 1),

@@ -1,0 +1,174 @@
+"""The gateway's part: it certifies hosts, counts what helpers' paths carry, and signs receipts.
+
+A session names the source address of each of its paths that leads by a helper (`PathSays`), and the
+requestor declares over a session which contract that address belongs to. So a path is the pair of the
+session's key and the address. The gateway counts what it received over the path, and what the other end's
+kernel acknowledged there, both with the session's own overhead.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from cedos.errors import SharingError
+from cedos.session.io.path import SessionPath
+from cedos.session.sockets.connection import Connection
+from cedos.sharing.own_identity import SharingClock
+from cedos.sharing.protocol.accounting import GatewayAccounts
+from cedos.sharing.protocol.certificates import CertificateAuthority, Trust, UntrustedError
+from cedos.sharing.protocol.signing import SigningKey
+from cedos.sharing.questions import (
+    Answered,
+    AskCertificate,
+    Asked,
+    AskFacts,
+    AskReceipts,
+    DeclarePath,
+    GatewayFacts,
+    GivenCertificate,
+    GivenReceipts,
+    PathDeclared,
+    SharingRefused,
+    pack_answer,
+    read_question,
+)
+from cedos.sharing.store import SharingStore
+
+_COUNT_S: Final = 0.5
+_MOST_DECLARED: Final = 4096
+_MOST_RECEIPTS: Final = 100
+
+_log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class _Followed:
+    path: SessionPath
+    declared: tuple[bytes, bytes] | None = None
+
+
+class GatewaySharing:
+    """The sharing of a gateway.
+
+    Args:
+        key: the one that signs.
+        store: of certificates and receipts.
+        connections: the sessions of now.
+    """
+
+    def __init__(
+        self,
+        key: SigningKey,
+        store: SharingStore,
+        connections: Callable[[], Iterable[Connection]],
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self._store, self._connections = store, connections
+        self._now_s = clock or SharingClock().now_s
+        self._authority = CertificateAuthority(key)
+        self._trust = Trust(key.public)
+        self._accounts = GatewayAccounts(
+            key,
+            self._trust,
+            first_serial=store.highest_serial(key.public) + 1,
+            now_s=self._now_s(),
+            total_before=store.total_bytes,
+        )
+        self._declared: dict[tuple[bytes, int], tuple[bytes, bytes]] = {}
+        self._followed: dict[int, _Followed] = {}
+
+    def answer(self, connection: Connection, question: bytes) -> bytes | None:
+        """Return the answer to a question that came over a session; None: it was none."""
+        try:
+            asked = read_question(question)
+        except ValueError:
+            return None
+        try:
+            return pack_answer(self._answer(connection.peer_key, asked))
+        except (UntrustedError, SharingError) as error:
+            return pack_answer(SharingRefused(str(error)))
+
+    def _answer(self, session: bytes, asked: Asked) -> Answered:
+        now_s = self._now_s()
+        match asked:
+            case AskFacts():
+                revocations = self._store.revocations(self._authority, now_s)
+                return GatewayFacts(self._authority.key.public, revocations)
+            case AskCertificate():
+                given = self._store.register(self._authority, asked.request, session, now_s)
+                return GivenCertificate(given)
+            case AskReceipts():
+                host = self._store.host_of_session(session)
+                if host is None:
+                    return SharingRefused("this host is not registered")
+                return GivenReceipts(tuple(self._store.since(asked.after, host, _MOST_RECEIPTS)))
+            case DeclarePath():
+                key = session, int.from_bytes(asked.source)
+                self._declared.pop(key, None)
+                while len(self._declared) >= _MOST_DECLARED:
+                    del self._declared[next(iter(self._declared))]
+                self._declared[key] = asked.join, asked.confirm
+                return PathDeclared()
+
+    async def run(self) -> None:
+        """Count paths and write receipts until it is cancelled; then write those of the last period."""
+        try:
+            while True:
+                self.count()
+                if self._now_s() >= self._accounts.next_receipts_s:
+                    self.write_receipts()
+                await asyncio.sleep(_COUNT_S)
+        finally:
+            self.count()
+            self.write_receipts(early=True)
+
+    def count(self) -> None:
+        """Take the counts of all helpers' paths."""
+        self._trust.revoke(self._store.revocations(self._authority, self._now_s()))
+        here: set[int] = set()
+        for connection in self._connections():
+            for flight in connection.flow.core.paths:
+                source = flight.peer.source if flight.peer is not None else 0
+                path = connection.flow.paths.get(flight.path_id)
+                if not source or path is None:
+                    continue
+                here.add(path.path_id)
+                self._count(connection.peer_key, source, path)
+        for number in self._followed.keys() - here:
+            self._finish(number)
+
+    def write_receipts(self, *, early: bool = False) -> None:
+        """Sign the receipts of the period and keep them."""
+        made = self._accounts.receipts(self._now_s(), early=early)
+        try:
+            self._store.add(made)
+        except SharingError as error:
+            _log.error("receipts are lost", why=str(error), receipts=len(made))
+
+    def _count(self, session: bytes, source: int, path: SessionPath) -> None:
+        followed = self._followed.get(path.path_id)
+        if followed is None:
+            host = self._store.host_of_session(session)
+            if host is None:
+                return
+            followed = self._followed[path.path_id] = _Followed(path)
+            self._accounts.on_path(path.path_id, host)
+        contract = self._declared.get((session, source))
+        if contract is not None and contract != followed.declared:
+            followed.declared = contract
+            try:
+                self._accounts.on_declared(path.path_id, *contract, self._now_s())
+            except UntrustedError as error:
+                _log.warning("a contract is not accepted", why=str(error))
+        self._accounts.on_counts(path.path_id, path.received_bytes, path.acknowledged_bytes())
+
+    def _finish(self, number: int) -> None:
+        path = self._followed.pop(number).path
+        with suppress(OSError):
+            # On a closed path the kernel does not say what was acknowledged: the last count stands.
+            self._accounts.on_counts(number, path.received_bytes, 0)
+        self._accounts.on_closed(number)

@@ -1,0 +1,167 @@
+"""Neighbours on one link: a requestor without a network of its own, and helpers with emulated uplinks.
+
+    requestor -- link (a bridge) -- helper 1, 2, ... -- emulated link -- provider -- server
+
+Each helper is the innermost namespace of a Mahimahi link, so its uplink is the emulated one. It forwards
+nothing before a program there makes it. The requestor has a wire to the server while it is at home.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from cedos.errors import EmulationError
+from emu.testbed import hosts, kernel, stale
+from emu.testbed.access import Access, Engine, Link
+from emu.testbed.hosts import End, netlink_in
+from emu.testbed.mahimahi import Mahimahi
+from emu.testbed.netns import Namespace
+from emu.testbed.phones import ExitOnSignals, uninterrupted
+from emu.testbed.services import Started
+from emu.testbed.wiring import SERVER, SERVER_ADDRESSES
+
+LINK: Final = "wlan0"
+_BRIDGE: Final = "br0"
+_REQUESTOR: Final = "192.168.77.100"
+_ANYWHERE: Final = "0.0.0.0/0"
+MOST_HELPERS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class HelperHost:
+    """A helper: its namespace, its address on the link, and its emulated uplink."""
+
+    namespace: Namespace
+    address: str
+    link: Link
+
+
+class Neighbourhood(Started):
+    """The namespaces, as a `with` block.
+
+    Args:
+        accesses: the helpers' uplinks.
+        own: the requestor's own network, if it has one.
+        engine: what emulates them; Mahimahi without.
+
+    Attributes:
+        requestor: has `wlan0`, and `lte0` where it has a network of its own.
+        helpers: each has `wlan0`, and its uplink.
+        server: has 198.51.100.1 to .9.
+        directory: for files that are removed with the namespaces.
+    """
+
+    def __init__(
+        self, accesses: Sequence[Access], *, own: Access | None = None, engine: Engine | None = None
+    ) -> None:
+        if not 0 < len(accesses) <= MOST_HELPERS:
+            raise EmulationError(f"there are 1 to {MOST_HELPERS} helpers, not {len(accesses)}")
+        self._accesses, self._own = tuple(accesses), own
+        self._engine = engine or Mahimahi()
+        self._stack = ExitStack()
+        self._guard = ExitOnSignals()
+        self._links: list[Link] = []
+        self.helpers: list[HelperHost] = []
+
+    def _start(self) -> None:
+        stale.remove_stale()
+        self._guard.begin()
+        self.instance = stale.Instance()
+        self._stack.callback(self.instance.close)
+        self.directory = self.instance.directory
+        self.requestor, self.server, self._air = (
+            self.instance.namespace(name) for name in ("requestor", "server", "air")
+        )
+        for host in (self.requestor, self.server):
+            with host.entered():
+                kernel.write_sysctls(kernel.HOST_SYSCTLS)
+        kernel.use_cubic([self.requestor, self.server])
+        hosts.add_address(self.server, *SERVER_ADDRESSES)
+        self._air.ip("link", "add", _BRIDGE, "type", "bridge")
+        self._air.ip("link", "set", _BRIDGE, "up")
+        self._plug(self.requestor, _REQUESTOR, "requestor")
+        self._launch_all()
+
+    def close(self) -> None:
+        with uninterrupted():
+            for link in self._links:
+                link.stop()
+            self._stack.close()
+            for link in self._links:
+                link.wait()
+            self._links.clear()
+            self._guard.end()
+
+    @contextmanager
+    def at_home(self) -> Iterator[None]:
+        """Give the requestor a fast network of its own while the block runs."""
+        hosts.connect(
+            End(self.requestor, "home0", "198.51.109.2/30"),
+            End(self.server, "home", "198.51.109.1/30"),
+        )
+        self.requestor.ip("route", "add", "default", "via", "198.51.109.1")
+        try:
+            yield
+        finally:
+            self.requestor.ip("link", "del", "home0")
+
+    def walk_away(self, number: int) -> None:
+        """Take a helper (from 0) out of the link's range, without a word."""
+        self._air.ip("link", "set", f"helper-{number}", "down")
+
+    def come_back(self, number: int) -> None:
+        self._air.ip("link", "set", f"helper-{number}", "up")
+
+    def _launch_all(self) -> None:
+        made = [self._launch(number, access) for number, access in enumerate(self._accesses)]
+        for link in made:
+            link.prepare()
+        for link in made:
+            link.start()
+        for number, link in enumerate(made):
+            link.finish()
+            self._make_helper(number, link)
+
+    def _launch(self, number: int, access: Access) -> Link:
+        isp = self.instance.namespace(f"isp-{number}")
+        with isp.entered():
+            kernel.write_sysctls(kernel.ROUTER_SYSCTLS)
+        backbone = f"198.51.{110 + number}"
+        hosts.connect(
+            End(isp, "up0", f"{backbone}.2/30"),
+            End(self.server, f"isp-{number}", f"{backbone}.1/30"),
+        )
+        subnet = f"192.168.{100 + number}.0/24"
+        with netlink_in(isp.path) as netlink:
+            netlink.route("add", dst=_ANYWHERE, gateway=f"{backbone}.1")
+        with netlink_in(self.server.path) as netlink:
+            netlink.route("add", dst=subnet, gateway=f"{backbone}.2")
+        directory = self.directory / f"uplink-{number}"
+        directory.mkdir(mode=0o755)
+        link = self._engine.launch(access, isp, subnet, directory)
+        self._links.append(link)
+        self.instance.add_session(link.pid)
+        return link
+
+    def _make_helper(self, number: int, link: Link) -> None:
+        name = self.instance.namespace_name(f"helper-{number}")
+        helper = Namespace.attach(name, link.phone_pid)
+        # Mahimahi's innermost namespace is a router; a helper is a host with an address of its own.
+        (default,) = json.loads(helper.ip("-j", "route", "show", "default"))
+        uplink = default["dev"]
+        helper.sysctl("net.ipv4.ip_forward", 0)
+        helper.ip("addr", "flush", "dev", uplink)
+        helper.ip("addr", "add", f"192.168.{100 + number}.1/32", "dev", uplink)
+        helper.ip("route", "add", "default", "dev", uplink)
+        address = f"192.168.77.{number + 1}"
+        self._plug(helper, address, f"helper-{number}")
+        self.helpers.append(HelperHost(helper, address, link))
+
+    def _plug(self, host: Namespace, address: str, port: str) -> None:
+        hosts.connect(End(host, LINK, f"{address}/24"), End(self._air, port))
+        self._air.ip("link", "set", port, "master", _BRIDGE, "up")
+
+
+__all__ = ["LINK", "SERVER", "HelperHost", "Neighbourhood"]
