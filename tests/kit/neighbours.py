@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from hashlib import sha256
+from itertools import cycle
 from random import Random as Pseudo
 
 from cedos.selector.sharing.offers import NetworkType
@@ -86,7 +87,7 @@ class Link:
         self.told: list[tuple[str, HelperCommand]] = []
         self.sent: list[tuple[str, bytes]] = []
         self.lose: Callable[[str, bytes], bool] = lambda sender, data: False
-        self.addresses: Iterator[int] = iter(range(100, 250))
+        self.addresses: Iterator[int] = cycle(range(100, 250))
 
     def address(self, name: str) -> LinkAddress:
         return (name, 7, 1)

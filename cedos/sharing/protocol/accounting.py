@@ -231,11 +231,12 @@ class _OwnCount:
 class OwnCounts:
     """A helper's or a requestor's own counts, by contract, and the receipts beside them.
 
-    A helper counts the kernel's bytes, with headers and what was sent twice, so its count may exceed the
-    gateway's by `overhead`; a requestor counts payload.
+    A helper counts the kernel's packets. Without their headers its count may still exceed receipts by
+    `overhead`, for what was sent twice; a requestor counts payload.
     """
 
     _MOST: Final = 1024
+    HEADER_BYTES: Final = 52  # IPv4, TCP, and TCP's time stamps; of IPv6 20 more
 
     def __init__(
         self, gateway: bytes, *, charge: Charge = by_volume, overhead: float = 0.1
@@ -249,12 +250,21 @@ class OwnCounts:
             if len(self._counts) > self._MOST:
                 self._counts.popitem(last=False)
 
-    def on_carried(self, number: bytes, carried_bytes: int, now_s: float) -> None:
-        """Take the total of a contract, as this host counts it."""
+    def on_carried(
+        self, number: bytes, carried_bytes: int, now_s: float, *, packets: int = 0
+    ) -> None:
+        """Take the total of a contract, as this host counts it.
+
+        Args:
+            number: of the contract.
+            carried_bytes: payload; or whole packets, whose headers are then taken off.
+            now_s: the time.
+            packets: of these bytes; 0: they are payload.
+        """
         found = self._counts.get(number)
         if found is None:
             return
-        found.own_bytes = max(found.own_bytes, carried_bytes)
+        found.own_bytes = max(found.own_bytes, carried_bytes - packets * self.HEADER_BYTES)
         # One count a second is enough to know what was carried a while ago.
         if not found.counts or now_s - found.counts[-1][0] >= 1.0:
             found.counts.append((now_s, found.own_bytes))

@@ -213,6 +213,19 @@ def test_a_helper_notices_within_three_periods_that_it_is_not_paid() -> None:
     assert 30 < noticed <= 33
 
 
+def test_headers_of_small_packets_are_no_claim() -> None:
+    """Keystrokes: 100,000 packets of 36 bytes each, and as many acknowledgements without any."""
+    signed = agree("ann", "bob")
+    counts, number = own(signed), signed.contract.number
+    payload, packets = 3_600_000, 200_000
+    counts.on_carried(number, payload + 52 * packets, START_S + 1, packets=packets)
+    counts.on_carried(number, payload + 52 * packets, START_S + 60, packets=packets)
+    told = receipt_of(signed, total=payload, up_bytes=payload, down_bytes=0, amount=1800)
+    counts.on_receipt(sign_receipt(told, GATEWAY))
+    assert counts.differences()[0].bytes_more == 0
+    assert not counts.unpaid(number, START_S + 60)
+
+
 @dataclass
 class World:
     """Hosts that join, leave and lie, a gateway that is killed, and what was truly carried."""
