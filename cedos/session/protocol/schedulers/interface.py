@@ -98,7 +98,7 @@ class PathDoubt(IntEnum):
     STALLED = 3
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class PathState:
     """A TCP connection to the peer over one network, as a scheduler sees it.
 
@@ -200,7 +200,9 @@ def rate_bps(path: PathState) -> float:
     """
     facts = path.facts
     known = UNKNOWN_RATE_BPS if facts.rate_bps is None else facts.rate_bps
-    return max(1e3, known, _window_bps(path))
+    if facts.slow_start:
+        known = max(known, _window_bps(path))
+    return known if known > 1e3 else 1e3
 
 
 def _window_bps(path: PathState) -> float:
@@ -231,6 +233,12 @@ def allowed(paths: Sequence[PathState], rank: int) -> list[PathState]:
     may = [path for path in paths if path.allowed >> rank & 1]
     if len(paths) < 2 or not may:
         return may
+    for path in may:
+        facts = path.facts
+        if facts.pauses or facts.flaps or facts.stalled_at_s is not None:
+            break
+    else:
+        return may  # the usual case, which is asked for each record
     doubt = min(path.facts.doubt for path in may)
     if doubt >= PathDoubt.FLAPS:
         least = min(path.facts.doubt for path in paths)

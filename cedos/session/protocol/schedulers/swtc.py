@@ -8,12 +8,19 @@ with the round trip r, the loss p, the queueing delay q of the path, the time m 
 before it has left this host, and the time n until the window opens. The paper assigns a packet the
 moment it is ready; here a path asks for data when it has room, so the pieces that wait are planned ahead:
 those which another path, though busy, acknowledges sooner are left to it, and this path gets what comes
-behind them. Both give each path the same pieces, in an order in which they arrive in sequence.
+behind them. Both give each path the same pieces, in an order in which they arrive in sequence. So no
+piece is bound to a path before it is sent. When a path joins, nothing has to be scheduled again; when
+one leaves, the session puts what it carried back at the head of the queue (the paper's rescheduling).
+
+The round trip that TCP measures contains the queue: r is the measured one less q, q what it exceeds the
+shortest one by. TCP's report gives the rate and the loss (`PathFacts`); the paper's filter is that of TCP
+Westwood (`emu.simulator.westwood`).
 """
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import ceil, floor, inf
 from typing import Final
 
 from cedos.session.protocol.schedulers.interface import (
@@ -23,16 +30,20 @@ from cedos.session.protocol.schedulers.interface import (
     PathState,
     SendGrant,
     allowed,
+    latency_s,
     rate_bps,
     rtt_s,
 )
 
+PACKET_BYTES: Final = 1448
+"""The payload of a packet: what the measured round trip of a path has sent already."""
 # A plan further ahead than this would be out of date before its end.
 _HORIZON_PIECES: Final = 64
 _CHECK_S: Final = 0.010
 
 
 def expected_s(round_trip_s: float, loss: float, waiting_s: float, queueing_s: float) -> float:
+    """Return the seconds until the acknowledgement: equation 2."""
     arrives = 1.0 - min(loss, 0.99)
     return round_trip_s * (1 / arrives**2 - 1 / arrives + 1) + waiting_s + queueing_s
 
@@ -42,37 +53,45 @@ class Schedule:
     """The pieces given to one path: `outstanding` holds (expected at s, bytes), oldest first."""
 
     outstanding: deque[tuple[float, int]] = field(default_factory=deque)
+    known_bytes: int = 0
 
-    def opens_in_s(self, window_bytes: int | None, in_flight_bytes: int, now: float) -> float:
-        """Return the waiting time n: until acknowledgements open the full window.
-
-        More may be expected back than is in flight: acknowledgements that came early are forgotten
-        first.
-        """
-        known = sum(size for _, size in self.outstanding)
-        while self.outstanding and known > in_flight_bytes:
-            known -= self.outstanding.popleft()[1]
-        if window_bytes is None or in_flight_bytes < window_bytes:
-            return 0.0
+    def opens_in_s(self, window_bytes: int, in_flight_bytes: int, now: float) -> float:
+        """Return the waiting time n: until acknowledgements open the window."""
+        self.forget(in_flight_bytes)
         excess = in_flight_bytes - window_bytes
+        if excess < 0:
+            return 0.0
         for expected_at_s, size in self.outstanding:
             excess -= size
             if excess < 0:
                 return max(0.0, expected_at_s - now)
         return 0.0  # nothing is known of what fills the window: it may open at any moment
 
+    def forget(self, in_flight_bytes: int) -> None:
+        """Forget the oldest pieces while more is expected back than is in flight: they were early."""
+        while self.known_bytes > in_flight_bytes and self.outstanding:
+            self.known_bytes -= self.outstanding.popleft()[1]
+
     def gave(self, size: int, expected_at_s: float) -> None:
         """Note another piece on its way (the paper's est_ACK_AT)."""
         self.outstanding.append((expected_at_s, size))
+        self.known_bytes += size
 
 
 class Swtc:
+    """The scheduler of the paper; it plans in pieces of `piece_bytes`.
+
+    Attributes:
+        schedules: by path id, the pieces given to the path and when they are expected back.
+    """
+
     name = "swtc"
     copies = False
     prompt = False
 
-    def __init__(self) -> None:
-        self._schedules: dict[int, Schedule] = {}
+    def __init__(self, piece_bytes: int = CHUNK_BYTES) -> None:
+        self._piece_bytes = piece_bytes
+        self.schedules: defaultdict[int, Schedule] = defaultdict(Schedule)
         self._left_to_others = False
 
     def choose(
@@ -83,11 +102,14 @@ class Swtc:
         room_bytes: int,
         now: float,
     ) -> SendGrant | None:
-        for gone in self._schedules.keys() - {each.path_id for each in paths}:
-            del self._schedules[gone]
+        if len(self.schedules) > len(paths):
+            for gone in self.schedules.keys() - {each.path_id for each in paths}:
+                del self.schedules[gone]
         for rank in range(len(LABELS)):
+            if not backlog.waiting_bytes[rank]:
+                continue
             may = allowed(paths, rank)
-            if backlog.waiting_bytes[rank] and path in may:
+            if path in may:
                 grant = self._plan(path, may, rank, backlog, room_bytes, now)
                 if grant is not None:
                     return grant
@@ -103,51 +125,61 @@ class Swtc:
         room_bytes: int,
         now: float,
     ) -> SendGrant | None:
+        """Grant the first pieces that no other path acknowledges sooner than `path`.
+
+        A path acknowledges its further pieces at equal distances (`_line`). So the pieces that it gets
+        before an instant can be counted, and no plan is made piece by piece.
+        """
         waiting = backlog.waiting_bytes[rank]
         if len(paths) == 1:
+            self._note(path, min(room_bytes, waiting), now)
             return SendGrant(rank, room_bytes)
-        # What is asked of the path now goes in at once: its m and n count what is already inside.
-        planned = {each.path_id: each.facts.unsent_bytes for each in paths}
-        opens_s = {each.path_id: self._opens_in_s(each, now) for each in paths}
-        skipped = taken = 0
-        for _ in range(_HORIZON_PIECES):
-            piece = min(CHUNK_BYTES, waiting - skipped - taken)
-            if piece <= 0:
-                break
-            winner = min(paths, key=lambda each: self._expected_s(each, planned, opens_s, piece))
-            if winner is path:
-                taken += piece
-                if taken >= room_bytes:
-                    break
-            elif taken:
-                break
-            else:
-                skipped += piece
-            planned[winner.path_id] += piece
-        if not taken:
+        piece = min(self._piece_bytes, waiting)
+        mine_s, each_s = self._line(path, piece, now)
+        skipped, rival_s, earlier = 0, inf, True
+        for other in paths:
+            if other is path:
+                earlier = False
+                continue
+            its_s, its_each_s = self._line(other, piece, now)
+            # Count its pieces before mine. Of two equals the first path in the list gets the piece.
+            if its_s < mine_s or (earlier and its_s == mine_s):
+                lead = (mine_s - its_s) / its_each_s
+                count = floor(lead) + 1 if earlier else ceil(lead)
+                skipped += count
+                if skipped >= _HORIZON_PIECES:
+                    return None
+                its_s += count * its_each_s
+            rival_s = min(rival_s, its_s)
+        if skipped * piece >= waiting:
             return None
-        limit = min(taken, room_bytes)
-        schedule = self._schedules.setdefault(path.path_id, Schedule())
-        ahead_s = 8 * path.facts.unsent_bytes / rate_bps(path)
-        schedule.gave(limit, now + rtt_s(path) + ahead_s)
-        return SendGrant(rank, limit, skip_bytes=skipped)
+        # The pieces after that one are this path's as well, up to the first that a rival has sooner.
+        taken = max(1, min(ceil((rival_s - mine_s) / each_s), _HORIZON_PIECES))
+        limit = min(taken * piece, room_bytes, waiting - skipped * piece)
+        self._note(path, limit, now)
+        return SendGrant(rank, limit, skip_bytes=skipped * piece)
 
-    def _opens_in_s(self, path: PathState, now: float) -> float:
-        schedule = self._schedules.get(path.path_id)
-        if schedule is None:
-            return 0.0
-        return schedule.opens_in_s(path.facts.window_bytes, path.in_flight_bytes, now)
+    def _note(self, path: PathState, size: int, now: float) -> None:
+        schedule = self.schedules[path.path_id]
+        schedule.forget(path.in_flight_bytes)
+        schedule.gave(size, now + latency_s(path))
 
-    def _expected_s(
-        self, path: PathState, planned: dict[int, int], opens_s: dict[int, float], piece: int
-    ) -> float:
-        least_s = path.facts.rtt_min_s
-        base_s = rtt_s(path)
+    def _line(self, path: PathState, piece: int, now: float) -> tuple[float, float]:
+        """Return when a path acknowledges one more piece, and each further one, in seconds."""
+        facts, rate = path.facts, rate_bps(path)
+        # m: what the kernel has not sent yet, and the piece but for the packet that a round trip has.
+        ahead = facts.unsent_bytes + piece - PACKET_BYTES
+        waiting_s = 8 * ahead / rate if ahead > 0 else 0.0
+        window = facts.window_bytes
+        if window is not None and path.in_flight_bytes >= window:
+            waiting_s += self.schedules[path.path_id].opens_in_s(window, path.in_flight_bytes, now)
+        round_trip_s, least_s = rtt_s(path), facts.rtt_min_s
+        if not facts.loss:
+            return round_trip_s + waiting_s, 8 * piece / rate
         # The round trip as it is without a queue, and the queue apart, where both are known.
-        queueing_s = 0.0 if least_s is None else max(0.0, base_s - least_s)
-        transmission_s = 8 * (planned[path.path_id] + piece) / rate_bps(path)
-        waiting_s = transmission_s + opens_s[path.path_id]
-        return expected_s(base_s - queueing_s, path.facts.loss, waiting_s, queueing_s)
+        queueing_s = 0.0 if least_s is None else max(0.0, round_trip_s - least_s)
+        first_s = expected_s(round_trip_s - queueing_s, facts.loss, waiting_s, queueing_s)
+        return first_s, 8 * piece / rate
 
     def next_check_s(self, paths: Sequence[PathState], now: float) -> float | None:
         """Return a short time where data was left to a path that may change its mind."""

@@ -100,7 +100,8 @@ class TestSilentPaths:
         silent, spare = make.path(1, stalled_at_s=1.0), make.path(2, allowed=0)
         assert allowed((silent, spare), 0) == [spare]
         assert allowed((silent,), 0) == [silent]
-        assert allowed((make.path(1), spare), 0) == [make.path(1)]
+        alive = make.path(1)
+        assert allowed((alive, spare), 0) == [alive]
 
     def test_what_is_let_onto_none_waits_all_the_same(self, make: Make) -> None:
         silent, spare = make.path(1, allowed=0, stalled_at_s=1.0), make.path(2, allowed=0)
