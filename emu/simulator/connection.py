@@ -214,6 +214,9 @@ class Transfer:
             best.append((self._next, count))
             self._next += count
 
+    def on_acknowledged(self, sender: Sender, packets: int) -> None:
+        """Do nothing: a window that moved sends by itself."""
+
     def on_timeout(self, sender: Sender) -> None:
         """Let the other subflow send again what this one holds."""
         others = [other for other in self._given if other is not sender]

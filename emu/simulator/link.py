@@ -10,6 +10,7 @@ import math
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -180,19 +181,30 @@ class Direction:
 class Network:
     """A network of the laptop: both directions of its link, and the delay behind it.
 
+    Args:
+        losses: draws the packets of data towards the client that are lost, at the access's `loss`. A
+            network that loses packets takes them one by one.
+
     Attributes:
         delay_s: seconds between the phone and the server, one way. Mahimahi knows whole milliseconds.
+        lossy: packets towards the client are lost at random.
     """
 
-    def __init__(self, clock: Clock, access: Access) -> None:
+    def __init__(self, clock: Clock, access: Access, losses: Random | None = None) -> None:
         self.kind = access.kind
         self.down = Direction(clock, access.down, access.queue_down_packets)
         self.up = Direction(clock, access.up, access.queue_up_packets)
         self.delay_s = math.floor(access.rtt_s * 500 + 1e-6) / 1000 + _SHELL_S
+        self.lossy = losses is not None and access.loss > 0
+        self._loss = access.loss
+        self._losses = losses
         self._clock = clock
 
     def to_client(self, parcel: Parcel) -> None:
-        """Send a parcel from the server: delayed, then queued in front of the radio."""
+        """Send a parcel from the server: delayed, then queued in front of the radio, or lost."""
+        if parcel.packets and self._losses is not None and self._losses.random() < self._loss:
+            parcel.dropped, parcel.packets = parcel.packets, 0
+            return
         self._clock.after(self.delay_s, self.down.put, parcel)
 
     def to_server(self, parcel: Parcel) -> None:

@@ -14,13 +14,13 @@ every 2 ms, which Linux does not count as close.
 """
 
 from collections import deque
+from dataclasses import dataclass
 from math import inf
-from typing import Protocol
+from typing import Final, Protocol
 
 from emu.simulator.link import Clock, Network, Parcel
 
 PAYLOAD_BYTES = 1448
-_FIRST_WINDOW = 10.0
 _LEAST_RTO_S = 0.2
 _MOST_RTO_S = 120.0
 # CUBIC: what a loss leaves of the window, and how steep growth is.
@@ -37,6 +37,23 @@ _PROBE_MARGIN_S = 0.002
 _DELAYED_ACK_S = 0.2
 
 
+@dataclass(frozen=True, slots=True)
+class TcpSettings:
+    """The settings of a sender.
+
+    Attributes:
+        first_window: packets of the first window.
+        restarts: after a time without data that is longer than the retransmission time-out, the sender
+            begins again with the first window (RFC 5681, section 4.1).
+    """
+
+    first_window: float = 10.0
+    restarts: bool = False
+
+
+LINUX: Final = TcpSettings()
+
+
 class DataSource(Protocol):
     """The data of a transfer, in numbered packets. A sender asks it for packets and reports to it."""
 
@@ -49,6 +66,9 @@ class DataSource(Protocol):
     def deliver(self, sender: "Sender", first: int, packets: int) -> None:
         """Note that packets arrived at the receiver; `first`: the number of the first one."""
 
+    def on_acknowledged(self, sender: "Sender", packets: int) -> None:
+        """Note that the sender's window moves by so many packets."""
+
     def on_timeout(self, sender: "Sender") -> None:
         """React to a retransmission time-out of the sender."""
 
@@ -60,24 +80,39 @@ class Sender:
         source: the data to send.
         down: from the server to the client; else from the client to the server.
         rtt_s: the round trip of the handshake.
+        settings: as Linux without a restart after idle times, unless given.
 
     Attributes:
         cwnd: the congestion window in packets.
         ssthresh: the window at which slow start ends, in packets.
         inflight: packets sent and neither acknowledged nor lost.
         srtt_s: the smoothed round-trip time.
+        rtt_min_s: the shortest round-trip time.
+        sent_packets, lost_packets: of data, repetitions included.
+        restarts: how often the window began again after an idle time.
         backoff: retransmission time-outs since the last acknowledgement.
     """
 
     def __init__(
-        self, clock: Clock, network: Network, source: DataSource, *, down: bool, rtt_s: float
+        self,
+        clock: Clock,
+        network: Network,
+        source: DataSource,
+        *,
+        down: bool,
+        rtt_s: float,
+        settings: TcpSettings = LINUX,
     ) -> None:
         self.network = network
-        self.cwnd = _FIRST_WINDOW
+        self.cwnd = settings.first_window
         self.ssthresh = inf
         self.inflight = 0
         self.srtt_s = rtt_s
+        self.rtt_min_s = rtt_s
         self.backoff = 0
+        self.sent_packets = self.lost_packets = self.restarts = 0
+        self._settings = settings
+        self._last_sent_s = -inf
         self._clock = clock
         self._source = source
         self._send_data = network.to_client if down else network.to_server
@@ -90,7 +125,6 @@ class Sender:
         self._number = 0
         self._recovery_number = 0
         self._rttvar_s = rtt_s / 2
-        self._rtt_min_s = rtt_s
         # A round of HyStart. It ends when a parcel is acknowledged that was sent after it began.
         self._round_number = 0
         self._round_min_s = inf
@@ -118,23 +152,36 @@ class Sender:
         """Send what the window allows: first what was lost, then new data."""
         room = int(self.cwnd) - self.inflight
         while room > 0 and not self._closed:
+            # Packets that may be lost one by one travel one by one.
+            most = 1 if self.network.lossy else room
             if self._lost:
                 first, packets = self._lost.popleft()
-                if packets > room:
-                    self._lost.appendleft((first + room, packets - room))
-                    packets = room
+                if packets > most:
+                    self._lost.appendleft((first + most, packets - most))
+                    packets = most
             else:
-                first, packets = self._source.take(self, room)
+                first, packets = self._source.take(self, most)
                 if not packets:
                     return
+            if not self._sent and self._settings.restarts:
+                self._restart_after_idle()
+                room = min(room, int(self.cwnd))
             self._transmit(first, packets)
             room -= packets
+
+    def _restart_after_idle(self) -> None:
+        if self._time_out_s() < self._clock.now_s - self._last_sent_s < inf:
+            # Linux keeps three quarters of the window as the end of slow start.
+            self.ssthresh = max(self.ssthresh, 0.75 * self.cwnd)
+            self.cwnd = min(self.cwnd, self._settings.first_window)
+            self.restarts += 1
 
     def _transmit(self, first: int, packets: int) -> None:
         parcel = Parcel(self._arrive, first, packets)
         self._number += 1
         parcel.number = self._number
-        parcel.sent_s = self._clock.now_s
+        parcel.sent_s = self._last_sent_s = self._clock.now_s
+        self.sent_packets += packets
         self._sent.append(parcel)
         self.inflight += packets
         if self._expires_s == inf:
@@ -167,6 +214,7 @@ class Sender:
                 self._reduce(timed_out)
             elif not timed_out:
                 self._grow(packets, parcel.number)
+        self._source.on_acknowledged(self, packets)
         if self._sent:
             self._set_timer()
         else:
@@ -180,12 +228,13 @@ class Sender:
             missing = self._sent.popleft()
             lost += missing.unacknowledged
             self._lost.append((missing.first, missing.unacknowledged))
+        self.lost_packets += lost
         return lost
 
     def _measure(self, rtt_s: float) -> None:
         self._rttvar_s += (abs(self.srtt_s - rtt_s) - self._rttvar_s) / 4
         self.srtt_s += (rtt_s - self.srtt_s) / 8
-        self._rtt_min_s = min(self._rtt_min_s, rtt_s)
+        self.rtt_min_s = min(self.rtt_min_s, rtt_s)
         self._round_min_s = min(self._round_min_s, rtt_s)
         self._round_samples += 1
 
@@ -207,7 +256,7 @@ class Sender:
             self._reno = self.cwnd
             self._plateau = max(self._w_max, self.cwnd)
             self._k_s = ((self._plateau - self.cwnd) / _C) ** (1 / 3)
-        cubic = self._plateau + _C * (now_s - self._epoch_s + self._rtt_min_s - self._k_s) ** 3
+        cubic = self._plateau + _C * (now_s - self._epoch_s + self.rtt_min_s - self._k_s) ** 3
         # As fast as Reno at least (RFC 9438, section 4.3).
         self._reno += packets * 3 * (1 - _BETA) / (1 + _BETA) / self.cwnd
         target = max(cubic, self._reno)
@@ -223,7 +272,7 @@ class Sender:
             self._round_min_s, self._round_samples = inf, 0
         elif self.cwnd >= _HYSTART_WINDOW and self._round_samples >= _HYSTART_SAMPLES:
             least_s, most_s = _HYSTART_BOUNDS_S
-            if self._round_min_s > self._rtt_min_s + min(max(self._rtt_min_s / 8, least_s), most_s):
+            if self._round_min_s > self.rtt_min_s + min(max(self.rtt_min_s / 8, least_s), most_s):
                 self.ssthresh = self.cwnd
 
     def _reduce(self, timed_out: bool) -> None:
@@ -239,8 +288,7 @@ class Sender:
 
     def _set_timer(self) -> None:
         now_s = self._clock.now_s
-        wait_s = self.srtt_s + max(4 * self._rttvar_s, _LEAST_RTO_S)
-        wait_s = min(wait_s * 2**self.backoff, _MOST_RTO_S)
+        wait_s = min(self._time_out_s() * 2**self.backoff, _MOST_RTO_S)
         if self._may_probe():
             wait_s = min(
                 wait_s,
@@ -251,6 +299,9 @@ class Sender:
         if self._expires_s < self._wakes_s:
             self._wakes_s = self._expires_s
             self._clock.at(self._expires_s, self._on_timer)
+
+    def _time_out_s(self) -> float:
+        return self.srtt_s + max(4 * self._rttvar_s, _LEAST_RTO_S)
 
     def _may_probe(self) -> bool:
         return not self._probed and self.backoff == 0

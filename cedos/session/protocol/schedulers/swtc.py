@@ -12,15 +12,16 @@ behind them. Both give each path the same pieces, in an order in which they arri
 piece is bound to a path before it is sent. When a path joins, nothing has to be scheduled again; when
 one leaves, the session puts what it carried back at the head of the queue (the paper's rescheduling).
 
-The round trip that TCP measures contains the queue: r is the measured one less q, q what it exceeds the
-shortest one by. TCP's report gives the rate and the loss (`PathFacts`); the paper's filter is that of TCP
-Westwood (`emu.simulator.westwood`).
+The round trip that TCP measures contains the queue: r is the shortest one, q what the measured one
+exceeds it by, but no more than what is in flight takes at the path's rate (docs/decisions/swtc.md).
+TCP's report gives rate and loss (`PathFacts`); the paper's filter, TCP Westwood's, is in
+`emu.simulator.bandwidth`.
 """
 
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import ceil, floor, inf
+from math import ceil, floor
 from typing import Final
 
 from cedos.session.protocol.schedulers.interface import (
@@ -136,7 +137,7 @@ class Swtc:
             return SendGrant(rank, room_bytes)
         piece = min(self._piece_bytes, waiting)
         mine_s, each_s = self._line(path, piece, now)
-        skipped, rival_s, earlier = 0, inf, True
+        skipped, rivals_s, earlier = 0, list[float](), True
         for other in paths:
             if other is path:
                 earlier = False
@@ -150,11 +151,11 @@ class Swtc:
                 if skipped >= _HORIZON_PIECES:
                     return None
                 its_s += count * its_each_s
-            rival_s = min(rival_s, its_s)
+            rivals_s.append(its_s)
         if skipped * piece >= waiting:
             return None
         # The pieces after that one are this path's as well, up to the first that a rival has sooner.
-        taken = max(1, min(ceil((rival_s - mine_s) / each_s), _HORIZON_PIECES))
+        taken = max(1, min(ceil((min(rivals_s) - mine_s) / each_s), _HORIZON_PIECES))
         limit = min(taken * piece, room_bytes, waiting - skipped * piece)
         self._note(path, limit, now)
         return SendGrant(rank, limit, skip_bytes=skipped * piece)
@@ -165,21 +166,27 @@ class Swtc:
         schedule.gave(size, now + latency_s(path))
 
     def _line(self, path: PathState, piece: int, now: float) -> tuple[float, float]:
-        """Return when a path acknowledges one more piece, and each further one, in seconds."""
-        facts, rate = path.facts, rate_bps(path)
+        """Return after how long a path acknowledges one more piece, and how much later each further one.
+
+        Both in seconds.
+        """
+        facts = path.facts
+        byte_s = 8 / rate_bps(path)
+        in_flight = path.in_flight_bytes
         # m: what the kernel has not sent yet, and the piece but for the packet that a round trip has.
         ahead = facts.unsent_bytes + piece - PACKET_BYTES
-        waiting_s = 8 * ahead / rate if ahead > 0 else 0.0
+        waiting_s = byte_s * ahead if ahead > 0 else 0.0
         window = facts.window_bytes
-        if window is not None and path.in_flight_bytes >= window:
-            waiting_s += self.schedules[path.path_id].opens_in_s(window, path.in_flight_bytes, now)
-        round_trip_s, least_s = rtt_s(path), facts.rtt_min_s
+        if window is not None and in_flight >= window:
+            waiting_s += self.schedules[path.path_id].opens_in_s(window, in_flight, now)
+        round_trip_s, least_s, queueing_s = rtt_s(path), facts.rtt_min_s, 0.0
+        if least_s is not None and least_s < round_trip_s:
+            # A queue longer than what is in flight was there when it was measured, and is gone.
+            queueing_s, drained_s = round_trip_s - least_s, byte_s * in_flight
+            round_trip_s, queueing_s = least_s, drained_s if drained_s < queueing_s else queueing_s
         if not facts.loss:
-            return round_trip_s + waiting_s, 8 * piece / rate
-        # The round trip as it is without a queue, and the queue apart, where both are known.
-        queueing_s = 0.0 if least_s is None else max(0.0, round_trip_s - least_s)
-        first_s = expected_s(round_trip_s - queueing_s, facts.loss, waiting_s, queueing_s)
-        return first_s, 8 * piece / rate
+            return round_trip_s + waiting_s + queueing_s, byte_s * piece
+        return expected_s(round_trip_s, facts.loss, waiting_s, queueing_s), byte_s * piece
 
     def next_check_s(self, paths: Sequence[PathState], now: float) -> float | None:
         """Return a short time where data was left to a path that may change its mind."""

@@ -133,9 +133,10 @@ def planned(
     def first_s(each: PathState) -> float:
         facts = each.facts
         assert facts.rtt_s is not None
-        queueing_s = max(0.0, facts.rtt_s - (facts.rtt_min_s or facts.rtt_s))
+        assert facts.rtt_min_s is not None
+        queueing_s = min(facts.rtt_s - facts.rtt_min_s, 8 * each.in_flight_bytes / rate_bps(each))
         waiting_s = 8 * (facts.unsent_bytes + piece - PACKET_BYTES) / rate_bps(each)
-        return expected_s(facts.rtt_s - queueing_s, facts.loss, waiting_s, queueing_s)
+        return expected_s(facts.rtt_min_s, facts.loss, waiting_s, queueing_s)
 
     next_s = {each.path_id: first_s(each) for each in paths}
     every_s = sorted(
@@ -190,6 +191,7 @@ def test_the_plan_is_the_one_made_piece_by_piece(
                 unsent_bytes=unsent,
             ),
             up_at_s=0.0,
+            in_flight_bytes=2 * unsent,
         )
         for number, (rtt_s, share, rate, loss, unsent) in enumerate(drawn)
     ]
@@ -224,6 +226,17 @@ def test_what_lies_with_a_path_that_leaves_goes_first(cores: Cores) -> None:
     assert lost == sorted(lost)
     assert again[: len(lost)] == lost
     assert again[len(lost) :] == sorted(set(again) - set(lost))
+
+
+def test_a_queue_that_was_measured_once_does_not_keep_a_path_idle() -> None:
+    """A path whose round trip was two seconds under load has nothing in flight any more."""
+    busy, idle = line(1, 2.0, 20.0, 100), line(2, 4.0, 20.0, 100)
+    busy.facts.unsent_bytes = 40 * PACKET_BYTES
+    idle.facts.rtt_s = 2.0
+    scheduler, backlog = Swtc(PACKET_BYTES), Backlog([0, 40 * PACKET_BYTES, 0, 0])
+    assert scheduler.choose(idle, [busy, idle], backlog, PACKET_BYTES, 0.0) is not None
+    idle.in_flight_bytes = 400 * PACKET_BYTES
+    assert scheduler.choose(idle, [busy, idle], backlog, PACKET_BYTES, 0.0) is None
 
 
 def test_a_path_that_joins_gets_its_part_at_once() -> None:

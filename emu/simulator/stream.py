@@ -1,0 +1,250 @@
+"""A stream that a server writes little by little, over any number of networks, in order at the client.
+
+Each network has its own TCP connection, open from the beginning. A scheduler of sessions chooses what
+goes where (`cedos.session.protocol.schedulers`), or the connection of the lowest round trip with room in
+its window takes it, as in the MPTCP of the paper's time. The client has one receive window for all of
+them: packets beyond it are not sent before what is missing at its beginning has come.
+"""
+
+from bisect import insort
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from cedos.session.protocol.schedulers.interface import Backlog, PathFacts, PathState, Scheduler
+from emu.simulator.bandwidth import Bandwidth, Westwood
+from emu.simulator.link import Clock, Network, Parcel
+from emu.simulator.tcp import LINUX, PAYLOAD_BYTES, Sender, TcpSettings
+
+_RANK: Final = 1
+"""Large foreground data."""
+_NOTICED_S: Final = 1e-9
+
+
+@dataclass(slots=True)
+class Counts:
+    """The counts of a stream.
+
+    Attributes:
+        packets: that arrived, without repetitions.
+        out_of_order: that arrived before one that precedes them.
+        held_most: packets that waited at the client for one that precedes them, at most.
+        order_wait_s: the sum over packets of the time that they waited so.
+    """
+
+    packets: int = 0
+    out_of_order: int = 0
+    held_most: int = 0
+    order_wait_s: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class StreamPath:
+    """A network that a stream uses: its sender, what the scheduler sees, and its use."""
+
+    sender: Sender
+    state: PathState
+    bandwidth: Bandwidth
+    taken: int = 0
+    use: set[int] = field(default_factory=set)
+
+
+class Stream:
+    """A stream to the client.
+
+    Args:
+        networks: used from the beginning; `join` adds one, `leave` takes one away.
+        scheduler: chooses; None: lowest round trip first.
+        window_bytes: the client's receive window.
+        on_data: called with the number of packets that are there in order.
+        settings: of each TCP connection.
+        bandwidth: makes the estimate of a path's rate.
+
+    Attributes:
+        paths: those in use.
+        counts: of what arrived.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        networks: Sequence[Network],
+        scheduler: Scheduler | None,
+        *,
+        window_bytes: float,
+        on_data: Callable[[int], None],
+        settings: TcpSettings = LINUX,
+        bandwidth: Callable[[], Bandwidth] = Westwood,
+    ) -> None:
+        self.paths: list[StreamPath] = []
+        self.counts = Counts()
+        self._clock = clock
+        self._scheduler = scheduler
+        self._window = max(1, int(window_bytes / PAYLOAD_BYTES))
+        self._on_data = on_data
+        self._settings = settings
+        self._make_bandwidth = bandwidth
+        # Packets to send, by number, in order; those written; the first one that the server does not
+        # know to have arrived.
+        self._waiting: list[int] = []
+        self._written = 0
+        self._acknowledged = 0
+        # At the client: the first packet that is missing, and when those behind it came.
+        self._front = 0
+        self._held: dict[int, float] = {}
+        self._backlog = Backlog()
+        self._checking = False
+        for network in networks:
+            self.join(network)
+
+    @property
+    def written(self) -> int:
+        return self._written
+
+    def join(self, network: Network) -> StreamPath:
+        """Use one more network; return the path."""
+        rtt_s = 2 * network.delay_s + 0.002
+        sender = Sender(self._clock, network, self, down=True, rtt_s=rtt_s, settings=self._settings)
+        state = PathState(self._joined(), PathFacts(), up_at_s=self._clock.now_s)
+        path = StreamPath(sender, state, self._make_bandwidth())
+        self.paths.append(path)
+        self._send()
+        return path
+
+    def _joined(self) -> int:
+        return max((path.state.path_id for path in self.paths), default=0) + 1
+
+    def leave(self, path: StreamPath) -> None:
+        """Stop using a path; what was under way there goes back to the queue, in its order."""
+        path.sender.close()
+        self.paths.remove(path)
+        waiting = set(self._waiting)
+        for first, count in path.sender.held():
+            for number in range(first, first + count):
+                if number >= self._front and number not in self._held and number not in waiting:
+                    insort(self._waiting, number)
+        self._send()
+
+    def write(self, packets: int) -> None:
+        """Let the server write so many packets."""
+        self._waiting.extend(range(self._written, self._written + packets))
+        self._written += packets
+        self._send()
+
+    # Sending.
+
+    def _send(self) -> None:
+        """Ask all senders to send what their windows allow, the shortest round trip first."""
+        for path in sorted(self.paths, key=lambda each: each.sender.srtt_s):
+            path.sender.send()
+
+    def take(self, sender: Sender, most: int) -> tuple[int, int]:
+        """Return the packet that a sender is to send next: its number, and 1; or 0 packets."""
+        path = self._path(sender)
+        if path is None:
+            return 0, 0
+        # Only what fits into the client's window may be sent.
+        end = self._acknowledged + self._window
+        room = next(
+            (at for at, number in enumerate(self._waiting[:_LOOK]) if number >= end),
+            min(len(self._waiting), _LOOK),
+        )
+        if not room:
+            return 0, 0
+        at = 0
+        if self._scheduler is not None:
+            chosen = self._choose(path, self._scheduler, room)
+            if chosen is None:
+                return 0, 0
+            at = chosen
+        number = self._waiting.pop(at)
+        path.taken += 1
+        return number, 1
+
+    def _choose(self, path: StreamPath, scheduler: Scheduler, room: int) -> int | None:
+        now_s = self._clock.now_s
+        for each in self.paths:
+            _see(each)
+        self._backlog.waiting_bytes[_RANK] = room * PAYLOAD_BYTES
+        states = [each.state for each in self.paths]
+        grant = scheduler.choose(path.state, states, self._backlog, PAYLOAD_BYTES, now_s)
+        skipped = -1 if grant is None else grant.skip_bytes // PAYLOAD_BYTES
+        if not 0 <= skipped < room:
+            self._check_soon(scheduler.next_check_s(states, now_s))
+            return None
+        return skipped
+
+    def _check_soon(self, after_s: float | None) -> None:
+        if after_s is None or self._checking:
+            return
+
+        def check() -> None:
+            self._checking = False
+            self._send()
+
+        self._checking = True
+        self._clock.after(after_s, check)
+
+    def on_acknowledged(self, sender: Sender, packets: int) -> None:
+        """Note the rate of a path; its sender sends on by itself."""
+        path = self._path(sender)
+        if path is not None:
+            path.bandwidth.on_acknowledged(
+                packets * PAYLOAD_BYTES,
+                self._clock.now_s,
+                round_trip_s=sender.srtt_s,
+                limited=not self._waiting and sender.inflight < int(sender.cwnd) - 1,
+            )
+
+    def on_timeout(self, sender: Sender) -> None:
+        """Do nothing: TCP repeats it over the same network."""
+
+    def _path(self, sender: Sender) -> StreamPath | None:
+        return next((path for path in self.paths if path.sender is sender), None)
+
+    # Receiving.
+
+    def deliver(self, sender: Sender, first: int, packets: int) -> None:
+        now_s = self._clock.now_s
+        for number in range(first, first + packets):
+            if number < self._front or number in self._held:
+                continue
+            self.counts.packets += 1
+            self.counts.out_of_order += number > self._front
+            self._held[number] = now_s
+        self.counts.held_most = max(self.counts.held_most, len(self._held))
+        before = self._front
+        while (came_s := self._held.pop(self._front, None)) is not None:
+            self.counts.order_wait_s += now_s - came_s
+            self._front += 1
+        if self._front == before:
+            return
+        self._on_data(self._front)
+        front = self._front
+        sender.network.to_server(
+            Parcel(lambda parcel, count: self._on_front(front), cumulative=True)
+        )
+
+    def _on_front(self, front: int) -> None:
+        """Note that the client has everything before a packet."""
+        if front > self._acknowledged:
+            blocked = bool(self._waiting)
+            self._acknowledged = front
+            if blocked:
+                self._send()
+
+
+_LOOK: Final = 128
+"""Packets at the head of the queue that a scheduler is told of."""
+
+
+def _see(path: StreamPath) -> None:
+    """Bring what a scheduler sees of a path up to date."""
+    sender, facts, state = path.sender, path.state.facts, path.state
+    facts.rtt_s = sender.srtt_s
+    facts.rtt_min_s = sender.rtt_min_s
+    facts.rate_bps = path.bandwidth.rate_bps
+    facts.loss = sender.lost_packets / sender.sent_packets if sender.sent_packets else 0.0
+    facts.window_bytes = int(sender.cwnd) * PAYLOAD_BYTES
+    facts.slow_start = sender.cwnd < sender.ssthresh
+    state.in_flight_bytes = sender.inflight * PAYLOAD_BYTES
