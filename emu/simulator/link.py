@@ -121,10 +121,18 @@ class Direction:
         self._queue: deque[Parcel] = deque()
         self._queued = 0
         self._awake = False
+        self._failed = False
         self.bytes_by_sample: dict[int, int] = {}
+
+    def fail(self) -> None:
+        """Lose what is queued, and all that follows."""
+        self._queue.clear()
+        self._failed = True
 
     def put(self, parcel: Parcel) -> None:
         """Queue a parcel. The queue drops the last packets of what exceeds its room."""
+        if self._failed:
+            return
         room = max(self._limit - self._queued, 0)
         if not parcel.packets:
             if not room and not parcel.cumulative:
@@ -199,6 +207,11 @@ class Network:
         self._loss = access.loss
         self._losses = losses
         self._clock = clock
+
+    def fail(self) -> None:
+        """Carry nothing any more, without a word to either end."""
+        self.down.fail()
+        self.up.fail()
 
     def to_client(self, parcel: Parcel) -> None:
         """Send a parcel from the server: delayed, then queued in front of the radio, or lost."""

@@ -6,9 +6,9 @@ its window takes it, as in the MPTCP of the paper's time. The client has one rec
 them: packets beyond it are not sent before what is missing at its beginning has come.
 """
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from cedos.session.protocol.schedulers.interface import Backlog, PathFacts, PathState, Scheduler
@@ -45,8 +45,6 @@ class StreamPath:
     sender: Sender
     state: PathState
     bandwidth: Bandwidth
-    taken: int = 0
-    use: set[int] = field(default_factory=set)
 
 
 class Stream:
@@ -144,11 +142,9 @@ class Stream:
         if path is None:
             return 0, 0
         # Only what fits into the client's window may be sent.
+        waiting = self._waiting
         end = self._acknowledged + self._window
-        room = next(
-            (at for at, number in enumerate(self._waiting[:_LOOK]) if number >= end),
-            min(len(self._waiting), _LOOK),
-        )
+        room = bisect_left(waiting, end, 0, min(len(waiting), _LOOK))
         if not room:
             return 0, 0
         at = 0
@@ -157,8 +153,7 @@ class Stream:
             if chosen is None:
                 return 0, 0
             at = chosen
-        number = self._waiting.pop(at)
-        path.taken += 1
+        number = waiting.pop(at)
         return number, 1
 
     def _choose(self, path: StreamPath, scheduler: Scheduler, room: int) -> int | None:

@@ -11,9 +11,7 @@ from random import Random
 from typing import Final
 
 from cedos.model import NetworkKind
-from cedos.session.protocol.schedulers.interface import Scheduler
-from cedos.session.protocol.schedulers.plain import RoundRobin
-from cedos.session.protocol.schedulers.swtc import PACKET_BYTES, Swtc
+from cedos.session.protocol.schedulers.swtc import Swtc
 from emu.places.traces import Trace
 from emu.simulator.bandwidth import DeliveryRate, Westwood
 from emu.simulator.link import Clock, Network
@@ -22,10 +20,14 @@ from emu.simulator.tcp import PAYLOAD_BYTES, TcpSettings
 from emu.testbed.access import Access
 
 SWTC, LOWEST_RTT = "swtc", "lowest-rtt"
-_TRACE_S, _UP_BPS = 12.0, 2e6
+SCHEDULERS: Final = (SWTC, LOWEST_RTT)
 
 NS2: Final = TcpSettings(first_window=2.0, restarts=True)
-"""The paper's simulator begins with two packets (ns-2's default), and again after idle times."""
+"""TCP of the paper's simulator: two packets at first, ns-2's default, and again after idle times."""
+_TRACE_S, _UP_BPS = 12.0, 2e6
+_TICK_S: Final = 0.02
+_SAMPLE_TICKS: Final = 5
+"""The paper looks every 100 ms at which helpers are idle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +36,21 @@ class Setting:
 
     Attributes:
         delta_kbps: the second helper has so much less than the first one, the third twice as much.
+        burst_s: of the video, which the server sends at the beginning and at once.
+        throttle: the server's rate over the video's, after that.
+        period_s: of chunks, None: what gives that rate.
         loss: share of packets that the third helper loses.
-        off_s: the period of chunks, None: what gives 1.25 times the video's rate.
+        rtt_s: the base round trip of all helpers: the mean over 3G that the paper cites.
+        westwood: rates are estimated by the paper's filter, else as Linux reports them.
     """
 
     delta_kbps: float = 0.0
     video_bps: float = 1_271e3
-    video_s: float = 120.0
+    video_s: float = 40.0
     burst_s: float = 0.0
     throttle: float = 1.25
     chunk_bytes: int = 64_000
-    off_s: float | None = None
+    period_s: float | None = None
     loss: float = 0.0
     window_bytes: float = 500e3
     first_kbps: float = 700.0
@@ -54,10 +60,9 @@ class Setting:
     tcp: TcpSettings = NS2
     westwood: bool = True
 
-    @property
-    def period_s(self) -> float:
-        if self.off_s is not None:
-            return self.off_s
+    def chunk_period_s(self) -> float:
+        if self.period_s is not None:
+            return self.period_s
         return 8 * self.chunk_bytes / (self.throttle * self.video_bps)
 
     def rates_bps(self) -> list[float]:
@@ -71,6 +76,7 @@ class Player:
     Attributes:
         started_s: when the video began to play; None: not yet.
         paused_s: the sum of its pauses since.
+        ended_s: when the last of it was played.
     """
 
     bitrate_bps: float
@@ -106,115 +112,119 @@ class Player:
         self.advance(now_s)
         self._got_bytes = min(got_bytes, self.size_bytes)
         buffered = self._got_bytes - self._played_bytes
-        if not self._playing and (
-            buffered >= self.threshold_bytes or self._got_bytes >= self.size_bytes
-        ):
+        whole = self._got_bytes >= self.size_bytes
+        if not self._playing and (whole or buffered >= self.threshold_bytes):
             self._playing = True
             if self.started_s is None:
                 self.started_s = now_s
 
     @property
     def pci(self) -> float:
-        """The playout continuity index: 1 - pauses / time of playing."""
+        """The playout continuity index: 1 - time of pauses / time of playing."""
         playout_s = 8 * self._played_bytes / self.bitrate_bps
         return 1.0 - self.paused_s / playout_s if playout_s else 0.0
 
 
 @dataclass(slots=True)
 class Watched:
-    """What came of a run.
+    """The outcome of a run.
 
     Attributes:
-        use: by instant, every 100 ms, the share of helpers to which a packet was given since.
-        windows: by instant, every 20 ms, the congestion window of each helper in packets.
+        pci: the playout continuity index.
+        startup_s: from the server's first packet to the player's start.
+        ended_s: from there to the end of the video.
+        restarts: of the helpers' windows after idle times.
+        busy: by 100 ms, the share of helpers with a packet on its way, while the server sends.
+        windows: by 20 ms, each helper's congestion window in packets.
     """
 
     pci: float
     startup_s: float
+    ended_s: float
     counts: Counts
     restarts: list[int]
-    packets: list[int]
-    ended_s: float
-    use: list[float] = field(default_factory=list)
+    busy: list[float] = field(default_factory=list)
     windows: list[list[float]] = field(default_factory=list)
 
+    @property
+    def order_wait_s(self) -> float:
+        """Mean time that a packet waits at the client for those before it."""
+        return self.counts.order_wait_s / max(self.counts.packets, 1)
 
-def scheduler(name: str) -> Scheduler | None:
-    match name:
-        case "swtc":
-            return Swtc(PACKET_BYTES)
-        case "round-robin":
-            return RoundRobin()
-        case _:
-            return None
-
-
-def access(rate_bps: float, setting: Setting, draw: Random, loss: float = 0.0) -> Access:
-    """Return a helper's link, whose opportunities begin anywhere between two packets."""
-    down = Trace.constant(rate_bps, _TRACE_S).rotated(draw.random())
-    up = Trace.constant(_UP_BPS, _TRACE_S)
-    return Access(NetworkKind.CELLULAR, up, down, setting.rtt_s, setting.queue_packets, loss)
+    @property
+    def out_of_order_share(self) -> float:
+        return self.counts.out_of_order / max(self.counts.packets, 1)
 
 
-def watch(setting: Setting, name: str, seed: int = 1, *, details: bool = False) -> Watched:
-    """Play a video once."""
-    clock = Clock()
-    rates = setting.rates_bps()
-    draw = Random(seed)
-    networks = [
-        Network(
-            clock,
-            access(rate, setting, draw, setting.loss if number == len(rates) - 1 else 0.0),
-            draw,
+class Showing:
+    """A video that is about to begin: its clock, its stream, which has no helper yet, and its player."""
+
+    def __init__(self, setting: Setting, scheduler: str, draw: Random) -> None:
+        self.clock = Clock()
+        self._setting = setting
+        self._draw = draw
+        size = setting.video_bps / 8 * setting.video_s
+        self._player = Player(setting.video_bps, size, setting.threshold_bytes)
+        self.stream = Stream(
+            self.clock,
+            [],
+            # Lowest round trip first is what the stream does by itself.
+            Swtc(PAYLOAD_BYTES) if scheduler == SWTC else None,
+            window_bytes=setting.window_bytes,
+            on_data=lambda front: self._player.on_bytes(front * PAYLOAD_BYTES, self.clock.now_s),
+            settings=setting.tcp,
+            bandwidth=Westwood if setting.westwood else DeliveryRate,
         )
-        for number, rate in enumerate(rates)
-    ]
-    size = setting.video_bps / 8 * setting.video_s
-    player = Player(setting.video_bps, size, setting.threshold_bytes)
-    stream = Stream(
-        clock,
-        networks,
-        scheduler(name),
-        window_bytes=setting.window_bytes,
-        on_data=lambda front: player.on_bytes(front * PAYLOAD_BYTES, clock.now_s),
-        settings=setting.tcp,
-        bandwidth=Westwood if setting.westwood else DeliveryRate,
-    )
-    total = ceil(size / PAYLOAD_BYTES)
-    burst = ceil(setting.burst_s * setting.video_bps / 8 / PAYLOAD_BYTES)
-    chunk = ceil(setting.chunk_bytes / PAYLOAD_BYTES)
-    begin_s = draw.random()
 
-    def serve() -> None:
-        count = min(chunk, total - stream.written)
-        if count > 0:
-            stream.write(count)
-            clock.after(setting.period_s, serve)
+    def network(self, rate_bps: float, loss: float = 0.0) -> Network:
+        """Return a helper's network, whose opportunities begin anywhere between two packets."""
+        down = Trace.constant(rate_bps, _TRACE_S).rotated(self._draw.random())
+        up = Trace.constant(_UP_BPS, _TRACE_S)
+        setting = self._setting
+        access = Access(NetworkKind.CELLULAR, up, down, setting.rtt_s, setting.queue_packets, loss)
+        return Network(self.clock, access, self._draw)
 
-    clock.run(begin_s)
-    player.advance(begin_s)
-    if burst:
+    def play(self) -> Watched:
+        """Play the video to its end, or until six times as long has passed."""
+        setting, stream, clock, player = self._setting, self.stream, self.clock, self._player
+        total = ceil(player.size_bytes / PAYLOAD_BYTES)
+        chunk = ceil(setting.chunk_bytes / PAYLOAD_BYTES)
+
+        def serve() -> None:
+            count = min(chunk, total - stream.written)
+            if count > 0:
+                stream.write(count)
+                clock.after(setting.chunk_period_s(), serve)
+
+        burst = ceil(setting.burst_s * setting.video_bps / 8 / PAYLOAD_BYTES)
         stream.write(min(burst, total))
-    serve()
-    paths = list(stream.paths)
-    watched = Watched(0.0, 0.0, stream.counts, [], [], 0.0)
-    limit_s = begin_s + 6 * setting.video_s + 60
-    taken = [0] * len(paths)
-    tick = 0
-    while player.ended_s is None and clock.now_s < limit_s:
-        tick += 1
-        clock.run(begin_s + 0.02 * tick)
-        player.advance(clock.now_s)
-        if details:
-            watched.windows.append([path.sender.cwnd for path in paths])
-            if tick % 5 == 0:
-                now = [path.taken for path in paths]
-                watched.use.append(sum(a > b for a, b in zip(now, taken, strict=True)) / len(now))
-                taken = now
-    player.advance(clock.now_s)
-    watched.pci = player.pci
-    watched.startup_s = (player.started_s or clock.now_s) - begin_s
-    watched.restarts = [path.sender.restarts for path in paths]
-    watched.packets = [path.taken for path in paths]
-    watched.ended_s = (player.ended_s or clock.now_s) - begin_s
-    return watched
+        serve()
+        paths = list(stream.paths)
+        busy, windows = [], []
+        tick = 0
+        while player.ended_s is None and clock.now_s < 6 * setting.video_s:
+            tick += 1
+            clock.run(_TICK_S * tick)
+            player.advance(clock.now_s)
+            windows.append([round(path.sender.cwnd, 1) for path in paths])
+            if tick % _SAMPLE_TICKS == 0 and paths and stream.counts.packets < total:
+                busy.append(sum(path.sender.inflight > 0 for path in paths) / len(paths))
+        return Watched(
+            player.pci,
+            clock.now_s if player.started_s is None else player.started_s,
+            clock.now_s if player.ended_s is None else player.ended_s,
+            stream.counts,
+            [path.sender.restarts for path in paths],
+            busy,
+            windows,
+        )
+
+
+def watch(setting: Setting, scheduler: str, seed: int) -> Watched:
+    """Play a video once over three helpers that stay."""
+    showing = Showing(setting, scheduler, Random(seed))
+    rates = setting.rates_bps()
+    for number, rate_bps in enumerate(rates):
+        last = number == len(rates) - 1
+        showing.stream.join(showing.network(rate_bps, setting.loss if last else 0.0))
+    return showing.play()

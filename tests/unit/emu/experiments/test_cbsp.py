@@ -1,0 +1,77 @@
+"""CBSP's experiments: the player, the server's chunks, helpers who pass, and what is written."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+from click.testing import CliRunner
+
+from emu.experiments.cbsp import __main__ as program
+from emu.experiments.cbsp import cost, helpers
+from emu.experiments.cbsp.video import LOWEST_RTT, SWTC, Player, Setting, watch
+
+SHORT = Setting(video_s=6.0)
+
+
+def test_a_player_starts_pauses_and_goes_on_at_the_threshold() -> None:
+    player = Player(8e6, 4e6, 1e6)  # a megabyte is a second
+    player.on_bytes(0.9e6, 1.0)
+    assert player.started_s is None
+    player.on_bytes(1.0e6, 2.0)
+    assert player.started_s == 2.0
+    player.on_bytes(1.5e6, 4.0)  # empty since 3.0; half a second is not enough
+    assert player.paused_s == pytest.approx(1.0)
+    player.on_bytes(2.0e6, 5.0)
+    assert player.paused_s == pytest.approx(2.0)
+    player.on_bytes(4.0e6, 5.5)
+    player.advance(20.0)
+    assert player.ended_s == pytest.approx(8.0)
+    assert player.pci == pytest.approx(1 - 2.0 / 4.0)
+
+
+def test_chunks_come_at_a_quarter_more_than_the_videos_rate() -> None:
+    assert 8 * 64_000 / Setting().chunk_period_s() == pytest.approx(1.25 * 1_271e3)
+    assert replace(SHORT, period_s=0.38).chunk_period_s() == 0.38
+
+
+@pytest.mark.parametrize("scheduler", [SWTC, LOWEST_RTT])
+def test_a_run_can_be_repeated_and_plays_a_video_that_fits(scheduler: str) -> None:
+    one, other = watch(SHORT, scheduler, 3), watch(SHORT, scheduler, 3)
+    assert one == other
+    assert one.pci == 1.0
+    # 316 kB over 2.1 Mbit/s take 1.2 s and a slow start.
+    assert 1.2 < one.startup_s < 2.5
+
+
+def test_a_video_above_the_sum_of_rates_pauses() -> None:
+    assert watch(replace(SHORT, video_bps=4e6), SWTC, 1).pci < 0.7
+
+
+def test_helpers_pass_for_as_long_as_equation_1_says() -> None:
+    found = helpers.passers(Random(1), (100.0, 1000.0), 1000.0)
+    # A chord of a circle of 50 m, at 1 to 10 m/s.
+    assert all(0.0 < each.goes_s - each.comes_s <= 100.0 for each in found)
+    at_once = [
+        sum(each.comes_s <= now < each.goes_s for each in found) for now in range(100, 1000, 10)
+    ]
+    assert 4.5 < sum(at_once) / len(at_once) < 7.5
+    assert found[0].offer(0.0).encounter_s == found[0].goes_s
+
+
+def test_what_swtc_reads_is_table_1() -> None:
+    assert tuple(cost.facts_read()) == cost.METRICS["swtc"]
+
+
+def test_memory_grows_with_paths_and_not_with_packets() -> None:
+    assert cost.memory_bytes(8) < 12 * cost.memory_bytes(1)
+
+
+def test_files_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "cases", lambda part: {"380": SHORT})
+    asked = ["--seeds", "1", "--out", str(tmp_path), "idle"]
+    assert CliRunner().invoke(program.main, asked).exit_code == 0
+    found = json.loads((tmp_path / "cbsp_idle.json").read_text())
+    assert found["cases"]["380"][SWTC]["pci"] == 1.0
+    assert len(found["course"][LOWEST_RTT]["windows"][0]) == 3

@@ -1,0 +1,154 @@
+"""A stream over several networks, random loss, windows after idle times, and estimates of rates."""
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cedos.model import NetworkKind
+from cedos.session.protocol.schedulers.swtc import Swtc
+from emu.places.traces import Trace
+from emu.simulator.bandwidth import DeliveryRate, Westwood
+from emu.simulator.link import Clock, Network, Parcel
+from emu.simulator.stream import Stream
+from emu.simulator.tcp import PAYLOAD_BYTES, TcpSettings
+from emu.testbed.access import Access
+
+
+def network(clock: Clock, rate_bps: float, loss: float = 0.0, seed: int = 1) -> Network:
+    down, up = Trace.constant(rate_bps, 10.0), Trace.constant(2e6, 10.0)
+    access = Access(NetworkKind.CELLULAR, up, down, 0.098, 50, loss)
+    return Network(clock, access, Random(seed))
+
+
+def stream(
+    clock: Clock, rates: list[float], *, swtc: bool, window: float = 5e5, loss: float = 0.0
+) -> tuple[Stream, list[int]]:
+    """Return a stream and what its client has in order, by arrival."""
+    fronts: list[int] = []
+    networks = [network(clock, rate, loss, seed) for seed, rate in enumerate(rates)]
+    scheduler = Swtc(PAYLOAD_BYTES) if swtc else None
+    made = Stream(clock, networks, scheduler, window_bytes=window, on_data=fronts.append)
+    return made, fronts
+
+
+@pytest.mark.parametrize("swtc", [True, False])
+def test_helpers_add_up(swtc: bool) -> None:
+    clock = Clock()
+    made, fronts = stream(clock, [700e3, 600e3, 500e3], swtc=swtc)
+    made.write(2000)
+    clock.run(14.0)
+    # 1.8 Mbit/s are 150 packets each second.
+    assert fronts[-1] > 0.9 * 14.0 * 150
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.lists(st.sampled_from([2e5, 4e5, 7e5, 1e6]), min_size=1, max_size=5),
+    st.booleans(),
+    st.sampled_from([8e3, 64e3, 500e3]),
+    st.sampled_from([0.0, 0.05]),
+)
+def test_all_packets_come_in_order_and_within_the_window(
+    rates: list[float], swtc: bool, window: float, loss: float
+) -> None:
+    clock = Clock()
+    made, fronts = stream(clock, rates, swtc=swtc, window=window, loss=loss)
+    for at in range(6):
+        clock.at(0.4 * at, made.write, 20)
+    clock.run(60.0)
+    assert fronts[-1] == made.written == 120 == made.counts.packets
+    assert fronts == sorted(set(fronts))
+    assert made.counts.held_most * PAYLOAD_BYTES <= window
+
+
+def test_a_helper_that_leaves_takes_nothing_with_it() -> None:
+    clock = Clock()
+    made, fronts = stream(clock, [700e3, 700e3], swtc=True)
+    gone = network(clock, 700e3)
+    path = made.join(gone)
+    made.write(300)
+    clock.run(0.5)
+    assert path.sender.inflight
+    gone.fail()
+    clock.run(1.0)
+    made.leave(path)
+    clock.run(8.0)
+    assert fronts[-1] == 300
+    assert len(made.paths) == 2
+
+
+def test_a_failed_network_delivers_nothing_more() -> None:
+    clock = Clock()
+    link = network(clock, 1e6)
+    came: list[int] = []
+    link.to_client(Parcel(lambda _, packets: came.append(packets), 0, 5))
+    clock.run(0.055)
+    link.fail()
+    link.to_client(Parcel(lambda _, packets: came.append(packets), 5, 5))
+    link.to_server(Parcel(lambda _, packets: came.append(packets)))
+    clock.run(2.0)
+    assert sum(came) < 5
+
+
+def test_packets_are_lost_at_the_rate_that_is_set() -> None:
+    clock = Clock()
+    link, came = network(clock, 5e6, 0.1), 0
+
+    def take(_: Parcel, packets: int) -> None:
+        nonlocal came
+        came += packets
+
+    for number in range(2000):
+        clock.at(0.01 * number, link.to_client, Parcel(take, number, 1))
+    clock.run(30.0)
+    assert 0.07 < 1 - came / 2000 < 0.13
+    assert link.lossy
+
+
+@pytest.mark.parametrize(("restarts", "expected"), [(True, 3), (False, 0)])
+def test_a_window_begins_again_after_an_idle_time(restarts: bool, expected: int) -> None:
+    clock = Clock()
+    made = Stream(
+        clock,
+        [network(clock, 2e6)],
+        None,
+        window_bytes=5e5,
+        on_data=lambda front: None,
+        settings=TcpSettings(first_window=2.0, restarts=restarts),
+    )
+    for at in range(4):
+        clock.at(2.0 * at, made.write, 40)
+    clock.run(6.05)
+    sender = made.paths[0].sender
+    assert sender.restarts == expected
+    assert (sender.cwnd <= 4) is restarts
+
+
+def fed(estimate: Westwood | DeliveryRate, acks: list[tuple[float, bool]]) -> float:
+    for at_s, limited in acks:
+        estimate.on_acknowledged(1250, at_s, round_trip_s=0.1, limited=limited)
+    assert estimate.rate_bps is not None
+    return estimate.rate_bps
+
+
+def test_both_estimates_find_a_steady_rate() -> None:
+    steady = [(0.01 * number, False) for number in range(300)]
+    assert fed(Westwood(), steady) == pytest.approx(1e6, rel=0.01)
+    assert fed(DeliveryRate(), steady) == pytest.approx(1e6, rel=0.15)
+
+
+def test_westwood_forgets_in_idle_times_what_linux_keeps() -> None:
+    idle = [(0.01 * number, False) for number in range(300)]
+    idle += [(4.0 + number, True) for number in range(3)]
+    assert fed(Westwood(), idle) < 1e5
+    assert fed(DeliveryRate(), idle) == pytest.approx(1e6, rel=0.15)
+
+
+def test_the_filter_is_westwoods() -> None:
+    """Samples of 1 and 2 Mbit/s, 100 ms apart: a = 0.9 / 1.1."""
+    estimate = Westwood()
+    for at_s, size in ((0.0, 1), (0.1, 12_500), (0.2, 25_000)):
+        estimate.on_acknowledged(size, at_s, round_trip_s=0.1, limited=False)
+    assert estimate.rate_bps == pytest.approx(0.9 / 1.1 * 1e6 + 0.2 / 1.1 * 1.5e6)
