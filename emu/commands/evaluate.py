@@ -43,19 +43,7 @@ if TYPE_CHECKING:
     help="What is left out together; row is a random split, where places are known.",
 )
 @click.option(
-    "--random-split",
-    "train_share",
-    type=click.FloatRange(0.1, 0.9),
-    metavar="SHARE",
-    help="Train on a random share of the rows instead: 0.9, or Delphi's 0.1.",
-)
-@click.option(
     "--kind", type=click.Choice(KINDS), default="trees", show_default=True, help="As for train."
-)
-@click.option(
-    "--kinds",
-    metavar="all|KIND,...",
-    help="Compare families of models in one table, each trained as the first.",
 )
 @click.option(
     "--without",
@@ -72,9 +60,7 @@ def command(
     data: tuple[Path, ...],
     model_name: str | None,
     group_by: str,
-    train_share: float | None,
     kind: str,
-    kinds: str | None,
     left_out: tuple[str, ...],
     out: Path | None,
 ) -> None:
@@ -111,9 +97,7 @@ def command(
             read,
             model,
             group_by=group_by,
-            train_share=train_share,
             settings=Settings(kind=kind),
-            kinds=_kinds(kinds),
             without=tuple(dict.fromkeys(each for columns in named.values() for each in columns)),
             progress=report,
         )
@@ -121,7 +105,6 @@ def command(
         "data": " + ".join(each.name for each in data),
         "model": model_name,
         "group_by": group_by,
-        "train_share": train_share,
         "kind": kind,
     }
     if model is not None:
@@ -147,17 +130,6 @@ def _context_columns(name: str) -> tuple[str, ...]:
     near = difflib.get_close_matches(name, [*CONTEXT_COLUMNS, *short], n=1)
     hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(CONTEXT_COLUMNS)}"
     raise click.BadParameter(f"no context column is called {name}; {hint}", param_hint="--without")
-
-
-def _kinds(text: str | None) -> tuple[str, ...]:
-    if text is None:
-        return ()
-    kinds = KINDS if text == "all" else tuple(text.split(","))
-    if foreign := sorted(set(kinds) - set(KINDS)):
-        raise click.BadParameter(
-            f"{', '.join(foreign)}: not among {', '.join(KINDS)}", param_hint="--kinds"
-        )
-    return kinds
 
 
 def _show(found: Mapping[str, Any]) -> None:
@@ -219,7 +191,6 @@ def _show(found: Mapping[str, Any]) -> None:
                 *(f"{figures[key]:.1%}" for key in ("median_rel_error", "coverage90")),
             )
     console.print(table)
-    _show_more(console, found)
 
 
 def _show_ages(console: "Console", ages: Mapping[str, Any]) -> None:
@@ -242,33 +213,6 @@ def _show_ages(console: "Console", ages: Mapping[str, Any]) -> None:
             *(_number(cedos[_COLUMNS[each]]) for each in ("in 10 %", "regret", "x oracle")),
             _number(hedged["mean_s_over_oracle"]),
             *(f"{found['prediction'][each]['coverage90']:.0%}" for each in ("wifi", "cellular")),
-        )
-    console.print(table)
-
-
-def _show_more(console: "Console", found: Mapping[str, Any]) -> None:
-    from rich.box import SIMPLE_HEAD  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-
-    if "kinds" not in found:
-        return
-    table = Table(title="families of models", title_justify="left", box=SIMPLE_HEAD)
-    for title in ("kind", "in 10 %", "regret", "x oracle", "S/E regret", "median error", "cover"):
-        table.add_column(title, justify="left" if title == "kind" else "right")
-    for kind, figures in found["kinds"].items():
-        fast, thrifty = figures["max_s"], figures["max_s_per_e"]
-        predictions = figures["prediction"].values()
-        errors = " / ".join(f"{100 * each['median_rel_error']:.0f}" for each in predictions)
-        cover = " / ".join(f"{100 * each['coverage90']:.0f}" for each in predictions)
-        table.add_row(
-            kind,
-            *(
-                _number(fast[key])
-                for key in ("within10_share", "regret_mean", "mean_s_over_oracle")
-            ),
-            _number(thrifty["regret_mean"]),
-            f"{errors} %",
-            f"{cover} %",
         )
     console.print(table)
 

@@ -23,7 +23,7 @@ from emu.data.choices import (
     rules,
 )
 from emu.data.datasets import DataSet, measured_together
-from emu.data.folds import Progress, examples_of, models_at_random, models_by_group
+from emu.data.folds import Progress, examples_of, models_by_group
 from emu.statistics import SLACK, Bootstrap, Floats, mean, quantile, ratio, share
 from predictors.base import Distribution
 from predictors.completion import CompletionModel
@@ -119,9 +119,7 @@ def evaluate(
     model: CompletionModel | None = None,
     *,
     group_by: str = "group",
-    train_share: float | None = None,
     settings: Settings = USUAL,
-    kinds: Sequence[str] = (),
     without: Collection[str] = (),
     progress: Progress = _quietly,
 ) -> dict[str, Any]:
@@ -132,10 +130,7 @@ def evaluate(
         model: judged as it is; None: trained for each part of the data on all the others.
         group_by: what is left out together, and resampled together for intervals: `group`, `place`,
             or `row` (a random split, as in Delphi's section 6.1: places are known then).
-        train_share: a random split instead, this share of the rows to learn from; see
-            `folds.models_at_random`.
         settings: how models are trained.
-        kinds: families of models to compare in one table, trained in the same way.
         without: context columns that models are neither trained with nor told. All else (rules of thumb,
             which rows are steady or old) goes by the data as they are, so that figures compare.
         progress: told of the share done.
@@ -143,8 +138,8 @@ def evaluate(
     Returns:
         `policies`, the figures of `judged` by objective and policy; `steady`: the same on the rows where
         both networks alone took at most twice as long or as short as naively expected; `ages`
-        where the data tell how old rates are: choices between the networks alone; `kinds`; `without`: in
-        how many rows each column was known that was left out.
+        where the data tell how old rates are: choices between the networks alone; `without`: in how
+        many rows each column was known that was left out.
 
     Raises:
         DataSetError: too few rows or groups.
@@ -153,17 +148,13 @@ def evaluate(
     left_out = int((~complete).sum())
     data = data.take(complete)
     groups = np.arange(len(data)) if group_by == "row" else data.texts[group_by]
-    # Rows that are dealt at random learn the errors' intervals from random rows, too.
-    dealt = groups if train_share is None else np.arange(len(data))
-    examples = examples_of(data.without(without), dealt)
-
-    def trained(settings: Settings) -> list[CompletionModel]:
-        if train_share is not None:
-            return models_at_random(data, examples, train_share, settings, progress)
-        return models_by_group(data, examples, settings, progress)
-
+    examples = examples_of(data.without(without), groups)
     rows = [examples.row(index) for index in range(len(data))]
-    models = [model] * len(data) if model is not None else trained(settings)
+    models = (
+        [model] * len(data)
+        if model is not None
+        else models_by_group(data, examples, settings, progress)
+    )
     predicted = [each.predict(row) for row, each in zip(rows, models, strict=True)]
     judge = _Judge(data, groups)
     policies: dict[str, dict[str, PolicyOutcome]] = {}
@@ -176,7 +167,7 @@ def evaluate(
             )
         of |= {rule: judge.outcome(choice.tolist()) for rule, choice in rules(data).items()}
         policies[name] = of
-    whole = examples_of(data, dealt)
+    whole = examples_of(data, groups)
     steady = steady_rows(data, [whole.row(index) for index in range(len(data))], models)
     found: dict[str, Any] = {
         "rows": len(data),
@@ -190,20 +181,6 @@ def evaluate(
     }
     if has_ages(data):
         found["ages"] = _ages(data, rows, models, predicted, groups)
-    if kinds:
-        found["kinds"] = {}
-        for kind in kinds:
-            of_kind = models if kind == settings.kind and model is None else trained(Settings(kind))
-            chosen = {
-                name: {
-                    kind: judge.outcome(cedos_choices(rows, of_kind, objective, data.strategies))
-                }
-                for name, objective in OBJECTIVES.items()
-            }
-            of_its_models = [each.predict(row) for row, each in zip(rows, of_kind, strict=True)]
-            found["kinds"][kind] = judge.figures(chosen)[kind] | {
-                "prediction": prediction(data, of_its_models, Bootstrap(groups))
-            }
     progress(1.0, "done")
     return found
 
