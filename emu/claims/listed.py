@@ -55,7 +55,8 @@ class Source(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A measurement: what was run, when, of which commit, over which places, in which configuration."""
 
     command: str
-    """A line for bash, in the clone; `{places}` is the collection of real places. Empty: none is kept."""
+    """A line for bash, in the clone; `{places}` is the collection of real places, `{runs}` a folder of
+    this commit for run folders. Empty: none is kept."""
     commit: str
     """`unknown` where the measurement names none, or one that this repository does not have."""
     date: date

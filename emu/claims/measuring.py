@@ -68,7 +68,8 @@ def measure(name: str, claims: Claims, places: Path, commit: str) -> None:
     source = claims.sources[name]
     result = expressions.RESULTS / source.file if source.file else None
     before = result.stat().st_mtime_ns if result is not None and result.exists() else None
-    line = source.command.replace("{places}", str(places))
+    runs = Path("runs") / "claims" / commit[:12]
+    line = source.command.replace("{places}", str(places)).replace("{runs}", str(runs))
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", line], cwd=ROOT, check=False, env=environment

@@ -5,7 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, Final
 
+import numpy as np
+
 from emu.runs.mobility import FIXED
+from emu.statistics import ci95
+
+_RESAMPLES: Final = 2000
 
 Runs = Sequence[Mapping[str, Any]]
 """The `places` of a file that `cedos-emu.runs.mobility` wrote: one run each."""
@@ -36,6 +41,27 @@ def over_best_of_each(runs: Runs, policy: str) -> float:
         ours += len(here) * _mean_s(here, policy)
         best += len(here) * min(_mean_s(here, name) for name in _fixed(here))
     return ours / best
+
+
+def over_by_group(runs: Runs, policy: str, other: str) -> list[float]:
+    """Return one policy's mean time over another's, and its 95 % interval.
+
+    Runs of one group of places are no independent evidence: the bootstrap draws groups, and then
+    runs of each. A group is what a place's name has before its dash.
+    """
+    groups: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
+    for run in runs:
+        times = tuple(run["policies"][name]["mean_s"] for name in (policy, other))
+        groups[run["place"].partition("-")[0]].append(times)
+    pairs = [np.array(each) for each in groups.values()]
+    draw = np.random.default_rng(1)
+    drawn = []
+    for _ in range(_RESAMPLES):
+        chosen = [pairs[i] for i in draw.integers(0, len(pairs), len(pairs))]
+        sums = sum(each[draw.integers(0, len(each), len(each))].sum(axis=0) for each in chosen)
+        drawn.append(sums[0] / sums[1])
+    every = np.concatenate(pairs).sum(axis=0)
+    return [float(every[0] / every[1]), *ci95(drawn)]
 
 
 def run_ratios(runs: Runs, policy: str, other: str) -> list[float]:
@@ -85,7 +111,7 @@ def _fixed(runs: Runs) -> list[str]:
 REDUCERS: Final[Mapping[str, Callable[..., Any]]] = {
     each.__name__: each
     for each in (
-        in_hindsight, over_best, over_best_of_place, over_best_of_each, run_ratios, places_over,
-        gateway_over, transfer_mean,
+        in_hindsight, over_best, over_best_of_place, over_best_of_each, over_by_group, run_ratios,
+        places_over, gateway_over, transfer_mean,
     )
 }  # fmt: skip

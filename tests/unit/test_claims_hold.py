@@ -1,5 +1,6 @@
 """The list of claims, the pages and the notebooks say what the result files say."""
 
+import importlib.util
 import json
 import re
 
@@ -29,6 +30,21 @@ def test_a_file_that_names_a_commit_of_this_history_is_listed_with_it() -> None:
         if source.file and source.commit != listed.UNKNOWN:
             text = (ROOT / "notebooks" / "results" / source.file).read_text()
             assert source.commit in text, name
+
+
+@pytest.mark.parametrize("name", [name for name, each in CLAIMS.sources.items() if each.command])
+def test_commands_name_what_there_is(name: str) -> None:
+    command = CLAIMS.sources[name].command
+    named = re.findall(r"emu/experiments/\w+\.toml|(?:traces|tests)/[\w/.]+", command)
+    assert [each for each in named if not (ROOT / each).exists()] == []
+    for module in re.findall(r"python -m ([\w.]+)", command):
+        assert importlib.util.find_spec(module), module
+    for bench in re.findall(r"cedos-emu bench (\w+)", command):
+        assert (ROOT / "emu" / "bench" / f"{bench}.py").exists(), bench
+    for command_name in re.findall(r"cedos-emu (\w+)", command):
+        assert (ROOT / "emu" / "commands" / f"{command_name}.py").exists(), command_name
+    file = CLAIMS.sources[name].file
+    assert not file or file in command or "--out notebooks/results" in command
 
 
 def test_every_table_and_figure_of_the_papers_is_listed() -> None:
