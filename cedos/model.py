@@ -242,7 +242,7 @@ Competing = Mapping[str, Mapping[Direction, tuple[CompetingTransfer, ...]]]
 
 
 class NetworkLife(StrEnum):
-    """The state of a network that is up (`cedos/monitor/liveness/liveness.py` has the transitions)."""
+    """The state of a network that is up (`cedos/controller/networks/liveness.py` has the transitions)."""
 
     UNKNOWN = "unknown"
     ALIVE = "alive"

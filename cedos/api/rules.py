@@ -1,73 +1,9 @@
-"""Messages about a user's rules, which restrict the networks of connections to some hosts."""
-
-import re
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
-from typing import Annotated, Final
+"""Messages about a user's rules."""
 
 import msgspec
-from msgspec import Meta
 
 from cedos.api.messages import ControlMessage
-from cedos.model import NetworkKind
-
-MOST_ADDRESSES: Final = 256
-"""The most addresses of a name and all below it; those that a resolver told last stay."""
-METERED: Final = "metered"
-"""Stands for all metered networks."""
-GROUPS: Final = (METERED, *NetworkKind)
-"""Words that stand for several networks: all metered ones, or all of a kind (`wifi`)."""
-_NAME: Final = re.compile(
-    r"(?=.{1,253}\Z)(?:[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9_-]{1,63}"
-)
-_Network = Annotated[str, Meta(min_length=1, max_length=64)]
-
-
-def is_host_name(text: str) -> bool:
-    return _NAME.fullmatch(text) is not None
-
-
-class RuleRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Connections to `host` use only the networks `only`, or never those of `never`.
-
-    Both lists have names of networks and words of `GROUPS`.
-    `host` is an address, a prefix or a name, which includes its subdomains. `addresses` are those
-    of the name. `port` None: all ports.
-    """
-
-    host: Annotated[str, Meta(min_length=1, max_length=253)]
-    port: Annotated[int, Meta(ge=1, le=65535)] | None = None
-    only: tuple[_Network, ...] = ()
-    never: tuple[_Network, ...] = ()
-    addresses: Annotated[tuple[str, ...], Meta(max_length=MOST_ADDRESSES)] = ()
-
-    def __post_init__(self) -> None:
-        if bool(self.only) == bool(self.never):
-            raise ValueError("a rule needs either `only` or `never`, with a network")
-        if self.prefix is None and not is_host_name(self.host):
-            raise ValueError(
-                f'host must be a name, an address or a prefix such as 198.51.100.0/24, not "{self.host}"'
-            )
-        for each in self.addresses:
-            ip_address(each)
-
-    @property
-    def prefix(self) -> IPv4Network | IPv6Network | None:
-        """Return the address or prefix; None: the host is a name."""
-        try:
-            return ip_network(self.host, strict=False)
-        except ValueError:
-            return None
-
-    def allows(self, network: str, kind: NetworkKind, *, metered: bool) -> bool:
-        """Return whether connections may use a network, given by its name and kind."""
-        named = {network, kind.value, *((METERED,) if metered else ())}
-        return bool(self.only) == (not named.isdisjoint(self.only or self.never))
-
-    @property
-    def words(self) -> str:
-        """Return `never lte0` or `only wlan0`."""
-        which = self.only or self.never
-        return f"{'only' if self.only else 'never'} {' or '.join(which)}"
+from cedos.controller.rule import RuleRequest
 
 
 class RuleMessage(ControlMessage, frozen=True, kw_only=True):

@@ -43,12 +43,13 @@ from cedos.api.programs import (
     PrefetchingRequest,
     ProgramMessage,
 )
-from cedos.api.rules import RuleMessage, RuleRequest
+from cedos.api.rules import RuleMessage
 from cedos.api.transfers import (
     TransferInTable,
     TransferReport,
     TurnMessage,
 )
+from cedos.controller.rule import RuleRequest
 from cedos.errors import (
     AlreadyRunningError,
     CedosError,

@@ -7,12 +7,14 @@ from ipaddress import ip_address
 import click
 
 from cedos.api.client import ControlClient
-from cedos.api.rules import GROUPS, METERED, MOST_ADDRESSES, RuleMessage, RuleRequest, is_host_name
+from cedos.api.rules import RuleMessage
 from cedos.commands.console import render
 from cedos.commands.console.manual import SOCKET, Manual, json_option
 from cedos.commands.console.render import echo
 from cedos.config.directories import directories
-from cedos.daemon.decisions.user_rules import UserRules
+from cedos.controller.decisions.user_rules import UserRules
+from cedos.controller.outbox import Outbox
+from cedos.controller.rule import GROUPS, METERED, MOST_ADDRESSES, RuleRequest, is_host_name
 from cedos.errors import ConfigError, NotFoundError
 
 
@@ -159,7 +161,7 @@ def applies(
     looked_up: Callable[[str], Sequence[str]],
 ) -> int | None:
     """Return the number of the rule for a host, by its name or by one of its addresses."""
-    known = UserRules({str(one.number): one.rule for one in rules})
+    known = UserRules(Outbox(), {str(one.number): one.rule for one in rules})
     host = host.strip().rstrip(".").lower()
     if not is_host_name(host) and not _is_address(host):
         raise ConfigError(f'"{host}" is no name and no address; a port is given by --port')

@@ -33,31 +33,31 @@ from cedos.api.programs import (
     PrefetchingRequest,
     ProgramMessage,
 )
-from cedos.api.rules import RuleMessage, RuleRequest
+from cedos.api.rules import RuleMessage
 from cedos.api.transfers import TransferInTable, TransferReport, TurnMessage
+from cedos.controller.decisions.user_rules import RuledDestinations
+from cedos.controller.events import ChoiceAsked, HostDefault, RuleSet
+from cedos.controller.flows.living_flow import LivingFlow
+from cedos.controller.rule import RuleRequest
 from cedos.daemon.budgets import messages, used
 from cedos.daemon.budgets.hard_budgets import HardBudgets
 from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.daemon.budgets.prefetching import Prefetching
 from cedos.daemon.deadlines.transfers import Transfers
 from cedos.daemon.decisions.decision_log import DecisionLog
-from cedos.daemon.decisions.director import Director
 from cedos.daemon.decisions.explanation import Explanations
 from cedos.daemon.decisions.hints import Hints
-from cedos.daemon.flows.living_flow import LivingFlow
-from cedos.daemon.flows.living_flows import LivingFlows
-from cedos.daemon.flows.reliability import Reliability
+from cedos.daemon.driver import ControllerDriver
 from cedos.daemon.flows.told_connections import ToldConnections
 from cedos.daemon.networks.adaptive_probing import AdaptiveProbing
 from cedos.daemon.networks.observer import Observer
-from cedos.errors import ConfigError
+from cedos.errors import ConfigError, NotFoundError
 from cedos.model import Budget, PhoneUse
 from cedos.monitor.flows.flow_source import OpenSockets
 from cedos.monitor.flows.own_flows import is_own
 from cedos.selector.decision.case import Sent
 from cedos.selector.decision.reason import sentences
 from cedos.selector.decision.sessions import Detour
-from cedos.steer.routing.host_default import HostDefault
 from cedos.steer.routing.plan import is_second_choice
 from cedos.storage.history import History
 from cedos.storage.usage import Usage
@@ -78,8 +78,7 @@ class ApiBackend:
     def __init__(
         self,
         *,
-        director: Director,
-        flows: LivingFlows,
+        driver: ControllerDriver,
         hints: Hints,
         log: DecisionLog,
         observer: Observer,
@@ -88,11 +87,8 @@ class ApiBackend:
         prefetching: Prefetching,
         transfers: Transfers,
         probing: AdaptiveProbing,
-        reliability: Reliability,
         carried: ToldConnections,
         problems: Callable[[], Sequence[str]],
-        closed: Callable[[], list[str]],
-        host_defaults: Callable[[], Mapping[int, HostDefault]],
         open_sockets: Callable[[], Awaitable[OpenSockets]],
         rules_changed: Callable[[], Awaitable[None]],
         usage: Usage,
@@ -101,8 +97,8 @@ class ApiBackend:
         config_file: Path | None,
         dry_run: bool,
     ) -> None:
-        self._director = director
-        self._flows = flows
+        self._driver = driver
+        self._known = driver.controller
         self._hints = hints
         self._log = log
         self._observer = observer
@@ -111,10 +107,8 @@ class ApiBackend:
         self._prefetching = prefetching
         self._transfers = transfers
         self._probing = probing
-        self._reliability = reliability
         self._carried = carried
-        self._problems, self._host_defaults = problems, host_defaults
-        self._closed = closed
+        self._problems = problems
         self._open_sockets, self._rules_changed = open_sockets, rules_changed
         self._usage = usage
         self._history, self._history_file = history, history_file
@@ -130,15 +124,15 @@ class ApiBackend:
             pid=os.getpid(),
             uptime_s=time.monotonic() - self._started_at_s,
             dry_run=self._dry_run,
-            objective=self._director.decider.objective.name,
+            objective=self._known.decider.objective.name,
             networks=await self.networks(),
             default=self._default(),
             flows=shown,
             other_flows=others,
             problems=[*self._problems(), *self._carried.problems(time.monotonic())],
-            closed=self._closed(),
+            closed=self._known.stuck.messages(time.monotonic()),
             budget_problems=[*self._budgets.problems, *self._hard_budgets.problems],
-            decisions=self._director.decider.decisions,
+            decisions=self._known.decider.decisions,
             probes=[
                 ProbesMessage(
                     network=network,
@@ -164,17 +158,17 @@ class ApiBackend:
         )
 
     async def networks(self) -> list[NetworkMessage]:
-        context = self._observer.context()
-        barred = self._director.decider.barred
+        context = self._driver.context()
+        barred = self._known.decider.barred
         return [
             NetworkMessage.of(
                 network,
                 context,
                 context.at_s,
                 barred.get(network.name, ""),
-                self._reliability.of(network.name),
+                self._known.reliability.of(network.name),
             )
-            for network in self._director.networks
+            for network in self._known.decider.networks
         ]
 
     async def flows(self) -> list[FlowMessage]:
@@ -193,13 +187,15 @@ class ApiBackend:
         sockets = await self._open_sockets()
         return [
             flow
-            for flow in self._flows
+            for flow in self._known.flows
             if not is_own(flow.key) and any(map(sockets.carry, flow.paths))
         ]
 
     async def explain(self, flow: str | None) -> DecisionMessage:
-        known = Explanations(self._log, self._flows, self._carried, self._director.ruled.about)
-        return await known.of(flow, time.time(), self._observer.context(), self._director.networks)
+        known = Explanations(self._log, self._known.flows, self._carried, self._known.ruled.about)
+        return await known.of(
+            flow, time.time(), self._driver.context(), self._known.decider.networks
+        )
 
     async def standing_budgets(self) -> list[BudgetMessage]:
         hard = self._hard_budgets
@@ -236,23 +232,24 @@ class ApiBackend:
         await self._hard_budgets.settle()
 
     async def choose(self, request: ChoiceRequest) -> DecisionMessage:
-        async with self._director.turn:
-            detour = request.detour
-            decision, route = self._director.decider.choose_route(
+        detour = request.detour
+        answer = self._driver.choose(
+            ChoiceAsked(
                 request.transfer,
-                self._observer.context(),
-                redundant=request.redundant,
-                multipath=request.multipath,
-                sent=self._sent(request),
-                detour=None if detour is None else Detour(detour.rtt_s, detour.port),
+                request.redundant,
+                request.multipath,
+                self._sent(request),
+                None if detour is None else Detour(detour.rtt_s, detour.port),
             )
-        return DecisionMessage.of(decision, direct=None if route is None else route.direct)
+        )
+        direct = None if answer.detour is None else answer.detour.direct
+        return DecisionMessage.of(answer.decision, direct=direct)
 
     def _sent(self, request: ChoiceRequest) -> Sent | None:
         name = request.sent_over
         if name is None:
             return None
-        networks = self._director.decider.networks
+        networks = self._known.decider.networks
         for network in networks:
             if name in (network.name, network.interface):
                 return Sent(network.name, request.waited_s)
@@ -278,36 +275,33 @@ class ApiBackend:
         self._carried.on_report(report, uid, time.monotonic(), time.time())
 
     async def rules(self) -> list[RuleMessage]:
-        return self._director.ruled.messages(self._host_defaults())
+        return rule_messages(self._known.ruled, self._known.decider.host_defaults)
 
     async def add_rule(self, rule: RuleRequest) -> RuleMessage:
-        async with self._director.turn:
-            number = self._director.ruled.rules.add(rule)
-            await self._director.ruled.reconsider(self._observer.context())
+        number = self._known.ruled.rules.number_for(rule)
+        self._driver.post(RuleSet(number, rule))
         await self._rules_changed()
         return next(each for each in await self.rules() if each.number == number)
 
     async def remove_rule(self, number: int) -> None:
-        async with self._director.turn:
-            self._director.ruled.rules.remove(number)
-            context = self._observer.context()
-            await self._director.ruled.reconsider(context)
-            await self._director.destinations.reconsider(context)
+        if number not in self._known.ruled.rules.rules:
+            raise NotFoundError(f"there is no rule {number}: `cedos rule` lists them")
+        self._driver.post(RuleSet(number, None))
         await self._rules_changed()
 
     async def hint(self, hint: HintRequest, uid: int) -> HintAccepted:
-        return await self._hints.take(hint, uid)
+        return self._hints.take(hint, uid)
 
     async def unhint(self, number: int, uid: int) -> None:
-        await self._hints.withdraw(number, uid)
+        self._hints.withdraw(number, uid)
 
     def decisions(self) -> AsyncGenerator[DecisionMessage, None]:
         return self._log.decided.subscribe()
 
     def _default(self) -> DefaultMessage:
-        default = self._director.default
+        default = self._known.default
         decision = default.decision
-        kept = self._host_defaults().items()
+        kept = self._known.decider.host_defaults.items()
         vpn = {str(version): each.interface for version, each in kept if each.vpn}
         host_defaults = {
             str(version): HostDefaultMessage(interface=each.interface, what=each.what)
@@ -331,11 +325,11 @@ class ApiBackend:
 
     def _others(self, default: Sequence[str]) -> dict[str, OtherDefaultMessage]:
         """Return where connections go of IP versions that the default network lacks."""
-        decider = self._director.decider
+        decider = self._known.decider
         by_name = {network.name: network for network in decider.networks}
         first = by_name.get(default[0]) if default else None
         found = {}
-        for ip_version, decision in sorted(self._director.default.others.items()):
+        for ip_version, decision in sorted(self._known.default.others.items()):
             led = decision.choice.networks
             barred = [
                 why
@@ -382,3 +376,33 @@ def _message(flow: LivingFlow, now_s: float) -> FlowMessage:
         size=flow.transfer.size if flow.transfer else None,
         decision=flow.decision,
     )
+
+
+def rule_messages(
+    ruled: RuledDestinations, host_defaults: Mapping[int, HostDefault]
+) -> list[RuleMessage]:
+    """Return the rules as messages; `host_defaults`: by IP version what cedos leaves alone."""
+    found = []
+    for number, rule in ruled.rules.rules.items():
+        by_version = ruled.by_version(number)
+        if not by_version:
+            continue
+        # What is refused is told beside what is not.
+        led = [each for each in by_version.values() if each.network is not None]
+        first = (led or list(by_version.values()))[0]
+        addressed = any(of == number for _, of in ruled.rules.places())
+        left_to = {v: host_defaults[v] for v in by_version if addressed and v in host_defaults}
+        found.append(
+            RuleMessage(
+                number=number,
+                rule=rule,
+                network=first.network,
+                why=first.decision.reason,
+                vpn={str(v): each.interface for v, each in left_to.items() if each.vpn},
+                host_defaults={
+                    str(v): each.interface for v, each in left_to.items() if not each.vpn
+                },
+                refused={str(v): each.refused for v, each in by_version.items() if each.refused},
+            )
+        )
+    return found

@@ -14,6 +14,16 @@ import structlog
 from cedos.api.server import ControlServer
 from cedos.config import Config
 from cedos.config.directories import HISTORY_FILE, directories
+from cedos.controller.controller import Controller
+from cedos.controller.events import (
+    HostDefaultsChanged,
+    NetworksBarred,
+    NetworksChanged,
+    ObjectiveChanged,
+    Witness,
+    Witnessed,
+)
+from cedos.controller.flows.learning import Learning
 from cedos.daemon import startup, state_file
 from cedos.daemon.aligned_sleep import aligned_sleep
 from cedos.daemon.api_backend import ApiBackend
@@ -25,22 +35,16 @@ from cedos.daemon.deadlines.d_lock import LID, DLock, SleepInhibitor
 from cedos.daemon.deadlines.deadline_decisions import DeadlineDecisions
 from cedos.daemon.deadlines.transfers import Transfers
 from cedos.daemon.deadlines.wake_alarm import WakeAlarm
-from cedos.daemon.decisions.choices import choices, curves
-from cedos.daemon.decisions.decider import Decider
+from cedos.daemon.decisions.choices import choices, curves, keep_learned
 from cedos.daemon.decisions.decision_log import DecisionLog
-from cedos.daemon.decisions.director import Director
 from cedos.daemon.decisions.hints import Hints
-from cedos.daemon.decisions.rescue import Rescuer
-from cedos.daemon.decisions.stuck import StuckConnections
-from cedos.daemon.decisions.user_rules import UserRules
-from cedos.daemon.flows.learning import Learning
-from cedos.daemon.flows.living_flows import LivingFlows
-from cedos.daemon.flows.reliability import Reliability
+from cedos.daemon.driver import ControllerDriver
+from cedos.daemon.executor import RULES, RULES_FILE, HostExecutor
 from cedos.daemon.flows.told_connections import ToldConnections
 from cedos.daemon.lookups.held_answers import HeldAnswers, HostLookups, OwnQueue
 from cedos.daemon.lookups.watch import LookupWatch
-from cedos.daemon.loop.decision_loop import DecisionLoop, Wakeup
 from cedos.daemon.loop.flow_events import FlowEvents
+from cedos.daemon.loop.flow_records import FlowRecords
 from cedos.daemon.loop.flow_sampler import FlowSampler
 from cedos.daemon.loop.opportunities import Opportunities
 from cedos.daemon.loop.packet_handler import PacketHandler
@@ -57,14 +61,12 @@ from cedos.daemon.startup import NamedNetworks
 from cedos.errors import HostError
 from cedos.kernel import process_limits
 from cedos.kernel.service_manager import Notifier
-from cedos.model import Address, Direction, FlowKey
+from cedos.model import Address, Direction
 from cedos.monitor.bus import SystemBus
 from cedos.monitor.dns.resolvers import HostResolvers
 from cedos.monitor.events import Change, NetworkEvent
 from cedos.monitor.flows.flow_monitor import FlowMonitor
 from cedos.monitor.flows.flow_source import KernelFlows, open_sockets
-from cedos.monitor.liveness.liveness import Witness
-from cedos.monitor.networks.counters import received_bytes
 from cedos.monitor.networks.links import LinkMonitor
 from cedos.monitor.providers.battery import BatteryReader
 from cedos.monitor.providers.metered import HostMetered
@@ -84,7 +86,6 @@ _log = structlog.get_logger(__name__)
 
 _FLUSH_S = 1.0
 _SIZES_FILE = "sizes.json"
-_RULES_FILE, _RULES = "rules.json", "the rules"
 _KEEP_S = 60.0
 """Seconds between two writes of what was learned; it is written at the end, too."""
 
@@ -224,58 +225,31 @@ class Daemon:
         self._sizes = sizes
         self._own_problems, self._complaints = problems, complaints
         self._bus = bus
-        self._flows = LivingFlows()
-        self._wakeup = Wakeup()
-        radios, prices = radios_of(config), money_per_mb(config)
         self._profiler = Profiler(
             sizes,
             unknown=Prior(config.profiler.default_size_bytes),
             chunked=replace(CHUNKED, median_bytes=config.profiler.default_large_bytes),
         )
-        metering = Metering(usage, startup.boot(), links.networks(), radios, prices)
-        self._observer = Observer(
-            config, bus, self._wakeup.wake, metering.on_counters, self._flows.competing
-        )
         chosen = choices(config, state, problems)
         self._learning = chosen.model if isinstance(chosen.model, Learning) else None
         self._log = DecisionLog(history)
-        self._decider = Decider(chosen, self._flows.idle_s, self._log.record, self._log.next_number)
-        rules = UserRules(
-            state_file.read(state / _RULES_FILE, _RULES),
-            lambda kept: state_file.write(state / _RULES_FILE, kept, _RULES),
+        self._controller = Controller(
+            startup.controller_config(config, chosen, self._log.next_number, dry_run=dry_run),
+            state_file.read(state / RULES_FILE, RULES),
+            reversed(history.flows(startup.JUDGED_FLOWS)) if history is not None else (),
         )
-        self._director = Director(
-            steering,
-            self._flows,
-            sizes,
-            self._decider,
-            rules,
-            self._observer.ask,
-            partial(self._wakeup.wake, urgent=True),
+        self._driver = driver = ControllerDriver(self._controller)
+        decider, ruled = self._controller.decider, self._controller.ruled
+        steering.keep_to(ruled.may_use)
+        steering.when_left_alone(
+            lambda: driver.post(HostDefaultsChanged(dict(steering.host_defaults)))
         )
-        steering.keep_to(self._director.ruled.may_use)
-        steering.when_left_alone(partial(self._wakeup.wake, urgent=True))
-        self._rescuer = Rescuer(
-            steering.rescues,
-            self._observer.context,
-            self._rescued,
-            dry_run=dry_run,
-            may_use=self._director.ruled.may_use,
-            heard_at_s=self._flows.heard_at_s,
-            received_bytes=received_bytes,
+        radios, prices = radios_of(config), money_per_mb(config)
+        metering = Metering(usage, startup.boot(), links.networks(), radios, prices)
+        self._observer = Observer(
+            config, bus, driver.post, self._controller.networks, metering.on_counters
         )
-        self._stuck = StuckConnections(
-            config.steering, self._flows, self._director, self._observer, steering.close_silent
-        )
-        self._decision_loop = DecisionLoop(
-            self._wakeup,
-            config,
-            self._observer,
-            self._flows,
-            self._director,
-            self._rescuer,
-            steering,
-        )
+        # -- budgets
         ticked = asyncio.Event()
         self._budgets = HostBudgets(
             config,
@@ -283,7 +257,7 @@ class Daemon:
             usage,
             metering,
             links.networks,
-            self._decision_loop.prefer,
+            lambda objective, urgent: driver.post(ObjectiveChanged(objective, urgent)),
             chosen.objective,
             ticked,
             curves=curves(config),
@@ -304,6 +278,7 @@ class Daemon:
             unable="" if config.steering.iptables else "[steering] iptables = true would be needed",
         )
         self._prefetching = Prefetching(self._budgets, metering, radios)
+        # -- transfers with deadlines
         alarm = None
         if config.transfers.wake and privileged is not None:
             alarm = WakeAlarm(
@@ -318,54 +293,20 @@ class Daemon:
         )
         self._transfers = Transfers(
             state,
-            networks=lambda: self._decider.networks,
-            barred=lambda: self._decider.barred,
-            context=self._observer.context,
-            objective=lambda: self._decider.objective,
-            decided=DeadlineDecisions(self._decider, self._observer.context),
+            networks=lambda: decider.networks,
+            barred=lambda: decider.barred,
+            context=driver.context,
+            objective=lambda: decider.objective,
+            decided=DeadlineDecisions(driver),
             d_lock=self._d_lock,
         )
-        self._sampler = FlowSampler(
-            flow_monitor,
-            self._flows,
-            self._observer,
-            self._profiler,
-            self._wakeup.wake,
-            config.decision.reevaluate_interval_s,
-        )
-        self._probing = AdaptiveProbing(
-            config, self._observer.prober, self._moment, lambda: self._flows.uploads
-        )
+        # -- look-ups
         self._answers = self._held_answers(config, privileged) if not dry_run else None
-        self._packets = PacketHandler(
-            capture,
-            self._flows,
-            self._profiler,
-            self._director,
-            self._observer,
-            self._answers.claimed if self._answers is not None else lambda name, address: None,
-        )
-        reliability = Reliability.of_history(history)
-        self._events = FlowEvents(
-            monitor=flow_monitor,
-            steering=steering,
-            flows=self._flows,
-            profiler=self._profiler,
-            packets=self._packets,
-            observer=self._observer,
-            director=self._director,
-            rescuer=self._rescuer,
-            probing=self._probing,
-            opportunities=Opportunities(self._budgets, self._decider, self._prefetching.account),
-            learning=self._learning,
-            reliability=reliability,
-            history=history,
-        )
         watched = config.steering.lookups and not dry_run
         deliver = partial(privileged.call, "answer_lookup") if privileged is not None else None
         self._lookups = (
             LookupWatch(
-                lambda: self._decider.usable,
+                lambda: decider.usable,
                 self._lies,
                 deliver,
                 doubt=self._observer.prober.ask,
@@ -375,11 +316,43 @@ class Daemon:
             if watched
             else None
         )
-        self._carried = ToldConnections(lambda: self._decider.networks, self._log.choice, history)
-        self._hints = Hints(self._profiler, self._flows, self._director, self._observer.context)
+        # -- flows
+        self._sampler = FlowSampler(flow_monitor, driver, self._observer, self._profiler)
+        self._probing = AdaptiveProbing(
+            config, self._observer.prober, self._moment, lambda: self._controller.flows.uploads
+        )
+        self._packets = PacketHandler(
+            capture,
+            self._profiler,
+            driver,
+            self._answers.claimed if self._answers is not None else lambda name, address: None,
+        )
+        self._events = FlowEvents(
+            driver=driver,
+            monitor=flow_monitor,
+            steering=steering,
+            profiler=self._profiler,
+            packets=self._packets,
+            observer=self._observer,
+            probing=self._probing,
+        )
+        opportunities = Opportunities(self._budgets, decider, self._prefetching.account)
+        driver.begin(
+            HostExecutor(
+                state,
+                driver,
+                steering,
+                self._observer,
+                self._sampler,
+                FlowRecords(driver, self._profiler, opportunities, history),
+                self._log,
+            )
+        )
+        # -- people and programs
+        self._carried = ToldConnections(lambda: decider.networks, self._log.choice, history)
+        self._hints = Hints(self._profiler, driver)
         self.backend = ApiBackend(
-            director=self._director,
-            flows=self._flows,
+            driver=driver,
             hints=self._hints,
             log=self._log,
             observer=self._observer,
@@ -388,11 +361,8 @@ class Daemon:
             prefetching=self._prefetching,
             transfers=self._transfers,
             probing=self._probing,
-            reliability=reliability,
             carried=self._carried,
             problems=self.problems,
-            closed=lambda: self._stuck.messages(time.monotonic()),
-            host_defaults=lambda: steering.host_defaults,
             open_sockets=open_sockets,
             rules_changed=self._rules_changed,
             usage=usage,
@@ -423,17 +393,15 @@ class Daemon:
         ]
 
     async def networks_changed(self) -> None:
-        """Tell everybody what networks there are, and decides again."""
+        """Tell all parts what networks there are; the controller decides again."""
         networks = self._links.networks()
         self._observer.networks_changed(networks)
         self._named.networks_changed(networks)
-        async with self._director.turn:
-            self._director.networks_changed(networks)
-            await self._steering.networks_changed(networks)
-            self._hard_budgets.check()
-            self._hard_budgets.wake()
-            self._open_changed()
-            await self._director.reconsider(self._observer.context())
+        self._hard_budgets.check()
+        self._driver.post(NetworksChanged(tuple(networks)))
+        self._open_changed()
+        self._hard_budgets.wake()
+        await self._steering.barring.networks_changed()
         self._transfers.networks_changed()
         # An interface that goes takes its counter with it: what it showed last is kept now.
         await self._budgets.keep()
@@ -444,32 +412,28 @@ class Daemon:
 
     def _barred(self, why: Mapping[str, str]) -> None:
         """Keep programs off these networks and no others: a hard budget is spent."""
-        self._decider.bar(why)
+        self._driver.post(NetworksBarred(dict(why)))
         self._observer.barred(why.keys())
         self._open_changed()
-        self._wakeup.wake(urgent=True)
 
     def _open_changed(self) -> None:
-        """Keep connections and probes off barred networks."""
-        usable = self._decider.usable
-        self._rescuer.networks_changed(usable)
-        self._probing.networks_changed(usable)
+        """Keep probes off barred networks."""
+        self._probing.networks_changed(self._controller.decider.usable)
 
     async def run(self, notifier: Notifier, server: ControlServer) -> None:
-        async with asyncio.TaskGroup() as tasks:
+        async with AsyncExitStack() as stack:
+            stack.callback(self._packets.begin())
+            tasks = await stack.enter_async_context(asyncio.TaskGroup())
             tasks.create_task(self._observer.run(), name="observe")
             tasks.create_task(self._follow_links(), name="links")
             tasks.create_task(self._events.follow_flows(), name="flows")
             tasks.create_task(self._events.follow_connections(), name="connections")
-            tasks.create_task(self._packets.run(), name="packets")
             tasks.create_task(self._sampler.run(), name="samples")
             tasks.create_task(self._budgets.run(), name="budgets")
             tasks.create_task(self._hard_budgets.run(), name="hard budgets")
             tasks.create_task(self._prefetching.run(), name="prefetching")
             tasks.create_task(self._transfers.run(), name="transfers")
             tasks.create_task(self._probing.run(), name="probing")
-            tasks.create_task(self._decision_loop.run(), name="decisions")
-            tasks.create_task(self._stuck.run(), name="stuck connections")
             tasks.create_task(self._hints.run(), name="hints")
             if self._lookups is not None:
                 tasks.create_task(self._lookups.run(), name="look-ups")
@@ -485,14 +449,10 @@ class Daemon:
                 raise HostError("[steering] iptables = true would be needed")
             await self._steering.hold_answers(on)
 
-        async def lead() -> None:
-            async with self._director.turn:
-                await self._director.ruled.lead(self._observer.context())
-
         return HeldAnswers(
-            self._director.ruled,
-            lead,
-            HostLookups(lambda: self._decider.usable),
+            self._controller.ruled,
+            self._driver.post,
+            HostLookups(lambda: self._controller.decider.usable),
             OwnQueue(QUEUE) if privileged is None else SeparateQueue(privileged),
             hold,
         )
@@ -508,14 +468,15 @@ class Daemon:
         )
 
     def _lies(self, network: str) -> bool:
-        return is_captive(self._observer.context(), network)
+        return is_captive(self._driver.context(), network)
 
     def _resolver_answered(self, network: str, resolver: Address) -> None:
-        self._observer.on_heard(network, resolver, time.monotonic(), Witness.NAME)
+        now_s = time.monotonic()
+        self._driver.post(Witnessed(network, "heard", Witness.NAME, now_s, remote=resolver))
 
     def finished(self) -> None:
         """Tell listeners of the end, and keep what was learned."""
-        self._rescuer.close()
+        self._driver.close()
         self._log.decided.close()
         self._keep_learned()
 
@@ -523,21 +484,16 @@ class Daemon:
         state_file.write(self._state / _SIZES_FILE, self._sizes.state(), startup.SIZES)
         self._transfers.keep()
         if self._learning is not None:
-            self._learning.keep(self._state)
-
-    def _rescued(self, key: FlowKey, network: str, reason: str) -> None:
-        flow = self._flows.on_rescue(key, network)
-        self._observer.on_rescue(key)
-        if flow is not None:
-            self._director.on_rescue(flow, network, reason, self._observer.context())
+            keep_learned(self._learning, self._state)
 
     def _moment(self, now_s: float, pending: bool, per_s: float, direction: Direction) -> Moment:
         """Return what a probing rule sees: a download like most, an upload like the last one."""
-        context = self._observer.context()
-        default, upload = self._director.default.decision, self._flows.upload
+        known, context = self._controller, self._driver.context()
+        decider, upload = known.decider, known.flows.upload
+        default = known.default.decision
         evaluations = default.evaluations if default else ()
         if direction is Direction.UP:
-            evaluations = self._decider.weighed(upload, context) if upload else ()
+            evaluations = decider.weighed(upload, context) if upload else ()
         return Moment(
             now_s,
             self._observer.screen.active(),
@@ -545,7 +501,7 @@ class Daemon:
             context.networks,
             evaluations,
             per_s,
-            self._decider.objective.prices,
+            decider.objective.prices,
             self._observer.prober.heard_at_s,
         )
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import structlog
 
 from cedos.config import Config, unknown_names
+from cedos.controller.config import Choices, ControllerConfig
 from cedos.daemon import state_file
 from cedos.errors import HistoryError, HostError
 from cedos.model import Budget, Network
@@ -17,6 +18,8 @@ from cedos.storage.history import History
 from cedos.storage.usage import Usage
 
 SIZES = "the sizes learned earlier"
+JUDGED_FLOWS = 1_000
+"""The last flows of the history that say how well networks are predicted."""
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 _log = structlog.get_logger(__name__)
@@ -95,6 +98,25 @@ def first_packets(config: Config, stack: AsyncExitStack, problems: list[str]) ->
         return None
     stack.callback(capture.close)
     return capture
+
+
+def controller_config(
+    config: Config, choices: Choices, first_number: int, *, dry_run: bool
+) -> ControllerConfig:
+    """Return the controller's part of the configuration."""
+    steering, decision = config.steering, config.decision
+    return ControllerConfig(
+        choices=choices,
+        interval_s=decision.reevaluate_interval_s,
+        idle_interval_s=decision.idle_interval_s,
+        rescue=steering.rescue and steering.iptables,
+        short_queues=steering.short_queues,
+        close_stuck=steering.close_stuck,
+        closes_after_s=steering.closes_after_s,
+        close_stuck_ports=frozenset(steering.close_stuck_ports),
+        dry_run=dry_run,
+        first_number=first_number,
+    )
 
 
 class NamedNetworks:

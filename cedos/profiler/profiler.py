@@ -6,9 +6,10 @@ HTTP message appears (`observe`). Two are added: a TLS or QUIC handshake gives t
 """
 
 from collections import OrderedDict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from cedos.model import Direction, FlowKey, Label, SizeEstimate
+from cedos.controller.events import SizeLearned
+from cedos.model import Direction, FlowKey, SizeEstimate
 from cedos.profiler import http
 from cedos.profiler.flow import (
     PendingRequest,
@@ -35,22 +36,6 @@ from cedos.profiler.tls import ClientHello
 
 # A connection's opening is told by another way than its packets, and may be told after the first.
 _OPENING_LATE_S = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class SizeLearned:
-    """The size of a transfer that has begun, or a better estimate; `label`, `deadline_s` by a hint.
-
-    `tls`: its connection began with a handshake of TLS that was seen.
-    """
-
-    key: FlowKey
-    direction: Direction
-    size: SizeEstimate
-    server_name: str | None = None
-    label: Label | None = None
-    deadline_s: float | None = None
-    tls: bool = False
 
 
 class Profiler:

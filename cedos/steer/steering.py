@@ -11,6 +11,8 @@ from typing import Final
 
 import structlog
 
+from cedos.controller.commands import NOWHERE
+from cedos.controller.events import HostDefault
 from cedos.errors import CedosError, HostError, PrivilegeError, SteeringError
 from cedos.kernel import privileges
 from cedos.kernel.policy_routing import PROTOCOLS
@@ -32,8 +34,7 @@ from cedos.steer.repairs import Repairs
 from cedos.steer.rescue.rescues import Rescues
 from cedos.steer.restore import restore
 from cedos.steer.retransmission import bound_retransmission
-from cedos.steer.routing.host_default import HostDefault
-from cedos.steer.routing.plan import NOWHERE, Destination
+from cedos.steer.routing.plan import Destination
 from cedos.steer.routing.routing import Routing
 from cedos.steer.undo import undo_all
 
@@ -284,6 +285,11 @@ class Steering:
     # -- what it does -------------------------------------------------------------------------
 
     async def networks_changed(self, networks: Sequence[Network]) -> None:
+        """Follow the networks with all that is steered, and with the walls of barred networks."""
+        self.follow(networks)
+        await self.barring.networks_changed()
+
+    def follow(self, networks: Sequence[Network]) -> None:
         """Bring tables, rules and subflows in line with the networks; also those that are down.
 
         Raises:
@@ -296,9 +302,8 @@ class Steering:
             self._routing.networks_changed(networks)
             self._notes()
             self._connections.networks_changed(self.barring.usable())
-            await self.barring.networks_changed()
 
-    async def set_default(
+    def set_default(
         self, network_name: str | None, others: Mapping[int, str] | None = None
     ) -> None:
         """Lead new connections to a network; None: where the host would lead them itself.
@@ -314,7 +319,7 @@ class Steering:
         with refusals(f"make {network_name} the default"):
             self._routing.set_default(network_name, others)
 
-    async def set_destination(
+    def set_destination(
         self,
         prefix: str,
         port: int | None,
@@ -340,7 +345,12 @@ class Steering:
         with refusals(f"lead {prefix} to {network_name}"):
             self._routing.set_destination(destination, network_name)
 
-    async def set_ruled(self, wanted: Mapping[tuple[str, int | None], str | None]) -> None:
+    def set_destinations(self, wanted: Mapping[tuple[str, int | None], str | None]) -> None:
+        """Lead new connections to several destinations, as `set_destination` does."""
+        for (prefix, port), name in wanted.items():
+            self.set_destination(prefix, port, name)
+
+    def set_ruled(self, wanted: Mapping[tuple[str, int | None], str | None]) -> None:
         """Lead new connections to places (prefix and port) that a user's rules are about.
 
         Neither hints nor what is known of a destination override it, and what the network cannot carry
@@ -358,7 +368,7 @@ class Steering:
         with refusals(f"lead {len(places)} destinations"):
             self._routing.set_destinations(places)
 
-    async def set_mark(self, mark: int, network_name: str | None) -> None:
+    def set_mark(self, mark: int, network_name: str | None) -> None:
         """Lead new connections whose socket carries a mark to a network; None: like all others again.
 
         SteeringError: no such mark (SO_MARK, not 0) or network, or the kernel refuses.
@@ -378,7 +388,7 @@ class Steering:
             self._sysctls.note(FILTER)
             await self._filter.hold_answers(on)
 
-    async def steer_connection(self, token: int, strategy: Strategy) -> None:
+    def steer_connection(self, token: int, strategy: Strategy) -> None:
         """Move a living MPTCP connection: `single(n)` or `mptcp(primary)`.
 
         It returns when the kernel has the commands; the first data follows on the new path.
@@ -397,12 +407,12 @@ class Steering:
         """Open new subflows of MPTCP connections only over networks that each may use."""
         self._connections.keep_to(may_use)
 
-    async def without_spares(self, network_names: Collection[str]) -> None:
+    def without_spares(self, network_names: Collection[str]) -> None:
         """Remove spare subflows over these networks: they would wake a radio."""
         self._must_be_open()
         self._connections.without_spares(network_names)
 
-    async def release(self, token: int, network_name: str) -> None:
+    def release(self, token: int, network_name: str) -> None:
         """Give up a living MPTCP connection's subflows over a network, until it can be joined again.
 
         What is under way there is sent again over the others at once. SteeringError as for a move.
@@ -419,7 +429,7 @@ class Steering:
         with refusals("close a stuck connection"):
             return self._kernel.close_silent(key)
 
-    async def paths_measured(self, paths: Mapping[str, tuple[float, float]]) -> None:
+    def paths_measured(self, paths: Mapping[str, tuple[float, float]]) -> None:
         """Keep the queues at the other end short, so that moves are quick.
 
         Does nothing while a network that is up is not measured, or is a wire. `paths` are, of each

@@ -168,12 +168,12 @@ async def _steer(state: Path) -> None:
     async with Steering(state) as steering:
         there = networks()
         await steering.networks_changed(there)
-        await steering.paths_measured({WLAN: (24e6, 0.023), LTE: (12e6, 0.063)})
-        await steering.set_destination("198.51.100.7", 443, LTE, protocol="tcp")
+        steering.paths_measured({WLAN: (24e6, 0.023), LTE: (12e6, 0.063)})
+        steering.set_destination("198.51.100.7", 443, LTE, protocol="tcp")
         moving = asyncio.create_task(_move(steering))
         print("steering", flush=True)
         while line := await asyncio.to_thread(sys.stdin.readline):
-            await steering.set_default(line.strip())
+            steering.set_default(line.strip())
             print(line.strip(), flush=True)
         moving.cancel()
 
@@ -188,7 +188,7 @@ async def _move(steering: Steering) -> None:
                 (path,) = (path for path in event.connection.subflows if path.key == event.key)
                 assert path.network is not None
                 wanted = Strategy(StrategyKind.SINGLE, (path.network,))
-                await steering.steer_connection(event.token, wanted)
+                steering.steer_connection(event.token, wanted)
 
 
 if __name__ == "__main__":

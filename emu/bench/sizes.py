@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from statistics import median
 
+from cedos.controller.events import FlowClosed, FlowOpened
 from cedos.errors import EmulationError
 from cedos.model import FlowKey, SizeEstimate
-from cedos.monitor.events import FlowClosed, FlowOpened
 from cedos.monitor.flows.flow_monitor import FlowMonitor
 from cedos.profiler.capture import Capture, open_capture
 from cedos.profiler.frame import CapturedPacket

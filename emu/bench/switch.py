@@ -146,12 +146,12 @@ async def _measure(
     seeded = random.Random(2)
     async with Steering(state, filter_flows=False) as steering:
         await steering.networks_changed(there)
-        await steering.paths_measured({n: (rates[n], rtt_s) for n, rtt_s in rtts_s.items()})
+        steering.paths_measured({n: (rates[n], rtt_s) for n, rtt_s in rtts_s.items()})
         default_s = await _default_s(steering, list(rtts_s))
         for direction in Direction:
             for number in range(connections):
                 start = there[number % 2].name
-                await steering.set_default(start)
+                steering.set_default(start)
                 made = await _one(steering, direction, start, rtts_s, uploads, flips, seeded)
                 measured += made
                 delays = ", ".join(f"{1e3 * f.delay_s:.0f} ({1e3 * f.gap_s:.0f})" for f in made)
@@ -164,7 +164,7 @@ async def _default_s(steering: Steering, names: list[str]) -> float:
     took = []
     for number in range(200):
         begun_s = time.perf_counter()
-        await steering.set_default(names[number % len(names)])
+        steering.set_default(names[number % len(names)])
         took.append(time.perf_counter() - begun_s)
     return statistics.median(took)
 
@@ -192,7 +192,7 @@ async def _one(
             ports = {path.key.local_port for path in steering.connections[token].subflows}
             sniffer.seen.clear()
             at = time.time()
-            await steering.steer_connection(token, Strategy(StrategyKind.SINGLE, (now,)))
+            steering.steer_connection(token, Strategy(StrategyKind.SINGLE, (now,)))
             await asyncio.sleep(_WATCH_S)
             delay_s = sniffer.first(now, direction, ports, at) - at
             allowed_s = _ALLOWED_S + _ALLOWED_RTTS * rtts_s[now]

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
+from cedos.controller.events import FlowClosed
 from cedos.model import FlowKey, NetworkKind
-from cedos.monitor.events import FlowClosed
 from cedos.monitor.flows.flow_monitor import FlowMonitor
 from emu.testbed.access import ADDRESSES
 from emu.testbed.netns import Namespace

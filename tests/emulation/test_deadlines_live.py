@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from cedos.api.rules import RuleRequest
 from cedos.api.transfers import TransferInTable
+from cedos.controller.rule import RuleRequest
 from cedos.files.partial import files_of
 from cedos.model import NetworkKind
 from cedos.session import keys

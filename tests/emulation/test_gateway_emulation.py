@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cedos.api.rules import RuleRequest
+from cedos.controller.rule import RuleRequest
 from cedos.model import NetworkKind
 from emu.places.traces import Trace
 from emu.testbed.access import Access

@@ -29,10 +29,10 @@ from kit.neighbours import GATEWAY, START_S, identity, key_of, trust
 from cedos.api import messages as api
 from cedos.api.budgets import parse_budget
 from cedos.api.programs import ChoiceRequest, HintRequest, PrefetchingRequest
-from cedos.api.rules import RuleRequest
 from cedos.api.transfers import TransferReport
 from cedos.config import Config
 from cedos.config.toml_file import parse as parse_toml
+from cedos.controller.rule import RuleRequest
 from cedos.daemon.privileged import wire as privileged_wire
 from cedos.errors import ConfigError, ProtocolError, TransferError
 from cedos.files import messages as files

@@ -1,15 +1,14 @@
 """The decision about a transfer with a deadline as a record: deferring is one of its strategies."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 from cedos.api.transfers import TurnMessage, sentence
-from cedos.daemon.decisions.decider import Decider
+from cedos.controller.events import DecisionMade
+from cedos.daemon.driver import ControllerDriver
 from cedos.model import (
     Bulk,
-    Context,
-    Decision,
     Label,
     SizeEstimate,
     Strategy,
@@ -26,8 +25,8 @@ from cedos.selector.deadlines.transfer_table import TableTransfer
 class DeadlineDecisions:
     """Numbers and records them, beside the daemon's other decisions (`cedos explain`)."""
 
-    def __init__(self, decider: Decider, context: Callable[[], Context]) -> None:
-        self._decider, self._context = decider, context
+    def __init__(self, driver: ControllerDriver) -> None:
+        self._driver = driver
 
     def __call__(
         self,
@@ -39,7 +38,7 @@ class DeadlineDecisions:
         now: float,
     ) -> None:
         """Publish a decision when a transfer's networks change."""
-        decider = self._decider
+        decider = self._driver.controller.decider
         radios = decider.choices.power.radios
         watts = {
             each.name: Watts(
@@ -59,22 +58,18 @@ class DeadlineDecisions:
             else StrategyKind.MPTCP
         )
         wall = time.time()
-        decider.record(
-            Decision(
-                number=decider.number,
-                made_unix_s=wall,
-                transfer=Transfer(
+        self._driver.post(
+            DecisionMade(
+                Transfer(
                     SizeEstimate(size, size, size, "hint" if flow.exact else "default"),
                     transfer.direction,
                     Label(Urgency.BACKGROUND, Bulk.LARGE),
                     max(transfer.deadline_unix_s - wall, 0.0),
                     server_name=transfer.server,
                 ),
-                context=self._context(),
-                evaluations=alternatives(flow, flows, states, watts, s_per_j, now),
-                choice=Strategy(kind, turn.networks),
-                objective=objective.name,
-                reason=f"{transfer.name}: "
+                Strategy(kind, turn.networks),
+                f"{transfer.name}: "
                 + sentence(turn, transfer.deadline_unix_s, datetime.fromtimestamp(wall)),
+                alternatives(flow, flows, states, watts, s_per_j, now),
             )
         )

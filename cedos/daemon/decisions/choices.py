@@ -1,47 +1,31 @@
 """The method, objective and model of decisions, by the configuration."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import structlog
 
 from cedos.config import Config
+from cedos.controller.config import Choices
+from cedos.controller.flows.learning import Learning
+from cedos.daemon import state_file
 from cedos.daemon.budgets.metering import money_per_mb, radios_of
-from cedos.daemon.flows import learning
 from cedos.errors import ModelError
-from cedos.selector.energy import DELPHI, PowerModel
+from cedos.selector.energy import PowerModel
 from cedos.selector.objective import Curves, MaxS, MaxSPerE, Objective, WeightedCost
 from cedos.selector.uncertainty import method_of
 from cedos.selector.uncertainty.bayesian import Bayesian
-from cedos.selector.uncertainty.brute_force import BruteForce
-from cedos.selector.uncertainty.evaluator import Evaluator
 from cedos.selector.uncertainty.times import CompletionModel
 from cedos.storage import model_files
+from predictors.completion import CompletionModel as TreeModel
+from predictors.posterior import Posterior
 
 _log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Choices:
-    """The method, objective and model of decisions.
-
-    `margin` is the share that a change must save, `switch_cost_s` what moving a living flow costs,
-    `power` the radios, `redundant` whether the same data may go over several networks,
-    `price_per_mb` what networks cost by name, if configured, `method` how uncertainty is taken.
-    """
-
-    objective: Objective
-    model: CompletionModel | None
-    default_size_bytes: int
-    margin: float
-    switch_cost_s: float
-    destinations: bool = True
-    redundant: bool = False
-    power: PowerModel = DELPHI
-    price_per_mb: Mapping[str, float] = field(default_factory=dict)
-    method: type[Evaluator] = BruteForce
+POSTERIOR_FILE: Final = "posterior.json"
+_POSTERIOR: Final = "what came of predictions"
 
 
 def objective(config: Config) -> Objective:
@@ -68,7 +52,7 @@ def choices(config: Config, state: Path, problems: list[str]) -> Choices:
     method = method_of(config.decision.method)
     try:
         general = model_files.load(config.predictors.model_path)
-        model = learning.load(general, state) if method is Bayesian else general
+        model = _learned(general, state) if method is Bayesian else general
     except ModelError as error:
         problems.append(f"{error}. Until then a rule of thumb decides")
         _log.warning("no predictors", why=str(error))
@@ -84,3 +68,24 @@ def choices(config: Config, state: Path, problems: list[str]) -> Choices:
         power=PowerModel(radios_of(config)),
         method=method,
     )
+
+
+def _learned(model: TreeModel, folder: Path) -> Learning:
+    """Return the predictors with what was learned earlier, or new ones if that cannot be used."""
+    path = folder / POSTERIOR_FILE
+    posterior = Posterior()
+    state = state_file.read(path, _POSTERIOR)
+    if state is not None:
+        try:
+            kept = Posterior.from_state(state)
+            if state.get("model") != model.fingerprint():
+                raise ValueError("it was learned of another model")
+            posterior = kept
+        except ValueError as error:
+            state_file.unusable(path, _POSTERIOR, error)
+    return Learning(model, posterior)
+
+
+def keep_learned(learning: Learning, folder: Path) -> None:
+    """Write what is learned to its file."""
+    state_file.write(folder / POSTERIOR_FILE, learning.kept(), _POSTERIOR)

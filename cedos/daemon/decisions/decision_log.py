@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 import structlog
 
 from cedos.api.messages import DecisionMessage, flow_matches
-from cedos.daemon.flows.living_flows import LivingFlows
+from cedos.controller.flows.living_flows import LivingFlows
 from cedos.model import Decision, Strategy
 from cedos.storage.history import History
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from cedos.api.programs import HintAccepted, HintRequest, program_mark, program_text
-from cedos.daemon.decisions.director import Director
-from cedos.daemon.flows.living_flows import LivingFlows
+from cedos.controller.events import DestinationHinted, ProgramHinted
+from cedos.daemon.driver import ControllerDriver
 from cedos.errors import NotFoundError, PrivilegeError
-from cedos.model import Context, SizeEstimate, Transfer
+from cedos.model import SizeEstimate, Transfer
 from cedos.profiler.flow import HintMatch, TransferHint
 from cedos.profiler.profiler import Profiler
 
@@ -38,15 +38,11 @@ class Hints:
     def __init__(
         self,
         profiler: Profiler,
-        flows: LivingFlows,
-        director: Director,
-        context: Callable[[], Context],
+        driver: ControllerDriver,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._profiler = profiler
-        self._flows = flows
-        self._director = director
-        self._context = context
+        self._driver = driver
         self._clock = clock
         self._taken: dict[int, _Taken] = {}
         self._last_program = 0
@@ -56,7 +52,7 @@ class Hints:
         """Return the hints in force: number -> user."""
         return {number: taken.uid for number, taken in self._taken.items()}
 
-    async def take(self, hint: HintRequest, uid: int) -> HintAccepted:
+    def take(self, hint: HintRequest, uid: int) -> HintAccepted:
         now_s = self._clock()
         until_s = now_s + (LIFETIME_S if hint.lifetime_s is None else hint.lifetime_s)
         mark = hint.mark if hint.program is None else self._free_mark()
@@ -79,59 +75,52 @@ class Hints:
             now_s,
         )
         for event in learned:
-            self._flows.on_size(event)
-        async with self._director.turn:
-            leads = hint.destination is not None and hint.size_bytes is not None
-            self._taken[number] = _Taken(
-                uid,
-                until_s,
-                mark if hint.program is not None else None,
-                (hint.destination, hint.port) if hint.destination is not None and leads else None,
-            )
-            network = await self._lead(hint, mark, until_s)
-            for each in self._superfluous(uid):
-                await self._end(each)
+            self._driver.post(event)
+        leads = hint.destination is not None and hint.size_bytes is not None
+        self._taken[number] = _Taken(
+            uid,
+            until_s,
+            mark if hint.program is not None else None,
+            (hint.destination, hint.port) if hint.destination is not None and leads else None,
+        )
+        network = self._lead(hint, mark, until_s)
+        for each in self._superfluous(uid):
+            self._end(each)
         return HintAccepted(number=number, network=network, mark=mark)
 
-    async def withdraw(self, number: int, uid: int) -> None:
+    def withdraw(self, number: int, uid: int) -> None:
         """End a hint. NotFoundError: there is none; PrivilegeError: it is another user's."""
         taken = self._taken.get(number)
         if taken is None:
             raise NotFoundError(f"there is no hint {number}")
         if uid not in (taken.uid, _ROOT):
             raise PrivilegeError(f"hint {number} is of another user")
-        async with self._director.turn:
-            await self._end(number)
+        self._end(number)
 
     async def run(self) -> None:
         """End hints whose time is over, until it is cancelled."""
         while True:
             await asyncio.sleep(_PERIOD_S)
-            await self.expire()
+            self.expire()
 
-    async def expire(self) -> None:
+    def expire(self) -> None:
         now_s = self._clock()
-        over = [number for number, taken in self._taken.items() if taken.until_s <= now_s]
-        if over:
-            async with self._director.turn:
-                for number in over:
-                    await self._end(number)
+        for number in [n for n, taken in self._taken.items() if taken.until_s <= now_s]:
+            self._end(number)
 
-    async def _lead(self, hint: HintRequest, mark: int | None, until_s: float) -> str | None:
+    def _lead(self, hint: HintRequest, mark: int | None, until_s: float) -> str | None:
         """Add the rules of a hint; return the network that it gets, if known."""
         network = None
+        controller = self._driver.controller
         size_bytes = hint.size_bytes
         if hint.destination is not None and size_bytes is not None:
-            network = await self._director.destinations.hinted(
-                hint.destination,
-                hint.port,
-                SizeEstimate(size_bytes, size_bytes, size_bytes, "hint"),
-                hint.direction,
-                until_s,
-                self._context(),
+            size = SizeEstimate(size_bytes, size_bytes, size_bytes, "hint")
+            self._driver.post(
+                DestinationHinted(hint.destination, hint.port, size, hint.direction, until_s)
             )
+            network = controller.destinations.network_of(hint.destination, hint.port)
         if hint.program is not None and mark is not None:
-            size_bytes = size_bytes or self._director.decider.choices.default_size_bytes
+            size_bytes = size_bytes or controller.decider.choices.default_size_bytes
             transfer = Transfer(
                 SizeEstimate(size_bytes, size_bytes, size_bytes, "hint"),
                 hint.direction,
@@ -139,20 +128,21 @@ class Hints:
                 hint.deadline_s,
                 server_name=program_text(hint.program),
             )
-            network = await self._director.programs.add(mark, transfer, self._context())
+            self._driver.post(ProgramHinted(mark, transfer))
+            network = controller.programs.network_of(mark)
         return network
 
-    async def _end(self, number: int) -> None:
+    def _end(self, number: int) -> None:
         self._profiler.unhint(number)
         taken = self._taken.pop(number, None)
         if taken is None:
             return
         if taken.mark is not None:
-            await self._director.programs.remove(taken.mark)
+            self._driver.post(ProgramHinted(taken.mark, None))
         # A newer hint about the same destination stays in force.
         others = {each.destination for each in self._taken.values()}
         if taken.destination is not None and taken.destination not in others:
-            await self._director.destinations.hint_ended(*taken.destination, self._context())
+            self._driver.post(DestinationHinted(*taken.destination, None))
 
     def _superfluous(self, uid: int) -> list[int]:
         numbers = [number for number, taken in self._taken.items() if taken.uid == uid]

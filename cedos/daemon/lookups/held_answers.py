@@ -27,7 +27,8 @@ from typing import Final, Protocol
 
 import structlog
 
-from cedos.daemon.decisions.user_rules import RuledDestinations
+from cedos.controller.decisions.user_rules import RuledDestinations
+from cedos.controller.events import DnsReply, Event, HostsFileRead, NameResolved
 from cedos.daemon.lookups.failover import resolvers_of
 from cedos.daemon.lookups.watch import ask
 from cedos.errors import CedosError
@@ -104,7 +105,7 @@ class HostLookups:
             return resolver in parse_resolv_conf(named, stubs=True)
         return False
 
-    async def look_up(self, name: str, kind: int) -> dns.DnsReply | None:
+    async def look_up(self, name: str, kind: int) -> DnsReply | None:
         """Return the first answer of a network's resolver; None without one."""
         for network in sorted(self._networks(), key=lambda each: each.metered):
             for resolver in resolvers_of(network, network.addresses[0].ip)[-1:]:
@@ -123,21 +124,21 @@ class HeldAnswers:
     """To be made within the event loop.
 
     Args:
-        lead: lead what the rules cover by now.
+        post: takes the events: what resolvers and the hosts file say.
         hold: have answers wait in the queue, or pass. Errors: CedosError.
     """
 
     def __init__(
         self,
         ruled: RuledDestinations,
-        lead: Callable[[], Coroutine[object, object, None]],
+        post: Callable[[Event], None],
         lookups: HostLookups,
         queue: AnswerQueue,
         hold: Callable[[bool], Awaitable[None]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ruled = ruled
-        self._lead = lead
+        self._post = post
         self._lookups = lookups
         self._queue = queue
         self._hold = hold
@@ -198,7 +199,7 @@ class HeldAnswers:
         if number is None or number in self._ruled.rules.at(address):
             return
         if self._bucket.take(self._clock()):
-            self._do(self._confirm_and_lead({name: {address.version}}))
+            self._do(self._confirm_all({name: {address.version}}))
 
     def told(self, packet: CapturedPacket) -> None:
         """Take an answer that was captured on its way: a rule that comes later covers it."""
@@ -208,10 +209,8 @@ class HeldAnswers:
             return
         tcp = packet.key.protocol == "tcp"
         messages = (self._seen.messages(packet) or ()) if tcp else (packet.payload,)
-        replies = list(filter(None, map(dns.parse, messages)))
-        touched = [self._ruled.rules.told(reply) for reply in replies]
-        if any(touched):
-            self._do(self._lead())
+        for reply in filter(None, map(dns.parse, messages)):
+            self._post(NameResolved(reply))
 
     # -- within -------------------------------------------------------------------------------
 
@@ -226,8 +225,7 @@ class HeldAnswers:
             content = HOSTS.read_text(encoding="utf-8", errors="replace")
         except OSError:
             content = ""
-        if self._ruled.rules.hosts_read(parse_hosts(content)):
-            self._do(self._lead())
+        self._post(HostsFileRead(parse_hosts(content)))
 
     def _read(self) -> None:
         if self._opened is not None:
@@ -254,7 +252,7 @@ class HeldAnswers:
         addresses: list[Address] = []
         for reply in filter(None, map(dns.parse, messages)):
             if self._lookups.trusted(key.remote):
-                rules.told(reply)
+                self._post(NameResolved(reply))
             elif rules.names(reply) and not all(map(rules.at, reply.addresses)):
                 claims.setdefault(reply.name, set()).update(
                     each.version for each in reply.addresses
@@ -276,7 +274,7 @@ class HeldAnswers:
         passes = False
         try:
             async with asyncio.timeout(_LONGEST_S):
-                passes = await self._confirm_and_lead(claims)
+                passes = await self._confirm_all(claims)
         except TimeoutError:
             pass
         except asyncio.CancelledError:  # the daemon ends, and its rules with it
@@ -294,15 +292,14 @@ class HeldAnswers:
                 self._streams.restore(key, before)
             self._decide(number, passes=passes)
 
-    async def _confirm_and_lead(self, claims: Mapping[str, set[int]]) -> bool:
-        """Look claimed names up and lead what rules cover.
+    async def _confirm_all(self, claims: Mapping[str, set[int]]) -> bool:
+        """Look claimed names up; the rules follow what comes of it.
 
         Return whether a resolver of this host told what they have in the claimed IP versions.
         """
         # Another answer may wait for the same look-up: the end of this wait does not end it.
         asked = [asyncio.shield(self._confirmation(name)) for name in claims]
         told = await asyncio.gather(*asked)
-        await self._lead()
         return all(map(set.issubset, claims.values(), told))
 
     def _confirmation(self, name: str) -> asyncio.Task[set[int]]:
@@ -327,7 +324,7 @@ class HeldAnswers:
         told = set()
         for version, reply in zip(kinds, replies, strict=True):
             if reply is not None and reply.code not in dns.FAILURES:
-                self._ruled.rules.told(reply)
+                self._post(NameResolved(reply))
                 told.add(version)
         return told
 

@@ -8,9 +8,8 @@ And a program that binds its socket to an interface leaves no choice: what it us
 
 from collections.abc import Callable, Sequence
 
+from cedos.controller.decisions.decider import Decider
 from cedos.daemon.budgets.host_budgets import HostBudgets
-from cedos.daemon.decisions.decider import Decider
-from cedos.daemon.flows.living_flow import LivingFlow
 from cedos.model import Context, Direction, FlowRecord, SizeEstimate, Transfer
 
 LEAST_BYTES = 30_000
@@ -37,12 +36,9 @@ class Opportunities:
         self._last_s = float("-inf")
         self._left_out_bytes = 0
 
-    def finished(
-        self, flow: LivingFlow, record: FlowRecord, context: Callable[[], Context]
-    ) -> None:
-        if not self._budgets.keepers or flow.incoming:
-            return
-        if flow.key.protocol == "tcp" and flow.decision is None:
+    def finished(self, record: FlowRecord, context: Callable[[], Context]) -> None:
+        """Tell the budgets of a finished flow that could have gone another way."""
+        if not self._budgets.keepers:
             return
         down = sum(path.bytes_down for path in record.subflows)
         up = sum(path.bytes_up for path in record.subflows)

@@ -1,15 +1,11 @@
 """Takes the captured first packets, and tells the sizes that they reveal."""
 
-import asyncio
 import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
-from cedos.daemon.decisions.director import Director
-from cedos.daemon.flows.living_flow import LivingFlow
-from cedos.daemon.flows.living_flows import LivingFlows
-from cedos.daemon.networks.observer import Observer
+from cedos.daemon.driver import ControllerDriver
 from cedos.kernel.netlink import BatchedReader
 from cedos.model import Address
 from cedos.profiler.capture import Capture
@@ -29,7 +25,7 @@ _HELD, _HELD_S = 64, 2.0
 
 
 class PacketHandler:
-    """From packets to sizes; a connection whose size became known is decided on again.
+    """From packets to sizes.
 
     `claimed` is told the name that a connection gives its server, and the server's address.
     """
@@ -37,33 +33,23 @@ class PacketHandler:
     def __init__(
         self,
         capture: Capture | None,
-        flows: LivingFlows,
         profiler: Profiler,
-        director: Director,
-        observer: Observer,
+        driver: ControllerDriver,
         claimed: Callable[[str, Address], None] = lambda name, address: None,
     ) -> None:
         self._capture = capture
-        self._flows = flows
         self._profiler = profiler
-        self._director = director
-        self._observer = observer
+        self._driver = driver
+        self._flows = driver.controller.flows
         self._claimed = claimed
         self._read_at_s = -math.inf
-        self._told: asyncio.Queue[LivingFlow] = asyncio.Queue()
         self._held: deque[tuple[float, CapturedPacket]] = deque(maxlen=_HELD)
 
-    async def run(self) -> None:
+    def begin(self) -> Callable[[], None]:
+        """Read what is captured from now on; return a function that ends it."""
         if self._capture is None:
-            return
-        reader = BatchedReader(self._capture.fileno(), self._read, _TOGETHER_S)
-        try:
-            while True:
-                flow = await self._told.get()
-                async with self._director.turn:
-                    await self._director.moves.reconsider(flow, self._observer.context())
-        finally:
-            reader.close()
+            return lambda: None
+        return BatchedReader(self._capture.fileno(), self._read, _TOGETHER_S).close
 
     def read_before(self, at_s: float) -> None:
         """Take what was captured before a monotonic instant, if there may be any."""
@@ -78,13 +64,9 @@ class PacketHandler:
             flow = self._flows.find(captured.key)
             about = captured if flow is None else captured._replace(key=flow.key)
             for event in self._profiler.observe(about, now_s):
-                learned = self._flows.on_size(event)
+                self._driver.post(event)
                 if event.server_name is not None:
                     self._claimed(event.server_name, event.key.remote)
-                if learned is None:
-                    self._flows.on_early_size(event, now_s)
-                elif self._director.moves.may_move(learned):
-                    self._told.put_nowait(learned)
         return bool(packets)
 
     def _ours(self, packets: Iterable[CapturedPacket], now_s: float) -> Iterator[CapturedPacket]:

@@ -3,44 +3,47 @@
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from functools import partial
 from ipaddress import ip_address
-from math import inf, isfinite
+from math import inf
 
 import structlog
 
 from cedos.config import Config
 from cedos.config.sections import endpoint
+from cedos.controller.events import (
+    SYN_SENT,
+    Attached,
+    CountersRead,
+    Event,
+    FlowSample,
+    IndicatorsRead,
+    PingEnded,
+    PortalHosts,
+    ProvidersRead,
+    Witness,
+    Witnessed,
+)
+from cedos.controller.networks.liveness import Liveness
+from cedos.controller.networks.observation import NetworkObservation
 from cedos.daemon.budgets.metering import radios_of
 from cedos.kernel.rtnetlink import Counters
-from cedos.kernel.sock_diag import SYN_SENT
 from cedos.model import (
     Address,
-    Competing,
-    Context,
     FlowKey,
     Indicator,
     Network,
     NetworkKind,
-    NetworkLife,
+    NetworkVerdict,
 )
 from cedos.monitor.bus import SystemBus
-from cedos.monitor.context import ContextKeeper
-from cedos.monitor.events import FlowClosed, FlowSample
-from cedos.monitor.flows.delivery import DeliveryWatch
-from cedos.monitor.flows.passive import PassiveWatch
-from cedos.monitor.liveness.liveness import Witness
 from cedos.monitor.liveness.portal_check import PortalCheck
 from cedos.monitor.liveness.portal_verdict import TestPage
 from cedos.monitor.liveness.portal_watch import Check, PortalWatch, usual_rtt_s
-from cedos.monitor.liveness.silence import Due
 from cedos.monitor.liveness.tls_check import TlsAnswer, shake_hands
 from cedos.monitor.networks.counters import InterfaceCounters
-from cedos.monitor.networks.rates import LEAST_BYTES
-from cedos.monitor.networks.sleep_watch import SleepWatch
 from cedos.monitor.probing.keyfile import read_key
 from cedos.monitor.probing.prober import Prober
 from cedos.monitor.probing.result import Price, ProbeKind, ProbeServer, Spent
@@ -61,14 +64,6 @@ _log = structlog.get_logger(__name__)
 _READ_S = 1.0
 _LATE_S = 0.02
 """Providers are read just after each full second of their series: its row is new then."""
-_MOMENT_S = 0.01
-_NEAR_S = 2.0
-"""For so long after a host in front of the router sent or received much, the interface's counters also
-hold traffic that did not pass the router."""
-_UDP_KEPT_S = 120.0
-"""Connection tracking gives a UDP flow up so long after its last packet at most."""
-_JUST_ANSWERED_S = 0.5
-"""A round trip that ended no longer before its flow says what one takes now."""
 
 
 def providers(
@@ -160,54 +155,77 @@ def portal_page(config: Config) -> Check | None:
     return PortalCheck(page, config.probes.dns_name)
 
 
+class LivenessReports:
+    """The state of a network, as `PortalWatch` reads it; what it reports goes out as events."""
+
+    def __init__(self, network: str, liveness: Liveness, post: Callable[[Event], None]) -> None:
+        self._network = network
+        self._liveness = liveness
+        self._post = post
+
+    def on_heard(self, witness: Witness, at_s: float) -> None:
+        self._post(Witnessed(self._network, "heard", witness, at_s))
+
+    def on_bytes(self, at_s: float) -> None:
+        self._post(Witnessed(self._network, "bytes", Witness.TRANSFER, at_s))
+
+    def missed(self, witness: Witness, at_s: float, asked_s: float | None = None) -> None:
+        self._post(Witnessed(self._network, "missed", witness, at_s, asked_s))
+
+    def intercepted(self, witness: Witness, at_s: float, why: str, page: str = "") -> None:
+        self._post(Witnessed(self._network, "intercepted", witness, at_s, None, why, page))
+
+    def useless(self, witness: Witness) -> None:
+        self._post(Witnessed(self._network, "useless", witness, time.monotonic()))
+
+    def verdict(self, now_s: float) -> NetworkVerdict:
+        return self._liveness.verdict(now_s)
+
+    def misses(self, witness: Witness) -> bool:
+        return self._liveness.misses(witness)
+
+
 class Observer:
-    """Keeps the context fresh while its tasks run.
+    """Reads providers, counters and screens, pings, and looks for portals; all it finds are events.
 
     Args:
+        post: takes the events.
+        known: what the controller knows of the networks.
         metered: is given each network's counters once a second, and the monotonic time.
-        competing: what this host's transfers have still to carry, at a monotonic time.
     """
 
     def __init__(
         self,
         config: Config,
         bus: SystemBus | None,
-        changed: Callable[[], None],
+        post: Callable[[Event], None],
+        known: NetworkObservation,
         metered: Callable[[Network, Counters, float], None] = lambda *_: None,
-        competing: Callable[[float], Competing] = lambda now_s: {},
     ) -> None:
-        self.keeper = ContextKeeper()
         self._config = config
-        self._changed = changed
+        self._post = post
+        self._known = known
         self._metered = metered
-        self._competing = competing
-        self._recent: Context | None = None
         manager = NetworkManager(bus) if bus is not None and config.providers.host else None
         self._providers = providers(config, bus, manager)
-        self._sleep = SleepWatch()
         self.screen = Screen(bus)
-        self._told = asyncio.Event()
         self.portals = PortalWatch(
-            self.keeper.liveness,
-            self._told.set,
+            lambda name: LivenessReports(name, known.keeper.liveness(name), post),
+            self._portals_changed,
             check=portal_page(config),
             manager=manager.captive if manager is not None else None,
             shake_hands=self._shake_hands if config.probes.enabled else None,
-            rtt_s=lambda name: usual_rtt_s(self.context().networks, name),
+            rtt_s=lambda name: usual_rtt_s(known.context(time.monotonic()).networks, name),
         )
         if manager is not None:
             manager.on_change(self.portals.recheck)
         self._counters = InterfaceCounters()
         self._counting: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._barred: frozenset[str] = frozenset()
-        self._watch = PassiveWatch()
-        self._delivery = DeliveryWatch()
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._networks: Sequence[Network] = ()
-        self._near_at_s: dict[str, float] = {}
-        self._near_bytes: dict[FlowKey, int] = {}
-        self._lives: dict[str, NetworkLife] = {}
-        self._pauses: Mapping[str, tuple[float, ...]] = {}
+        self._points: dict[str, str] = {}
+        self._portal_hosts: tuple[tuple[str, tuple[Address, ...]], ...] = ()
         probes = config.probes
         self._target = probe_target(config)
         self.prober = Prober(
@@ -229,31 +247,10 @@ class Observer:
         problems += self.portals.problems
         return problems + [problem for each in self._providers for problem in each.problems]
 
-    def context(self) -> Context:
-        if slept_s := self._sleep.slept_s():
-            _log.info("the host has slept", slept_s=slept_s)
-            self.keeper.slept(slept_s)
-            self.portals.recheck()
-        now_s = time.monotonic()
-        return replace(
-            self.keeper.snapshot(now_s), competing=self._competing(now_s), pauses=self._pauses
-        )
-
-    def recent_context(self) -> Context:
-        """Return the same for all flows that begin or end in one moment: they do so by the hundred."""
-        recent = self._recent
-        if recent is None or time.monotonic() - recent.at_s >= _MOMENT_S:
-            recent = self._recent = self.context()
-        return recent
-
     def networks_changed(self, networks: Sequence[Network]) -> None:
-        """Take the networks; what is gone is forgotten."""
-        for gone in {each.name for each in self._networks} - {each.name for each in networks}:
-            self.keeper.forget(gone)
+        """Take the networks."""
         self._networks = networks
-        now_s = time.monotonic()
-        for network in networks:
-            self.keeper.observe_up(network.name, network.up, now_s)
+        self._points = {n.name: p for n in networks if (p := self._points.get(n.name)) is not None}
         self._watch_open()
 
     def barred(self, names: Collection[str]) -> None:
@@ -267,151 +264,37 @@ class Observer:
         if self._config.probes.enabled:
             self.prober.networks_changed(networks)
 
-    def silent(
-        self,
-        networks: Mapping[str, Due],
-        pauses: Mapping[str, tuple[float, ...]],
-        now_s: float,
-    ) -> None:
-        """Take the networks that are silent though something is expected.
-
-        `pauses`: how long each one's silences lasted that are over.
-        """
-        self._pauses = pauses
-        for network in self._networks:
-            due = networks.get(network.name, Due(0.0, transfers=False, pings=False))
-            waiting = ((Witness.TRANSFER, due.transfers), (Witness.PING, due.pings))
-            liveness = self.keeper.liveness(network.name)
-            liveness.silent(due.silent_s, now_s, *(each for each, waits in waiting if waits))
-            if due.silent_s > 0.0 and not liveness.answered(Witness.PING):
-                self._ask_for_names(network)
-        self.prober.silent(networks)
-        self._note_verdicts()
-
-    def _note_verdicts(self) -> None:
-        """Log the networks whose state has changed."""
-        verdicts = self.context().verdicts
-        before, self._lives = self._lives, {}
-        for network in self._networks:
-            verdict = verdicts.get(network.name)
-            if verdict is None or not network.up:
-                continue
-            life = self._lives[network.name] = verdict.life
-            known = before.get(network.name)
-            if known is life or known is None:
-                continue
-            if NetworkLife.UNKNOWN in (life, known):
-                _log.debug(life, network=network.name, was=known, why=verdict.why)
-            elif life is NetworkLife.ALIVE:
-                _log.info("replies again", network=network.name, was=known)
-            else:
-                _log.info(life, network=network.name, why=verdict.why)
-
-    def on_open(self, key: FlowKey, at_s: float) -> None:
-        if (name := self._before_router(key)) is None:
-            self._delivery.on_open(key, at_s)
-        elif key.protocol == "tcp":  # it may carry much before the next look
-            self._near_at_s[name] = at_s
-
-    def on_close(self, event: FlowClosed, network: str | None) -> None:
-        """Take the end of a flow; `network`: that of its address, None where another carried it."""
-        # A flow to a host on the link says nothing of the network; its bytes must not count for it.
-        near = self._before_router(event.key)
-        if near is not None and event.key.protocol == "tcp":
-            self._carried_near(near, event, self._near_bytes.pop(event.key, 0))
-        if network is None or near is not None:
-            self._delivery.forget(event.key)
-            if event.rtt_s is not None:
-                self.portals.answered_elsewhere(event.key)
-            return
-        self._delivery.on_close(event)
-        if event.key.protocol == "udp" and event.bytes_down:
-            at_s = time.monotonic() - _UDP_KEPT_S
-            self.on_heard(network, event.key.remote, at_s, Witness.DATAGRAM)
-        # Most flows are too short to be seen alive: what their round trips took is known at the end.
-        answered_s = event.idle_ack_s
-        if event.rtt_s is None or answered_s is None:
-            return
-        now_s = time.monotonic()
-        self.on_heard(network, event.key.remote, now_s - answered_s)
-        if answered_s <= _JUST_ANSWERED_S:
-            self.keeper.observe_rtt(network, event.rtt_s, now_s)
-
-    def on_heard(
-        self, network: str, remote: Address, at_s: float, witness: Witness = Witness.TRANSFER
-    ) -> None:
-        """Note that `remote` said something: one beyond the router shows that its network carries."""
-        if not self._on_link(network, remote):
-            self._heard(network, witness, at_s)
-
-    def _heard(self, network: str, witness: Witness, at_s: float) -> None:
-        self.keeper.liveness(network).on_heard(witness, at_s)
-        self.prober.on_heard(network, at_s)
-
-    def answered_elsewhere(self, samples: Iterable[FlowSample]) -> None:
-        """Take rescued flows: one that is answered shows that its server lives."""
-        for sample in samples:
-            if sample.state != SYN_SENT:
-                self.portals.answered_elsewhere(sample.key)
+    def _portals_changed(self) -> None:
+        self._post(ProvidersRead())
+        hosts = tuple((name, tuple(found)) for name, found in self.portals.on_the_way())
+        if hosts != self._portal_hosts:
+            self._portal_hosts = hosts
+            self._post(PortalHosts(hosts))
 
     def on_rescue(self, key: FlowKey) -> None:
         """Check the network of a flow's address, on which its first packet had no reply."""
         self.portals.on_rescue(key)
-        for network in usable(self._networks, self._barred):
-            if network.up and any(key.local == address.ip for address in network.addresses):
-                self.ask(network)
+
+    def on_samples(self, here: Sequence[FlowSample], elsewhere: Sequence[FlowSample]) -> None:
+        """Take a look at the living flows; `elsewhere`: rescued ones, which another network carries."""
+        self.portals.observe_flows(here)
+        for sample in elsewhere:
+            if sample.state != SYN_SENT:  # it was answered, so its server lives
+                self.portals.answered_elsewhere(sample.key)
+
+    def follow_heard(self) -> None:
+        """Tell the prober what was heard, so that it pings no network that is known to live."""
+        for name, at_s in self._known.heard_at_s.items():
+            if at_s > self.prober.heard_at_s.get(name, -inf):
+                self.prober.on_heard(name, at_s)
+
+    def named(self, name: str) -> Network | None:
+        return next((each for each in self._networks if each.name == name), None)
 
     def ask(self, network: Network) -> None:
         """Ping a network now, where pings are allowed and none may still be answered."""
         if self._config.probes.enabled:
             self.prober.ask(network)
-
-    def transferred(self, network: str, carried_bytes: int, time_s: float) -> None:
-        """Take a small download over one network that has just ended."""
-        self.keeper.observe_transfer(network, carried_bytes, time_s, time.monotonic())
-
-    def waits(self, network: str, size_bytes: int, waited_s: float) -> None:
-        """Take a small download over one network that has not ended after so long."""
-        self.keeper.observe_wait(network, size_bytes, waited_s, time.monotonic())
-
-    def observe_delivery(self, samples: Sequence[FlowSample], now_s: float) -> None:
-        """Take every look at the living flows: what the networks delivered since the last one."""
-        found = self._delivery.observe(self._from_beyond(samples), self._networks, now_s)
-        for name, stretches in found.items():
-            self.keeper.observe_delivery(name, stretches)
-
-    def observe_flows(self, samples: Sequence[FlowSample]) -> None:
-        """Take a look at the living flows: their round-trip times and losses, and who is in use."""
-        now_s = time.monotonic()
-        glimpses = self._watch.observe(self._from_beyond(samples), self._networks)
-        for name, glimpse in glimpses.items():
-            for rtt_s in glimpse.rtts_s:
-                self.keeper.observe_rtt(name, rtt_s, now_s)
-            self.keeper.observe_losses(name, glimpse.segments, glimpse.segments_again, now_s)
-        self.prober.in_use(name for name, glimpse in glimpses.items() if glimpse.carried)
-
-    def observe_answers(self, samples: Sequence[FlowSample]) -> None:
-        """Take every look at the living flows: what came from beyond a router shows that it carries."""
-        heard_at_s: dict[str, float] = {}
-        owner = {address.ip: (n.name, address) for n in self._networks for address in n.addresses}
-        before, self._near_bytes = self._near_bytes, {}
-        for sample in samples:
-            name, subnet = owner.get(sample.key.local, (None, None))
-            if name is None or subnet is None:
-                continue
-            # A host on the link: keep its bytes out of the network's rate.
-            if sample.key.remote in subnet.network:
-                self._near_bytes[sample.key] = sample.bytes_down + sample.bytes_up
-                self._carried_near(name, sample, before.get(sample.key, 0))
-                continue
-            # A host beyond the router that has answered: its network carries.
-            heard_s = min(sample.idle_down_s, sample.idle_ack_s)
-            if sample.state != SYN_SENT and isfinite(heard_s):
-                at_s = sample.at_s - heard_s
-                heard_at_s[name] = max(at_s, heard_at_s.get(name, at_s))
-        for name, at_s in heard_at_s.items():
-            self._heard(name, Witness.TRANSFER, at_s)
-        self.portals.observe_flows(samples)
 
     async def run(self) -> None:
         async with AsyncExitStack() as stack:
@@ -426,37 +309,35 @@ class Observer:
                 tasks.create_task(self._follow_probes(), name="probes")
                 tasks.create_task(self.screen.run(), name="screen")
                 tasks.create_task(self.portals.run(), name="portals")
-                tasks.create_task(self._follow_told(), name="told")
 
     async def _read_providers(self) -> None:
         while True:
             up = [network for network in self._networks if network.up]
             await asyncio.gather(*map(self._read, up))
-            self._changed()
+            self._portals_changed()
             await asyncio.sleep(self._until_next(time.monotonic()))
 
     async def _read(self, network: Network) -> None:
         now_s = time.monotonic()
-        take = partial(self.keeper.update, network.name)
-        await read_each(self._providers, network, now_s, take)
+        await read_each(self._providers, network, now_s, partial(self._read_from, network.name))
         points = (each.access_point(network) for each in self._providers)
         # Another access point is another place: check for a portal, and ping anew.
         point = next((each for each in points if each is not None), None)
-        if point is not None and self.keeper.observe_attachment(network.name, *point, now_s):
+        before = self._points.get(network.name)
+        if point is not None and before != point.bssid:
+            self._points[network.name] = point.bssid
+            self._post(Attached(network.name, *point))
+        if point is not None and before not in (None, point.bssid):
             _log.info("another access point", network=network.name, point=point.bssid)
             self.portals.recheck(network.name)
             await self.prober.ping(network)
-        # The counters give rates, unless hosts on the link had a part in them.
         counted = await self.count(network)
         if counted is not None:
             self.portals.on_bytes(network.name, counted.received_bytes)
-            now_s = time.monotonic()
-            if now_s - self._near_at_s.get(network.name, -inf) < _NEAR_S:
-                self.keeper.uncounted(network.name)
-            else:
-                self.keeper.observe_bytes(
-                    network.name, counted.received_bytes, counted.sent_bytes, now_s
-                )
+            self._post(CountersRead(network.name, counted.received_bytes, counted.sent_bytes))
+
+    def _read_from(self, network: str, indicators: Mapping[str, Indicator]) -> None:
+        self._post(IndicatorsRead(network, dict(indicators)))
 
     async def count(self, network: Network) -> Counters | None:
         """Have a network's counters metered, now; None where it is gone."""
@@ -467,52 +348,15 @@ class Observer:
                 self._metered(network, counted, time.monotonic())
         return counted
 
-    def _on_link(self, name: str, remote: Address) -> bool:
-        """Return whether no router lies between: an answer says nothing of what is behind it."""
-        own = next((each.addresses for each in self._networks if each.name == name), ())
-        return any(remote in address.network for address in own)
-
-    def _before_router(self, key: FlowKey) -> str | None:
-        """Return the network of a flow to a host on its link, which says nothing of the Internet."""
-        for network in self._networks:
-            if any(key.local == address.ip for address in network.addresses):
-                return network.name if self._on_link(network.name, key.remote) else None
-        return None
-
-    def _carried_near(self, name: str, seen: FlowSample | FlowClosed, before_bytes: int) -> None:
-        if seen.bytes_down + seen.bytes_up - before_bytes >= LEAST_BYTES:
-            self._near_at_s[name] = max(seen.at_s, self._near_at_s.get(name, seen.at_s))
-
-    def _from_beyond(self, samples: Iterable[FlowSample]) -> list[FlowSample]:
-        return [sample for sample in samples if self._before_router(sample.key) is None]
-
     def _ping_target(self, network: Network) -> Address | None:
-        dropped = self.keeper.liveness(network.name).drops_pings
+        dropped = self._known.keeper.liveness(network.name).drops_pings
         return None if dropped else self._target(network)
-
-    def asked_at_s(self) -> dict[str, float]:
-        """Return network -> when its oldest pending ping was sent (`Prober.asked_at_s`).
-
-        Where no ping ever was answered, none is waited for: the network may drop them.
-        """
-        return {
-            name: at_s
-            for name, at_s in self.prober.asked_at_s().items()
-            if self.keeper.liveness(name).answered(Witness.PING)
-        }
 
     async def _shake_hands(self, network: Network, timeout_s: float) -> TlsAnswer | None:
         target = self._target(network)
         if target is None or target in network.gateways:
             return None
         return await shake_hands(network, target, timeout_s)
-
-    async def _follow_told(self) -> None:
-        while True:
-            await self._told.wait()
-            self._told.clear()
-            self._note_verdicts()
-            self._changed()
 
     def _until_next(self, now_s: float) -> float:
         config = self._config.providers
@@ -524,39 +368,33 @@ class Observer:
     async def _follow_probes(self) -> None:
         async for result in self.prober.results():
             if result.kind is ProbeKind.PING:
-                rtt_s = result.indicators.get("rtt_s")
                 asked_s = result.at_s - result.spent.seconds
-                self.keeper.observe_ping(result.network, rtt_s, result.at_s, asked_s)
-                if rtt_s is None:
-                    network = next((n for n in self._networks if n.name == result.network), None)
-                    if network is not None:
-                        self._ask_for_names(network)
-                    # Silence may be the first sign of an outage; answers wait for the next look.
-                    self._changed()
+                rtt_s = result.indicators.get("rtt_s")
+                self._post(PingEnded(result.network, rtt_s, asked_s, result.at_s))
                 continue
             found = {
                 name: Indicator(value, result.at_s, active=True)
                 for name, value in result.named.items()
             }
-            self.keeper.update(result.network, found)
+            self._post(IndicatorsRead(result.network, found))
             # (A resolver may answer from its cache.)
             if not result.problem and result.kind is not ProbeKind.DNS:
-                self.keeper.liveness(result.network).on_heard(Witness.TRANSFER, result.at_s)
+                self._post(Witnessed(result.network, "heard", Witness.TRANSFER, result.at_s))
 
-    def _ask_for_names(self, network: Network) -> None:
+    def ask_for_names(self, name: str) -> None:
         """Ask a network's resolver for a fresh name: a witness beside pings, or in place of them."""
-        probes = self._config.probes
-        if probes.enabled and probes.dns and network.up and network.name not in self._asking:
+        probes, network = self._config.probes, self.named(name)
+        if not (probes.enabled and probes.dns) or network is None or not network.up:
+            return
+        if name not in self._asking:
             task = asyncio.create_task(self._ask_for_a_name(network), name="names")
-            self._asking[network.name] = task
-            task.add_done_callback(lambda _: self._asking.pop(network.name, None))
+            self._asking[name] = task
+            task.add_done_callback(lambda _: self._asking.pop(name, None))
 
     async def _ask_for_a_name(self, network: Network) -> None:
         asked_s = time.monotonic()
         knows = await self.prober.knows_names(network)
-        liveness = self.keeper.liveness(network.name)
-        if knows:
-            liveness.on_heard(Witness.NAME, time.monotonic())
-        elif knows is False:
-            liveness.missed(Witness.NAME, time.monotonic(), asked_s)
-        self._changed()
+        if knows is not None:
+            what, now_s = ("heard" if knows else "missed"), time.monotonic()
+            self._post(Witnessed(network.name, what, Witness.NAME, now_s, asked_s))
+        self._post(ProvidersRead())

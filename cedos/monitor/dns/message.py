@@ -5,10 +5,10 @@ that answers every name by itself, would make a network seem quicker than it is.
 """
 
 import struct
-from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv6Address, ip_network
 
+from cedos.controller.events import DnsReply
 from cedos.model import Address
 
 A, AAAA = 1, 28
@@ -50,22 +50,6 @@ class DnsFault(StrEnum):
     HIJACKED = (
         "a name that does not exist, or the public one asked for, was given a private address"
     )
-
-
-@dataclass(frozen=True, slots=True)
-class DnsReply:
-    """A response: its number, error code, whether it was cut, its question, and its addresses.
-
-    `aliases` are the other names by which it gets to them (CNAME, and a service's target).
-    """
-
-    number: int
-    code: int
-    truncated: bool
-    name: str
-    kind: int
-    addresses: tuple[Address, ...]
-    aliases: tuple[str, ...] = ()
 
 
 def question(number: int, name: str, kind: int = A) -> bytes:

@@ -16,9 +16,10 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
+from cedos.controller.events import FlowClosed, FlowEvent, FlowOpened, FlowSample
 from cedos.kernel import conntrack, sock_diag
 from cedos.model import Address, FlowKey
-from cedos.monitor.events import FlowClosed, FlowEvent, FlowOpened, FlowSample, Mailbox
+from cedos.monitor.events import Mailbox
 from cedos.monitor.flows.flow_source import FlowSource, KernelFlows
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ weighs all witnesses and gives the verdict, which a `Context` carries;
 
 | sign | found by | witness |
 |---|---|---|
-| pings are lost | `cedos/monitor/probing`, told by `cedos/monitor/context.py` | `PING` |
+| pings are lost | `cedos/monitor/probing`, told by `cedos/controller/networks/context.py` | `PING` |
 | look-ups are lost | `cedos/monitor/probing`, told by `cedos/daemon/networks/observer.py` | `NAME` |
 | the radio has no connection | a provider, by its indicator `available` | `RADIO` |
 | a flow or a ping waits, and nothing is heard | `silence` | `TRANSFER`, `PING` |

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from ipaddress import ip_address
 
+from cedos.controller.events import Witness
 from cedos.kernel.interface_socket import interface_socket
 from cedos.model import Address, Network
 from cedos.monitor.dns import message
 from cedos.monitor.flows import own_flows
-from cedos.monitor.liveness.liveness import Witness
 from cedos.monitor.liveness.portal_verdict import (
     MAX_ANSWER_BYTES,
     PortalFinding,

@@ -11,9 +11,9 @@ from hashlib import sha256
 from ipaddress import IPv6Address
 from urllib.parse import urlsplit
 
+from cedos.controller.events import Witness
 from cedos.model import Address
 from cedos.monitor.dns.message import is_public
-from cedos.monitor.liveness.liveness import Witness
 
 MAX_ANSWER_BYTES = 4096
 _LONGEST_PAGE = 500

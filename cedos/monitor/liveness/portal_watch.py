@@ -12,10 +12,10 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
+from cedos.controller.events import FlowSample, Witness
 from cedos.model import Address, FlowKey, Indicator, Network, NetworkLife, NetworkVerdict
-from cedos.monitor.events import FlowSample
-from cedos.monitor.liveness.liveness import Liveness, Witness
 from cedos.monitor.liveness.portal_verdict import PortalFinding, PortalVerdict
 from cedos.monitor.liveness.tls_check import TlsAnswer
 from cedos.monitor.liveness.unanswered import RESCUED_AFTER_S, Unanswered
@@ -66,6 +66,18 @@ class _NetworkPortal:
     task: asyncio.Task[None] | None = field(default=None)
 
 
+class NetworkLiveness(Protocol):
+    """The state of a network (`cedos.controller.networks.liveness.Liveness`), and what it is told."""
+
+    def on_heard(self, witness: Witness, at_s: float) -> None: ...
+    def on_bytes(self, at_s: float) -> None: ...
+    def missed(self, witness: Witness, at_s: float, asked_s: float | None = None) -> None: ...
+    def intercepted(self, witness: Witness, at_s: float, why: str, page: str = "") -> None: ...
+    def useless(self, witness: Witness) -> None: ...
+    def verdict(self, now_s: float) -> NetworkVerdict: ...
+    def misses(self, witness: Witness) -> bool: ...
+
+
 class PortalWatch:
     """Looks for portals, and tells each network's state (`liveness`) what was found.
 
@@ -80,7 +92,7 @@ class PortalWatch:
 
     def __init__(
         self,
-        liveness: Callable[[str], Liveness],
+        liveness: Callable[[str], NetworkLiveness],
         changed: Callable[[], None] = lambda: None,
         *,
         check: Check | None = None,

@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from cedos.kernel.sock_diag import SYN_SENT
+from cedos.controller.events import SYN_SENT, FlowSample
 from cedos.model import Address, FlowKey, Network
-from cedos.monitor.events import FlowSample
 
 # A connection that waits longer than any network's round trip. The kernel's own second try is after 1 s.
 WAITED_S = 0.9

@@ -9,9 +9,9 @@ import statistics
 from collections.abc import Mapping
 from pathlib import Path
 
+from cedos.controller.networks.rates import SPANS_S
 from cedos.errors import PlaceError
 from cedos.model import Indicator, Network
-from cedos.monitor.networks.rates import SPANS_S
 from cedos.monitor.providers import series_file
 
 _RADIO: Mapping[str, tuple[str, float]] = {

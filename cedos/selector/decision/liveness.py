@@ -1,6 +1,6 @@
 """Dead, silent and barred networks, and how long a silence will last.
 
-**Dead** is a fact that no prediction overrules (`cedos/monitor/liveness/liveness.py` finds it). A tree
+**Dead** is a fact that no prediction overrules (`cedos/controller/networks/liveness.py` finds it). A tree
 that never saw a dead network in training extrapolates wildly there, and MPTCP whose primary is dead at
 the start never tries the other network. So a dead network takes no part in a decision while another
 one lives. A captive one neither.

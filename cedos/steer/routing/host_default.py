@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network, collapse_addresses
 from typing import Final
 
+from cedos.controller.events import HostDefault
 from cedos.kernel.interface_kind import TUNNEL_KINDS
 from cedos.kernel.policy_routing import LARGEST_PARTS, MAIN_TABLE, SeenRoute, SeenRule
 from cedos.kernel.rtnetlink import Link
@@ -27,19 +28,6 @@ the addresses in use (2000::/3)."""
 _IN_USE: Final = 0b001
 _LAST_RESORT: Final = 2**32 - 1
 """The metric of the kernel's own IPv6 route to nowhere, which older ones list."""
-
-
-@dataclass(frozen=True, slots=True)
-class HostDefault:
-    """The host's own default of an IP version, which stays.
-
-    `interface` is empty where the host refuses everything; `vpn`: it is a tunnel; `what` says what leads
-    there, in words.
-    """
-
-    interface: str
-    vpn: bool
-    what: str
 
 
 @dataclass(frozen=True, slots=True)

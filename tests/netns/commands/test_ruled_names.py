@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from kit.waiting import wait_until
 
-from cedos.api.rules import RuleRequest
+from cedos.controller.rule import RuleRequest
 from cedos.monitor.dns import message as dns
 
 PHONE = {4: "192.168.44.1", 6: "2001:db8:44::1"}

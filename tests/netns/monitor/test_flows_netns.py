@@ -9,10 +9,10 @@ from ipaddress import ip_address
 
 import pytest
 
+from cedos.controller.events import FlowClosed, FlowEvent, FlowOpened
 from cedos.kernel import conntrack
 from cedos.kernel.netlink import NETLINK_NETFILTER, AsyncRequester
 from cedos.model import FlowKey
-from cedos.monitor.events import FlowClosed, FlowEvent, FlowOpened
 from cedos.monitor.flows.flow_monitor import FlowMonitor
 from cedos.monitor.networks.links import LinkMonitor
 from emu.testbed.netns import Namespace

@@ -134,7 +134,7 @@ def test_without_iptables_everything_else_works(host, monkeypatch):
         async with Steering(host.directory) as steering:
             await steering.networks_changed(host.networks())
             assert any("iptables is not installed" in problem for problem in steering.problems)
-            await steering.set_default("lte0")
+            steering.set_default("lte0")
             assert host.seen_tcp(4) == host.address("lte0", 4)
             with pytest.raises(SteeringError, match="bar lte0: iptables is not installed"):
                 await steering.barring.bar(["lte0"])

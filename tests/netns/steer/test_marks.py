@@ -30,16 +30,16 @@ def test_marked_sockets(host, version, proto):
     async def body() -> None:
         async with Steering(host.directory, mptcp=False) as steering:
             await steering.networks_changed(host.networks())
-            await steering.set_default("wlan0")
+            steering.set_default("wlan0")
             for network in ("lte0", "wlan0", "lte0"):
-                await steering.set_mark(MARK, network)
+                steering.set_mark(MARK, network)
                 assert seen_marked() == host.address(network, version)
                 assert host.seen_tcp(version) == host.address("wlan0", version)
             await steering.networks_changed(host.networks("lte0"))
             assert seen_marked() == host.address("wlan0", version)
             await steering.networks_changed(host.networks())
             assert seen_marked() == host.address("lte0", version)
-            await steering.set_mark(MARK, None)
+            steering.set_mark(MARK, None)
             assert seen_marked() == host.address("wlan0", version)
 
     before = host.client.ip("rule")
@@ -53,6 +53,6 @@ def test_what_is_no_mark(host):
             await steering.networks_changed(host.networks())
             for mark, network in ((0, "lte0"), (1 << 32, "lte0"), (1, "usb7")):
                 with pytest.raises(SteeringError):
-                    await steering.set_mark(mark, network)
+                    steering.set_mark(mark, network)
 
     host.run(body)

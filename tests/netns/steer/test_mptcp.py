@@ -68,7 +68,7 @@ def test_a_spare_path_is_there_and_takes_over_at_a_word(host, version):
     async def body() -> None:
         async with Steering(host.directory) as steering:
             await steering.networks_changed(host.networks())
-            await steering.set_default("wlan0")
+            steering.set_default("wlan0")
             living = await asyncio.to_thread(host.connect, version, MPTCP)
             await exchange(living, 10_000)
             await host.until(
@@ -80,7 +80,7 @@ def test_a_spare_path_is_there_and_takes_over_at_a_word(host, version):
             assert spare.key.local == ip_address(host.address("lte0", version))
             assert await carrier(host, living) == "wlan0"
             for name in ("lte0", "wlan0", "lte0"):
-                await steering.steer_connection(connection.token, single(name))
+                steering.steer_connection(connection.token, single(name))
                 await asyncio.sleep(0.1)
                 assert await carrier(host, living) == name
             assert not steering.connections[connection.token].subflow("lte0").backup
@@ -100,7 +100,7 @@ def test_both_networks_at_once(host):
                 lambda: any(len(c.subflows) == 2 for c in steering.connections.values())
             )
             (token,) = steering.connections
-            await steering.steer_connection(token, Strategy(StrategyKind.MPTCP, ("wlan0", "lte0")))
+            steering.steer_connection(token, Strategy(StrategyKind.MPTCP, ("wlan0", "lte0")))
             assert not any(path.backup for path in steering.connections[token].subflows)
             await exchange(living)
 
@@ -129,7 +129,7 @@ def test_a_network_that_vanishes_in_mid_flow_is_left_and_joined_again(host, vers
                 )
             await steering.networks_changed(host.networks())
             await host.until(lambda: steering.connections[token].subflow("wlan0"))
-            await steering.steer_connection(token, single("wlan0"))
+            steering.steer_connection(token, single("wlan0"))
             await asyncio.sleep(0.1)
             assert await carrier(host, living) == "wlan0"
 
@@ -143,14 +143,14 @@ def test_what_creeps_on_a_path_is_sent_again_on_the_other_when_it_is_given_up(ho
     async def body() -> None:
         async with Steering(host.directory) as steering:
             await steering.networks_changed(host.networks())
-            await steering.set_default(home)
+            steering.set_default(home)
             living = await asyncio.to_thread(host.connect, 4, MPTCP)
             await exchange(living, 10_000)
             await host.until(
                 lambda: any(len(c.subflows) == 2 for c in steering.connections.values())
             )
             (token,) = steering.connections
-            await steering.steer_connection(token, single("wlan0"))
+            steering.steer_connection(token, single("wlan0"))
             # What is sent there now takes seconds; what is sent again takes a millisecond.
             creeping = ("tbf", "rate", "20kbit", "burst", "3k", "limit", "1m")
             host.server.run("tc", "qdisc", "add", "dev", "wlan0", "root", *creeping)
@@ -159,8 +159,8 @@ def test_what_creeps_on_a_path_is_sent_again_on_the_other_when_it_is_given_up(ho
             await sending
             await asyncio.sleep(0.5)
             assert not reading.done()
-            await steering.steer_connection(token, single("lte0"))
-            await steering.release(token, "wlan0")
+            steering.steer_connection(token, single("lte0"))
+            steering.release(token, "wlan0")
             async with asyncio.timeout(0.4):
                 await reading
             assert steering.connections[token].subflow("wlan0") is None
@@ -168,7 +168,7 @@ def test_what_creeps_on_a_path_is_sent_again_on_the_other_when_it_is_given_up(ho
             host.server.run("tc", "qdisc", "del", "dev", "wlan0", "root")
             await host.until(lambda: steering.connections[token].subflow("wlan0"))
             assert steering.connections[token].subflow("wlan0").backup
-            await steering.steer_connection(token, single("wlan0"))
+            steering.steer_connection(token, single("wlan0"))
             await asyncio.sleep(0.1)
             assert await carrier(host, living) == "wlan0"
 
@@ -215,7 +215,7 @@ def test_connections_under_the_kernels_own_path_manager_are_left_alone(host):
             (connection,) = steering.connections.values()
             assert "kernel's own" in connection.unsteerable
             with pytest.raises(SteeringError, match="left alone"):
-                await steering.steer_connection(connection.token, single("lte0"))
+                steering.steer_connection(connection.token, single("lte0"))
             await exchange(older, 10_000)
             assert len(steering.connections[connection.token].subflows) == 1
 
@@ -252,7 +252,7 @@ def test_a_connection_outlives_a_steering_that_is_killed_and_the_next_one_steers
         async with Steering(host.directory) as second:
             await second.networks_changed(host.networks())
             assert second.connections[token].unsteerable is None
-            await second.steer_connection(token, single("lte0"))
+            second.steer_connection(token, single("lte0"))
             await asyncio.sleep(0.1)
             assert await carrier(host, living) == "lte0"
 
@@ -273,7 +273,7 @@ def test_a_living_connection_is_moved_to_the_hosts_own_default_at_the_end(host):
     async def body() -> None:
         async with Steering(host.directory) as steering:
             await steering.networks_changed(host.networks())
-            await steering.set_default("lte0")
+            steering.set_default("lte0")
             living = await asyncio.to_thread(host.connect, 4, MPTCP)
             await exchange(living, 10_000)
             await host.until(
@@ -299,7 +299,7 @@ def test_another_path_manager_is_reported_and_who_writes_endpoints_is_not(host):
             await steering.networks_changed(host.networks())
             assert any("another program (mptcpd?)" in text for text in steering.problems)
             # Everything else works.
-            await steering.set_default("lte0")
+            steering.set_default("lte0")
             assert host.seen_tcp(4) == host.address("lte0", 4)
         assert path_manager(host) == "userspace"
 
@@ -312,7 +312,7 @@ def test_without_mptcp_everything_else_works(host):
         async with Steering(host.directory) as steering:
             await steering.networks_changed(host.networks())
             assert any("MPTCP is disabled" in text for text in steering.problems)
-            await steering.set_default("lte0")
+            steering.set_default("lte0")
             assert host.seen_tcp(4) == host.address("lte0", 4)
 
     host.run(body)

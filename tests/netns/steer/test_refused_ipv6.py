@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from cedos.steer.routing.plan import NOWHERE
+from cedos.controller.commands import NOWHERE
 from cedos.steer.steering import Steering, restore
 
 SERVED = "2001:db8:100::1"  # datagrams are answered only there
@@ -27,8 +27,8 @@ async def main():
     networks = pickle.loads(bytes.fromhex(sys.argv[2]))
     async with Steering(Path(sys.argv[1])) as steering:
         await steering.networks_changed(networks)
-        await steering.set_default("wlan0")
-        await steering.set_destination("2001:db8:100::7", None, "")
+        steering.set_default("wlan0")
+        steering.set_destination("2001:db8:100::7", None, "")
         print("steering", flush=True)
         await asyncio.sleep(60)
 
@@ -56,8 +56,8 @@ def _steered(host, networks, body, **options) -> None:
     async def steer() -> None:
         async with Steering(host.directory, **options) as steering:
             await steering.networks_changed(networks)
-            await steering.set_default("wlan0")
-            await steering.set_destination(OTHER, None, NOWHERE)
+            steering.set_default("wlan0")
+            steering.set_destination(OTHER, None, NOWHERE)
             body()
 
     host.run(steer)
@@ -124,22 +124,22 @@ def test_what_lives_goes_on_while_the_rule_comes(host, networks):
     async def body() -> None:
         async with Steering(host.directory) as steering:
             await steering.networks_changed(networks)
-            await steering.set_default("lte0")
+            steering.set_default("lte0")
             living = [host.connect(6), host.connect(6, to=OTHER)]
             with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as asking:
                 asking.connect((SERVED, 8001))
                 asking.settimeout(5)
                 living.append(asking)
                 for name in ("wlan0", "lte0", "wlan0"):
-                    await steering.set_default(name)
-                    await steering.set_destination(OTHER, None, NOWHERE)
+                    steering.set_default(name)
+                    steering.set_destination(OTHER, None, NOWHERE)
                     for one in living:
                         one.send(b"x\n")
                         assert one.recv(100)
                 with pytest.raises(ConnectionRefusedError):
                     host.connect(6)
-                await steering.set_default("lte0")
-                await steering.set_destination(OTHER, None, None)
+                steering.set_default("lte0")
+                steering.set_destination(OTHER, None, None)
                 assert host.seen_tcp(6) == host.address("lte0", 6)
                 assert host.seen_tcp(6, to=OTHER) == host.address("lte0", 6)
 
@@ -192,8 +192,8 @@ def test_ipv4_is_unreachable_as_before(host):
     async def body() -> None:
         async with Steering(host.directory) as steering:
             await steering.networks_changed(host.networks())
-            await steering.set_default("wlan0")
-            await steering.set_destination("198.51.100.7", None, NOWHERE)
+            steering.set_default("wlan0")
+            steering.set_destination("198.51.100.7", None, NOWHERE)
             begin_s = time.monotonic()
             for ask in (host.seen_tcp, host.seen_udp):
                 with pytest.raises(OSError, match="unreachable"):
@@ -220,8 +220,8 @@ def test_a_loopback_without_ipv6_has_unreachable_rules_until_it_has_it_again(hos
     async def body() -> None:
         async with Steering(host.directory) as steering:
             await steering.networks_changed(networks)
-            await steering.set_default("wlan0")
-            await steering.set_destination(OTHER, None, NOWHERE)
+            steering.set_default("wlan0")
+            steering.set_destination(OTHER, None, NOWHERE)
             assert {line[:6] for line in rules()} >= {"32146:", "32191:"}
             assert host.seen_tcp(4) == host.address("wlan0", 4)
             host.client.sysctl("net.ipv6.conf.lo.disable_ipv6", 0)

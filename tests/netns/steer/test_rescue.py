@@ -99,7 +99,7 @@ async def rescuing(host, **options):
     steering = Steering(host.directory, rescue=True, **options)
     await steering.__aenter__()
     await steering.networks_changed(host.networks())
-    await steering.set_default("wlan0")
+    steering.set_default("wlan0")
     return steering
 
 
@@ -265,7 +265,7 @@ def test_mptcp_knows_which_network_carries_it_and_moves_back(host, version):
             assert str(joined.key.local) == host.address("wlan0", version)
             with dead(host, "lte0"):
                 token = next(iter(steering.connections))
-                await steering.steer_connection(token, Strategy(StrategyKind.SINGLE, ("wlan0",)))
+                steering.steer_connection(token, Strategy(StrategyKind.SINGLE, ("wlan0",)))
                 assert await program.ask(b"over the other one") == "over the other one"
             program.close()
         finally:

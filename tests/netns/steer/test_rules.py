@@ -23,10 +23,10 @@ def test_new_flows_take_the_default(host, version):
         async with Steering(host.directory) as steering:
             await steering.networks_changed(host.networks())
             for name in ("lte0", "wlan0", "lte0"):
-                await steering.set_default(name)
+                steering.set_default(name)
                 assert host.seen_tcp(version) == host.address(name, version)
                 assert host.seen_udp(version) == host.address(name, version)
-            await steering.set_default(None)
+            steering.set_default(None)
             assert host.seen_tcp(version) == host.address("wlan0", version)
 
     host.run(body)
@@ -37,9 +37,9 @@ def test_a_living_tcp_flow_stays_on_its_network_and_unbroken(host, version):
     async def body() -> None:
         async with Steering(host.directory) as steering:
             await steering.networks_changed(host.networks())
-            await steering.set_default("lte0")
+            steering.set_default("lte0")
             living = host.connect(version)
-            await steering.set_default("wlan0")
+            steering.set_default("wlan0")
             before = _sent_packets(host, "wlan0")
             for _ in range(20):
                 living.sendall(b"x" * 1000)
@@ -58,14 +58,14 @@ def test_a_destination_has_its_own_network(host, version):
     async def body() -> None:
         async with Steering(host.directory) as steering:
             await steering.networks_changed(host.networks())
-            await steering.set_default("wlan0")
-            await steering.set_destination(other, None, "lte0")
+            steering.set_default("wlan0")
+            steering.set_destination(other, None, "lte0")
             assert host.seen_tcp(version, to=other) == host.address("lte0", version)
             assert host.seen_tcp(version) == host.address("wlan0", version)
-            await steering.set_destination(other, None, None)
+            steering.set_destination(other, None, None)
             assert host.seen_tcp(version, to=other) == host.address("wlan0", version)
             everybody = "0.0.0.0/0" if version == 4 else "::/0"
-            await steering.set_destination(everybody, 8000, "lte0", protocol="tcp")
+            steering.set_destination(everybody, 8000, "lte0", protocol="tcp")
             assert host.seen_tcp(version) == host.address("lte0", version)
             assert host.seen_udp(version) == host.address("wlan0", version)
 
@@ -77,7 +77,7 @@ def test_each_networks_resolver_is_asked_through_that_network(host):
         async with Steering(host.directory) as steering:
             await steering.networks_changed(host.networks())
             for default in ("wlan0", "lte0"):
-                await steering.set_default(default)
+                steering.set_default(default)
                 assert host.seen_tcp(4, to="198.51.100.3") == host.address("wlan0", 4)
                 assert host.seen_tcp(4, to="198.51.100.4") == host.address("lte0", 4)
 
@@ -95,7 +95,7 @@ def test_local_networks_and_split_routes_are_left_alone(host, version):
         host.client.ip(f"-{version}", "route", "add", f"{inside}/{length}", "via", gateway)
         async with Steering(host.directory) as steering:
             await steering.networks_changed(host.networks())
-            await steering.set_default("lte0")
+            steering.set_default("lte0")
             assert host.seen_tcp(version, to=lan) == host.address("wlan0", version)
             assert host.seen_tcp(version, to=inside) == host.address("wlan0", version)
             assert host.seen_tcp(version) == host.address("lte0", version)
@@ -111,7 +111,7 @@ def test_forwarded_packets_of_containers_are_left_alone(host):
         host.client.sysctl("net.ipv4.ip_forward", 1)
         async with Steering(host.directory) as steering:
             await steering.networks_changed(host.networks())
-            await steering.set_default("lte0")
+            steering.set_default("lte0")
             way = host.client.ip(
                 "route", "get", "198.51.100.1", "from", "172.17.0.2", "iif", "docker0"
             )
@@ -124,7 +124,7 @@ def test_a_full_tunnel_keeps_the_default_and_is_reported(host):
     async def body() -> None:
         async with Steering(host.directory) as steering:
             await steering.networks_changed(host.networks())
-            await steering.set_default("lte0")
+            steering.set_default("lte0")
             tunnel = _tun(host, "vpn0")
             try:
                 host.client.ip("addr", "add", "10.8.0.2/24", "dev", "vpn0")
@@ -132,7 +132,7 @@ def test_a_full_tunnel_keeps_the_default_and_is_reported(host):
                 host.client.ip("route", "add", "default", "dev", "vpn0", "metric", "1")
                 await host.until(lambda: any("vpn0" in text for text in steering.problems))
                 assert "dev vpn0" in host.client.ip("route", "get", "198.51.100.1")
-                await steering.set_default("wlan0")
+                steering.set_default("wlan0")
                 assert "dev vpn0" in host.client.ip("route", "get", "198.51.100.1")
                 # IPv6 is not in it.
                 assert host.seen_tcp(6) == host.address("wlan0", 6)
@@ -155,7 +155,7 @@ def test_a_full_tunnel_by_rule_keeps_the_default(host):
             host.client.ip("rule", "add", "table", "main", "suppress_prefixlength", "0")
             async with Steering(host.directory) as steering:
                 await steering.networks_changed(host.networks())
-                await steering.set_default("lte0")
+                steering.set_default("lte0")
                 assert any("wg0" in text for text in steering.problems)
                 assert "dev wg0" in host.client.ip("route", "get", "198.51.100.1")
                 assert "dev wg0" in host.client.ip(
@@ -199,11 +199,11 @@ def test_without_ipv6_the_chosen_network_is_not_bypassed(host):
         host.client.ip("-6", "address", "flush", "dev", "wlan0", "scope", "global")
         async with Steering(host.directory) as steering:
             await steering.networks_changed([only4, lte0])
-            await steering.set_default("wlan0")
+            steering.set_default("wlan0")
             assert host.seen_tcp(4) == host.address("wlan0", 4)
             with pytest.raises(ConnectionRefusedError):
                 host.seen_tcp(6)
-            await steering.set_default("lte0")
+            steering.set_default("lte0")
             assert host.seen_tcp(6) == host.address("lte0", 6)
 
     host.run(body)
@@ -234,7 +234,7 @@ def test_programs_bound_to_a_local_networks_address_get_out_as_before(host):
         async with Steering(host.directory) as steering:
             await steering.networks_changed([*host.networks(), eth1])
             for name in ("wlan0", "lte0"):
-                await steering.set_default(name)
+                steering.set_default(name)
                 assert way() == name
 
     assert way() == "wlan0"
@@ -246,7 +246,7 @@ def test_a_network_that_vanishes_takes_no_new_flows_and_its_old_ones_wait(host, 
     async def body() -> None:
         async with Steering(host.directory) as steering:
             await steering.networks_changed(host.networks())
-            await steering.set_default("lte0")
+            steering.set_default("lte0")
             living = host.connect(version)
             await steering.networks_changed(host.networks("lte0"))
             # What is bound to the network that is gone does not leave by another one.
@@ -256,7 +256,7 @@ def test_a_network_that_vanishes_takes_no_new_flows_and_its_old_ones_wait(host, 
                 living.recv(100)
             assert host.seen_tcp(version) == host.address("wlan0", version)
             with pytest.raises(SteeringError, match="not up"):
-                await steering.set_default("lte0")
+                steering.set_default("lte0")
             await steering.networks_changed(host.networks())
             living.settimeout(5)
             assert living.recv(100) == b"hello"
@@ -268,7 +268,7 @@ def test_rules_that_somebody_flushed_are_put_back(host):
     async def body() -> None:
         async with Steering(host.directory) as steering:
             await steering.networks_changed(host.networks())
-            await steering.set_default("lte0")
+            steering.set_default("lte0")
             for line in host.client.ip("rule").splitlines():
                 if "proto 206" in line:
                     host.client.ip("rule", "del", "pref", line.split(":")[0])
@@ -286,7 +286,7 @@ def test_foreign_rules_and_routes_stay(host):
         before = host.state()
         async with Steering(host.directory) as steering:
             await steering.networks_changed(host.networks())
-            await steering.set_default("lte0")
+            steering.set_default("lte0")
             assert "dev lte0 table 77" in host.client.ip("route", "get", "203.0.113.5")
         assert host.state() == before
 
@@ -298,15 +298,15 @@ def test_bad_wishes_are_refused_with_what_would_be_right(host):
         async with Steering(host.directory) as steering:
             await steering.networks_changed(host.networks())
             with pytest.raises(SteeringError, match=r"192\.0\.2\.0/24"):
-                await steering.set_destination("nonsense", None, "lte0")
+                steering.set_destination("nonsense", None, "lte0")
             with pytest.raises(SteeringError, match="no network"):
-                await steering.set_destination("192.0.2.0/24", None, "usb7")
+                steering.set_destination("192.0.2.0/24", None, "usb7")
             with pytest.raises(SteeringError, match="port"):
-                await steering.set_destination("192.0.2.0/24", 70000, "lte0")
+                steering.set_destination("192.0.2.0/24", 70000, "lte0")
             with pytest.raises(SteeringError, match="not there"):
-                await steering.set_default("usb7")
+                steering.set_default("usb7")
         with pytest.raises(SteeringError, match="closed"):
-            await steering.set_default("lte0")
+            steering.set_default("lte0")
 
     host.run(body)
 
@@ -351,7 +351,7 @@ def test_nothing_leads_round_a_user_s_rule(host):
             for version in (4, 6):
                 assert reached(version) == host.address("lte0", version)
             rules = {(f"{each}", None): "wlan0" for each in server.values()}
-            await steering.set_ruled(rules)
+            steering.set_ruled(rules)
             for version in (4, 6):
                 for mark in (0, 0xCE000007):
                     assert reached(version, mark) == host.address("wlan0", version)
@@ -366,7 +366,7 @@ def test_nothing_leads_round_a_user_s_rule(host):
                 for version in (4, 6):
                     for mark in (0, 0xCE000007):
                         assert reached(version, mark) == "refused"
-            await steering.set_ruled(dict.fromkeys(rules))
+            steering.set_ruled(dict.fromkeys(rules))
             for version in (4, 6):
                 assert reached(version) == host.address("lte0", version)
 

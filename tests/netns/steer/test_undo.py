@@ -23,9 +23,9 @@ async def main():
     networks = pickle.loads(bytes.fromhex(sys.argv[2]))
     async with Steering(Path(sys.argv[1]), retransmission=True) as steering:
         await steering.networks_changed(networks)
-        await steering.set_default("lte0")
-        await steering.set_destination("198.51.100.7", 443, "wlan0", protocol="tcp")
-        await steering.paths_measured({"wlan0": (20e6, 0.02), "lte0": (10e6, 0.06)})
+        steering.set_default("lte0")
+        steering.set_destination("198.51.100.7", 443, "wlan0", protocol="tcp")
+        steering.paths_measured({"wlan0": (20e6, 0.02), "lte0": (10e6, 0.06)})
         print("steering", flush=True)
         await asyncio.sleep(60)
 
@@ -90,7 +90,7 @@ def test_a_second_run_undoes_what_a_dead_one_left_and_then_its_own(host):
             # Nothing of the dead one is in force.
             assert "32190" not in host.client.ip("rule")
             await steering.networks_changed(host.networks())
-            await steering.set_default("lte0")
+            steering.set_default("lte0")
             assert host.seen_tcp(4) == host.address("lte0", 4)
 
     host.run(body)
@@ -134,8 +134,8 @@ def test_the_end_undoes_everything(host):
     async def body() -> None:
         async with Steering(host.directory) as steering:
             await steering.networks_changed(host.networks())
-            await steering.set_default("lte0")
-            await steering.paths_measured({"wlan0": (20e6, 0.02), "lte0": (10e6, 0.06)})
+            steering.set_default("lte0")
+            steering.paths_measured({"wlan0": (20e6, 0.02), "lte0": (10e6, 0.06)})
             assert ":CEDOS_OUT" in host.client.run("iptables-save").stdout
             await steering.close()
             await steering.close()
@@ -164,9 +164,9 @@ def test_a_dry_run_changes_nothing_and_says_what_it_would_do(host):
     async def body() -> None:
         async with Steering(host.directory / "none", dry_run=True) as steering:
             await steering.networks_changed(host.networks())
-            await steering.set_default("lte0")
-            await steering.set_default("wlan0")
-            await steering.set_destination("198.51.100.7", None, "lte0")
+            steering.set_default("lte0")
+            steering.set_default("wlan0")
+            steering.set_destination("198.51.100.7", None, "lte0")
             await steering.networks_changed(host.networks())
             assert host.state() == before
             assert host.seen_tcp(4) == host.address("wlan0", 4)
@@ -219,20 +219,20 @@ def test_the_receive_window_is_bounded_and_follows_what_is_measured(host):
         host.client.sysctl("net.ipv4.tcp_rmem", "4096 131072 33554432")
         async with Steering(host.directory) as steering:
             await steering.networks_changed(host.networks())
-            await steering.paths_measured({"wlan0": (20e6, 0.02)})
+            steering.paths_measured({"wlan0": (20e6, 0.02)})
             assert rmem(host) == 33554432  # lte0 is not known
-            await steering.paths_measured({"wlan0": (20e6, 0.02), "lte0": (10e6, 0.06)})
+            steering.paths_measured({"wlan0": (20e6, 0.02), "lte0": (10e6, 0.06)})
             bounded = rmem(host)
             assert bounded < 4_000_000
-            await steering.paths_measured({"wlan0": (200e6, 0.02), "lte0": (10e6, 0.06)})
+            steering.paths_measured({"wlan0": (200e6, 0.02), "lte0": (10e6, 0.06)})
             assert rmem(host) > bounded
             wire = [replace(network, kind=NetworkKind.ETHERNET) for network in host.networks()]
             await steering.networks_changed(wire)
-            await steering.paths_measured({"wlan0": (20e6, 0.02), "lte0": (10e6, 0.06)})
+            steering.paths_measured({"wlan0": (20e6, 0.02), "lte0": (10e6, 0.06)})
             assert rmem(host) == 33554432
             await steering.networks_changed(host.networks())
             # As quick as it was before: a quiet minute says nothing.
-            await steering.paths_measured({"wlan0": (20e6, 0.02), "lte0": (10e6, 0.06)})
+            steering.paths_measured({"wlan0": (20e6, 0.02), "lte0": (10e6, 0.06)})
             assert bounded < rmem(host) < 4_000_000
         assert rmem(host) == 33554432
 

@@ -25,10 +25,11 @@ from cedos.api.messages import (
     StatusMessage,
     SubflowMessage,
 )
-from cedos.api.rules import RuleMessage, RuleRequest
+from cedos.api.rules import RuleMessage
 from cedos.commands import budget, doctor, explain, rule, status, usage
 from cedos.commands.console import render
 from cedos.commands.top import FullScreen, cut
+from cedos.controller.rule import RuleRequest
 from cedos.doctor import limited, ok
 from cedos.model import CarriedConnection, NetworkKind, Strategy, StrategyKind
 from predictors.base import Calibration

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from cedos.api.messages import CarriedReport, flow_text
+from cedos.controller.events import FlowClosed, FlowOpened
+from cedos.controller.flows.living_flows import LivingFlows
+from cedos.controller.flows.reliability import Reliability
 from cedos.daemon import api_backend
 from cedos.daemon.api_backend import ApiBackend
-from cedos.daemon.flows.living_flows import LivingFlows
-from cedos.daemon.flows.reliability import Reliability
 from cedos.daemon.flows.told_connections import ToldConnections
 from cedos.errors import NotFoundError
 from cedos.model import (
@@ -25,7 +26,6 @@ from cedos.model import (
     NetworkKind,
     Prediction,
 )
-from cedos.monitor.events import FlowClosed, FlowOpened
 from cedos.monitor.flows import own_flows
 from cedos.monitor.flows.flow_source import OpenSockets
 from cedos.storage.history import History

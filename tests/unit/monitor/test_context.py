@@ -2,10 +2,10 @@ import math
 
 import pytest
 
+from cedos.controller.events import Witness
+from cedos.controller.networks.context import ContextKeeper
+from cedos.controller.networks.rates import RateSample
 from cedos.model import Direction, Indicator, NetworkLife
-from cedos.monitor.context import ContextKeeper
-from cedos.monitor.liveness.liveness import Witness
-from cedos.monitor.networks.rates import RateSample
 
 
 def value(keeper: ContextKeeper, name: str, now_s: float, network: str = "wlan0") -> float:

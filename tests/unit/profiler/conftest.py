@@ -7,9 +7,10 @@ from ipaddress import ip_address
 import pytest
 from kit.classic_bpf import run_bpf
 
+from cedos.controller.events import SizeLearned
 from cedos.model import Direction, FlowKey, SizeEstimate
 from cedos.profiler.frame import CapturedPacket
-from cedos.profiler.profiler import Profiler, SizeLearned
+from cedos.profiler.profiler import Profiler
 
 
 @pytest.fixture(name="run_bpf", scope="session")

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cedos.controller.events import SizeLearned
 from cedos.model import Bulk, Direction, FlowKey, Label, Urgency
 from cedos.profiler.flow import HintMatch, TransferHint
 from cedos.profiler.frame import CapturedPacket
-from cedos.profiler.profiler import Profiler, SizeLearned
+from cedos.profiler.profiler import Profiler
 from cedos.profiler.sizes import SizeHistory
 
 Web = Any

@@ -42,7 +42,7 @@ async def spare(world, token: int = 7):
 async def test_a_living_connection_is_moved(world, steering):
     first, second = await spare(world)
     world.kernel.steered.clear()
-    await steering.steer_connection(7, single("lte0"))
+    steering.steer_connection(7, single("lte0"))
     moved = [SetBackup(7, second, False), SetBackup(7, first, True)]
     assert world.kernel.steered == moved
     # Once more, in case the packet with the flag was lost.
@@ -61,7 +61,7 @@ async def test_flags_that_the_kernel_refuses_at_first_are_set_again(world, steer
         return [next(refusals, None) if c.key == second else result for c, result in both]
 
     world.kernel.steer = steer
-    await steering.steer_connection(7, single("lte0"))
+    steering.steer_connection(7, single("lte0"))
     await until(lambda: world.kernel.steered.count(SetBackup(7, second, False)) == 4)
 
 
@@ -69,7 +69,7 @@ async def test_a_refusal_for_another_reason_is_an_error(world, steering):
     await spare(world)
     world.kernel.steer = lambda commands: [OSError(errno.EPERM, "no")] * len(commands)
     with pytest.raises(SteeringError, match="refuses to move"):
-        await steering.steer_connection(7, single("lte0"))
+        steering.steer_connection(7, single("lte0"))
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ async def test_what_is_left_alone_and_why(world, steering, how, why):
     world.kernel.tell_mptcp(replace(event, key=key, **how))
     assert why in steering.connections[7].unsteerable
     with pytest.raises(SteeringError, match="left alone"):
-        await steering.steer_connection(7, single("lte0"))
+        steering.steer_connection(7, single("lte0"))
     assert world.kernel.steered == []
 
 
@@ -146,7 +146,7 @@ async def test_at_the_end_living_connections_go_to_the_hosts_own_default(world, 
     async with Steering(tmp_path, kernel=world.kernel) as steering:
         await steering.networks_changed([world.wlan0, world.lte0])
         first, second = await spare(world)
-        await steering.steer_connection(7, single("lte0"))
+        steering.steer_connection(7, single("lte0"))
         plain = world.established(8, world.lte0).key
         world.kernel.all_sockets = [
             TcpSocket(first, False, 7, backup=True),
@@ -174,8 +174,8 @@ async def test_without_mptcp_the_rest_works_and_problems_tell_why(world, tmp_pat
     before = dict(world.kernel.sysctls)
     async with Steering(tmp_path, kernel=world.kernel, filter_flows=False) as steering:
         await steering.networks_changed([world.wlan0, world.lte0])
-        await steering.set_default("lte0")
-        await steering.paths_measured({"wlan0": (20e6, 0.02), "lte0": (10e6, 0.06)})
+        steering.set_default("lte0")
+        steering.paths_measured({"wlan0": (20e6, 0.02), "lte0": (10e6, 0.06)})
         assert world.carrier() == "lte0"
         assert any(words in problem for problem in steering.problems)
         world.kernel.tell_mptcp(world.established(7))
@@ -204,7 +204,7 @@ async def test_a_kernel_without_events_or_packet_filter_is_reported(world, tmp_p
         assert any("no events here" in problem for problem in steering.problems)
         assert any("iptables" in problem for problem in steering.problems)
         await steering.networks_changed([world.wlan0, world.lte0])
-        await steering.set_default("lte0")
+        steering.set_default("lte0")
         assert world.carrier() == "lte0"
 
 
@@ -212,9 +212,9 @@ async def test_refusals_are_errors_of_cedos(world, steering):
     for code, error in ((errno.EPERM, PrivilegeError), (errno.ENOMEM, SteeringError)):
         world.kernel.refuses = code
         with pytest.raises(error):
-            await steering.set_default("lte0")
+            steering.set_default("lte0")
     world.kernel.refuses = 0
-    await steering.set_default("lte0")
+    steering.set_default("lte0")
 
 
 async def test_a_refusal_at_the_start_leaves_nothing(world, tmp_path):
@@ -236,7 +236,7 @@ async def test_a_refusal_at_the_start_leaves_nothing(world, tmp_path):
 
 
 async def test_somebody_changes_the_routing_and_it_is_followed(world, steering):
-    await steering.set_default("lte0")
+    steering.set_default("lte0")
     world.kernel.own.clear()
     world.kernel.tell_routing()
     world.kernel.tell_routing()
@@ -246,17 +246,17 @@ async def test_somebody_changes_the_routing_and_it_is_followed(world, steering):
 async def test_the_window_grows_while_a_connection_uses_both(world, steering):
     paths = {"wlan0": (20e6, 0.02), "lte0": (10e6, 0.06)}
     await spare(world)
-    await steering.paths_measured(paths)
+    steering.paths_measured(paths)
     alone = most(world)
-    await steering.steer_connection(7, Strategy(StrategyKind.MPTCP, ("wlan0", "lte0")))
+    steering.steer_connection(7, Strategy(StrategyKind.MPTCP, ("wlan0", "lte0")))
     assert most(world) > alone
-    await steering.steer_connection(7, single("wlan0"))
+    steering.steer_connection(7, single("wlan0"))
     assert most(world) == alone
     # More raises it; less does not lower it at once.
-    await steering.paths_measured({name: (rate * 4, rtt) for name, (rate, rtt) in paths.items()})
+    steering.paths_measured({name: (rate * 4, rtt) for name, (rate, rtt) in paths.items()})
     more = most(world)
     assert more > alone
-    await steering.paths_measured(paths)
+    steering.paths_measured(paths)
     assert most(world) == more
 
 

@@ -53,13 +53,13 @@ async def steer(world, kernel, directory: Path) -> None:
     """A run that uses everything that can be undone."""
     async with Steering(directory, kernel=kernel) as steering:
         await steering.networks_changed([world.wlan0, world.lte0])
-        await steering.set_default("lte0")
-        await steering.set_destination("198.51.100.0/24", 443, "wlan0", protocol="tcp")
-        await steering.paths_measured({"wlan0": (20e6, 0.02), "lte0": (10e6, 0.06)})
+        steering.set_default("lte0")
+        steering.set_destination("198.51.100.0/24", 443, "wlan0", protocol="tcp")
+        steering.paths_measured({"wlan0": (20e6, 0.02), "lte0": (10e6, 0.06)})
         await steering.barring.bar(["lte0"])
         await steering.networks_changed([world.wlan0, world.down(world.lte0)])
-        await steering.set_default("wlan0")
-        await steering.paths_measured({"wlan0": (80e6, 0.05)})
+        steering.set_default("wlan0")
+        steering.paths_measured({"wlan0": (80e6, 0.05)})
         await steering.barring.bar([])
         kernel.keep()
 
@@ -160,8 +160,8 @@ def left_behind(make_world, directory: Path):
     async def run() -> tuple[MemoryKernel, bytes]:
         async with Steering(directory, kernel=world.kernel) as steering:
             await steering.networks_changed([world.wlan0, world.lte0])
-            await steering.set_default("lte0")
-            await steering.paths_measured({"wlan0": (20e6, 0.02), "lte0": (10e6, 0.06)})
+            steering.set_default("lte0")
+            steering.paths_measured({"wlan0": (20e6, 0.02), "lte0": (10e6, 0.06)})
             await steering.barring.bar(["lte0"])
             world.kernel.keep()
             return world.kernel.instants[-1]

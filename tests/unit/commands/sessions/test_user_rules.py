@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from cedos.api.rules import RuleMessage, RuleRequest
+from cedos.api.rules import RuleMessage
 from cedos.commands.sessions.shared import user_rules
 from cedos.commands.sessions.shared.user_rules import RuledHosts, RuledNetworks
+from cedos.controller.rule import RuleRequest
 from cedos.errors import DaemonUnreachableError
 from cedos.model import NetworkKind
 from cedos.session.io.links import Egress

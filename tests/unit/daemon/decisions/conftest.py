@@ -4,12 +4,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from ipaddress import ip_address, ip_interface
 
 import pytest
+from cedos.controller.decisions.director import Director
 
+from cedos.controller.decisions.decider import Decider
+from cedos.controller.events import FlowOpened, HostDefault, SizeLearned
+from cedos.controller.flows.living_flow import LivingFlow
+from cedos.controller.flows.living_flows import LivingFlows
 from cedos.daemon.decisions.choices import Choices
-from cedos.daemon.decisions.decider import Decider
-from cedos.daemon.decisions.director import Director
-from cedos.daemon.flows.living_flow import LivingFlow
-from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.errors import SteeringError
 from cedos.model import (
     Context,
@@ -22,12 +23,9 @@ from cedos.model import (
     SizeEstimate,
     Strategy,
 )
-from cedos.monitor.events import FlowOpened
-from cedos.profiler.profiler import SizeLearned
 from cedos.profiler.sizes import SizeHistory
 from cedos.selector.objective import MaxS
 from cedos.selector.uncertainty.times import CompletionModel
-from cedos.steer.routing.host_default import HostDefault
 from predictors.base import Distribution
 
 

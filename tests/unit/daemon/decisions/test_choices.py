@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from cedos import config
+from cedos.controller.decisions.decider import Decider
+from cedos.controller.flows.learning import Learning
 from cedos.daemon.decisions.choices import Choices, choices
-from cedos.daemon.decisions.decider import Decider
-from cedos.daemon.flows.learning import Learning
 from cedos.errors import ConfigError
 from cedos.model import Context, Network, NetworkKind, SizeEstimate, Transfer
 from cedos.selector.objective import WeightedCost

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from cedos.api.programs import ChoiceRequest
+from cedos.controller.decisions.decider import Decider
 from cedos.daemon.api_backend import ApiBackend
 from cedos.daemon.decisions.choices import Choices
-from cedos.daemon.decisions.decider import Decider
 from cedos.errors import ConfigError
 from cedos.model import (
     Bulk,

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from cedos.controller.events import FlowOpened
+from cedos.controller.flows.living_flows import LivingFlows
 from cedos.daemon.decisions import decision_log
 from cedos.daemon.decisions.decision_log import DecisionLog
-from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.model import Decision, FlowKey, Strategy, StrategyKind
-from cedos.monitor.events import FlowOpened
 from cedos.storage.history import History
 
 pytestmark = pytest.mark.anyio

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from cedos.api.rules import RuleRequest
-from cedos.daemon.decisions.user_rules import UserRules
+from cedos.controller.decisions.user_rules import UserRules
+from cedos.controller.events import FlowClosed, FlowOpened
+from cedos.controller.rule import RuleRequest
 from cedos.model import Context, Direction, FlowKey, Indicator, Network
-from cedos.monitor.events import FlowClosed, FlowOpened
 from predictors.base import Distribution
 
 pytestmark = pytest.mark.anyio

@@ -9,10 +9,11 @@ import pytest
 
 from cedos.api.messages import CarriedReport, DecisionMessage, NowMessage
 from cedos.commands import explain
+from cedos.controller.events import FlowOpened, FlowSample
+from cedos.controller.flows.living_flow import LivingFlow
+from cedos.controller.flows.living_flows import LivingFlows
 from cedos.daemon.decisions.decision_log import DecisionLog
 from cedos.daemon.decisions.explanation import Explanations
-from cedos.daemon.flows.living_flow import LivingFlow
-from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.daemon.flows.told_connections import ToldConnections
 from cedos.errors import NotFoundError
 from cedos.model import (
@@ -26,7 +27,6 @@ from cedos.model import (
     Strategy,
     StrategyKind,
 )
-from cedos.monitor.events import FlowOpened, FlowSample
 from cedos.storage.history import History
 
 pytestmark = pytest.mark.anyio

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from cedos.api.rules import RuleRequest
+from cedos.controller.commands import NOWHERE
+from cedos.controller.events import HostDefault
+from cedos.controller.rule import RuleRequest
 from cedos.model import FlowKey, Network, NextHop, StrategyKind
-from cedos.steer.routing.host_default import HostDefault
-from cedos.steer.routing.plan import NOWHERE
 
 Stage = Any
 pytestmark = pytest.mark.anyio

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cedos.daemon.flows.living_flow import LivingFlow
-from cedos.monitor.events import FlowSample
+from cedos.controller.events import FlowSample
+from cedos.controller.flows.living_flow import LivingFlow
 from predictors.base import Distribution
 
 pytestmark = pytest.mark.anyio

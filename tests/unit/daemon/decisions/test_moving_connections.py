@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cedos.controller.events import FlowClosed, FlowOpened, FlowSample, SizeLearned
 from cedos.model import (
     Context,
     Decision,
@@ -19,8 +20,6 @@ from cedos.model import (
     StrategyKind,
     Transfer,
 )
-from cedos.monitor.events import FlowClosed, FlowOpened, FlowSample
-from cedos.profiler.profiler import SizeLearned
 
 pytestmark = pytest.mark.anyio
 

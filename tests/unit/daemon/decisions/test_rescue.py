@@ -7,8 +7,8 @@ from dataclasses import replace
 from ipaddress import ip_address, ip_interface
 
 import pytest
-
 from cedos.daemon.decisions.rescue import KERNEL_S, LEAST_S, Rescuer
+
 from cedos.errors import SteeringError
 from cedos.kernel.sock_diag import ConnectingSocket
 from cedos.model import Context, FlowKey, Indicator, Network, NetworkKind, NextHop

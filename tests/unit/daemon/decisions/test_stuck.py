@@ -7,14 +7,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from cedos.daemon.decisions.stuck import StuckConnections
 
 from cedos.config.sections import SteeringConfig
-from cedos.daemon.decisions.stuck import StuckConnections
+from cedos.controller.events import FlowClosed, FlowOpened, FlowSample, SizeLearned
 from cedos.errors import SteeringError
 from cedos.model import Context, Direction, FlowKey, Indicator, SizeEstimate
-from cedos.monitor.events import FlowClosed, FlowOpened, FlowSample
 from cedos.monitor.flows import own_flows
-from cedos.profiler.profiler import SizeLearned
 
 pytestmark = pytest.mark.anyio
 

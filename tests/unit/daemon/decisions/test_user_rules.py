@@ -6,12 +6,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from cedos.controller.decisions.director import Director
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.api.rules import MOST_ADDRESSES, RuleRequest
-from cedos.daemon.decisions.director import Director
-from cedos.daemon.decisions.user_rules import MOST, UserRules
+from cedos.controller.decisions.user_rules import MOST, UserRules
+from cedos.controller.events import DnsReply, HostDefault
+from cedos.controller.rule import MOST_ADDRESSES, RuleRequest
 from cedos.errors import ConfigError, NotFoundError
 from cedos.model import (
     Context,
@@ -23,8 +24,6 @@ from cedos.model import (
     Strategy,
     StrategyKind,
 )
-from cedos.monitor.dns.message import DnsReply
-from cedos.steer.routing.host_default import HostDefault
 
 pytestmark = pytest.mark.anyio
 

@@ -4,8 +4,9 @@ from ipaddress import ip_address, ip_interface
 
 import pytest
 
-from cedos.daemon.flows.finished_transfer import FinishedTransfer, finished_transfer
-from cedos.daemon.flows.living_flows import LivingFlows
+from cedos.controller.events import FlowClosed, FlowOpened, FlowSample, SizeLearned
+from cedos.controller.flows.finished_transfer import FinishedTransfer, finished_transfer
+from cedos.controller.flows.living_flows import LivingFlows
 from cedos.model import (
     CompetingTransfer,
     Context,
@@ -16,9 +17,8 @@ from cedos.model import (
     NetworkKind,
     SizeEstimate,
 )
-from cedos.monitor.events import FlowClosed, FlowOpened, FlowSample
 from cedos.profiler.frame import CapturedPacket
-from cedos.profiler.profiler import Profiler, SizeLearned
+from cedos.profiler.profiler import Profiler
 from cedos.selector.decision.roles import assign
 from cedos.storage import model_files
 from predictors.completion import CompletionModel

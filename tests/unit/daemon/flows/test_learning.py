@@ -5,7 +5,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from cedos.daemon.flows.finished_transfer import finished_transfer
-from cedos.daemon.flows.learning import POSTERIOR_FILE, Learning, load
+from cedos.controller.flows.learning import POSTERIOR_FILE, Learning, load
 from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.model import (
     Context,

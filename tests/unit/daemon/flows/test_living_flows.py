@@ -5,7 +5,8 @@ from math import inf
 import pytest
 from hypothesis import given, strategies
 
-from cedos.daemon.flows.living_flows import LivingFlows
+from cedos.controller.events import FlowClosed, FlowOpened, FlowSample, SizeLearned
+from cedos.controller.flows.living_flows import LivingFlows
 from cedos.kernel.sock_diag import SYN_SENT
 from cedos.model import (
     CompetingTransfer,
@@ -20,8 +21,6 @@ from cedos.model import (
     StrategyKind,
     Transfer,
 )
-from cedos.monitor.events import FlowClosed, FlowOpened, FlowSample
-from cedos.profiler.profiler import SizeLearned
 
 WLAN = Network("wlan0", "wlan0", 2, NetworkKind.WIFI, False, (ip_interface("10.0.0.2/24"),))
 LTE = Network("lte0", "lte0", 3, NetworkKind.CELLULAR, True, (ip_interface("10.1.0.2/24"),))

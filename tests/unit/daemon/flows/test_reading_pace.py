@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.daemon.flows.reading_pace import ReadingPace
+from cedos.controller.flows.reading_pace import ReadingPace
 
 
 def test_between_two_looks_at_a_full_socket_as_much_was_read_as_came() -> None:

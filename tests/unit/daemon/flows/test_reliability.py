@@ -1,7 +1,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from cedos.daemon.flows.reliability import TRANSFERS, Reliability
+from cedos.controller.flows.reliability import TRANSFERS, Reliability
 from cedos.model import Direction, FlowRecord, Prediction
 from cedos.storage.history import History
 

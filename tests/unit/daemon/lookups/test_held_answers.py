@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.api.rules import RuleRequest
-from cedos.daemon.decisions.user_rules import UserRules
+from cedos.controller.decisions.user_rules import UserRules
+from cedos.controller.rule import RuleRequest
 from cedos.daemon.lookups.delivery import datagram
 from cedos.daemon.lookups.held_answers import HeldAnswers, _Streams
 from cedos.kernel.packet_queue import QueuedPacket

@@ -9,14 +9,15 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from cedos.daemon.loop.decision_loop import DecisionLoop, Wakeup
 
 from cedos.config import Config
+from cedos.controller.decisions.decider import Decider
+from cedos.controller.decisions.user_rules import UserRules
+from cedos.controller.events import FlowOpened, FlowSample, SizeLearned
+from cedos.controller.flows.living_flows import LivingFlows
 from cedos.daemon.decisions.choices import Choices
-from cedos.daemon.decisions.decider import Decider
-from cedos.daemon.decisions.user_rules import UserRules
-from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.daemon.loop import decision_loop, flow_sampler
-from cedos.daemon.loop.decision_loop import DecisionLoop, Wakeup
 from cedos.daemon.loop.flow_sampler import CLOSE_S, FlowSampler
 from cedos.model import (
     Context,
@@ -27,8 +28,6 @@ from cedos.model import (
     NetworkKind,
     SizeEstimate,
 )
-from cedos.monitor.events import FlowOpened, FlowSample
-from cedos.profiler.profiler import SizeLearned
 from cedos.selector.objective import MaxS, MaxSPerE, WeightedCost
 
 pytestmark = pytest.mark.anyio

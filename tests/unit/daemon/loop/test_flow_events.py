@@ -7,9 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from cedos.daemon.flows.finished_transfer import FinishedTransfer
-from cedos.daemon.flows.living_flows import LivingFlows
-from cedos.daemon.flows.reliability import Reliability
+from cedos.controller.events import FlowClosed, FlowOpened
+from cedos.controller.flows.finished_transfer import FinishedTransfer
+from cedos.controller.flows.living_flows import LivingFlows
+from cedos.controller.flows.reliability import Reliability
 from cedos.daemon.loop import flow_events
 from cedos.daemon.loop.flow_events import JUDGED_PER_S, FlowEvents
 from cedos.model import (
@@ -22,7 +23,6 @@ from cedos.model import (
     NetworkKind,
     Subflow,
 )
-from cedos.monitor.events import FlowClosed, FlowOpened
 from cedos.profiler.profiler import Profiler
 from cedos.selector.decision.roles import assign
 from cedos.storage import model_files

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from cedos.daemon.flows.living_flows import LivingFlows
+from cedos.controller.flows.living_flows import LivingFlows
+from cedos.controller.networks.silence import Due
 from cedos.daemon.loop.flow_sampler import FlowSampler
 from cedos.model import Context, Indicator
-from cedos.monitor.liveness.silence import Due
 from cedos.profiler.profiler import Profiler
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from cedos.daemon.flows.living_flow import LivingFlow
-from cedos.daemon.flows.living_flows import LivingFlows
+from cedos.controller.events import FlowClosed, FlowOpened
+from cedos.controller.flows.living_flow import LivingFlow
+from cedos.controller.flows.living_flows import LivingFlows
 from cedos.daemon.loop.opportunities import Opportunities
 from cedos.model import (
     Context,
@@ -22,7 +23,6 @@ from cedos.model import (
     StrategyKind,
     Transfer,
 )
-from cedos.monitor.events import FlowClosed, FlowOpened
 
 WLAN = Network("wlan0", "wlan0", 2, NetworkKind.WIFI, False, (ip_interface("10.0.0.2/24"),))
 LTE = Network("lte0", "lte0", 3, NetworkKind.CELLULAR, True, (ip_interface("10.1.0.2/24"),))

@@ -9,11 +9,10 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
-from cedos.daemon.flows.living_flows import LivingFlows
+from cedos.controller.events import FlowOpened, SizeLearned
+from cedos.controller.flows.living_flows import LivingFlows
 from cedos.daemon.loop.packet_handler import PacketHandler
 from cedos.model import Direction, FlowKey, SizeEstimate
-from cedos.monitor.events import FlowOpened
-from cedos.profiler.profiler import SizeLearned
 
 pytestmark = pytest.mark.anyio
 

@@ -13,15 +13,14 @@ import structlog
 import structlog.testing
 
 from cedos.config import Config, ProbesConfig, ProvidersConfig
-from cedos.daemon.flows.living_flows import LivingFlows
-from cedos.daemon.flows.reliability import Reliability
+from cedos.controller.events import FlowClosed, FlowOpened, FlowSample, Witness
+from cedos.controller.flows.living_flows import LivingFlows
+from cedos.controller.flows.reliability import Reliability
+from cedos.controller.networks.silence import Due
 from cedos.daemon.loop.flow_events import FlowEvents
 from cedos.daemon.networks.observer import Observer
 from cedos.kernel.rtnetlink import Counters
 from cedos.model import Address, FlowKey, Network, NetworkKind, NetworkLife, NextHop
-from cedos.monitor.events import FlowClosed, FlowOpened, FlowSample
-from cedos.monitor.liveness.liveness import Witness
-from cedos.monitor.liveness.silence import Due
 from cedos.monitor.liveness.tls_check import TlsAnswer
 from cedos.monitor.probing.result import ProbeOutcome, Spent
 

@@ -7,10 +7,10 @@ from ipaddress import ip_address
 
 import pytest
 
+from cedos.controller.events import FlowClosed, FlowEvent, FlowOpened
 from cedos.kernel.conntrack import Tracked, Tuple
 from cedos.kernel.sock_diag import SocketFacts
 from cedos.model import Address, FlowKey
-from cedos.monitor.events import FlowClosed, FlowEvent, FlowOpened
 from cedos.monitor.flows.flow_monitor import FlowMonitor
 
 pytestmark = pytest.mark.anyio

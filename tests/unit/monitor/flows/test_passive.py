@@ -1,10 +1,10 @@
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface
 
+from cedos.controller.events import FlowSample
+from cedos.controller.networks.context import Losses
+from cedos.controller.networks.passive import PassiveSample, PassiveWatch
 from cedos.model import FlowKey, Indicator, Network, NetworkKind
-from cedos.monitor.context import Losses
-from cedos.monitor.events import FlowSample
-from cedos.monitor.flows.passive import PassiveSample, PassiveWatch
 
 WIFI = Network("home", "wlan0", 1, NetworkKind.WIFI, False, (ip_interface("10.0.1.2/24"),))
 KEY = FlowKey(ip_address("10.0.1.2"), 5000, ip_address("198.51.100.1"), 443)

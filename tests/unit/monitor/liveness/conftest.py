@@ -6,9 +6,9 @@ from ipaddress import ip_address, ip_interface
 
 import pytest
 
+from cedos.controller.events import FlowSample
+from cedos.controller.networks.liveness import Liveness
 from cedos.model import FlowKey, Network, NetworkKind, NetworkLife
-from cedos.monitor.events import FlowSample
-from cedos.monitor.liveness.liveness import Liveness
 from cedos.monitor.liveness.portal_verdict import PortalFinding
 from cedos.monitor.liveness.portal_watch import PortalWatch
 from cedos.monitor.liveness.tls_check import TlsAnswer

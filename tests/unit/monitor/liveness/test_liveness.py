@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cedos.controller.events import Witness
+from cedos.controller.networks.liveness import BELIEVED_S, Liveness
 from cedos.model import NetworkLife
-from cedos.monitor.liveness.liveness import BELIEVED_S, Liveness, Witness
 
 UNKNOWN, ALIVE, SILENT, DEAD, CAPTIVE = NetworkLife
 WORDS = {

@@ -10,10 +10,10 @@ from ipaddress import ip_address, ip_interface
 
 import pytest
 
+from cedos.controller.events import Witness
 from cedos.model import Address, Network, NetworkKind, NextHop
 from cedos.monitor.dns import message
 from cedos.monitor.liveness import portal_check
-from cedos.monitor.liveness.liveness import Witness
 from cedos.monitor.liveness.portal_check import PortalCheck, leads_nowhere
 from cedos.monitor.liveness.portal_verdict import PortalFinding, PortalVerdict, TestPage
 

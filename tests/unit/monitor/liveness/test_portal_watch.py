@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from kit.waiting import until
 
+from cedos.controller.events import Witness
 from cedos.model import Indicator, Network, NetworkLife, NextHop
-from cedos.monitor.liveness.liveness import Witness
 from cedos.monitor.liveness.portal_verdict import PortalFinding, PortalVerdict
 from cedos.monitor.liveness.portal_watch import PortalWatch, usual_rtt_s
 from cedos.monitor.liveness.tls_check import TlsAnswer

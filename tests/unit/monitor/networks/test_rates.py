@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cedos.controller.networks.rates import RateEstimator, RateSample
 from cedos.model import Direction, Indicator
-from cedos.monitor.networks.rates import RateEstimator, RateSample
 
 
 def fed(megabits: list[float], *, saturated: bool = True) -> RateEstimator:

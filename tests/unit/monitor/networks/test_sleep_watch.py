@@ -5,11 +5,11 @@ import time
 import pytest
 
 from cedos.config import Config, ProvidersConfig
+from cedos.controller.events import Witness
+from cedos.controller.networks.context import ContextKeeper
+from cedos.controller.networks.rates import RateSample
 from cedos.daemon.networks.observer import Observer
 from cedos.model import Direction, Indicator, NetworkLife
-from cedos.monitor.context import ContextKeeper
-from cedos.monitor.liveness.liveness import Witness
-from cedos.monitor.networks.rates import RateSample
 from cedos.monitor.networks.sleep_watch import SleepWatch
 
 pytestmark = pytest.mark.anyio

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from kit.monitor import PlayedProvider
 
+from cedos.controller.networks.context import ContextKeeper
 from cedos.model import Indicator, Network, NetworkKind
-from cedos.monitor.context import ContextKeeper
 from cedos.monitor.providers.provider import AccessPoint, GuardedProvider, read_each
 
 pytestmark = pytest.mark.anyio

@@ -5,10 +5,11 @@ from ipaddress import ip_address, ip_interface, ip_network
 
 import pytest
 
+from cedos.controller.events import HostDefault
 from cedos.kernel.policy_routing import SeenRoute, SeenRule
 from cedos.kernel.rtnetlink import Link
 from cedos.model import Network, NetworkKind, NextHop
-from cedos.steer.routing.host_default import HostDefault, examine
+from cedos.steer.routing.host_default import examine
 
 RUNS, DOWN = 0x10041, 0x1001
 WIFI = Link(3, "wlan0", "", 1, RUNS)

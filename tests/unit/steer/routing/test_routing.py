@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.steer_kernel import MemoryKernel
 
+from cedos.controller.commands import NOWHERE
+from cedos.controller.events import HostDefault
 from cedos.kernel.policy_routing import LOOPBACK_INDEX, SeenRule
 from cedos.model import NextHop, Translator
-from cedos.steer.routing.host_default import HostDefault
 from cedos.steer.routing.plan import (
     FIRST_PREFERENCE,
     LAST_PREFERENCE,
-    NOWHERE,
     REFUSING_TABLE,
     Destination,
     plan,

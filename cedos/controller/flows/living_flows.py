@@ -10,8 +10,8 @@ from dataclasses import replace
 from heapq import nlargest
 from ipaddress import IPv4Network, IPv6Network
 
-from cedos.daemon.flows.living_flow import FlowPath, LivingFlow
-from cedos.kernel.sock_diag import SYN_SENT
+from cedos.controller.events import SYN_SENT, FlowClosed, FlowOpened, FlowSample, SizeLearned
+from cedos.controller.flows.living_flow import FlowPath, LivingFlow, PathWait
 from cedos.model import (
     Address,
     CompetingTransfer,
@@ -21,9 +21,6 @@ from cedos.model import (
     Network,
     Transfer,
 )
-from cedos.monitor.events import FlowClosed, FlowOpened, FlowSample
-from cedos.monitor.liveness.silence import PathWait
-from cedos.profiler.profiler import SizeLearned
 from predictors.inputs import FIRST_WINDOW_BYTES
 
 _COMPETING = 32
@@ -118,6 +115,9 @@ class LivingFlows:
             for key, flow in self._by_key.items()
         )
 
+    def of_token(self, token: int) -> LivingFlow | None:
+        return self._by_token.get(token)
+
     def find(self, key: FlowKey) -> LivingFlow | None:
         return self._by_key.get(key)
 
@@ -144,7 +144,7 @@ class LivingFlows:
         """Add the flow of a first packet. A further subflow is told apart when its token is known."""
         flow = self._by_key.get(event.key)
         if flow is None:
-            flow = LivingFlow(event.key, event.at_s, event.at_unix_s, event.incoming)
+            flow = LivingFlow(event.key, event.at_s, event.at_unix_s, event.incoming, own=event.own)
             self._add_path(flow, event.key)
         self._used(flow.paths[event.key], event.at_s)
         return flow

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from cedos.controller.flows.living_flow import PathWait
 from cedos.model import FlowKey
 
 PATIENCE_S = 0.35
@@ -26,18 +27,6 @@ flow, it waits for a reason of its own: its server thinks, or the data take anot
 _REMEMBERED = 16
 _REMEMBERED_S = 600.0
 """Older habits of a network may be those of another place."""
-
-
-class PathWait(NamedTuple):
-    """An open path of a flow: when it last heard something, and whether it waits for something.
-
-    `heard_at_s`: on the monotonic clock, s.
-    """
-
-    key: FlowKey
-    network: str
-    heard_at_s: float
-    waits: bool
 
 
 class RoundTrips(NamedTuple):

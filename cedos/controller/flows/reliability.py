@@ -4,14 +4,12 @@ from collections import deque
 from collections.abc import Iterable
 
 from cedos.model import FlowRecord
-from cedos.storage.history import History
 from predictors.base import Calibration, Judged, calibration
 
 TRANSFERS = 200
 """The transfers of each network that count; older ones were predicted by other means."""
 
 _NETWORKS = 32
-_LOOKED_AT = 1_000
 
 
 class Reliability:
@@ -22,11 +20,6 @@ class Reliability:
         self._judged: dict[str, deque[Judged]] = {}
         for record in records:
             self.add(record)
-
-    @classmethod
-    def of_history(cls, history: History | None) -> "Reliability":
-        """Return the reliability that an earlier daemon left in the history."""
-        return cls(reversed(history.flows(_LOOKED_AT)) if history else ())
 
     def add(self, record: FlowRecord) -> None:
         prediction = record.prediction

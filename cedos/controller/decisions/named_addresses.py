@@ -8,8 +8,8 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
+from cedos.controller.events import DnsReply
 from cedos.model import Address
-from cedos.monitor.dns.message import DnsReply
 
 _MOST_NAMES: Final = 4096
 _MOST_OF_A_NAME: Final = 64

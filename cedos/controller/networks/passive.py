@@ -6,8 +6,8 @@ Of their rates tells `delivery`.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from cedos.controller.events import FlowSample
 from cedos.model import FlowKey, Network
-from cedos.monitor.events import FlowSample
 
 # Less than this, and the receiver's own round trip may be that of the interval before.
 _BULK_BYTES = 15_000

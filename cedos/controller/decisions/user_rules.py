@@ -10,18 +10,24 @@ from typing import Final
 
 import msgspec
 
-from cedos.api.rules import MOST_ADDRESSES, RuleMessage, RuleRequest
-from cedos.daemon.decisions.decider import Decider
-from cedos.daemon.decisions.named_addresses import NamedAddresses, is_below, youngest
-from cedos.daemon.decisions.steer_interface import Place, Steer, carried_out
-from cedos.daemon.flows.living_flow import LivingFlow
-from cedos.errors import ConfigError, NotFoundError
+from cedos.controller.commands import (
+    NOWHERE,
+    KeepRules,
+    MoveConnection,
+    Place,
+    ReleasePath,
+    SetRuled,
+)
+from cedos.controller.decisions.decider import Decider
+from cedos.controller.decisions.named_addresses import NamedAddresses, is_below, youngest
+from cedos.controller.events import DnsReply
+from cedos.controller.flows.living_flow import LivingFlow
+from cedos.controller.outbox import Outbox
+from cedos.controller.rule import MOST_ADDRESSES, RuleRequest
+from cedos.errors import ConfigError
 from cedos.model import Address, Context, Decision, FlowKey, Network, Strategy, StrategyKind
-from cedos.monitor.dns.message import DnsReply
 from cedos.selector.decision.liveness import is_captive
 from cedos.selector.decision.reason import sentences
-from cedos.steer.routing.host_default import HostDefault
-from cedos.steer.routing.plan import NOWHERE
 
 MOST: Final = 64
 
@@ -31,13 +37,10 @@ class UserRules:
 
     Args:
         kept: what was kept before, as `state` gave it; what cannot be one is left out.
-        keep: called with `state` after every change.
     """
 
-    def __init__(
-        self, kept: object = None, keep: Callable[[object], None] = lambda _: None
-    ) -> None:
-        self._keep = keep
+    def __init__(self, outbox: Outbox, kept: object = None) -> None:
+        self._outbox = outbox
         self._rules: dict[int, RuleRequest] = {}
         self._names = NamedAddresses()
         # The rules of names by address, and those of prefixes.
@@ -58,29 +61,34 @@ class UserRules:
     def have_names(self) -> bool:
         return any(rule.prefix is None for rule in self._rules.values())
 
-    def add(self, rule: RuleRequest) -> int:
-        """Add a rule, which replaces an older one for the same host and port; return its number.
+    def number_for(self, rule: RuleRequest) -> int:
+        """Return the number of a new rule: that of an older one for the same host and port, if any.
 
-        It covers what its name is known to lead to: by earlier look-ups of any program, too.
+        Raises:
+            ConfigError: there are too many.
         """
         own = {number: one for number, one in self._rules.items() if number > 0}
         same = [n for n, one in own.items() if (one.host, one.port) == (rule.host, rule.port)]
         if not same and len(own) >= MOST:
             raise ConfigError(f"there are {MOST} rules already: remove one first")
-        number = same[0] if same else max(own, default=0) + 1
+        return same[0] if same else max(own, default=0) + 1
+
+    def set(self, number: int, rule: RuleRequest) -> None:
+        """Add a rule.
+
+        It covers what its name is known to lead to: by earlier look-ups of any program, too.
+        """
         if rule.prefix is None:
-            before = own[number].addresses if same else ()
+            before = self._rules[number].addresses if number in self._rules else ()
             known = (*self._names.below(rule.host), *self._names.of(rule.host), *rule.addresses)
             addresses = youngest(before, known, MOST_ADDRESSES)
             rule = msgspec.structs.replace(rule, addresses=addresses)
         self._rules[number] = rule
         self._changed()
-        return number
 
     def remove(self, number: int) -> None:
-        if self._rules.pop(number, None) is None:
-            raise NotFoundError(f"there is no rule {number}: `cedos rule` lists them")
-        self._changed()
+        if self._rules.pop(number, None) is not None:
+            self._changed()
 
     def portals(self, hosts: Iterable[tuple[str, Sequence[Address]]]) -> bool:
         """Lead hosts on the way to log-in pages over their networks; return whether they are others.
@@ -218,7 +226,7 @@ class UserRules:
 
     def _changed(self) -> None:
         self._index()
-        self._keep(self.state())
+        self._outbox.give(KeepRules(self.state()))
 
     def _index(self) -> None:
         self._by_address, self._prefixes = {}, []
@@ -252,7 +260,7 @@ def _version(place: Place) -> int:
 
 
 @dataclass(slots=True)
-class _Ruled:
+class RuledDecision:
     """The decision for a rule in an IP version; `refused` says why its connections are refused."""
 
     rule: RuleRequest
@@ -271,12 +279,12 @@ class RuledDestinations:
     If no network may carry a connection under a rule, it is refused, not sent elsewhere.
     """
 
-    def __init__(self, steer: Steer, decider: Decider, rules: UserRules) -> None:
+    def __init__(self, outbox: Outbox, decider: Decider, rules: UserRules) -> None:
         self.rules = rules
-        self._steer = steer
+        self._outbox = outbox
         self._decider = decider
         self._led: dict[Place, str] = {}
-        self._ruled: dict[tuple[int, int], _Ruled] = {}
+        self._ruled: dict[tuple[int, int], RuledDecision] = {}
         """A rule's number and an IP version of its addresses -> the decision."""
 
     def decision(self, key: FlowKey, named: str | None = None) -> Decision | None:
@@ -314,7 +322,7 @@ class RuledDestinations:
         number = self._number(key, named)
         return number is None or all(allows(self.rules.rules[number], each) for each in known)
 
-    async def keep(self, flow: LivingFlow) -> None:
+    def keep(self, flow: LivingFlow) -> None:
         """Lead a living MPTCP connection off the networks that it may not use.
 
         Of a name that was not known to lead there the first connection may have begun anywhere. What has
@@ -328,13 +336,12 @@ class RuledDestinations:
         if decision is None or token is None or not strays or not decision.choice.networks:
             return
         if flow.strategy is None or not strays.isdisjoint(flow.strategy.networks):
-            if not await carried_out(self._steer.steer_connection(token, decision.choice)):
-                return
+            self._outbox.give(MoveConnection(token, decision.choice))
             flow.on_decision(decision)
         for stray in strays:
-            await carried_out(self._steer.release(token, stray))
+            self._outbox.give(ReleasePath(token, stray))
 
-    async def reconsider(self, context: Context) -> None:
+    def reconsider(self, context: Context) -> None:
         before, self._ruled = self._ruled, {}
         if not self.rules.rules and not self._led:
             return
@@ -359,15 +366,17 @@ class RuledDestinations:
             ):
                 self._ruled[number, version] = known
                 continue
-            self._ruled[number, version] = _Ruled(rule, self._decider.record(decision), refused)
-        await self._lead()
+            self._ruled[number, version] = RuledDecision(
+                rule, self._decider.record(decision), refused
+            )
+        self._lead()
 
-    async def lead(self, context: Context) -> None:
+    def lead(self, context: Context) -> None:
         """Lead what rules cover by now: the addresses of their names have changed."""
         if all((number, _version(place)) in self._ruled for place, number in self.rules.places()):
-            await self._lead()
+            self._lead()
         else:
-            await self.reconsider(context)
+            self.reconsider(context)
 
     def stand(self, addresses: Iterable[Address]) -> bool:
         """Return whether what rules say of these addresses is done."""
@@ -377,7 +386,7 @@ class RuledDestinations:
             for number in self.rules.at(address)
         )
 
-    async def _lead(self) -> None:
+    def _lead(self) -> None:
         places = {place: (number, _version(place)) for place, number in self.rules.places()}
         wanted = {place: self._ruled[which].network or NOWHERE for place, which in places.items()}
         news: dict[Place, str | None] = {
@@ -386,48 +395,21 @@ class RuledDestinations:
         }
         if not news:
             return
-        # Together, as a name may have hundreds; one by one if one of them is refused.
-        parts = [news] if await carried_out(self._steer.set_ruled(news)) else []
-        if not parts and len(news) > 1:
-            parts = [
-                {place: network}
-                for place, network in news.items()
-                if await carried_out(self._steer.set_ruled({place: network}))
-            ]
-        for place, network in (each for part in parts for each in part.items()):
+        for place, network in news.items():
             if network is None:
                 del self._led[place]
             else:
                 self._led[place] = network
+        self._outbox.give(SetRuled(news))
 
-    def messages(self, host_defaults: Mapping[int, HostDefault]) -> list[RuleMessage]:
-        """Return the rules as messages; `host_defaults`: by IP version what cedos leaves alone."""
-        found = []
-        for number, rule in self.rules.rules.items():
-            by_version = {v: self._ruled[number, v] for v in (4, 6) if (number, v) in self._ruled}
-            if not by_version:
-                continue
-            # What is refused is told beside what is not.
-            led = [each for each in by_version.values() if each.network is not None]
-            first = (led or list(by_version.values()))[0]
-            addressed = any(of == number for _, of in self.rules.places())
-            left_to = {v: host_defaults[v] for v in by_version if addressed and v in host_defaults}
-            found.append(
-                RuleMessage(
-                    number=number,
-                    rule=rule,
-                    network=first.network,
-                    why=first.decision.reason,
-                    vpn={str(v): each.interface for v, each in left_to.items() if each.vpn},
-                    host_defaults={
-                        str(v): each.interface for v, each in left_to.items() if not each.vpn
-                    },
-                    refused={
-                        str(v): each.refused for v, each in by_version.items() if each.refused
-                    },
-                )
-            )
-        return found
+    def on_failure(self, places: Collection[Place]) -> None:
+        """Take it that places are not led by a rule: the next decision leads them again."""
+        for place in places:
+            self._led.pop(place, None)
+
+    def by_version(self, number: int) -> dict[int, RuledDecision]:
+        """Return what was decided for a rule's connections, by IP version."""
+        return {v: self._ruled[number, v] for v in (4, 6) if (number, v) in self._ruled}
 
     def _decide(
         self, number: int, rule: RuleRequest, decision: Decision, version: int

@@ -4,8 +4,10 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
-from cedos.daemon.flows.reading_pace import ReadingPace
+from cedos.controller.events import FlowClosed, FlowSample, SizeLearned
+from cedos.controller.flows.reading_pace import ReadingPace
 from cedos.model import (
     CompetingTransfer,
     Context,
@@ -19,8 +21,6 @@ from cedos.model import (
     Subflow,
     Transfer,
 )
-from cedos.monitor.events import FlowClosed, FlowSample
-from cedos.profiler.profiler import SizeLearned
 from cedos.selector.decision.living import Reevaluation
 from predictors.inputs import FIRST_WINDOW_BYTES
 
@@ -58,6 +58,18 @@ _LATELY_S = 3.0
 
 _HURRY_S = 5.0
 """Silence is answered in a hurry for so long; then it may be a program that does not read."""
+
+
+class PathWait(NamedTuple):
+    """An open path of a flow: when it last heard something, and whether it waits for something.
+
+    `heard_at_s`: on the monotonic clock, s.
+    """
+
+    key: FlowKey
+    network: str
+    heard_at_s: float
+    waits: bool
 
 
 @dataclass(slots=True)
@@ -117,7 +129,8 @@ class LivingFlow:
     `transfers` counts those that have begun, as far as that is seen; `tls`: it began with a handshake
     of TLS. `context` is what was known when the flow began, `pace` how fast its program reads,
     `read_slowly` whether that ever set the pace, `tries` whether it goes over fewer networks now to see
-    if that is enough. `broken`: the daemon has closed it.
+    if that is enough. `broken`: the daemon has closed it. `own`: the daemon made it, to learn about a
+    network.
     """
 
     key: FlowKey
@@ -142,6 +155,8 @@ class LivingFlow:
     read_slowly: bool = False
     tries: bool = False
     broken: bool = False
+    own: bool = False
+    _before: tuple[Strategy | None, int | None] | None = None
     _watch: Reevaluation | None = None
     _watched: tuple[float, int] = (0.0, 0)
     _carried_at: deque[tuple[float, int]] = field(default_factory=deque)
@@ -379,12 +394,20 @@ class LivingFlow:
 
     def on_decision(self, decision: Decision) -> None:
         """Note the decision that carries the flow from now on."""
+        self._before = self.strategy, self.decision
         fewer = self.strategy and set(decision.choice.networks) < set(self.strategy.networks)
         self.tries = bool(fewer) and self.pace.sets(decision.context.at_s)
         self.strategy, self.decision = decision.choice, decision.number
         self.first_decision = self.first_decision or decision.number
         self.switches.append((decision.made_unix_s, decision.choice))
         self._switched_at_s.append(decision.context.at_s)
+
+    def on_move_failed(self) -> None:
+        """Take the last decision back: the kernel has refused the move."""
+        if self._before is not None:
+            (self.strategy, self.decision), self._before = self._before, None
+            self.switches.pop()
+            self._switched_at_s.pop()
 
     def switched_since(self, at_s: float) -> int:
         """Return how often it was decided on since an instant, as far as that is remembered.

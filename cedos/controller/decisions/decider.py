@@ -1,11 +1,14 @@
 """Takes one decision by what is known now, numbers it and has it recorded."""
 
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from cedos.daemon.decisions.choices import Choices
-from cedos.daemon.flows.living_flow import LivingFlow
+from cedos.controller.commands import RecordDecision
+from cedos.controller.config import Choices
+from cedos.controller.events import HostDefault
+from cedos.controller.flows.living_flow import LivingFlow
+from cedos.controller.flows.living_flows import LivingFlows
+from cedos.controller.outbox import Outbox
 from cedos.model import (
     Bulk,
     Context,
@@ -40,26 +43,28 @@ _NEVER_TWICE = "Nothing is sent twice, because [decision] redundant = false"
 class Decider:
     """Decides; its callers carry out, and say with `record` what was carried out.
 
-    Args:
-        idle_s: at an instant: network -> seconds since it was last used.
-
     Attributes:
+        networks: all networks.
         barred: those among them that programs are kept off, or should be -> why, in words.
+        host_defaults: by IP version the host's own default, where that is left alone.
+        decisions: how many were taken.
     """
 
     def __init__(
         self,
         choices: Choices,
-        idle_s: Callable[[float], Mapping[str, float]],
-        recorded: Callable[[Decision], None],
+        flows: LivingFlows,
+        outbox: Outbox,
         first_number: int = 1,
     ) -> None:
         self.choices = choices
         self.networks: Sequence[Network] = ()
         self.barred: Mapping[str, str] = {}
+        self.host_defaults: Mapping[int, HostDefault] = {}
         self.decisions = 0
-        self._idle_s = idle_s
-        self._recorded = recorded
+        self._flows = flows
+        self._outbox = outbox
+        self._unix_offset_s = 0.0
         self._first_number = first_number
         self._looks = Looks()
 
@@ -78,6 +83,18 @@ class Decider:
     def bar(self, why: Mapping[str, str]) -> None:
         """Exclude these networks, and no others, from decisions; each with the reason in words."""
         self.barred = why
+
+    def leave_alone(self, defaults: Mapping[int, HostDefault]) -> None:
+        """Leave the host's own defaults, by IP version."""
+        self.host_defaults = defaults
+
+    def on_clock(self, unix_s: float, now_s: float) -> None:
+        """Take the wall clock's time at a monotonic instant."""
+        self._unix_offset_s = unix_s - now_s
+
+    def unix_s(self, at_s: float) -> float:
+        """Return the wall clock's time at a monotonic instant."""
+        return at_s + self._unix_offset_s
 
     def prefer(self, objective: Objective) -> None:
         self.choices = replace(self.choices, objective=objective)
@@ -185,7 +202,7 @@ class Decider:
         """Return the networks over which spare subflows cost more than they are worth now."""
         choices = self.choices
         return not_worth_a_spare(
-            self.networks, choices.objective, choices.power, self._idle_s(now_s)
+            self.networks, choices.objective, choices.power, self._flows.idle_s(now_s)
         )
 
     def weighed(self, transfer: Transfer, context: Context) -> tuple[Evaluation, ...]:
@@ -231,7 +248,7 @@ class Decider:
     def record(self, decision: Decision) -> Decision:
         """Count a decision that is being carried out."""
         self.decisions += 1
-        self._recorded(decision)
+        self._outbox.give(RecordDecision(decision))
         return decision
 
     def _decide(
@@ -270,11 +287,11 @@ class Decider:
             objective=choices.objective,
             power=choices.power,
             kinds=kinds,
-            idle_s=self._idle_s(context.at_s),
+            idle_s=self._flows.idle_s(context.at_s),
             price_per_mb=choices.price_per_mb,
             method=choices.method,
             number=self.number,
-            made_unix_s=time.time(),
+            made_unix_s=self.unix_s(context.at_s),
             sent=sent,
             barred=self.barred,
         )

@@ -2,13 +2,15 @@
 
 import math
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from ipaddress import ip_address, ip_network
 
-from cedos.daemon.decisions.decider import Decider
-from cedos.daemon.decisions.steer_interface import Place, Steer, carried_out
+from cedos.controller.commands import AskNetwork, Place, SetDefault, SetDestinations
+from cedos.controller.decisions.decider import Decider
+from cedos.controller.events import DestinationHinted
+from cedos.controller.outbox import Outbox
 from cedos.model import (
     Address,
     Context,
@@ -21,7 +23,6 @@ from cedos.model import (
     StrategyKind,
     Transfer,
 )
-from cedos.profiler.sizes import SizeHistory
 from cedos.selector.decision.reason import sentences
 from cedos.selector.probing.trial import OF_LATE_S, Recurring, Trials, in_doubt
 
@@ -35,15 +36,15 @@ class DefaultNetwork:
         others: an IP version that its network lacks -> the decision for that version's connections.
     """
 
-    def __init__(self, steer: Steer, decider: Decider) -> None:
+    def __init__(self, outbox: Outbox, decider: Decider) -> None:
         self.decision: Decision | None = None
         self.reason = "nothing has been decided yet"
         self.others: dict[int, Decision] = {}
         self._led: tuple[str | None, dict[int, str]] = None, {}
-        self._steer = steer
+        self._outbox = outbox
         self._decider = decider
 
-    async def reconsider(self, context: Context) -> None:
+    def reconsider(self, context: Context) -> None:
         if self._is_left_alone():
             self.decision, self.reason = None, "The host's own default stays"
             self.others, self._led = {}, (None, {})
@@ -62,14 +63,18 @@ class DefaultNetwork:
         }
         if (first, others) != self._led:
             self._led = first, others
-            await carried_out(self._steer.set_default(first, others))
+            self._outbox.give(SetDefault(first, others))
+
+    def on_failure(self) -> None:
+        """Take it that the kernel has no default of ours: the next decision sets it again."""
+        self._led = None, {}
 
     def _for_lacking(self, context: Context, decision: Decision) -> dict[int, Decision]:
         """Decide anew for each IP version that some network has, but not the one just chosen."""
         found = {}
         networks = self._decider.networks
         chosen = [each for each in networks if each.name in decision.choice.networks]
-        for version in {4, 6} - self._steer.host_defaults.keys():
+        for version in {4, 6} - self._decider.host_defaults.keys():
             led = any(each.carries(version) for each in chosen)
             if led or not any(each.carries(version) for each in networks):
                 continue
@@ -87,7 +92,7 @@ class DefaultNetwork:
 
         (What a VPN carries may begin to go over a network at any moment.)
         """
-        kept = self._steer.host_defaults
+        kept = self._decider.host_defaults
         if all(each.vpn for each in kept.values()):
             return False
         networks = self._decider.networks
@@ -151,21 +156,17 @@ class DestinationTrials:
 
     Args:
         connected: whether a connection with an address and port lives that began before an instant.
-        ask: pings a network now.
-        wake: has all decided on again soon.
     """
 
     def __init__(
         self,
         decider: Decider,
         connected: Callable[[str, int | None, float], bool],
-        ask: Callable[[Network], None],
-        wake: Callable[[], None],
+        outbox: Outbox,
     ) -> None:
         self._decider = decider
         self._connected = connected
-        self._ask = ask
-        self._wake = wake
+        self._outbox = outbox
         self._trials = Trials()
         self._running: _RunningTrial | None = None
 
@@ -188,7 +189,7 @@ class DestinationTrials:
             self._trials.on_connection(running.network, size_bytes, now_s)
             numbered = replace(running.decision, number=self._decider.number)
             running.decision = self._decider.record(numbered)
-            self._wake()
+            self._outbox.wake()
         return running.decision
 
     def reconsider(self, places: Mapping[Place, Visits], context: Context) -> None:
@@ -210,7 +211,7 @@ class DestinationTrials:
             return
         name, tried = found.network.name, found.of
         if not found.answered:
-            self._ask(found.network)
+            self._outbox.give(AskNetwork(name))
             return
         decision = replace(
             tried.decision,
@@ -232,10 +233,6 @@ class DestinationTrials:
 _MOST = 64
 _REMEMBERED_S = 600.0
 """At most so many destinations have rules of their own, for so long after their last connection."""
-
-_SAMPLES = 1
-"""The transfers with a destination that must be known before it gets a rule of its own: what is expected
-of it covers the next one from the first on (`profiler.sizes`), and a guess of 3 KB does not."""
 
 
 @dataclass(slots=True)
@@ -260,18 +257,17 @@ class SteeredDestinations:
 
     def __init__(
         self,
-        steer: Steer,
+        outbox: Outbox,
         decider: Decider,
         default: DefaultNetwork,
-        sizes: SizeHistory,
         ruled: Callable[[Address, int | None], bool],
         trials: DestinationTrials,
     ) -> None:
         self._ruled = ruled
-        self._steer = steer
+        self._outbox = outbox
         self._decider = decider
         self._default = default
-        self._sizes = sizes
+        self._sizes: dict[Place, Mapping[Direction, SizeEstimate]] = {}
         self._trials = trials
         self._known: OrderedDict[Place, _SteeredDestination] = OrderedDict()
 
@@ -298,7 +294,7 @@ class SteeredDestinations:
         tried = self._trials.on_connection(place, network, now_s)
         return tried or known.decision or self._default.decision_of(key.remote.version)
 
-    async def reconsider(self, context: Context) -> None:
+    def reconsider(self, context: Context) -> None:
         """Decide on all of them again, and forget those of long ago."""
         if not self._decider.choices.destinations or self._default.decision is None:
             return
@@ -318,10 +314,11 @@ class SteeredDestinations:
         for place, known in list(self._known.items()):
             if context.at_s > known.until_s or len(self._known) > _MOST:
                 del self._known[place]
-                await self._rule(place, known, None)
+                self._sizes.pop(place, None)
+                self._rule(place, known, None)
                 continue
             if place in ruled:
-                await self._rule(place, known, None)
+                self._rule(place, known, None)
                 continue
             transfer = known.hinted or self._expected(known.visits, place[1])
             if transfer is not None:
@@ -332,40 +329,36 @@ class SteeredDestinations:
                     known.visits.decision = seen
             choice = known.decision.choice if known.decision else None
             usual = choice.networks[0] if choice and choice.networks else None
-            await self._rule(place, known, self._trials.network_of(place) or usual)
+            self._rule(place, known, self._trials.network_of(place) or usual)
 
-    async def hinted(
-        self,
-        destination: str,
-        port: int | None,
-        size: SizeEstimate,
-        direction: Direction,
-        until_s: float,
-        context: Context,
-    ) -> str | None:
-        """Return an application says what it will transfer with a destination (an address or a prefix).
+    def on_hint(self, event: DestinationHinted, context: Context) -> None:
+        """Take what a program will transfer with a destination, in place of what history says."""
+        place = (str(ip_network(event.prefix, strict=False)), event.port)
+        if event.size is None:  # the hint has ended: the destination is like all others again
+            known = self._known.pop(place, None)
+            if known is None:
+                return
+            self._rule(place, known, None)
+        else:
+            known = self._last(place)
+            known.hinted = Transfer(
+                event.size, event.direction, server_name=f"{place[0]}:{event.port or '*'}"
+            )
+            known.until_s = event.until_s
+        self.reconsider(context)
 
-        The hint holds until the monotonic instant `until_s`, in place of what history says.
-
-        Returns:
-            The network that such transfers get; None where none is up.
-        """
+    def network_of(self, destination: str, port: int | None) -> str | None:
+        """Return the network of transfers with a destination; None where none is up."""
         prefix = str(ip_network(destination, strict=False))
-        known = self._last((prefix, port))
-        known.hinted = Transfer(size, direction, server_name=f"{prefix}:{port or '*'}")
-        known.until_s = until_s
-        await self.reconsider(context)
         version = ip_network(prefix).version
-        decision = known.decision or self._default.decision_of(version)
+        known = self._known.get((prefix, port))
+        decision = (known and known.decision) or self._default.decision_of(version)
         return decision.choice.networks[0] if decision and decision.choice.networks else None
 
-    async def hint_ended(self, destination: str, port: int | None, context: Context) -> None:
-        """Treat a destination like all others again after its hint has ended."""
-        place = (str(ip_network(destination, strict=False)), port)
-        known = self._known.pop(place, None)
-        if known is not None:
-            await self._rule(place, known, None)
-            await self.reconsider(context)
+    def on_sizes(self, place: Place, sizes: Mapping[Direction, SizeEstimate]) -> None:
+        """Take how large transfers with a destination have been, by direction."""
+        if place in self._known:
+            self._sizes[place] = sizes
 
     def _last(self, place: Place) -> _SteeredDestination:
         """Return the destination, moved to the end of the line; made where it is new."""
@@ -373,23 +366,26 @@ class SteeredDestinations:
         self._known[place] = known
         return known
 
-    async def _rule(self, place: Place, known: _SteeredDestination, wanted: str | None) -> None:
+    def _rule(self, place: Place, known: _SteeredDestination, wanted: str | None) -> None:
         """Add a destination's rule if it differs from the default, else remove it."""
         if self._default.is_led_to(wanted, ip_network(place[0]).version):
             wanted = None
-        if wanted != known.rule and await carried_out(self._steer.set_destination(*place, wanted)):
+        if wanted != known.rule:
             known.rule = wanted
+            self._outbox.give(SetDestinations({place: wanted}))
+
+    def on_failure(self, places: Collection[Place]) -> None:
+        """Take it that destinations have no rule: the next decision adds it again."""
+        for place in places:
+            if (known := self._known.get(place)) is not None:
+                known.rule = None
 
     def _expected(self, visits: Visits | None, port: int | None) -> Transfer | None:
         """Return what transfers with a destination have been like; None where too little is known."""
         if visits is None or port is None:
             return None
         address = visits.address
-        known = {
-            way: self._sizes.estimate(address, port, way)
-            for way in Direction
-            if self._sizes.samples(address, port, way) >= _SAMPLES
-        }
+        known = self._sizes.get((str(ip_network(address)), port), {})
         if not known:
             return None
         direction = max(known, key=lambda way: known[way].median_bytes)

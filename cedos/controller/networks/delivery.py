@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import inf
 
+from cedos.controller.events import FlowClosed, FlowSample
+from cedos.controller.networks.rates import LEAST_BYTES, QUEUE_EMPTY, RateSample
 from cedos.model import Direction, FlowKey, Network
-from cedos.monitor.events import FlowClosed, FlowSample
-from cedos.monitor.networks.rates import LEAST_BYTES, QUEUE_EMPTY, RateSample
 from predictors.inputs import after_slow_start
 
 _ROUNDS = 4.0

@@ -1,18 +1,15 @@
 """Teach the predictors what came of their predictions: the method "bayesian" (dissertation, 4.3.3)."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from typing import Any
 
-from cedos.daemon import state_file
-from cedos.daemon.flows.finished_transfer import FinishedTransfer
+from cedos.controller.flows.finished_transfer import FinishedTransfer
 from cedos.model import Context
 from cedos.selector.decision.features import features
 from predictors.base import Distribution
 from predictors.completion import CompletionModel
 from predictors.posterior import Posterior
 
-POSTERIOR_FILE = "posterior.json"
-_POSTERIOR = "what came of predictions"
 LEAST_S = 0.1
 """Transfers expected to be shorter teach nothing: their ends are known to some hundredths of a second."""
 
@@ -37,11 +34,14 @@ class Learning:
     def predict(self, features: Mapping[str, float], /) -> Mapping[str, Distribution]:
         return self._posterior.of(self._model.predict(features))
 
-    def keep(self, folder: Path) -> None:
-        """Write what is learned to its file."""
+    def fingerprint(self) -> str:
+        """Return the checksum of the trained model."""
+        return self._model.fingerprint()
+
+    def kept(self) -> dict[str, Any]:
+        """Return what is learned, for the next start."""
         # Which strategy is favoured, and when rightly so, is another thing with another model.
-        state = {"model": self._model.fingerprint(), **self._posterior.state()}
-        state_file.write(folder / POSTERIOR_FILE, state, _POSTERIOR)
+        return {"model": self._model.fingerprint(), **self._posterior.state()}
 
     def on_transfer(self, transfer: FinishedTransfer, context: Context) -> None:
         """Learn from a transfer that has just ended; `context`: what was known when it began."""
@@ -50,19 +50,3 @@ class Learning:
         expected = predicted.get(transfer.strategy)
         if expected is not None and expected.mean >= LEAST_S:
             self._posterior.learn(predicted, transfer.strategy, transfer.time_s)
-
-
-def load(model: CompletionModel, folder: Path) -> Learning:
-    """Return the predictors with what was learned earlier, or new ones if that cannot be used."""
-    path = folder / POSTERIOR_FILE
-    posterior = Posterior()
-    state = state_file.read(path, _POSTERIOR)
-    if state is not None:
-        try:
-            kept = Posterior.from_state(state)
-            if state.get("model") != model.fingerprint():
-                raise ValueError("it was learned of another model")
-            posterior = kept
-        except ValueError as error:
-            state_file.unusable(path, _POSTERIOR, error)
-    return Learning(model, posterior)

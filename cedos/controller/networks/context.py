@@ -6,9 +6,10 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 
+from cedos.controller.events import Witness
+from cedos.controller.networks.liveness import Liveness
+from cedos.controller.networks.rates import QUEUE_EMPTY, RateEstimator, RateSample
 from cedos.model import Attachment, Context, Direction, Indicator
-from cedos.monitor.liveness.liveness import Liveness, Witness
-from cedos.monitor.networks.rates import QUEUE_EMPTY, RateEstimator, RateSample
 
 WINDOW_S = 10.0
 # Fewer segments say nothing: one lost of three is no loss rate of a third.

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cedos.daemon.flows.living_flow import SMALL_BYTES, LivingFlow
+from cedos.controller.events import FlowClosed
+from cedos.controller.flows.living_flow import SMALL_BYTES, LivingFlow
 from cedos.model import (
     Context,
     Direction,
@@ -13,7 +14,6 @@ from cedos.model import (
     SizeEstimate,
     Transfer,
 )
-from cedos.monitor.events import FlowClosed
 from cedos.selector.decision.features import features
 from cedos.selector.decision.roles import Roles, pairs
 from cedos.selector.decision.times import emptied, lengthened, own_queues

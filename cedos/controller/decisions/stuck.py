@@ -15,29 +15,24 @@ a neighbour sends. So all of this has to hold:
 The privileged part looks at the connection once more before it closes it.
 """
 
-import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-import structlog
-
-from cedos.api.messages import flow_text
-from cedos.config.sections import SteeringConfig
-from cedos.daemon.aligned_sleep import aligned_sleep
-from cedos.daemon.decisions.director import Director
-from cedos.daemon.flows.living_flow import FlowPath, LivingFlow
-from cedos.daemon.flows.living_flows import LivingFlows
-from cedos.daemon.networks.observer import Observer
-from cedos.errors import CedosError
-from cedos.kernel.sock_diag import ESTABLISHED
-from cedos.model import Context, Direction, FlowKey, Network
-from cedos.monitor.flows.own_flows import is_own
+from cedos.controller.commands import AskNetwork, CloseConnection
+from cedos.controller.config import ControllerConfig
+from cedos.controller.decisions.decider import Decider
+from cedos.controller.decisions.destinations import DefaultNetwork
+from cedos.controller.decisions.user_rules import RuledDestinations
+from cedos.controller.events import ESTABLISHED
+from cedos.controller.flows.living_flow import FlowPath, LivingFlow
+from cedos.controller.flows.living_flows import LivingFlows
+from cedos.controller.networks.observation import NetworkObservation
+from cedos.controller.outbox import Outbox
+from cedos.model import Context, Network
 from cedos.selector.decision.liveness import silent_s, why_dead
-
-_log = structlog.get_logger(__name__)
 
 GONE_S: Final = 1.0
 """A network that is gone may be back so soon, with the same address."""
@@ -48,7 +43,7 @@ _LIVES_S: Final = 10.0
 _FRESH_S: Final = 2.0
 _RECEIVING_S: Final = 0.5
 _USUAL_BPS: Final = 10e6
-_LOOK_S, _CLOSE_LOOK_S = 1.0, 0.1
+_LOOK_S, _CLOSE_LOOK_S, _LATE_S = 1.0, 0.1, 0.02
 _SHOWN_S: Final = 600.0
 _MOST_SHOWN: Final = 1_000
 
@@ -73,58 +68,58 @@ class Closing:
 
 
 class StuckConnections:
-    """Watches for stuck connections and has them closed.
-
-    Args:
-        close: closes a connection on which nothing comes; returns whether it did. Errors: CedosError.
-    """
+    """Watches for stuck connections and has them closed."""
 
     def __init__(
         self,
-        config: SteeringConfig,
+        config: ControllerConfig,
+        outbox: Outbox,
         flows: LivingFlows,
-        director: Director,
-        observer: Observer,
-        close: Callable[[FlowKey], bool],
+        observation: NetworkObservation,
+        decider: Decider,
+        default: DefaultNetwork,
+        ruled: RuledDestinations,
     ) -> None:
         self._config = config
+        self._outbox = outbox
         self._flows = flows
-        self._director = director
-        self._observer = observer
-        self._close = close
+        self._observation = observation
+        self._decider = decider
+        self._default = default
+        self._ruled = ruled
         self._gone_since_s: dict[str, float] = {}
         self._pinged_at_s: dict[str, float] = {}
+        self._pending: list[Closing] = []
         self._closed: deque[tuple[float, str, float]] = deque(maxlen=_MOST_SHOWN)
 
-    async def run(self) -> None:
-        while self._config.close_stuck != "never":
-            context = self._observer.context()
-            urgent = any(silent_s(context, name) > 0.0 for name in context.networks)
-            urgent = urgent or bool(self._gone_since_s) or bool(self._pinged_at_s)
-            await (asyncio.sleep(_CLOSE_LOOK_S) if urgent else aligned_sleep(_LOOK_S))
-            if len(self._flows):
-                self.check(self._observer.context(), self._observer.asked_at_s())
+    def next_timer_s(self, now_s: float, context: Context) -> float | None:
+        """Return when to look again: with each full second, and ten times a second if one is silent."""
+        if self._config.close_stuck == "never":
+            return None
+        urgent = any(silent_s(context, name) > 0.0 for name in context.networks)
+        if urgent or self._gone_since_s or self._pinged_at_s:
+            return now_s + _CLOSE_LOOK_S
+        return (math.floor((now_s - _LATE_S) / _LOOK_S) + 1) * _LOOK_S + _LATE_S
 
     def check(self, context: Context, asked_at_s: Mapping[str, float]) -> None:
-        """Close what is stuck at the context's instant; `asked_at_s`: of pings without a reply."""
-        for closing in list(self.stuck(context, asked_at_s)):
-            key = closing.flow.key
-            try:
-                if not self._close(key):
-                    continue
-            except (CedosError, OSError) as error:
-                _log.warning("a stuck connection cannot be closed", why=str(error))
-                continue
-            closing.flow.cut()
-            self._closed.append((context.at_s, closing.network, closing.silent_s))
-            received = closing.flow.carried_bytes(Direction.DOWN)
-            _log.info("closed", flow=flow_text(key), why=closing.reason, received=received)
-            self._director.on_rescue(closing.flow, closing.living, closing.reason, context)
+        """Have closed what is stuck at the context's instant; `asked_at_s`: of pings without a reply."""
+        self._pending = list(self.stuck(context, asked_at_s))
+        for closing in self._pending:
+            self._outbox.give(CloseConnection(closing.flow.key, closing.reason))
+
+    def on_close(self, command: CloseConnection, now_s: float) -> Closing | None:
+        """Note that a connection was closed; return what was said of it."""
+        for closing in self._pending:
+            if closing.flow.key == command.key:
+                closing.flow.cut()
+                self._closed.append((now_s, closing.network, closing.silent_s))
+                return closing
+        return None
 
     def stuck(self, context: Context, asked_at_s: Mapping[str, float]) -> Iterator[Closing]:
         """Find the connections to close at the context's instant."""
         now_s = context.at_s
-        up = {network.name for network in self._director.networks if network.up}
+        up = {network.name for network in self._decider.networks if network.up}
         used = {path.network for flow in self._flows for path in flow.paths.values()}
         gone = {name for name in used if name is not None and name not in up}
         self._gone_since_s = {name: self._gone_since_s.get(name, now_s) for name in gone}
@@ -170,9 +165,9 @@ class StuckConnections:
         """Tell whether a ping has had no reply for long enough; send one where none was sent."""
         pinged_at_s = self._pinged_at_s.get(name)
         if pinged_at_s is None:
-            for network in self._director.networks:
+            for network in self._decider.networks:
                 if network.name == name:
-                    self._observer.ask(network)
+                    self._outbox.give(AskNetwork(network.name))
             return False
         return now_s - pinged_at_s >= _PING_S
 
@@ -181,7 +176,7 @@ class StuckConnections:
         rtt = context.networks.get(name, {}).get("rtt_s")
         return max(
             self._flows.heard_at_s(name),
-            self._observer.prober.heard_at_s.get(name, -math.inf),
+            self._observation.heard_at_s.get(name, -math.inf),
             rtt.measured_at_s if rtt is not None else -math.inf,
         )
 
@@ -212,22 +207,22 @@ class StuckConnections:
             and sample is not None
             and sample.state == ESTABLISHED
             and path.closed is None
-            and not is_own(key)
-            and not self._director.ruled.covers(key.remote, key.remote_port)
+            and not flow.own
+            and not self._ruled.covers(key.remote, key.remote_port)
         )
 
     def _living(self, context: Context, dead: str, version: int) -> Network | None:
         """Return the network that a program then reaches; None: none is known to live."""
-        for network in self._director.decider.usable:
+        for network in self._decider.usable:
             if not network.up or network.name == dead:
                 continue
             if why_dead(context, network.name) is not None or silent_s(context, network.name):
                 continue
             if context.at_s - self._heard_at_s(context, network.name) <= _LIVES_S:
-                if self._director.default.is_led_to(network.name, version):
+                if self._default.is_led_to(network.name, version):
                     return network
             else:
-                self._observer.ask(network)
+                self._outbox.give(AskNetwork(network.name))
         return None
 
 

@@ -41,9 +41,9 @@ The transitions:
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass
-from enum import StrEnum
 from math import inf
 
+from cedos.controller.events import Witness
 from cedos.model import Indicator, NetworkLife, NetworkVerdict
 from cedos.selector.decision.liveness import GIVEN_UP_S
 
@@ -58,22 +58,6 @@ _LOST_PINGS = 3
 
 _IN_VAIN = 5
 """Pings that were lost while something else was answered: they need not be sent."""
-
-
-class Witness(StrEnum):
-    """A kind of witness; its value is what had no answer, in words.
-
-    `ELSEWHERE`: several servers that did not answer here answered over another network.
-    """
-
-    PING = "pings"
-    NAME = "look-ups"
-    PAGE = "the test page's request"
-    CONNECTION = "new connections"
-    ELSEWHERE = "connections that another network carries"
-    TRANSFER = "running transfers"
-    DATAGRAM = "datagrams"
-    RADIO = "its radio"
 
 
 _DATAGRAMS = frozenset({Witness.PING, Witness.NAME, Witness.DATAGRAM})

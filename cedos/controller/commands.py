@@ -1,0 +1,247 @@
+"""The controller's commands: what its caller is to do, in order.
+
+A command that fails comes back as `events.CommandFailed`: the controller counts it as not done, and gives
+it again with its next decision. `RescueFlow` and `CloseConnection` come back as `events.CommandDone`
+when they are done.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from cedos.model import Decision, FlowKey, FlowRecord, Network, NetworkLife, Strategy
+from cedos.selector.decision.sessions import DetourVerdict
+
+Place = tuple[str, int | None]
+"""A destination: a prefix and a port; None: all ports."""
+NOWHERE: Final = ""
+"""In place of a network's name: connections to a destination are refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetDefault:
+    """Send new connections over a network; `others`: for the IP versions that it lacks."""
+
+    network: str
+    others: Mapping[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class SetDestinations:
+    """Send new connections to destinations over networks; None: like all others; `NOWHERE`: refuse."""
+
+    wanted: Mapping[Place, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class SetRuled:
+    """The same for places that a user's rules are about, which nothing else overrides."""
+
+    wanted: Mapping[Place, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class SetMark:
+    """Send new connections that carry a mark over a network; None: like all others."""
+
+    mark: int
+    network: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class MoveConnection:
+    """Move a living MPTCP connection."""
+
+    token: int
+    strategy: Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasePath:
+    """Have what is under way over a network sent again over the connection's other networks."""
+
+    token: int
+    network: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveSpares:
+    """Keep no spare subflow of living MPTCP connections over these networks, and over all others."""
+
+    networks: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class BoundQueues:
+    """Limit receive buffers: network -> (rate in bit/s, round trip in s)."""
+
+    paths: Mapping[str, tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class AskNetwork:
+    """Ping a network now, where pings are allowed and none may still be answered."""
+
+    network: str
+
+
+@dataclass(frozen=True, slots=True)
+class FollowNetworks:
+    """Bring the tables, rules and subflows in line with the networks."""
+
+    networks: tuple[Network, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AskName:
+    """Ask a network's resolver for a fresh name: a witness beside pings, or in place of them."""
+
+    network: str
+
+
+@dataclass(frozen=True, slots=True)
+class WatchSilence:
+    """Ping these networks more often: an answer is overdue."""
+
+    networks: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class NoteUse:
+    """Count these networks as in use: flows moved bytes over them."""
+
+    networks: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class LookAtFlows:
+    """Look at all sockets; the answer is `events.FlowsSampled`."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookAtFirstPacket:
+    """Look whether a flow's first packet has an answer.
+
+    The answer is `events.FirstPacketSeen` or `events.FirstPacketAnswered`, at once.
+    """
+
+    key: FlowKey
+
+
+@dataclass(frozen=True, slots=True)
+class SetFirstTimeouts:
+    """Have first packets repeated after so many s, by network.
+
+    The answer is `events.FirstTimeoutsSet`.
+    """
+
+    timeouts_s: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class RescueFlow:
+    """Lead the kernel's repetition of a first packet over another network."""
+
+    key: FlowKey
+    network: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndRescue:
+    """Remove the rule of a rescued flow that has ended."""
+
+    key: FlowKey
+
+
+@dataclass(frozen=True, slots=True)
+class CloseConnection:
+    """Close a plain connection on which nothing comes, so that its program connects again."""
+
+    key: FlowKey
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordDecision:
+    """Record a decision that is carried out."""
+
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFlow:
+    """Record a flow that has ended.
+
+    `chosen`: a program here began it, and it could have gone over another network.
+    """
+
+    record: FlowRecord
+    chosen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CheckPortals:
+    """Look for portals anew: the host may be at another place."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetFlow:
+    """Forget a flow that was none: no peer answered, or its beginning was not seen."""
+
+    key: FlowKey
+
+
+@dataclass(frozen=True, slots=True)
+class KeepRules:
+    """Keep the user's rules for the next start."""
+
+    rules: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerChoice:
+    """Answer a program that asked how to carry out its transfer; `detour`: whether that is worth it."""
+
+    decision: Decision
+    detour: DetourVerdict | None
+
+
+@dataclass(frozen=True, slots=True)
+class TellVerdict:
+    """Tell people that a network's state has changed."""
+
+    network: str
+    life: NetworkLife
+    before: NetworkLife
+    why: str
+
+
+Command = (
+    AnswerChoice
+    | AskName
+    | AskNetwork
+    | BoundQueues
+    | CheckPortals
+    | CloseConnection
+    | EndRescue
+    | FollowNetworks
+    | ForgetFlow
+    | KeepRules
+    | LeaveSpares
+    | LookAtFirstPacket
+    | LookAtFlows
+    | MoveConnection
+    | NoteUse
+    | RecordDecision
+    | RecordFlow
+    | ReleasePath
+    | RescueFlow
+    | SetDefault
+    | SetDestinations
+    | SetFirstTimeouts
+    | SetMark
+    | SetRuled
+    | TellVerdict
+    | WatchSilence
+)

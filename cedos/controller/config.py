@@ -1,0 +1,60 @@
+"""The controller's configuration: the method, objective and model of decisions, and what it may do."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cedos.selector.energy import DELPHI, PowerModel
+from cedos.selector.objective import Objective
+from cedos.selector.uncertainty.brute_force import BruteForce
+from cedos.selector.uncertainty.evaluator import Evaluator
+from cedos.selector.uncertainty.times import CompletionModel
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """The method, objective and model of decisions.
+
+    `margin` is the share that a change must save, `switch_cost_s` what moving a living flow costs,
+    `power` the radios, `redundant` whether the same data may go over several networks,
+    `price_per_mb` what networks cost by name, if configured, `method` how uncertainty is taken.
+    """
+
+    objective: Objective
+    model: CompletionModel | None
+    default_size_bytes: int
+    margin: float
+    switch_cost_s: float
+    destinations: bool = True
+    redundant: bool = False
+    power: PowerModel = DELPHI
+    price_per_mb: Mapping[str, float] = field(default_factory=dict)
+    method: type[Evaluator] = BruteForce
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerConfig:
+    """The settings that hold for the controller's life.
+
+    Attributes:
+        choices: how to decide.
+        interval_s: between looks while nothing is under way, and between decisions while flows live.
+        idle_interval_s: between decisions while no flow lives.
+        rescue: lead first packets elsewhere that have no answer.
+        short_queues: bound the receive buffers by the measured rates.
+        close_stuck: `never`, `lost` or `after`: when to close plain connections on a dead network.
+        closes_after_s: the silence in s before that; None: only where the network is gone.
+        close_stuck_ports: the remote ports of connections that may be closed.
+        dry_run: commands are printed only.
+        first_number: the number of the first decision.
+    """
+
+    choices: Choices
+    interval_s: float = 1.0
+    idle_interval_s: float = 10.0
+    rescue: bool = True
+    short_queues: bool = False
+    close_stuck: str = "never"
+    closes_after_s: float | None = None
+    close_stuck_ports: frozenset[int] = frozenset()
+    dry_run: bool = False
+    first_number: int = 1

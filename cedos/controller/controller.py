@@ -1,0 +1,541 @@
+"""The controller: what the daemon decides, as a function of events.
+
+The caller hands each event to `handle`, with the monotonic time, and then carries out `commands` in
+order. It sends `TimerFired` at `next_timer_s`. What happened in one event is decided before the next.
+
+Facts (round trips, samples of flows, look-ups) only wake the controller. It decides at its next timer, at
+most ten times a second, so that a burst of facts is one decision. What a person or a network changes (a
+rule, a hint, a network that went) is decided at once.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from cedos.controller import commands as give
+from cedos.controller import events as on
+from cedos.controller.commands import Command
+from cedos.controller.config import ControllerConfig
+from cedos.controller.decisions.decider import Decider
+from cedos.controller.decisions.destinations import (
+    DefaultNetwork,
+    DestinationTrials,
+    SteeredDestinations,
+)
+from cedos.controller.decisions.moves import Moves, Programs
+from cedos.controller.decisions.rescue import Rescuer
+from cedos.controller.decisions.stuck import StuckConnections
+from cedos.controller.decisions.user_rules import RuledDestinations, UserRules
+from cedos.controller.events import Event, FlowClosed, FlowOpened, FlowsSampled
+from cedos.controller.flows.finished_transfer import FinishedTransfer, finished_transfer
+from cedos.controller.flows.learning import Learning
+from cedos.controller.flows.living_flow import LivingFlow
+from cedos.controller.flows.living_flows import LivingFlows
+from cedos.controller.flows.reliability import Reliability
+from cedos.controller.networks.observation import NetworkObservation
+from cedos.controller.outbox import Outbox
+from cedos.controller.rule import RuleRequest
+from cedos.model import (
+    Context,
+    Decision,
+    FlowRecord,
+    NetworkLife,
+    Strategy,
+    StrategyKind,
+)
+from cedos.selector.decision.features import RATES
+from cedos.selector.decision.liveness import dead_networks
+from cedos.token_bucket import TokenBucket
+
+CLOSE_S: Final = 0.2
+"""Between looks at the flows while a transfer is under way."""
+JUDGED_PER_S: Final = 10
+"""The small transfers per second that are compared with their prediction: 100
+cost a fifth of what they cost the daemon otherwise, and the others say the same."""
+_SHARE: Final = 30.0
+"""A look that took long is followed by a pause of so many times that: at most 3 % of a core."""
+_DECIDED_APART_S: Final = 0.1
+# Looks fall on full multiples of their interval, a little late, so that an idle host wakes once for all.
+_LATE_S: Final = 0.02
+
+
+class Controller:
+    """The state of networks, flows, rules and rescues, and the decisions on them.
+
+    A caller may read its parts; only `handle` changes them.
+
+    Args:
+        config: the settings.
+        rules: the user's rules as they were kept (`KeepRules`); None: none.
+        records: finished flows of earlier, the oldest first, which say how well networks are predicted.
+    """
+
+    def __init__(
+        self,
+        config: ControllerConfig,
+        rules: object = None,
+        records: Iterable[FlowRecord] = (),
+    ) -> None:
+        self._config = config
+        self._outbox = outbox = Outbox()
+        self.flows = flows = LivingFlows()
+        self.networks = NetworkObservation(outbox, flows)
+        self.decider = decider = Decider(config.choices, flows, outbox, config.first_number)
+        self.default = DefaultNetwork(outbox, decider)
+        self.ruled = RuledDestinations(outbox, decider, UserRules(outbox, rules))
+        trials = DestinationTrials(decider, flows.connected, outbox)
+        self.destinations = SteeredDestinations(
+            outbox, decider, self.default, self.ruled.covers, trials
+        )
+        self.programs = Programs(outbox, decider)
+        self.moves = Moves(outbox, decider, self.default)
+        self.rescuer = Rescuer(
+            outbox,
+            dry_run=config.dry_run,
+            may_use=self.ruled.may_use,
+            heard_at_s=flows.heard_at_s,
+        )
+        self.stuck = StuckConnections(
+            config, outbox, flows, self.networks, decider, self.default, self.ruled
+        )
+        self.reliability = Reliability(records)
+        model = config.choices.model
+        self._learning = model if isinstance(model, Learning) else None
+        self._small_judged: TokenBucket | None = None
+        # When to look at the flows and at stuck connections, and to decide; None: not to.
+        self._look_at_s: float | None = -math.inf
+        self._stuck_at_s: float | None = None
+        self._woken_at_s = self._decided_at_s = self._full_at_s = -math.inf
+        # What the last look and the last decision found.
+        self._asked_at_s: dict[str, float] = {}
+        self._stalled: frozenset[int] = frozenset()
+        self._dead: frozenset[str] = frozenset()
+        self._lives: dict[str, NetworkLife] = {}
+
+    # -- the caller's side --------------------------------------------------------------------
+
+    def commands(self) -> list[Command]:
+        """Return the commands since the last call; the caller carries them out in their order."""
+        return self._outbox.take()
+
+    def next_timer_s(self) -> float | None:
+        """Return the monotonic instant at which the caller is to send `TimerFired`; None: never."""
+        decide_s = self._woken_at_s + _DECIDED_APART_S if self._outbox.woken else None
+        timers = (self._look_at_s, self._stuck_at_s, decide_s, self.rescuer.next_timer_s())
+        return min((each for each in timers if each is not None), default=None)
+
+    def context(self, now_s: float) -> Context:
+        """Return all that is known of the networks now."""
+        return self.networks.context(now_s)
+
+    def handle(self, event: Event, now_s: float) -> None:
+        """Take an event that happened at a monotonic instant."""
+        match event:
+            case on.TimerFired():
+                self._on_timer(now_s)
+            # -- flows
+            case FlowOpened():
+                self._on_open(event, now_s)
+            case FlowClosed():
+                self._on_close(event, now_s)
+            case FlowsSampled():
+                self._on_samples(event, now_s)
+            case on.SizeLearned():
+                self._on_size(event, now_s)
+            case on.SubflowJoined(token, key, steerable):
+                self.moves.steerable(token, steerable)
+                flow = self.flows.joined(token, key, now_s)
+                self._lead(flow, now_s)
+                if steerable:
+                    self.moves.reconsider(flow, self.context(now_s))
+            case on.Steerable(token, steerable):
+                self.moves.steerable(token, steerable)
+            case on.SizesKnown(remote, port, sizes):
+                self.destinations.on_sizes((f"{remote}/{remote.max_prefixlen}", port), sizes)
+            # -- first packets
+            case on.FirstPacketSeen():
+                self.rescuer.on_look(event, self.context(now_s), now_s)
+            case on.FirstPacketAnswered(key):
+                self.rescuer.on_answer(key)
+            case on.FirstTimeoutsSet(early):
+                self.rescuer.on_timeouts_set(early)
+            # -- networks
+            case on.NetworksChanged(networks):
+                self._outbox.give(give.FollowNetworks(networks))
+                self.networks.networks_changed(networks, now_s)
+                self.decider.networks_changed(networks)
+                self.destinations.networks_changed(networks)
+                self.flows.networks_changed(networks)
+                self._usable_changed(now_s)
+                self.reconsider(self.context(now_s))
+            case on.NetworksBarred(why):
+                self.decider.bar(why)
+                self._usable_changed(now_s)
+                self._outbox.wake(urgent=True)
+            case on.HostDefaultsChanged(defaults):
+                self.decider.leave_alone(defaults)
+                self._outbox.wake(urgent=True)
+            case on.IndicatorsRead(network, indicators):
+                self.networks.keeper.update(network, indicators)
+            case on.Attached(network, point, name):
+                self.networks.keeper.observe_attachment(network, point, name, now_s)
+            case on.CountersRead(network, received_bytes, sent_bytes):
+                self.networks.on_counters(network, received_bytes, sent_bytes, now_s)
+            case on.PingEnded(network, rtt_s, asked_s, at_s):
+                self.networks.on_ping(network, rtt_s, asked_s, at_s)
+            case on.Witnessed():
+                self._on_witness(event, now_s)
+            case on.ProvidersRead():
+                self._outbox.wake()
+            case on.HostSlept(slept_s):
+                self.networks.keeper.slept(slept_s)
+                self._outbox.give(give.CheckPortals())
+            case on.DecisionMade():
+                self._record(event, now_s)
+            case on.ClockRead(unix_s):
+                self.decider.on_clock(unix_s, now_s)
+            # -- people and programs
+            case on.ObjectiveChanged(objective, urgent):
+                before = self.decider.objective
+                self.decider.prefer(objective)
+                # Prices change all the time. A change of prices waits for the next decision.
+                if urgent or (objective.prices == before.prices and objective != before):
+                    self._outbox.wake(urgent=True)
+            case on.ChoiceAsked(transfer, redundant, multipath, sent, detour):
+                decision, verdict = self.decider.choose_route(
+                    transfer,
+                    self.context(now_s),
+                    redundant=redundant,
+                    multipath=multipath,
+                    sent=sent,
+                    detour=detour,
+                )
+                self._outbox.give(give.AnswerChoice(decision, verdict))
+            case on.ProgramHinted(mark, transfer):
+                if transfer is not None:
+                    self.programs.add(mark, transfer, self.context(now_s))
+                else:
+                    self.programs.remove(mark)
+            case on.DestinationHinted():
+                self.destinations.on_hint(event, self.context(now_s))
+            case on.RuleSet(number, rule):
+                self._on_rule(number, rule, now_s)
+            case on.NameResolved(reply):
+                if self.ruled.rules.told(reply):
+                    self.ruled.lead(self.context(now_s))
+            case on.HostsFileRead(hosts):
+                if self.ruled.rules.hosts_read(hosts):
+                    self.ruled.lead(self.context(now_s))
+            case on.PortalHosts(hosts):
+                if self.ruled.rules.portals(hosts):
+                    self._outbox.wake(urgent=True)
+            # -- commands
+            case on.CommandDone(command):
+                self._on_done(command, now_s)
+            case on.CommandFailed(command, places):
+                self._on_failure(command, places)
+
+    # -- timers -------------------------------------------------------------------------------
+
+    def _on_timer(self, now_s: float) -> None:
+        self.rescuer.on_timer(now_s)
+        if self._look_at_s is not None and now_s >= self._look_at_s:
+            self._look_at_s = None  # until the look is over
+            self._outbox.give(give.LookAtFlows())
+        if self._stuck_at_s is not None and now_s >= self._stuck_at_s:
+            if len(self.flows):
+                self.stuck.check(self.context(now_s), self._asked_at_s)
+            self._plan_stuck(now_s)
+        if self._outbox.woken and now_s >= self._woken_at_s + _DECIDED_APART_S:
+            self._woken_at_s, self._outbox.woken = now_s, False
+            context = self.context(now_s)
+            self.rescuer.context_changed(context)
+            if self._due(context):
+                self.reconsider(context)
+                if self._config.short_queues:
+                    self._outbox.give(give.BoundQueues(measured_paths(context, self.flows)))
+
+    def _due(self, context: Context) -> bool:
+        """Return whether to decide now; if so, note the time.
+
+        While no flow lives, there is a decision every `idle_interval_s`, and at once if a network died or
+        came back, or there is an urgent reason.
+        """
+        dead = frozenset(dead_networks(context, self.decider.networks))
+        urgent, self._outbox.urgent = self._outbox.urgent or dead != self._dead, False
+        self._dead = dead
+        interval_s = 0.0 if len(self.flows) else self._config.idle_interval_s
+        if not urgent and context.at_s - self._decided_at_s < interval_s:
+            return False
+        self._decided_at_s = context.at_s
+        return True
+
+    def reconsider(self, context: Context) -> None:
+        """Decide on everything again: what has a rule, the default, destinations, programs, flows."""
+        self.ruled.reconsider(context)
+        self.default.reconsider(context)
+        self.destinations.reconsider(context)
+        self.programs.reconsider(context)
+        self.moves.keep_spares(context.at_s)
+        for flow in self.flows:
+            if self.ruled.decision(flow.key, flow.server_name) is not None:
+                if self.moves.may_move(flow):
+                    self.ruled.keep(flow)
+                continue  # it stays where its rule has led it
+            if self.moves.may_move(flow) and self.moves.reconsider(flow, context):
+                # The next one finds it where it is now.
+                context = replace(context, competing=self.flows.competing(context.at_s))
+
+    def _usable_changed(self, now_s: float) -> None:
+        if self._config.rescue:
+            self.rescuer.networks_changed(self.decider.usable, self.context(now_s))
+        self._plan_stuck(now_s)
+
+    def _plan_stuck(self, now_s: float) -> None:
+        self._stuck_at_s = self.stuck.next_timer_s(now_s, self.context(now_s))
+
+    # -- flows --------------------------------------------------------------------------------
+
+    def _on_open(self, event: FlowOpened, now_s: float) -> None:
+        flow = self.flows.on_open(event)
+        self.networks.on_open(event)
+        if event.key.protocol == "tcp":
+            flow.began_in(self.networks.recent_context(now_s))
+        self._lead(flow, now_s, event.mark)
+        if not event.incoming and self._config.rescue:
+            self.rescuer.on_open(event.key, event.at_s)
+
+    def _lead(self, flow: LivingFlow, now_s: float, mark: int | None = None) -> None:
+        """Note a connection that began with this mark: it follows the decision in force."""
+        if flow.incoming or flow.key.protocol != "tcp":
+            return
+        network = flow.paths[flow.key].network
+        if flow.key.remote.version in self.decider.host_defaults and network is None:
+            return  # the host's own default carries it
+        # (MPTCP connections are told of again with each subflow.)
+        new = network if flow.strategy is None else None
+        destination = self.destinations.on_connection(flow.key, new, now_s)
+        flow.note_leading(
+            self.ruled.decision(flow.key) or self.programs.decision(mark) or destination
+        )
+
+    def _on_size(self, event: on.SizeLearned, now_s: float) -> None:
+        flow = self.flows.on_size(event)
+        if flow is None:
+            self.flows.on_early_size(event, now_s)
+        elif self.moves.may_move(flow) and not event.progressed:
+            self.moves.reconsider(flow, self.context(now_s))
+
+    def _on_samples(self, event: FlowsSampled, now_s: float) -> None:
+        asked_at_s = self._asked_at_s = self.networks.pending(event.asked_at_s)
+        full = now_s - self._full_at_s >= self._config.interval_s - CLOSE_S / 2
+        # A look that is a little early counts, or every second one would be late.
+        if event.looked and full:
+            self._full_at_s = now_s
+        used = self.networks.on_samples(
+            self.flows.at_home(event.samples), now_s, full=event.looked and full
+        )
+        if used:
+            self._outbox.give(give.NoteUse(used))
+        if event.looked:
+            urgent = self._take_samples(event, asked_at_s, now_s)
+            if urgent or full:
+                self._outbox.wake(urgent)
+        self._plan_look(event, bool(asked_at_s), now_s)
+
+    def _take_samples(
+        self, event: FlowsSampled, asked_at_s: dict[str, float], now_s: float
+    ) -> bool:
+        """Take how the flows are; return whether that is a reason to decide at once."""
+        seen, context = self.flows.on_samples(event.samples, now_s), self.context(now_s)
+        for flow in seen:
+            network, transfer = flow.small_on, flow.transfer
+            if network is not None and transfer is not None and flow.alone_on(network, context):
+                waited_s = now_s - flow.started_at_s
+                size_bytes = transfer.size.median_bytes
+                self.networks.keeper.observe_wait(network, size_bytes, waited_s, now_s)
+        silent = self.networks.listen(asked_at_s, now_s)
+        self._note_verdicts(now_s)
+        # Late is a network that is silent, a transfer that stands still, and one of which nothing has
+        # come for twice the time that it was expected to take (dissertation, 4.4.3.1).
+        stalled = frozenset(id(flow) for flow in self.flows if flow.rate_bps == 0.0)
+        stands = not stalled <= self._stalled
+        self._stalled = stalled
+        overdue = [flow for flow in self.flows if flow.overdue(now_s)]
+        return silent or stands or bool(overdue)
+
+    def _plan_look(self, event: FlowsSampled, asked: bool, now_s: float) -> None:
+        """Look again soon while something is under way, else with the next full interval."""
+        interval_s = self._config.interval_s
+        busy = asked or self.networks.silent or any(flow.under_way for flow in self.flows)
+        if event.looked and busy:
+            self._look_at_s = now_s + min(interval_s, max(CLOSE_S, _SHARE * event.took_s))
+        else:
+            self._look_at_s = (
+                math.floor((now_s - _LATE_S) / interval_s) + 1
+            ) * interval_s + _LATE_S
+
+    def _on_close(self, event: FlowClosed, now_s: float) -> None:
+        self.rescuer.on_close(event.key)
+        flow = self.flows.find(event.key)
+        path = flow.paths[event.key] if flow is not None else None
+        carrier = path.network if path is not None and not path.rescued else None
+        self.networks.on_close(event, carrier, now_s)
+        record = self.flows.on_close(event)
+        if flow is None or (record and event.key.protocol == "udp" and not event.bytes_down):
+            self._outbox.give(give.ForgetFlow(event.key))
+            return  # no peer answered: that was no flow
+        if record is None:
+            return
+        finished = finished_transfer(flow, record, event, self.decider.networks)
+        if finished is not None:
+            recent = self.networks.recent_context(now_s)
+            if finished.tells and flow.alone_on(finished.network, recent):
+                self.networks.keeper.observe_transfer(
+                    finished.network, finished.carried_bytes, finished.time_s, now_s
+                )
+            # Own checks go where they have to: they say nothing of how well choices are founded.
+            if flow.context is not None and not flow.own:
+                record = self._judged(record, finished, flow.context, now_s)
+        if record.token is not None:
+            self.moves.steerable(record.token, False)
+        chosen = not flow.incoming and (event.key.protocol != "tcp" or flow.decision is not None)
+        self._outbox.give(give.RecordFlow(record, chosen))
+
+    def _judged(
+        self, record: FlowRecord, finished: FinishedTransfer, context: Context, now_s: float
+    ) -> FlowRecord:
+        """Return the record with its prediction, and learn from it."""
+        if self._learning is not None:
+            self._learning.on_transfer(finished, context)
+        if self._small_judged is None:
+            self._small_judged = TokenBucket(JUDGED_PER_S, 2 * JUDGED_PER_S, now_s)
+        model = self.decider.choices.model
+        if model is not None and (not finished.small or self._small_judged.take(now_s)):
+            record = replace(record, prediction=finished.expected(context, model))
+            self.reliability.add(record)
+        return record
+
+    # -- networks, rules ----------------------------------------------------------------------
+
+    def _on_witness(self, event: on.Witnessed, now_s: float) -> None:
+        liveness = self.networks.keeper.liveness(event.network)
+        match event.what:
+            case "heard" if event.remote is not None:
+                self.networks.on_heard(event.network, event.remote, event.at_s, event.witness)
+            case "heard":
+                self.networks.heard(event.network, event.witness, event.at_s)
+            case "bytes":
+                liveness.on_bytes(event.at_s)
+            case "missed":
+                liveness.missed(event.witness, event.at_s, event.asked_s)
+            case "intercepted":
+                liveness.intercepted(event.witness, event.at_s, event.why, event.page)
+            case "useless":
+                liveness.useless(event.witness)
+        self._note_verdicts(now_s)
+        if event.what != "heard":
+            self._outbox.wake()
+
+    def _note_verdicts(self, now_s: float) -> None:
+        """Tell people of the networks whose state has changed."""
+        verdicts = self.networks.keeper.snapshot(now_s).verdicts
+        before, self._lives = self._lives, {}
+        for network in self.decider.networks:
+            verdict = verdicts.get(network.name)
+            if verdict is None or not network.up:
+                continue
+            life = self._lives[network.name] = verdict.life
+            known = before.get(network.name)
+            if known is not None and known is not life:
+                self._outbox.give(give.TellVerdict(network.name, life, known, verdict.why))
+
+    def _on_rule(self, number: int, rule: RuleRequest | None, now_s: float) -> None:
+        context = self.context(now_s)
+        if rule is not None:
+            self.ruled.rules.set(number, rule)
+            self.ruled.reconsider(context)
+        else:
+            self.ruled.rules.remove(number)
+            self.ruled.reconsider(context)
+            self.destinations.reconsider(context)
+
+    # -- commands -----------------------------------------------------------------------------
+
+    def _on_done(self, command: give.RescueFlow | give.CloseConnection, now_s: float) -> None:
+        if isinstance(command, give.CloseConnection):
+            closing = self.stuck.on_close(command, now_s)
+            if closing is not None:
+                self._led_elsewhere(closing.flow, closing.living, closing.reason, now_s)
+            return
+        self.rescuer.on_rescue(command.key)
+        flow = self.flows.on_rescue(command.key, command.network)
+        for each in self.decider.usable:  # on which the first packet had no reply
+            if each.up and any(command.key.local == address.ip for address in each.addresses):
+                self._outbox.give(give.AskNetwork(each.name))
+        if flow is not None:
+            self._led_elsewhere(flow, command.network, command.why, now_s)
+
+    def _led_elsewhere(self, flow: LivingFlow, network: str, reason: str, now_s: float) -> None:
+        """Record that a flow without an answer goes over another network now."""
+        transfer = replace(flow.transfer or self.decider.unknown(), flow=flow.key)
+        choice = Strategy(StrategyKind.SINGLE, (network,))
+        flow.on_decision(self._record(on.DecisionMade(transfer, choice, reason), now_s))
+
+    def _record(self, made: on.DecisionMade, now_s: float) -> Decision:
+        """Record a decision that was not taken by `decide`, with the next number."""
+        return self.decider.record(
+            Decision(
+                number=self.decider.number,
+                made_unix_s=self.decider.unix_s(now_s),
+                transfer=made.transfer,
+                context=self.context(now_s),
+                evaluations=made.evaluations,
+                choice=made.choice,
+                objective=self.decider.objective.name,
+                reason=made.reason,
+            )
+        )
+
+    def _on_failure(self, command: Command, places: Sequence[give.Place]) -> None:
+        """Count a command as not done; the next decision gives it again."""
+        match command:
+            case give.SetDefault():
+                self.default.on_failure()
+            case give.SetDestinations():
+                self.destinations.on_failure(places)
+            case give.SetRuled():
+                self.ruled.on_failure(places)
+            case give.SetMark(mark, _):
+                self.programs.on_failure(mark)
+            case give.SetFirstTimeouts():
+                self.rescuer.on_timeouts_failed()
+            case give.MoveConnection(token, _):
+                if (flow := self.flows.of_token(token)) is not None:
+                    flow.on_move_failed()
+            case _:
+                pass  # the next look is never far away
+
+
+def measured_paths(
+    context: Context, flows: Iterable[LivingFlow] = ()
+) -> dict[str, tuple[float, float]]:
+    """Return network -> (highest recent rate in bit/s, round trip in s), where both are known.
+
+    The round trip is the least one of the network, or that of a living flow which receives data, if that
+    is longer: servers are often farther away than the host that answers pings.
+    """
+    longest_s: dict[str, float] = {}
+    for flow in flows:
+        for path in flow.paths.values():
+            sample = path.sample
+            if path.network and sample and sample.rtt_min_s and sample.bytes_down:
+                longest_s[path.network] = max(sample.rtt_min_s, longest_s.get(path.network, 0.0))
+    found = {}
+    for name, known in context.networks.items():
+        rates = [known[key].value for key in RATES if key in known]
+        if rates and "rtt_min_s" in known:
+            rtt_s = max(known["rtt_min_s"].value, longest_s.get(name, 0.0))
+            found[name] = (max(rates), rtt_s)
+    return found

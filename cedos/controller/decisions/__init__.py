@@ -1,0 +1,1 @@
+"""The decisions on new connections and living ones."""

@@ -1,0 +1,462 @@
+"""The controller's events: what the host, the programs and the user tell it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from math import inf
+
+from cedos.controller.commands import CloseConnection, Command, Place, RescueFlow
+from cedos.controller.rule import RuleRequest
+from cedos.model import (
+    Address,
+    Direction,
+    Evaluation,
+    FlowKey,
+    Indicator,
+    Label,
+    Network,
+    SizeEstimate,
+    Strategy,
+    Transfer,
+)
+from cedos.selector.decision.case import Sent
+from cedos.selector.decision.sessions import Detour
+from cedos.selector.objective import Objective
+
+ESTABLISHED, SYN_SENT = 1, 2
+"""States of a TCP socket, by the kernel's numbers."""
+
+
+class Witness(StrEnum):
+    """A kind of witness; its value is what had no answer, in words.
+
+    `ELSEWHERE`: several servers that did not answer here answered over another network.
+    """
+
+    PING = "pings"
+    NAME = "look-ups"
+    PAGE = "the test page's request"
+    CONNECTION = "new connections"
+    ELSEWHERE = "connections that another network carries"
+    TRANSFER = "running transfers"
+    DATAGRAM = "datagrams"
+    RADIO = "its radio"
+
+
+@dataclass(frozen=True, slots=True)
+class HostDefault:
+    """The host's own default of an IP version, which stays.
+
+    `interface` is empty where the host refuses everything; `vpn`: it is a tunnel; `what` says what leads
+    there, in words.
+    """
+
+    interface: str
+    vpn: bool
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class FlowOpened:
+    """A flow's first packet left (or came). Of MPTCP it is a subflow.
+
+    `own`: the daemon made it, to learn about a network; `mark`: its socket's, where that is known.
+    """
+
+    key: FlowKey
+    at_s: float
+    at_unix_s: float
+    incoming: bool = False
+    own: bool = False
+    mark: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FlowClosed:
+    """A flow's end with its final figures, seen from this host.
+
+    Bytes are payload for TCP, where a handshake or an end may count as one byte more; for UDP they
+    are whole packets. `exact` is False where the final figures are not known: the notification was
+    lost (then they are the last ones seen), or the kernel does not count UDP
+    (`nf_conntrack_acct=0`: then 0). A UDP flow ends when connection tracking gives it up, 30 to
+    120 s after its last packet. Unknown values are None; `started_unix_s` is, for flows older than
+    the monitor. `idle_down_s` and `idle_ack_s` are as in `FlowSample`, at the end.
+    """
+
+    key: FlowKey
+    ended_unix_s: float
+    bytes_down: int
+    bytes_up: int
+    rtt_s: float | None = None
+    rtt_min_s: float | None = None
+    delivery_rate_bps: float | None = None
+    retransmits: int = 0
+    at_s: float = 0.0
+    started_unix_s: float | None = None
+    exact: bool = True
+    idle_down_s: float | None = None
+    idle_ack_s: float | None = None
+
+
+FlowEvent = FlowOpened | FlowClosed
+
+
+@dataclass(frozen=True, slots=True)
+class FlowSample:
+    """A living TCP flow or MPTCP subflow (`token`: its connection's, as in path-manager events).
+
+    `rtt_s` is the kernel's smoothed estimate, which only sending refreshes; `receive_rtt_s` the one
+    that receiving refreshes. `idle_down_s` counts from the last data received, `idle_ack_s` from the
+    last acknowledgement. `state` is the kernel's number. Of `segments` with data, `retransmits` were
+    sent again. `unread`: the program is slower than the network (`kernel.tcp_info.unread`), or
+    `window_limit_bytes`, which who reads at once is granted, grows and the window does not yet.
+    """
+
+    key: FlowKey
+    at_s: float
+    state: int
+    token: int | None
+    rtt_s: float | None
+    rtt_min_s: float | None
+    delivery_rate_bps: float | None
+    bytes_down: int
+    bytes_up: int
+    retransmits: int
+    idle_down_s: float
+    unacknowledged: int
+    idle_ack_s: float = inf
+    receive_rtt_s: float | None = None
+    segments: int = 0
+    unread: bool = False
+    window_limit_bytes: int = 0
+
+    def grew(self, before: "FlowSample | None") -> bool:
+        """Return whether the limit has grown since: then its program reads."""
+        return before is not None and self.window_limit_bytes > before.window_limit_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SizeLearned:
+    """The size of a transfer that has begun, or a better estimate; `label`, `deadline_s` by a hint.
+
+    `tls`: its connection began with a handshake of TLS that was seen. `progressed`: the flow has carried
+    more than was expected.
+    """
+
+    key: FlowKey
+    direction: Direction
+    size: SizeEstimate
+    server_name: str | None = None
+    label: Label | None = None
+    deadline_s: float | None = None
+    tls: bool = False
+    progressed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DnsReply:
+    """A response: its number, error code, whether it was cut, its question, and its addresses.
+
+    `aliases` are the other names by which it gets to them (CNAME, and a service's target).
+    """
+
+    number: int
+    code: int
+    truncated: bool
+    name: str
+    kind: int
+    addresses: tuple[Address, ...]
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ClockRead:
+    """The wall clock's time now."""
+
+    unix_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class HostSlept:
+    """The host slept, which the monotonic clock did not count."""
+
+    slept_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class NetworksChanged:
+    """A network appeared, changed or went; these are all now."""
+
+    networks: tuple[Network, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NetworksBarred:
+    """A hard budget keeps programs off these networks, and no others; each with the reason in words."""
+
+    why: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class HostDefaultsChanged:
+    """By IP version the host's own default that stays."""
+
+    defaults: Mapping[int, HostDefault]
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectiveChanged:
+    """The objective of later decisions; `urgent`: decide at once."""
+
+    objective: Objective
+    urgent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class IndicatorsRead:
+    """Indicators of a provider or a probe."""
+
+    network: str
+    indicators: Mapping[str, Indicator]
+
+
+@dataclass(frozen=True, slots=True)
+class ProvidersRead:
+    """All providers were read once more: a look at the facts is due."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """A network is attached to an access point."""
+
+    network: str
+    point: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CountersRead:
+    """An interface's counters."""
+
+    network: str
+    received_bytes: int
+    sent_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PingEnded:
+    """A ping was answered, or not in time (None)."""
+
+    network: str
+    rtt_s: float | None
+    asked_s: float
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Witnessed:
+    """A witness says something of a network: `heard`, `bytes`, `missed`, `intercepted` or `useless`.
+
+    `why` and `page` belong to `intercepted`, `asked_s` to `missed` (`networks.liveness`). `remote`: the
+    host that was heard, where a host on the link must not count.
+    """
+
+    network: str
+    what: str
+    witness: Witness
+    at_s: float
+    asked_s: float | None = None
+    why: str = ""
+    page: str = ""
+    remote: Address | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FlowsSampled:
+    """A look at all sockets: it took `took_s`. `asked_at_s`: when the oldest pending ping was sent.
+
+    `looked` is False where nothing was to be seen, and no socket was looked at.
+    """
+
+    samples: Sequence[FlowSample]
+    asked_at_s: Mapping[str, float]
+    took_s: float = 0.0
+    looked: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SubflowJoined:
+    """An MPTCP connection was established, or has a further subflow; `steerable`: it is ours to move."""
+
+    token: int
+    key: FlowKey
+    steerable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Steerable:
+    """Whether an MPTCP connection may be moved; it may have ended."""
+
+    token: int
+    steerable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FirstPacketSeen:
+    """A flow's first packet has no answer.
+
+    The kernel sends it again in `resend_in_s`, as `resent` times before. `received_bytes`: the counters
+    of all interfaces now.
+    """
+
+    key: FlowKey
+    resend_in_s: float
+    resent: int
+    received_bytes: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class FirstPacketAnswered:
+    """A flow needs no rescue: it was answered or closed, or is a further subflow of MPTCP."""
+
+    key: FlowKey
+
+
+@dataclass(frozen=True, slots=True)
+class FirstTimeoutsSet:
+    """Whether first packets are repeated early, as asked."""
+
+    early: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SizesKnown:
+    """How large transfers with an address and port have been, by direction."""
+
+    remote: Address
+    port: int
+    sizes: Mapping[Direction, SizeEstimate]
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramHinted:
+    """Connections with this mark carry this transfer; None: the program has ended."""
+
+    mark: int
+    transfer: Transfer | None
+
+
+@dataclass(frozen=True, slots=True)
+class DestinationHinted:
+    """Transfers with a prefix and port are as a program says, until an instant; None: the hint ended."""
+
+    prefix: str
+    port: int | None
+    size: SizeEstimate | None
+    direction: Direction = Direction.DOWN
+    until_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceAsked:
+    """A program asks how to carry out a transfer (`Decider.choose_route`)."""
+
+    transfer: Transfer
+    redundant: bool
+    multipath: bool
+    sent: Sent | None = None
+    detour: Detour | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionMade:
+    """A decision that was taken elsewhere, to be numbered and recorded (a deadline's, a rescue's)."""
+
+    transfer: Transfer
+    choice: Strategy
+    reason: str
+    evaluations: tuple[Evaluation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RuleSet:
+    """A user's rule by its number; None: it was removed."""
+
+    number: int
+    rule: RuleRequest | None
+
+
+@dataclass(frozen=True, slots=True)
+class NameResolved:
+    """A resolver of this host answered a look-up."""
+
+    reply: DnsReply
+
+
+@dataclass(frozen=True, slots=True)
+class HostsFileRead:
+    """The names of the hosts file and their addresses."""
+
+    hosts: Mapping[str, Sequence[Address]]
+
+
+@dataclass(frozen=True, slots=True)
+class PortalHosts:
+    """Hosts on the way to log-in pages: a network, and the addresses of a host."""
+
+    hosts: Sequence[tuple[str, Sequence[Address]]]
+
+
+@dataclass(frozen=True, slots=True)
+class CommandDone:
+    command: RescueFlow | CloseConnection
+
+
+@dataclass(frozen=True, slots=True)
+class CommandFailed:
+    """A command could not be carried out; `places`: which destinations of `SetDestinations`."""
+
+    command: Command
+    places: Sequence[Place] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    """The instant that `Controller.next_timer_s` named has come."""
+
+
+Event = (
+    Attached
+    | ChoiceAsked
+    | ClockRead
+    | CommandDone
+    | CommandFailed
+    | CountersRead
+    | DecisionMade
+    | DestinationHinted
+    | FirstPacketAnswered
+    | FirstPacketSeen
+    | FirstTimeoutsSet
+    | FlowClosed
+    | FlowOpened
+    | FlowsSampled
+    | HostDefaultsChanged
+    | HostSlept
+    | HostsFileRead
+    | IndicatorsRead
+    | NameResolved
+    | NetworksBarred
+    | NetworksChanged
+    | ObjectiveChanged
+    | PingEnded
+    | PortalHosts
+    | ProgramHinted
+    | ProvidersRead
+    | RuleSet
+    | SizeLearned
+    | SizesKnown
+    | Steerable
+    | SubflowJoined
+    | TimerFired
+    | Witnessed
+)

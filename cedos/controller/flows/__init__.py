@@ -1,0 +1,1 @@
+"""The living flows, and what finished ones teach."""

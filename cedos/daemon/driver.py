@@ -1,0 +1,112 @@
+"""Runs the controller in the event loop: events in, commands carried out at once, its timer."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from cedos.controller.commands import AnswerChoice, Command
+from cedos.controller.controller import Controller
+from cedos.controller.events import ChoiceAsked, ClockRead, Event, HostSlept, TimerFired
+from cedos.model import Context
+from cedos.monitor.networks.sleep_watch import SleepWatch
+
+
+class Executor(Protocol):
+    """What carries commands out. What comes of one is posted as an event."""
+
+    def carry_out(self, command: Command) -> None: ...
+
+
+class ControllerDriver:
+    """The controller with the host's clock and event loop.
+
+    Until `begin` events wait. A command may post events: they are handled after all commands of the event
+    before them.
+
+    Attributes:
+        controller: to be read; only `post` changes it.
+    """
+
+    def __init__(self, controller: Controller, clock: Callable[[], float] = time.monotonic) -> None:
+        self.controller = controller
+        self._clock = clock
+        self._executor: Executor | None = None
+        self._waiting: deque[Event] = deque()
+        self._busy = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_s: float | None = None
+        self._sleep = SleepWatch()
+        self._answer: AnswerChoice | None = None
+
+    def begin(self, executor: Executor) -> None:
+        """Handle the events that wait, and all others at once."""
+        self._executor = executor
+        self._waiting.appendleft(ClockRead(time.time()))
+        self._work()
+
+    def close(self) -> None:
+        """Handle no event any more."""
+        self._executor = None
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def post(self, event: Event) -> None:
+        """Hand an event to the controller, and carry out what it decides."""
+        self._waiting.append(event)
+        self._work()
+
+    def now_s(self) -> float:
+        """Return the monotonic time."""
+        return self._clock()
+
+    def context(self) -> Context:
+        """Return what is known of the networks now."""
+        if slept_s := self._sleep.slept_s():
+            self.post(HostSlept(slept_s))
+            self.post(ClockRead(time.time()))
+        return self.controller.context(self._clock())
+
+    def choose(self, asked: ChoiceAsked) -> AnswerChoice:
+        """Return the controller's answer to a program."""
+        self.post(asked)
+        answer, self._answer = self._answer, None
+        assert answer is not None, "the controller answers at once"
+        return answer
+
+    def _work(self) -> None:
+        if self._busy or self._executor is None:
+            return
+        self._busy = True
+        try:
+            while self._waiting and self._executor is not None:
+                event, now_s = self._waiting.popleft(), self._clock()
+                self.controller.handle(event, now_s)
+                commands = self.controller.commands()
+                for command in commands:
+                    if isinstance(command, AnswerChoice):
+                        self._answer = command
+                    else:
+                        self._executor.carry_out(command)
+        finally:
+            self._busy = False
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        at_s = self.controller.next_timer_s()
+        if at_s == self._timer_at_s or self._executor is None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._timer_at_s = None, at_s
+        if at_s is not None:
+            delay_s = max(0.0, at_s - self._clock())
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._fired)
+
+    def _fired(self) -> None:
+        self._timer = self._timer_at_s = None
+        if slept_s := self._sleep.slept_s():
+            self.post(HostSlept(slept_s))
+            self.post(ClockRead(time.time()))
+        self.post(TimerFired())

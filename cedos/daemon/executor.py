@@ -1,0 +1,170 @@
+"""Carries the controller's commands out: on the kernel, the prober, the records."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from cedos.api.messages import flow_text
+from cedos.controller import commands as do
+from cedos.controller.commands import Command
+from cedos.controller.events import (
+    CommandDone,
+    CommandFailed,
+    FirstPacketAnswered,
+    FirstPacketSeen,
+    FirstTimeoutsSet,
+)
+from cedos.daemon import state_file
+from cedos.daemon.decisions.decision_log import DecisionLog
+from cedos.daemon.driver import ControllerDriver
+from cedos.daemon.loop.flow_records import FlowRecords
+from cedos.daemon.loop.flow_sampler import FlowSampler
+from cedos.daemon.networks.observer import Observer
+from cedos.errors import CedosError
+from cedos.model import NetworkLife
+from cedos.monitor.networks.counters import received_bytes
+from cedos.steer.steering import Steering
+
+_log = structlog.get_logger(__name__)
+
+RULES_FILE: Final = "rules.json"
+RULES: Final = "the rules"
+
+
+@dataclass(slots=True)
+class HostExecutor:
+    """The executor of commands on this host (`driver.Executor`)."""
+
+    state: Path
+    driver: ControllerDriver
+    steering: Steering
+    observer: Observer
+    sampler: FlowSampler
+    records: FlowRecords
+    log: DecisionLog
+    # The counters of all interfaces, for as long as one burst of looks lasts.
+    _counters: tuple[float, Mapping[str, int]] = field(default=(float("-inf"), {}))
+
+    def carry_out(self, command: Command) -> None:
+        """Carry a command out; one that is refused is logged, and comes back as failed.
+
+        The kernel changes under our hands (a connection ends, a link goes). The next look comes soon.
+        """
+        try:
+            self._carry_out(command)
+        except (CedosError, OSError) as error:
+            _log.warning("steering failed", why=str(error))
+            self.driver.post(CommandFailed(command))
+
+    def _carry_out(self, command: Command) -> None:
+        steering, observer, post = self.steering, self.observer, self.driver.post
+        match command:
+            # -- steering
+            case do.FollowNetworks(networks):
+                steering.follow(networks)
+            case do.SetDefault(network, others):
+                steering.set_default(network, others)
+            case do.SetDestinations(wanted):
+                self._lead(command, wanted, steering.set_destinations)
+            case do.SetRuled(wanted):
+                self._lead(command, wanted, steering.set_ruled)
+            case do.SetMark(mark, network):
+                steering.set_mark(mark, network)
+            case do.MoveConnection(token, strategy):
+                _log.debug("flow moves", token=token, to=str(strategy))
+                steering.steer_connection(token, strategy)
+            case do.ReleasePath(token, network):
+                _log.debug("a path is given up", token=token, network=network)
+                steering.release(token, network)
+            case do.LeaveSpares(networks):
+                steering.without_spares(networks)
+            case do.BoundQueues(paths):
+                steering.paths_measured(paths)
+            case do.CloseConnection(key, why):
+                if steering.close_silent(key):
+                    _log.info("closed", flow=flow_text(key), why=why)
+                    post(CommandDone(command))
+            # -- first packets
+            case do.SetFirstTimeouts(timeouts_s):
+                post(FirstTimeoutsSet(steering.rescues.set_first_timeouts(dict(timeouts_s))))
+            case do.LookAtFirstPacket(key):
+                waiting = steering.rescues.connecting(key)
+                if waiting is None or waiting.join:
+                    post(FirstPacketAnswered(key))
+                else:
+                    received = self._received_bytes()
+                    post(FirstPacketSeen(key, waiting.resend_in_s, waiting.resent, received))
+            case do.RescueFlow(key, network, why):
+                if steering.rescues.rescue(key, network):
+                    _log.info("rescued", flow=flow_text(key), to=network, why=why)
+                    observer.portals.on_rescue(key)
+                    post(CommandDone(command))
+            case do.EndRescue(key):
+                steering.rescues.remove(key)
+            # -- what is asked of networks
+            case do.LookAtFlows():
+                self.sampler.look()
+            case do.AskNetwork(name):
+                if (known := observer.named(name)) is not None:
+                    observer.ask(known)
+            case do.AskName(name):
+                observer.ask_for_names(name)
+            case do.WatchSilence(networks):
+                observer.prober.silent(networks)
+            case do.NoteUse(networks):
+                observer.prober.in_use(networks)
+            case do.CheckPortals():
+                observer.portals.recheck()
+            # -- records
+            case do.RecordDecision(decision):
+                self.log.record(decision)
+            case do.RecordFlow(record, chosen):
+                self.records.add(record, chosen=chosen)
+            case do.ForgetFlow(key):
+                self.records.forget(key)
+            case do.KeepRules(rules):
+                state_file.write(self.state / RULES_FILE, rules, RULES)
+            case do.TellVerdict():
+                _tell(command)
+            case do.AnswerChoice():
+                raise AssertionError("the driver keeps answers for who asked")
+
+    def _lead(
+        self,
+        command: Command,
+        wanted: Mapping[do.Place, str | None],
+        lead: Callable[[Mapping[do.Place, str | None]], None],
+    ) -> None:
+        """Lead all places at once, as a name may have hundreds; one by one if that is refused."""
+        try:
+            lead(wanted)
+        except CedosError as error:
+            failed = []
+            for place, network in wanted.items():
+                try:
+                    lead({place: network})
+                except CedosError:
+                    failed.append(place)
+            if failed:
+                _log.warning("steering failed", why=str(error))
+                self.driver.post(CommandFailed(command, tuple(failed)))
+
+    def _received_bytes(self) -> Mapping[str, int]:
+        """Return the bytes that each interface received, read at most every 20 ms."""
+        now_s = self.driver.now_s()
+        if now_s - self._counters[0] > 0.02:
+            self._counters = now_s, received_bytes()
+        return self._counters[1]
+
+
+def _tell(command: do.TellVerdict) -> None:
+    life, before = command.life, command.before
+    if NetworkLife.UNKNOWN in (life, before):
+        _log.debug(life, network=command.network, was=before, why=command.why)
+    elif life is NetworkLife.ALIVE:
+        _log.info("replies again", network=command.network, was=before)
+    else:
+        _log.info(life, network=command.network, why=command.why)
