@@ -26,6 +26,7 @@ from cedos.kernel import own_file, privileges, process_limits
         ("sudo cedos up --dry-run", "Prints what it would change, and changes nothing."),
         ("sudo cedos up --no-wait", "Ends at once with fewer than two usable networks."),
         ("sudo cedos up --config ./cedos.toml", "Runs with a configuration of your own."),
+        ("sudo cedos up --record monday.log", "Records what happens, for `cedos-emu replay`."),
         (
             "sudo useradd --system --user-group cedos;"
             " cedos example unit | sudo tee /etc/systemd/system/cedos.service",
@@ -55,7 +56,16 @@ from cedos.kernel import own_file, privileges, process_limits
     default=True,
     help="With fewer than two usable networks: run (the default), or end with status 4.",
 )
-def command(config_file: Path | None, dry_run: bool, wait: bool) -> None:
+@click.option(
+    "--record",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Record all events, for `cedos-emu replay`; names of hosts are replaced.",
+)
+@click.option("--record-names", is_flag=True, help="Record the names of hosts as they are.")
+def command(
+    config_file: Path | None, dry_run: bool, wait: bool, record: Path | None, record_names: bool
+) -> None:
     """Decide for every transfer which network to use, and steer it there.
 
     The daemon watches this host's networks and flows and predicts how long a transfer would take
@@ -101,8 +111,24 @@ def command(config_file: Path | None, dry_run: bool, wait: bool) -> None:
 
         def run(config: Config, file: Path | None, wait: bool) -> Coroutine[Any, Any, None]:
             running: Coroutine[Any, Any, None] = daemon.run(
-                config, dry_run, file, complaints=complaints, wait=wait, privileged=privileged
+                config,
+                dry_run,
+                file,
+                complaints=complaints,
+                wait=wait,
+                privileged=privileged,
+                record=free_name(record) if record is not None else None,
+                record_names=record_names,
             )
             return running
 
         asyncio.run(Life(run, config, config_file, complaints).run(wait))
+
+
+def free_name(path: Path) -> Path:
+    """Return the path, or `PATH.2` and so on if there is such a file: a reload begins another log."""
+    found, number = path, 1
+    while found.exists():
+        number += 1
+        found = path.with_name(f"{path.name}.{number}")
+    return found

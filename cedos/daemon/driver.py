@@ -9,6 +9,7 @@ from typing import Protocol
 from cedos.controller.commands import AnswerChoice, Command
 from cedos.controller.controller import Controller
 from cedos.controller.events import ChoiceAsked, ClockRead, Event, HostSlept, TimerFired
+from cedos.daemon.event_log import EventLog
 from cedos.model import Context
 from cedos.monitor.networks.sleep_watch import SleepWatch
 
@@ -39,10 +40,11 @@ class ControllerDriver:
         self._timer_at_s: float | None = None
         self._sleep = SleepWatch()
         self._answer: AnswerChoice | None = None
+        self._log: EventLog | None = None
 
-    def begin(self, executor: Executor) -> None:
-        """Handle the events that wait, and all others at once."""
-        self._executor = executor
+    def begin(self, executor: Executor, log: EventLog | None = None) -> None:
+        """Handle the events that wait, and all others at once; `log`: where each is recorded."""
+        self._executor, self._log = executor, log
         self._waiting.appendleft(ClockRead(time.time()))
         self._work()
 
@@ -51,6 +53,8 @@ class ControllerDriver:
         self._executor = None
         if self._timer is not None:
             self._timer.cancel()
+        if self._log is not None:
+            self._log.close()
 
     def post(self, event: Event) -> None:
         """Hand an event to the controller, and carry out what it decides."""
@@ -84,6 +88,8 @@ class ControllerDriver:
                 event, now_s = self._waiting.popleft(), self._clock()
                 self.controller.handle(event, now_s)
                 commands = self.controller.commands()
+                if self._log is not None:
+                    self._log.add(event, now_s, commands)
                 for command in commands:
                     if isinstance(command, AnswerChoice):
                         self._answer = command

@@ -39,6 +39,7 @@ from cedos.daemon.decisions.choices import choices, curves, keep_learned
 from cedos.daemon.decisions.decision_log import DecisionLog
 from cedos.daemon.decisions.hints import Hints
 from cedos.daemon.driver import ControllerDriver
+from cedos.daemon.event_log import EventLog
 from cedos.daemon.executor import RULES, RULES_FILE, HostExecutor
 from cedos.daemon.flows.told_connections import ToldConnections
 from cedos.daemon.lookups.held_answers import HeldAnswers, HostLookups, OwnQueue
@@ -98,12 +99,15 @@ async def run(
     complaints: Sequence[str] = (),
     wait: bool = True,
     privileged: PrivilegedProcess | None = None,
+    record: Path | None = None,
+    record_names: bool = False,
 ) -> None:
     """Run the daemon until it is cancelled; everything it changed is undone when it returns.
 
     `config_file` is the one that `config` was read from; `complaints`: further problems that `status`
     is to name, now and later; `wait`: also begin without two usable networks; `privileged`:
-    the process that has the privileges, None: this one, or a dry run, which needs none.
+    the process that has the privileges, None: this one, or a dry run, which needs none; `record`: the
+    file of the event log, `record_names`: with names of hosts.
 
     Raises:
         HostError: there are not two usable networks (unless it may wait for them), or the kernel
@@ -160,6 +164,8 @@ async def run(
             config_file=config_file,
             dry_run=dry_run,
             privileged=privileged,
+            record=record,
+            record_names=record_names,
         )
         stack.callback(daemon.finished)
         await daemon.networks_changed()
@@ -215,6 +221,8 @@ class Daemon:
         config_file: Path | None,
         dry_run: bool,
         privileged: PrivilegedProcess | None,
+        record: Path | None = None,
+        record_names: bool = False,
     ) -> None:
         self._state = state
         self._privileged = privileged
@@ -233,9 +241,15 @@ class Daemon:
         chosen = choices(config, state, problems)
         self._learning = chosen.model if isinstance(chosen.model, Learning) else None
         self._log = DecisionLog(history)
+        settings = startup.controller_config(config, chosen, self._log.next_number, dry_run=dry_run)
+        rules = state_file.read(state / RULES_FILE, RULES)
+        recorded = None
+        if record is not None:
+            header = startup.log_header(settings, rules, names=record_names)
+            recorded = EventLog(record, header, names=record_names)
         self._controller = Controller(
-            startup.controller_config(config, chosen, self._log.next_number, dry_run=dry_run),
-            state_file.read(state / RULES_FILE, RULES),
+            settings,
+            rules,
             reversed(history.flows(startup.JUDGED_FLOWS)) if history is not None else (),
         )
         self._driver = driver = ControllerDriver(self._controller)
@@ -346,7 +360,8 @@ class Daemon:
                 self._sampler,
                 FlowRecords(driver, self._profiler, opportunities, history),
                 self._log,
-            )
+            ),
+            recorded,
         )
         # -- people and programs
         self._carried = ToldConnections(lambda: decider.networks, self._log.choice, history)

@@ -1,13 +1,17 @@
 """Open what the daemon needs at its start; go on without what cannot be had."""
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
+from importlib.metadata import version
 from pathlib import Path
 
 import structlog
 
 from cedos.config import Config, unknown_names
+from cedos.controller.codec import LOG_FORMAT, encode_config
 from cedos.controller.config import Choices, ControllerConfig
+from cedos.controller.flows.learning import Learning
 from cedos.daemon import state_file
 from cedos.errors import HistoryError, HostError
 from cedos.model import Budget, Network
@@ -117,6 +121,21 @@ def controller_config(
         dry_run=dry_run,
         first_number=first_number,
     )
+
+
+def log_header(config: ControllerConfig, rules: object, *, names: bool) -> dict[str, object]:
+    """Return what a replay needs beside the events; rules for names are left out with their names."""
+    model = config.choices.model
+    learning = model if isinstance(model, Learning) else None
+    return {
+        "format": LOG_FORMAT,
+        "cedos": version("cedos"),
+        "unix_s": time.time(),
+        "config": encode_config(config),
+        "rules": rules if names else None,
+        "model": getattr(model, "fingerprint", lambda: "none")(),
+        "learned": learning.kept() if learning is not None else None,
+    }
 
 
 class NamedNetworks:

@@ -14,6 +14,7 @@ import pytest
 from cedos.api.client import ControlClient
 from cedos.model import NetworkKind
 from emu.places.traces import Trace
+from emu.replay import controller_of, open_log, replay
 from emu.testbed.access import Access
 from emu.testbed.phones import SERVER, Laptop
 from emu.testbed.programs.servers import Servers
@@ -37,9 +38,9 @@ class Host:
             "[providers]\nhost = false\n[decision]\nredundant = true\n"
         )
 
-    def up(self) -> "subprocess.Popen[bytes]":
+    def up(self, *options: str) -> "subprocess.Popen[bytes]":
         process: subprocess.Popen[bytes] = self.laptop.client.popen(
-            *(sys.executable, "-m", "cedos", "up", "--config", str(self.config)),
+            *(sys.executable, "-m", "cedos", "up", "--config", str(self.config), *options),
             env=self.environment,
             stderr=subprocess.PIPE,
         )
@@ -101,9 +102,13 @@ def end(daemon: "subprocess.Popen[bytes]") -> str:
     return output.decode()
 
 
-def test_a_network_that_vanishes_takes_no_mptcp_download_with_it(host: Host) -> None:
+def test_a_network_that_vanishes_takes_no_mptcp_download_with_it(
+    host: Host, tmp_path: Path
+) -> None:
+    """Record all of it, too: the controller decides the same in a replay."""
     before = host.routing()
-    daemon = host.up()
+    log = tmp_path / "walk.log"
+    daemon = host.up("--record", str(log))
     try:
         asked = json.loads(host.cedos("choose", "--size", "4kB", "--redundant", "--json").stdout)
         assert {e["strategy"]["kind"] for e in asked["evaluations"]} == {"single", "redundant"}
@@ -125,6 +130,11 @@ def test_a_network_that_vanishes_takes_no_mptcp_download_with_it(host: Host) -> 
     # The vanished network's own routes are gone with its carrier; what was ours is gone too.
     assert "lookup 52" not in host.laptop.client.ip("rule")
     assert len(host.routing()[0].splitlines()) == len(before[0].splitlines())
+    header, events = open_log(log)
+    found = replay(controller_of(header, None), events)
+    assert not found.different
+    assert found.commands["MoveConnection"] >= 1
+    assert found.about(SERVER) or found.decisions
 
 
 def test_a_daemon_killed_in_mid_flow_loses_no_connection_and_can_be_undone(host: Host) -> None:

@@ -1,0 +1,244 @@
+"""Events and commands as plain lists, for a log that another process reads. Pure.
+
+A value is encoded by its declared type. A dataclass becomes the list of its fields, with its name before
+them where the type does not say which class it is. A mapping is a list of pairs, an address its text.
+"""
+
+import enum
+import typing
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from functools import lru_cache
+from ipaddress import (
+    IPv4Address,
+    IPv4Interface,
+    IPv6Address,
+    IPv6Interface,
+    ip_address,
+    ip_interface,
+)
+from types import NoneType, UnionType
+from typing import Any, Final, Union
+
+import msgspec
+
+from cedos.controller import commands, events
+from cedos.controller.commands import Command
+from cedos.controller.config import Choices, ControllerConfig
+from cedos.controller.events import Event
+from cedos.controller.rule import is_host_name
+from cedos.model import is_address
+from cedos.selector import energy, objective
+from cedos.selector.budgets import controller, odyssey
+from cedos.selector.uncertainty import method_of
+from cedos.selector.uncertainty.times import CompletionModel
+
+LOG_FORMAT: Final = 1
+"""The version of the event log's format."""
+_ADDRESSES: Final = frozenset({IPv4Address, IPv6Address})
+_INTERFACES: Final = frozenset({IPv4Interface, IPv6Interface})
+_NAMES: Final = frozenset({"server_name", "name", "aliases", "host", "hosts", "rules", "page"})
+"""Fields that may hold the name of a host."""
+_KEPT: Final = frozenset({"Network", "Attached"})
+"""Networks and access points have names, too, which stay."""
+
+Hide = Callable[[str], str]
+
+
+@lru_cache(maxsize=1)
+def _classes() -> dict[str, type]:
+    """Return all classes that may stand in place of a declared type, by name."""
+    modules = (events, commands, objective, energy, controller, odyssey)
+    found = [each for module in modules for each in vars(module).values()]
+    return {each.__name__: each for each in found if isinstance(each, type) and is_dataclass(each)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    name: str
+    hint: Any
+
+
+@lru_cache(maxsize=256)
+def _fields(cls: Any) -> tuple[_Field, ...]:
+    hints = typing.get_type_hints(cls)
+    if is_dataclass(cls):
+        names = [each.name for each in fields(cls)]
+    elif issubclass(cls, msgspec.Struct):
+        names = list(cls.__struct_fields__)
+    else:
+        names = list(getattr(cls, "_fields"))  # noqa: B009, a named tuple
+    return tuple(_Field(name, hints[name]) for name in names)
+
+
+def _is_record(cls: object) -> bool:
+    return isinstance(cls, type) and (
+        is_dataclass(cls) or issubclass(cls, msgspec.Struct) or hasattr(cls, "_fields")
+    )
+
+
+def encode(value: object, hint: Any, hide: Hide | None = None, *, name: str = "") -> Any:
+    """Return a value of a declared type as lists, numbers and texts; `hide` replaces names of hosts."""
+    if value is None or isinstance(value, bool | int | float | bytes):
+        return value.value if isinstance(value, enum.Enum) else value
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, str):
+        return hide(value) if hide is not None and name in _NAMES else value
+    if _is_record(type(value)):
+        cls = type(value)
+        inner = None if cls.__name__ in _KEPT else hide
+        listed = [
+            encode(getattr(value, each.name), each.hint, inner, name=each.name)
+            for each in _fields(typing.cast(Any, cls))
+        ]
+        return listed if _record_of(hint) is cls else [cls.__name__, *listed]
+    if isinstance(value, Mapping):
+        of_key, of_value = (typing.get_args(hint) or (Any, Any))[:2]
+        return [
+            [encode(k, of_key, hide, name=name), encode(each, of_value, hide, name=name)]
+            for k, each in value.items()
+        ]
+    if isinstance(value, set | frozenset):
+        return sorted(encode(each, _item(hint, 0), hide, name=name) for each in value)
+    if isinstance(value, Collection):
+        return [encode(each, _item(hint, i), hide, name=name) for i, each in enumerate(value)]
+    return str(value)  # an address
+
+
+def decode(plain: Any, hint: Any) -> Any:
+    """Return a value of a declared type.
+
+    Raises:
+        ValueError: it is none of that type.
+    """
+    try:
+        return _decode(plain, hint)
+    except (TypeError, IndexError, KeyError, AttributeError, msgspec.ValidationError) as error:
+        raise ValueError(f"an event cannot be read: {error}") from None
+
+
+def _decode(plain: Any, hint: Any) -> Any:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return _decode(plain, args[0])
+    if origin in (Union, UnionType):
+        rest = [each for each in args if each is not NoneType]
+        if plain is None:
+            return None
+        if set(rest) <= _ADDRESSES:
+            return ip_address(plain)
+        if set(rest) <= _INTERFACES:
+            return ip_interface(plain)
+        return _decode(plain, rest[0]) if len(rest) == 1 else _tagged(plain)
+    record = _record_of(hint)
+    if record is not None:
+        listed = _fields(record)
+        if len(listed) != len(plain):
+            raise ValueError(f"{record.__name__} has {len(listed)} fields, not {len(plain)}")
+        values = {e.name: _decode(each, e.hint) for e, each in zip(listed, plain, strict=True)}
+        return record(**values)
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return hint(plain)
+    if origin is not None and issubclass(origin, Mapping):
+        return {_decode(k, args[0]): _decode(each, args[1]) for k, each in plain}
+    if origin is frozenset:
+        return frozenset(_decode(each, args[0]) for each in plain)
+    if origin is not None and issubclass(origin, Collection):
+        return tuple(_decode(each, _item(hint, i)) for i, each in enumerate(plain))
+    if getattr(hint, "_is_protocol", False):
+        return _tagged(plain)
+    if (
+        isinstance(hint, type)
+        and hint is not object
+        and not isinstance(plain, hint | int | NoneType)
+    ):
+        raise ValueError(f"{plain!r} is no {hint.__name__}")
+    return plain
+
+
+def _tagged(plain: Any) -> Any:
+    cls = _classes()[plain[0]]
+    return _decode(plain[1:], cls)
+
+
+def _record_of(hint: Any) -> type | None:
+    """Return the one record class that a declared type allows beside None."""
+    if _is_record(hint):
+        return typing.cast(type, hint)
+    rest = [each for each in typing.get_args(hint) if each is not NoneType]
+    union = typing.get_origin(hint) in (Union, UnionType)
+    return rest[0] if union and len(rest) == 1 and _is_record(rest[0]) else None
+
+
+def _item(hint: Any, index: int) -> Any:
+    """Return the declared type of an item of a collection."""
+    args = typing.get_args(hint)
+    if not args:
+        return Any
+    if typing.get_origin(hint) is tuple and Ellipsis not in args:
+        return args[index]
+    return args[0]
+
+
+def encode_event(event: Event, hide: Hide | None = None) -> Any:
+    """Return an event with its name first."""
+    return encode(event, Event, hide)
+
+
+def decode_event(plain: Any) -> Event:
+    """Return the event. ValueError: it is none of this version."""
+    return typing.cast(Event, decode(plain, Event))
+
+
+def encode_commands(given: Collection[Command], hide: Hide | None = None) -> bytes:
+    """Return commands as bytes: the same commands have the same bytes."""
+    return msgspec.msgpack.encode([encode(each, Command, hide) for each in given])
+
+
+def encode_config(config: ControllerConfig) -> dict[str, Any]:
+    """Return a configuration without its model."""
+    choices = config.choices
+    hints = {each.name: each.hint for each in _fields(Choices)}
+    found: dict[str, Any] = {
+        name: encode(getattr(choices, name), hint)
+        for name, hint in hints.items()
+        if name not in ("model", "method")
+    }
+    rest = {
+        each.name: encode(getattr(config, each.name), each.hint)
+        for each in _fields(ControllerConfig)
+        if each.name != "choices"
+    }
+    return {"choices": {**found, "method": choices.method.name}, **rest}
+
+
+def decode_config(plain: Mapping[str, Any], model: CompletionModel | None) -> ControllerConfig:
+    """Return the configuration with a model. ValueError: it is none of this version."""
+    try:
+        hints = {each.name: each.hint for each in _fields(Choices)}
+        given = dict(plain["choices"])
+        method = method_of(given.pop("method"))
+        choices = Choices(
+            **{name: _decode(each, hints[name]) for name, each in given.items()},
+            model=model,
+            method=method,
+        )
+        rest = {
+            each.name: _decode(plain[each.name], each.hint)
+            for each in _fields(ControllerConfig)
+            if each.name != "choices"
+        }
+        return ControllerConfig(choices, **rest)
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"the configuration cannot be read: {error}") from None
+
+
+def hidden(text: str, hide_label: Callable[[str], str]) -> str:
+    """Return a host's name with each label replaced; addresses and other texts stay.
+
+    Labels are replaced one by one, so that what is below a name stays below it.
+    """
+    if is_address(text) or not is_host_name(text) or "." not in text:
+        return text
+    return ".".join(map(hide_label, text.split(".")))

@@ -1,0 +1,169 @@
+"""Runs the controller over a recorded event log (`cedos up --record`)."""
+
+import gzip
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from cedos.api.messages import flow_matches
+from cedos.controller.codec import LOG_FORMAT, decode_config, decode_event, encode_commands
+from cedos.controller.commands import Command, RecordDecision
+from cedos.controller.controller import Controller
+from cedos.controller.events import Event, FlowOpened
+from cedos.controller.flows.learning import Learning
+from cedos.errors import HistoryError, ModelError
+from cedos.model import Decision
+from cedos.storage import model_files
+from predictors.posterior import Posterior
+
+_LARGEST: Final = 64_000_000
+"""A longer record is no event."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """An event of a log: its monotonic time in s, and the checksum of the commands that came of it."""
+
+    at_s: float
+    event: Event
+    checksum: int
+
+
+def records(path: Path) -> Iterator[Any]:
+    """Yield the raw records of a log; its end may be missing, as of a daemon that was killed.
+
+    Raises:
+        HistoryError: the file cannot be read, or is no event log.
+    """
+    try:
+        with gzip.open(path, "rb") as file:
+            while True:
+                try:
+                    length = int.from_bytes(file.read(4), "big")
+                    content = file.read(length) if 0 < length <= _LARGEST else b""
+                except (EOFError, zlib.error):
+                    return
+                if not content or len(content) < length:
+                    return
+                yield msgspec.msgpack.decode(content)
+    except gzip.BadGzipFile:
+        raise HistoryError(f"{path} is no event log: `cedos up --record` writes one") from None
+    except OSError as error:
+        raise HistoryError(f"{path} cannot be read: {error.strerror}") from None
+    except msgspec.DecodeError as error:
+        raise HistoryError(f"{path} is damaged: {error}") from None
+
+
+def open_log(path: Path) -> tuple[Mapping[str, Any], Iterator[Recorded]]:
+    """Return the header and the events of a log.
+
+    Raises:
+        HistoryError: the file is no event log, or one of another version.
+    """
+    raw = records(path)
+    header = next(raw, None)
+    if not isinstance(header, dict) or "format" not in header:
+        raise HistoryError(f"{path} is no event log: `cedos up --record` writes one")
+    if header["format"] != LOG_FORMAT:
+        raise HistoryError(
+            f"{path} has format {header['format']}, this version reads format {LOG_FORMAT}"
+        )
+    return header, _events(path, raw)
+
+
+def _events(path: Path, raw: Iterator[Any]) -> Iterator[Recorded]:
+    for number, record in enumerate(raw, 1):
+        try:
+            at_s, plain, checksum = record
+            yield Recorded(float(at_s), decode_event(plain), int(checksum))
+        except (TypeError, ValueError) as error:
+            raise HistoryError(f"{path}, event {number}: {error}") from None
+
+
+def controller_of(header: Mapping[str, Any], model: Path | None) -> Controller:
+    """Return a controller as the daemon's was when the log began.
+
+    Args:
+        header: of the log.
+        model: the file of the predictors; None: the shipped ones.
+
+    Raises:
+        ModelError: the log was recorded with other predictors.
+        HistoryError: the header is damaged.
+    """
+    try:
+        learned, predictors = header["learned"], None
+        if header["model"] != "none":
+            trained = model_files.load(model)
+            if trained.fingerprint() != header["model"]:
+                raise ModelError(
+                    f"the log was recorded with the predictors {header['model']}, these are"
+                    f" {trained.fingerprint()}: name the right file by --model"
+                )
+            predictors = trained
+            if learned is not None:
+                predictors = Learning(trained, Posterior.from_state(learned))
+        return Controller(decode_config(header["config"], predictors), header["rules"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise HistoryError(f"the header of the log is damaged: {error}") from None
+
+
+@dataclass(slots=True)
+class Replay:
+    """What came of a replay.
+
+    Attributes:
+        events: how many there were; `seconds`: the time that they span.
+        commands: how many of each kind.
+        different: the numbers of the events whose commands were others than the recorded ones.
+        decisions: all decisions, with their time in s since the beginning.
+    """
+
+    events: int = 0
+    seconds: float = 0.0
+    commands: Counter[str] = field(default_factory=Counter)
+    kinds: Counter[str] = field(default_factory=Counter)
+    different: list[int] = field(default_factory=list)
+    decisions: list[tuple[float, Decision]] = field(default_factory=list)
+    flows: int = 0
+
+    def about(self, flow: str) -> list[tuple[float, Decision]]:
+        """Return the decisions about a flow, or about its server."""
+        return [
+            (at_s, each)
+            for at_s, each in self.decisions
+            if (
+                (key := each.transfer.flow) is not None
+                and flow_matches(flow, key, each.transfer.server_name)
+            )
+            or each.transfer.server_name == flow
+        ]
+
+
+def replay(controller: Controller, log: Iterator[Recorded]) -> Replay:
+    """Hand all events to a controller, and compare its commands with the recorded ones."""
+    found, began_s = Replay(), None
+    for each in log:
+        began_s = each.at_s if began_s is None else began_s
+        controller.handle(each.event, each.at_s)
+        commands = controller.commands()
+        found.events += 1
+        found.seconds = each.at_s - began_s
+        found.kinds[type(each.event).__name__] += 1
+        found.flows += isinstance(each.event, FlowOpened)
+        if zlib.crc32(encode_commands(commands)) != each.checksum:
+            found.different.append(found.events)
+        _note(found, commands)
+    return found
+
+
+def _note(found: Replay, commands: list[Command]) -> None:
+    for command in commands:
+        found.commands[type(command).__name__] += 1
+        if isinstance(command, RecordDecision):
+            found.decisions.append((found.seconds, command.decision))
