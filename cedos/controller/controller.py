@@ -425,7 +425,7 @@ class Controller:
             case "heard" if event.remote is not None:
                 self.networks.on_heard(event.network, event.remote, event.at_s, event.witness)
             case "heard":
-                self.networks.heard(event.network, event.witness, event.at_s)
+                liveness.on_heard(event.witness, event.at_s)
             case "bytes":
                 liveness.on_bytes(event.at_s)
             case "missed":

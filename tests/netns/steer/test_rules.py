@@ -342,12 +342,12 @@ def test_nothing_leads_round_a_user_s_rule(host):
     async def body() -> None:
         async with Steering(host.directory) as steering:
             await steering.networks_changed(host.networks())
-            await steering.set_default("lte0")
+            steering.set_default("lte0")
             for version, around in ((4, "198.51.100.0/24"), (6, "2001:db8:100::/64")):
                 everywhere = "0.0.0.0/0" if version == 4 else "::/0"
                 for place in (around, everywhere, server[version]):
-                    await steering.set_destination(place, 8000, "lte0")
-            await steering.set_mark(0xCE000007, "lte0")
+                    steering.set_destination(place, 8000, "lte0")
+            steering.set_mark(0xCE000007, "lte0")
             for version in (4, 6):
                 assert reached(version) == host.address("lte0", version)
             rules = {(f"{each}", None): "wlan0" for each in server.values()}
@@ -356,7 +356,7 @@ def test_nothing_leads_round_a_user_s_rule(host):
                 for mark in (0, 0xCE000007):
                     assert reached(version, mark) == host.address("wlan0", version)
                 # What is known of the same place ends; the rule stays.
-                await steering.set_destination(server[version], 8000, None)
+                steering.set_destination(server[version], 8000, None)
                 assert reached(version) == host.address("wlan0", version)
             # Before anybody has said so, and after the network is no more.
             host.client.ip("link", "set", "wlan0", "down")
