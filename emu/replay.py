@@ -18,6 +18,7 @@ from cedos.controller.events import Event, FlowOpened
 from cedos.controller.flows.learning import Learning
 from cedos.errors import HistoryError, ModelError
 from cedos.model import Decision
+from cedos.selector.uncertainty.times import CompletionModel
 from cedos.storage import model_files
 from predictors.posterior import Posterior
 
@@ -97,7 +98,8 @@ def controller_of(header: Mapping[str, Any], model: Path | None) -> Controller:
         HistoryError: the header is damaged.
     """
     try:
-        learned, predictors = header["learned"], None
+        learned = header["learned"]
+        predictors: CompletionModel | None = None
         if header["model"] != "none":
             trained = model_files.load(model)
             if trained.fingerprint() != header["model"]:

@@ -45,7 +45,7 @@ class Quote(Protocol):
         """
 
 
-class Controller(Protocol):
+class PriceController(Protocol):
     """Keeps one budget through one period. Instants are seconds of any one clock.
 
     No clock is trusted: an instant before the last one is taken as it is, and teaches nothing.
@@ -96,7 +96,7 @@ class MakeController(Protocol):
         *,
         now_s: float | None = None,
         learned: Mapping[str, Any] | None = None,
-    ) -> Controller:
+    ) -> PriceController:
         """Make a controller; `learned`: an earlier period's `state`. Raises ValueError if it is none."""
 
 

@@ -20,7 +20,13 @@ from math import ceil, exp, inf, isfinite, sqrt
 from typing import Any, Final, NamedTuple
 
 from cedos.model import Budget, Every, Increment
-from cedos.selector.budgets.controller import PROHIBITIVE, Controller, MakeController, Option, Quote
+from cedos.selector.budgets.controller import (
+    PROHIBITIVE,
+    MakeController,
+    Option,
+    PriceController,
+    Quote,
+)
 
 _DAYS = {Every.DAY: 1, Every.WEEK: 7}
 _MONTHS = {Every.MONTH: 1, Every.YEAR: 12}
@@ -256,7 +262,9 @@ class Keeper:
         self._forecast = Forecast(*period)
         self._seen_s: float | None = None
         try:
-            self.controller: Controller = make(supply, *period, now_s=now_s, learned=self._learned)
+            self.controller: PriceController = make(
+                supply, *period, now_s=now_s, learned=self._learned
+            )
         except ValueError:  # another version's, or damaged: habits are learned anew
             self.controller = make(supply, *period, now_s=now_s)
 

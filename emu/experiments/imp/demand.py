@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from cedos.budget_kinds import Resource
-from cedos.selector.budgets.controller import Controller, MakeController
+from cedos.selector.budgets.controller import MakeController, PriceController
 from cedos.selector.budgets.odyssey import Odyssey
 from cedos.selector.budgets.pacer import Pacer
 from cedos.selector.budgets.prices import FREE, Prices, prices
@@ -86,7 +86,7 @@ class Budgets:
     energy_j: float | None = None
     data_bytes: float | None = None
     controller: ControllerName = "pacer"
-    _kept: dict[Resource, tuple[float, Controller]] = field(default_factory=dict)
+    _kept: dict[Resource, tuple[float, PriceController]] = field(default_factory=dict)
     _used: dict[Resource, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -2,11 +2,11 @@ from ipaddress import ip_address, ip_interface
 from pathlib import Path
 
 import pytest
+from cedos.daemon.flows.finished_transfer import finished_transfer
+from cedos.daemon.flows.living_flows import LivingFlows
 from structlog.testing import capture_logs
 
-from cedos.daemon.flows.finished_transfer import finished_transfer
 from cedos.controller.flows.learning import POSTERIOR_FILE, Learning, load
-from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.model import (
     Context,
     Direction,

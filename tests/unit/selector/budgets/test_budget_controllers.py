@@ -14,9 +14,9 @@ from cedos.selector.budgets import pacer as budget_pacer
 from cedos.selector.budgets.controller import (
     DURATION_S,
     PROHIBITIVE,
-    Controller,
     MakeController,
     Option,
+    PriceController,
     SteppedQuote,
     reduced,
     steps,
@@ -204,7 +204,7 @@ def test_what_was_learned_helps_the_next_period_and_nonsense_is_refused() -> Non
 
 
 def _spend(
-    controller: Controller, supply: float, forced: Sequence[float], dice: random.Random
+    controller: PriceController, supply: float, forced: Sequence[float], dice: random.Random
 ) -> tuple[float, float]:
     """A period of steps of 100 s, with choices that would take several supplies; spent and declined."""
     left, declined, at_s = supply, 0.0, 0.0
