@@ -20,13 +20,17 @@ from cedos.steer.kernel import iptables
 from cedos.steer.kernel.iptables import Chain
 
 # Destination unreachable, multicast listeners (RFC 2710, RFC 3810), neighbour discovery (RFC 4861).
-HOST_ICMPV6: Final = (1, 130, 133, 134, 135, 136, 137)
+_UNREACHABLE_ICMPV6: Final = 1
+_NEIGHBOURS: Final = (130, 133, 134, 135, 136, 137)
+HOST_ICMPV6: Final = (_UNREACHABLE_ICMPV6, *_NEIGHBOURS)
 LISTENER_REPORTS: Final = (131, 132, 143)
 REPORT_BYTES, RESET_BYTES = 200, 120
 """The most that such a packet may have: a report of seven groups, a reset with all options."""
 _UNREACHABLE: Final = 3
 _SELDOM: Final = "-m limit --limit 6/minute --limit-burst 10 -m length --length 0:{bytes}"
 _DHCP_BYTES: Final = 1000
+# Each datagram that comes is answered: strangers send them from as many addresses as they like.
+_ANSWERS: Final = "-m limit --limit 5/second --limit-burst 50"
 # Each connection of a host is reset once; a guest with raw sockets can send resets without end.
 _RESETS: Final = (
     "-p tcp --tcp-flags RST RST -m limit --limit 20/second --limit-burst 1000"
@@ -36,8 +40,9 @@ _RESETS: Final = (
 _HOSTS_OUT: Final = (
     f"-4 {{where}} -p udp --sport 68 --dport 67 {_SELDOM.format(bytes=_DHCP_BYTES)} -j RETURN",
     f"-6 {{where}} -p udp --sport 546 --dport 547 {_SELDOM.format(bytes=_DHCP_BYTES)} -j RETURN",
-    f"-4 {{where}} -p icmp --icmp-type {_UNREACHABLE} -j RETURN",
-    *(f"-6 {{where}} -p ipv6-icmp --icmpv6-type {kind} -j RETURN" for kind in HOST_ICMPV6),
+    f"-4 {{where}} -p icmp --icmp-type {_UNREACHABLE} {_ANSWERS} -j RETURN",
+    f"-6 {{where}} -p ipv6-icmp --icmpv6-type {_UNREACHABLE_ICMPV6} {_ANSWERS} -j RETURN",
+    *(f"-6 {{where}} -p ipv6-icmp --icmpv6-type {kind} -j RETURN" for kind in _NEIGHBOURS),
     *(
         f"-6 {{where}} -p ipv6-icmp --icmpv6-type {kind} {_SELDOM.format(bytes=REPORT_BYTES)} -j RETURN"
         for kind in LISTENER_REPORTS

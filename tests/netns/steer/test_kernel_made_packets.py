@@ -116,3 +116,41 @@ def test_the_second_wall_alone_lets_no_large_report_out(host):
             wall.close()
 
     host.run(body)
+
+
+STRANGERS = """
+import socket, sys
+target, source, count = sys.argv[1:3], sys.argv[3], int(sys.argv[4])
+family = socket.AF_INET6 if ":" in target[0] else socket.AF_INET
+for number in range(count):
+    sending = socket.socket(family, socket.SOCK_DGRAM)
+    sending.setsockopt(socket.IPPROTO_IP, 15, 1)  # IP_FREEBIND
+    sending.bind((source % (number // 250, number % 250), 0))
+    sending.sendto(b"x", (target[0], int(target[1])))
+    sending.close()
+"""
+
+
+@pytest.mark.parametrize(
+    ("version", "net", "source"),
+    [(4, "100.64.0.0/16", "100.64.%d.%d"), (6, "2001:db8:64::/48", "2001:db8:64::%x:%x")],
+)
+def test_strangers_datagrams_draw_few_answers_out(host, version, net, source):
+    """Each was answered that its port is closed, by twice its bytes."""
+    host.server.ip(f"-{version}", "route", "add", "local", net, "dev", "lo")
+    gateway = "192.168.44.1" if version == 4 else "2001:db8:44::1"
+    host.client.ip(f"-{version}", "route", "add", net, "via", gateway, "dev", "lte0")
+    ours = host.address("lte0", version)
+
+    async def body() -> None:
+        async with Steering(host.directory) as steering:
+            await steering.networks_changed(host.networks())
+            await steering.barring.bar(["lte0"])
+            before = sent(host)
+            words = (sys.executable, "-c", STRANGERS, ours, "9", source, "4000")
+            done = await asyncio.to_thread(host.server.run, *words)
+            assert done.returncode == 0
+            await asyncio.sleep(0.2)
+            assert sent(host) - before < 12_000
+
+    host.run(body)
