@@ -42,7 +42,7 @@ class SystemBus:
         self._connecting = asyncio.Lock()
         self._not_before_s = 0.0
         self._absence = ""
-        self._watches: list[tuple[str, str, Callable[[], None]]] = []
+        self._watches: list[tuple[str, str, str, Callable[[], None]]] = []
         self.problem: str | None = None
 
     async def call(
@@ -117,17 +117,24 @@ class SystemBus:
             raise BusError(f"{service}: properties of another form than expected")
         return body[0]
 
-    async def watch(self, path: str, interface: str, changed: Callable[[], None]) -> None:
-        """Call `changed` on each PropertiesChanged. After a BusError, from the first connection on."""
-        self._watches.append((path, interface, changed))
+    async def watch(
+        self, service: str, path: str, interface: str, changed: Callable[[], None]
+    ) -> None:
+        """Call `changed` on each PropertiesChanged that the service's owner sends to all.
+
+        After a BusError, from the first connection on.
+        """
+        self._watches.append((service, path, interface, changed))
         if self._bus is not None and self._bus.connected:
-            await self._add_match(path)
+            await self._add_match(service, path)
         else:
             await self._connected()
 
-    async def _add_match(self, path: str) -> None:
+    async def _add_match(self, service: str, path: str) -> None:
+        # Any user may send a signal of this name; the bus knows whose the service is.
         rule = (
-            f"type='signal',interface='{_BUS}.Properties',member='PropertiesChanged',path='{path}'"
+            f"type='signal',sender='{service}',interface='{_BUS}.Properties',"
+            f"member='PropertiesChanged',path='{path}'"
         )
         await self.call(_BUS, "/org/freedesktop/DBus", _BUS, "AddMatch", "s", [rule])
 
@@ -149,8 +156,8 @@ class SystemBus:
                 raise BusError(self._absence) from error
             bus.add_message_handler(self._signalled)
             self._bus, self.problem = bus, None
-        for path, _, _ in self._watches:
-            await self._add_match(path)
+        for service, path, _, _ in self._watches:
+            await self._add_match(service, path)
         return bus
 
     def _signalled(self, message: Message) -> None:
@@ -158,7 +165,9 @@ class SystemBus:
             for each in message.unix_fds:  # no peer is to fill our table of files
                 os.close(each)
         if message.message_type is MessageType.SIGNAL and message.member == "PropertiesChanged":
-            for path, interface, changed in self._watches:
+            if message.destination is not None:
+                return  # sent to this program alone, past the match's sender
+            for _, path, interface, changed in self._watches:
                 if message.path == path and message.body[:1] == [interface]:
                     changed()
 

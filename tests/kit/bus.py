@@ -30,5 +30,5 @@ class PlayedBus(SystemBus):
             raise BusError(f"{service} {member}: absent")
         return answer
 
-    async def watch(self, path: str, interface: str, changed: Any) -> None:
+    async def watch(self, service: str, path: str, interface: str, changed: Any) -> None:
         self.watched.append(path)

@@ -102,5 +102,5 @@ class HostMetered:
                     words[name] = word
                 if path not in self._watched:
                     self._watched.add(path)
-                    await self._bus.watch(path, DEVICE, self._changed)
+                    await self._bus.watch(SERVICE, path, DEVICE, self._changed)
         return words

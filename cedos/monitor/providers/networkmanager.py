@@ -127,7 +127,7 @@ class NetworkManager:
                 return None
             if path not in self._watched:
                 self._watched.add(path)
-                await self._bus.watch(path, DEVICE, self._tell)
+                await self._bus.watch(SERVICE, path, DEVICE, self._tell)
             return parse_connectivity(await self._bus.properties(SERVICE, path, DEVICE))
         except BusError:
             self._devices.pop(network.interface, None)

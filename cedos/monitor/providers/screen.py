@@ -102,4 +102,4 @@ class Screen:
     async def _watch(self, bus: SystemBus, path: str, interface: str) -> None:
         if path not in self._watched:
             self._watched.add(path)
-            await bus.watch(path, interface, self._wake.set)
+            await bus.watch(SERVICE, path, interface, self._wake.set)
