@@ -32,7 +32,7 @@ from cedos.errors import EmulationError
 from cedos.model import NetworkKind
 from emu.bench import call
 from emu.bench.gateway_parts import flows, idle_clients, pages
-from emu.bench.gateway_parts.bench_places import bench_places
+from emu.bench.gateway_parts.pages import bench_places
 from emu.bench.rescue import Bench as Cutter
 from emu.places.traces import Trace
 from emu.testbed import phones

@@ -30,12 +30,12 @@ def command(data: Path, directory: Path | None, out: Path, seed: int) -> None:
     Past rates of one network or both become those that its trace carried 1.5 to 120 s before; another
     small download that DATA measured at the same instant becomes the last small transfer.
     """
-    from emu.data import aged, datasets  # noqa: PLC0415
+    from emu.data import datasets, derived  # noqa: PLC0415
     from emu.places import places  # noqa: PLC0415
 
     console.make_room(out, "--out")
     read = datasets.read(data)
     known = places.load(directory or places.default_directory())
-    rows = aged.aged(read.to_rows(), known, seed=seed)
+    rows = derived.aged(read.to_rows(), known, seed=seed)
     datasets.write(out, rows)
     echo(f"{len(rows)} aged rows of {len(read)} in {out}")

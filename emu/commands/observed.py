@@ -45,7 +45,7 @@ def command(
     data of all strategies (`collect`): predictors then know contexts as a daemon has them.
     """
     from emu.data import datasets  # noqa: PLC0415
-    from emu.data.observed import observed  # noqa: PLC0415
+    from emu.data.derived import observed  # noqa: PLC0415
     from emu.places import places  # noqa: PLC0415
     from emu.runs import runs  # noqa: PLC0415
     from emu.runs.decisions import predictions_of  # noqa: PLC0415

@@ -7,14 +7,16 @@ redirects the browser's connections and its look-ups. Plain is what Chromium doe
 cedos: it stays on Wi-Fi.
 """
 
+import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Final
 
 from cedos.model import NetworkKind
-from emu.bench.gateway_parts.bench_places import bench_places
+from emu.places.places import Places, default_directory, load
 from emu.places.traces import Trace
 from emu.runs import browsing
 from emu.runs.browsing import BrowsingPlan, Person
@@ -131,3 +133,9 @@ def _servers(wanted: BrowsingPlan, laptop: Laptop) -> Servers:
     }
     sites = corpus.nginx_servers(wanted.corpus, folder, tls=True, http2=True)
     return Servers(laptop, tls=True, sites=sites, addresses=addresses)
+
+
+def bench_places() -> Places:
+    """Return the collection that `CEDOS_BENCH_PLACES` names, else the default one. PlaceError."""
+    named = os.environ.get("CEDOS_BENCH_PLACES")
+    return load(Path(named) if named else default_directory())

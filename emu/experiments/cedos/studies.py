@@ -25,8 +25,7 @@ from emu.experiments.cedos import world
 from emu.experiments.cedos.compare import AtOnce, feasible
 from emu.experiments.cedos.simulate import Carried, Host, Sleep, simulate
 from emu.experiments.cedos.world import Wanted, World
-from emu.experiments.streaming.optimum import Playback, least_metered_bytes
-from emu.experiments.streaming.simulated import WINDOW_BYTES, play
+from emu.experiments.played_stream import WINDOW_BYTES, Playback, least_metered_bytes, play
 
 _LONGEST_S: Final = 6 * 3600.0
 _SHORTEST_S: Final = 300.0

@@ -21,8 +21,7 @@ from cedos.session.protocol.crypto import KeyPair
 from cedos.storage.model_files import radios
 from emu.data.folds import Progress
 from emu.experiments.sessions.apps.program import Program
-from emu.experiments.sessions.batches import Ready, in_batches
-from emu.experiments.sessions.world import Scripted, World
+from emu.experiments.sessions.world import Ready, Scripted, World, in_batches
 from emu.places.places import Places
 from emu.places.traces import Trace
 from emu.runs.summary import run_energy_j

@@ -22,8 +22,7 @@ from cedos.model import NetworkKind
 from cedos.session.protocol.crypto import KeyPair
 from emu.data.folds import Progress
 from emu.experiments.sessions.apps.program import Program
-from emu.experiments.sessions.batches import Ready, in_batches
-from emu.experiments.sessions.world import IDEALS, Scripted, World, ideal, real
+from emu.experiments.sessions.world import IDEALS, Ready, Scripted, World, ideal, in_batches, real
 from emu.places.places import Place, Places
 from emu.places.traces import Trace
 from emu.statistics import student_ci95

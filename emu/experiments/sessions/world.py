@@ -4,22 +4,28 @@ Networks are real ones, and the ideal ones that IntNW was compared with. The dis
 one virtual network out of two, second by second: always the one of the lower round trip, always the one
 of the higher bandwidth, or the sum of both bandwidths at the lower of both round trips. Moving costs
 nothing there: no real protocol could do as well.
+
+Several measurements may run at the same time, each in a world of its own (`in_batches`). Their networks
+carry a few Mbit/s, so that side by side they take a fraction of the machine, and what is compared runs
+under the same load of the host.
 """
 
 import json
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from cedos.errors import EmulationError
+from emu.data.folds import Progress
 from emu.experiments.replayed_network import Coverage
 from emu.places.traces import Trace
 from emu.testbed import hosts, kernel
@@ -256,3 +262,60 @@ class World(Started):
 
     def _end(self) -> None:
         end_by_input(self._process, _END_S)
+
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
+Ready = Callable[[], None]
+"""A function that a task calls when it could begin; returns when all others of its batch could, too."""
+
+_READY_S: Final = 120.0
+
+
+def in_batches(
+    tasks: Mapping[K, Callable[[Ready], T]], at_once: int, progress: Progress
+) -> dict[K, T]:
+    """Carry out all tasks, so many at once.
+
+    Raises:
+        the first error of a task; those beside it are ended by theirs, the others are not begun.
+    """
+    done: dict[K, T] = {}
+    keys = list(tasks)
+    for first in range(0, len(keys), at_once):
+        batch = keys[first : first + at_once]
+        barrier = threading.Barrier(len(batch), timeout=_READY_S)
+        with ThreadPoolExecutor(len(batch)) as pool:
+            running = {pool.submit(_guarded, tasks[key], barrier): key for key in batch}
+            try:
+                _gather(running, done, len(tasks), progress)
+            except BaseException:
+                barrier.abort()
+                raise
+    return done
+
+
+def _guarded(task: Callable[[Ready], T], barrier: threading.Barrier) -> T:
+    try:
+        return task(lambda: _wait(barrier))
+    except BaseException:
+        barrier.abort()
+        raise
+
+
+def _wait(barrier: threading.Barrier) -> None:
+    try:
+        barrier.wait()
+    except threading.BrokenBarrierError:
+        raise EmulationError("a measurement beside this one did not begin") from None
+
+
+def _gather(
+    running: Mapping["Future[T]", K], done: dict[K, T], all_tasks: int, progress: Progress
+) -> None:
+    left = set(running)
+    while left:
+        ended, left = wait(left, timeout=0.5, return_when=FIRST_COMPLETED)
+        for each in ended:
+            done[running[each]] = each.result()
+            progress(len(done) / all_tasks, str(running[each]))

@@ -11,7 +11,7 @@ from cedos.model import NetworkKind
 from cedos.selector.uncertainty import METHODS
 from emu.bench import gateway, names, uncertainty
 from emu.bench.gateway_parts import pages
-from emu.bench.gateway_parts.bench_places import bench_places
+from emu.bench.gateway_parts.pages import bench_places
 from emu.bench.trials import AGAIN, Case, Fetch, again
 from emu.places.places import ROOT
 from emu.places.traces import Trace

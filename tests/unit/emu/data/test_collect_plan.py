@@ -11,10 +11,10 @@ from click.testing import CliRunner
 from cedos.errors import DataSetError
 from cedos.model import Direction
 from emu.commands.collect import command
-from emu.data import aged, collect, datasets, probes
+from emu.data import collect, datasets, derived, probes
 from emu.data.choices import context_of
+from emu.data.derived import MOST_LENGTHENED, observed
 from emu.data.measure import Row, history
-from emu.data.observed import MOST_LENGTHENED, observed
 from emu.places import places, synth
 from emu.places.places import Places, load
 from emu.places.traces import Trace
@@ -152,7 +152,7 @@ def rows(place: str) -> list[dict[str, object]]:
 def test_old_rates_are_those_of_the_trace_at_that_time_and_recents_are_others() -> None:
     known = places.load(SYNTHETIC)
     name = next(iter(known))
-    found = aged.aged(rows(name), known, seed=3)
+    found = derived.aged(rows(name), known, seed=3)
     old = [row for row in found if "wifi_rate_age_s" in row]
     assert old
     for row in old:
@@ -168,20 +168,20 @@ def test_old_rates_are_those_of_the_trace_at_that_time_and_recents_are_others() 
         assert row["wifi_recent_bytes"] in (3_000, 30_000)
         assert row["wifi_recent_bytes"] != row["size_bytes"], "its own time would tell all"
         assert row["wifi_recent_s"] == float(row["wifi_recent_bytes"]) / 1e6
-    assert aged.aged(rows(name), known, seed=3) == found
+    assert derived.aged(rows(name), known, seed=3) == found
 
 
 def test_a_place_that_is_not_there_is_named() -> None:
     with pytest.raises(DataSetError, match="row 1: place nowhere"):
-        aged.aged(rows("nowhere"), {})
+        derived.aged(rows("nowhere"), {})
 
 
 def test_aged_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
     known = places.load(SYNTHETIC)
     name = next(iter(known))
-    made = aged.aged(rows(name), known)
-    datasets.write(tmp_path / "aged.parquet", made)
-    read = datasets.read(tmp_path / "aged.parquet")
+    made = derived.aged(rows(name), known)
+    datasets.write(tmp_path / "derived.parquet", made)
+    read = datasets.read(tmp_path / "derived.parquet")
     assert read.ignored == ()
     both = datasets.joined([read, datasets.from_columns({
         "place": ["a"], "size_bytes": [1], "direction": ["up"], "t_wifi_s": [1.0],

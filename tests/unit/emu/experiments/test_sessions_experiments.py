@@ -22,8 +22,7 @@ from emu.experiments.sessions.apps.link import (
     TcpLink,
     answer,
 )
-from emu.experiments.sessions.batches import Ready, in_batches
-from emu.experiments.sessions.world import VIRTUAL, ideal, real
+from emu.experiments.sessions.world import VIRTUAL, Ready, ideal, in_batches, real
 from emu.places.traces import Trace
 from emu.testbed.access import LTE, WLAN, Access
 from emu.testbed.counters import Sample

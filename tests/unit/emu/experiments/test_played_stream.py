@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emu.experiments.streaming.optimum import Playback, least_metered_bytes
-from emu.experiments.streaming.simulated import play
+from emu.experiments.played_stream import Playback, least_metered_bytes, play
 
 RATE = 640e3
 

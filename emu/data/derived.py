@@ -1,21 +1,26 @@
-"""The same transfers, known as late as a laptop knows: rates of some time ago, small transfers since.
+"""Data sets made of others: transfers known as late as a laptop knows them, and what a daemon saw.
 
-A data set's contexts have fresh rates of both networks; a laptop has that of the one in use. Here each
-row of one comes back with the rates that its places' traces carried some seconds earlier, and with what
-another small download of the same instant took, which is a little better than what a laptop knows.
+`aged`: a data set's contexts have fresh rates of both networks; a laptop has that of the one in use. Each
+row comes back with the rates that its place's traces carried some seconds earlier, and with what another
+small download of the same instant took, which is a little better than what a laptop knows.
+
+`observed`: of each transfer of a daemon's history only the time by the strategy that carried it is known.
+What shared its network, queued before it or fell silent meanwhile made it longer, as the daemon expected
+(`selector.decision.times`); of that the row is freed, since predictors are asked for networks on which
+nothing else is under way.
 """
 
 import math
 import random
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from cedos.errors import DataSetError
 from cedos.model import Direction
 from emu.data.measure import history
 from emu.places.places import Place
-from predictors.inputs import LARGEST_AGE_S, NETWORKS
+from predictors.inputs import CONTEXT_COLUMNS, LARGEST_AGE_S, NETWORKS
 
 COPIES = 2
 """Aged rows of each row."""
@@ -116,3 +121,33 @@ def _small_downloads(rows: Sequence[Mapping[str, Any]]) -> _Small:
 
 def _instant(row: Mapping[str, Any]) -> tuple[str, float]:
     return str(row["place"]), float(row["start_s"])
+
+
+MOST_LENGTHENED = 3.0
+"""A transfer that others lengthened by this factor says more of them than of its network."""
+
+_DIGITS = 5
+
+
+def observed(
+    predictions: Iterable[Mapping[str, Any]], place: str, group: str
+) -> Iterator[dict[str, Any]]:
+    """Return a row for each prediction (of `emu.runs.decisions.rows_of`) that tells something."""
+    for each in predictions:
+        columns, longer = dict(each["columns"] or {}), each["lengthened"]
+        if not columns or not longer or longer > MOST_LENGTHENED:
+            continue
+        yield {
+            "place": place,
+            "group": group,
+            "start_s": round(each["ended_s"] - each["took_s"], 3),
+            "size_bytes": each["size_bytes"],
+            "direction": each["direction"],
+            f"t_{each['strategy']}_s": _rounded(each["took_s"] / longer),
+            f"censored_{each['strategy']}": False,
+            **{name: _rounded(columns[name]) for name in CONTEXT_COLUMNS if name in columns},
+        }
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")
