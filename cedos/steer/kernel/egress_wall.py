@@ -2,8 +2,9 @@
 
 After a flush of the first wall (`barring_filter`) the second one drops its packets until it is repaired.
 It also drops packets that pass the first one by (packet sockets). Resets, addresses and neighbours go
-through; no program is told why others do not. Incoming packets are not looked at: their bytes are paid
-for already, and without an answer the flow ends. See docs/decisions/second-wall.md.
+through. Of guests that have an address of their own upon the interface (macvlan) nothing does: they pass
+the first wall by. No program is told why others do not. Incoming packets are not looked at: their bytes
+are paid for already, and without an answer the flow ends. See docs/decisions/second-wall.md.
 
 Ours is told by priority and handle. The handle says, too, whether the interface had a `clsact` before.
 """
@@ -33,6 +34,7 @@ _PRIORITY: Final = 7300
 _CLSACT_IS_OURS, _CLSACT_WAS_THERE = 0xCED05, 0xCED06
 _HANDLES: Final = (_CLSACT_IS_OURS, _CLSACT_WAS_THERE)
 _ETHERNET, _ETHERNET_HEADER_BYTES = 1, 14
+_SOURCE_AT, _HARDWARE_ADDRESS_BYTES = 6, 6
 _IPV4, _IPV6 = 0x0800, 0x86DD
 _TCP, _UDP, _ICMP, _ICMPV6, _HOP_BY_HOP = 6, 17, 1, 58, 0
 _RESET: Final = 0x04
@@ -55,6 +57,7 @@ class EgressWall:
         self._requester = Requester(NETLINK_ROUTE)
         self._turn = threading.Lock()
         self._made: set[int] = set()
+        self._addresses: dict[int, bytes] = {}
 
     def put_up(self, names: Collection[str]) -> bool:
         """Put up what is missing of it at these interfaces, without looking first; return whether it was.
@@ -87,9 +90,15 @@ class EgressWall:
             if self._added(traffic_control.RTM_NEWQDISC, request):
                 self._made.add(link.index)
             handle = _CLSACT_IS_OURS if link.index in self._made else _CLSACT_WAS_THERE
-            code = program(link.type)
+            code = program(link.type, link.hardware_address)
             request = traffic_control.filter_request(link.index, _PRIORITY, handle, code)
-            return self._added(traffic_control.RTM_NEWTFILTER, request)
+            added = self._added(traffic_control.RTM_NEWTFILTER, request)
+            if not added and self._addresses.get(link.index) != link.hardware_address:
+                # It was put up for another address, or by a daemon that is no more.
+                flags = NLM_F_ACK | NLM_F_CREATE
+                self._requester.ask(traffic_control.RTM_NEWTFILTER, request, flags)
+            self._addresses[link.index] = link.hardware_address
+            return added
         except OSError as error:
             if error.errno in _GONE:
                 return False
@@ -135,6 +144,7 @@ class EgressWall:
         ours = {each.handle for each in leaving if _is_ours(each)}
         made = index in self._made or _CLSACT_IS_OURS in ours
         self._made.discard(index)
+        self._addresses.pop(index, None)
         others = any(each.priority != _PRIORITY for each in leaving)
         with suppress(FileNotFoundError):  # another program has been faster
             if made and not others and not self._filters(index, INGRESS):
@@ -157,8 +167,8 @@ def _is_ours(found: TrafficControl) -> bool:
 
 
 @cache
-def program(link_type: int) -> bytes:
-    """Drop what a barred interface is to send, by the interface's type (ARPHRD_*).
+def program(link_type: int, hardware_address: bytes = b"") -> bytes:
+    """Drop what a barred interface is to send, by the interface's type (ARPHRD_*) and address.
 
     On Ethernet headers are read wherever they lie in memory; on others where the kernel usually has them,
     as it does not say how long their own header is. What cannot be read passes (classic BPF gives 0).
@@ -166,10 +176,17 @@ def program(link_type: int) -> bytes:
     start = _ETHERNET_HEADER_BYTES if link_type == _ETHERNET else NETWORK_HEADER
     code = Assembler()
     code.load(PROTOCOL, 4)
-    code.if_equal(_IPV4, then="ipv4")
-    code.if_equal(_IPV6, then="ipv6", otherwise="pass")
+    code.if_equal(_IPV4, then="ip")
+    code.if_equal(_IPV6, otherwise="pass")
+    code.label("ip")
+    if link_type == _ETHERNET and len(hardware_address) == _HARDWARE_ADDRESS_BYTES:
+        code.load(_SOURCE_AT, 4)
+        code.if_equal(int.from_bytes(hardware_address[:4]), otherwise="drop")
+        code.load(_SOURCE_AT + 4, 2)
+        code.if_equal(int.from_bytes(hardware_address[4:]), otherwise="drop")
+        code.load(PROTOCOL, 4)
+    code.if_equal(_IPV6, then="ipv6")
 
-    code.label("ipv4")
     code.load(start + 6, 2)
     code.if_any_bit(_FRAGMENT_OFFSET, then="drop")
     code.load_x_header_length(start)
