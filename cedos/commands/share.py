@@ -29,6 +29,7 @@ from cedos.proxy.local import joined_gateway
 from cedos.proxy.local.gateway_link import GatewayLink
 from cedos.proxy.local.joined_gateway import JoinedGateway
 from cedos.selector.sharing.offers import NetworkType
+from cedos.selector.sharing.selection import STRATEGIES
 from cedos.session.io.links import NetworkIdentifier, user_overrides
 from cedos.sharing import own_identity
 from cedos.sharing.drivers import read_status
@@ -187,12 +188,18 @@ async def _register(joined: JoinedGateway, name: str) -> float:
 @click.option("--rate", type=BIT_RATE, required=True, help="The rate wanted from all helpers.")
 @click.option("--budget", type=_MONEY, help="The most to spend, such as 2EUR.")
 @click.option("--most-price", type=_PRICE, help="Dearer helpers are not taken, such as 1EUR/GB.")
+@click.option(
+    "--strategy", type=click.Choice(list(STRATEGIES)), default="price", show_default=True,
+    help="Which helpers come first: the cheapest; those of the least cost in time and money; the"
+    " fastest; those that stay longest.",
+)  # fmt: skip
 @_link_option
 @_level_option
 def request(
     rate: float,
     budget: Money | None,
     most_price: Money | None,
+    strategy: str,
     link: str | None,
     log_level: logs.Level,
 ) -> None:
@@ -209,6 +216,7 @@ def request(
             most_price=most_price.millionths if most_price else None,
             budget=budget.millionths if budget else None,
             own_network=bool(kernel.default_routes()),
+            strategy=STRATEGIES[strategy],
         )
         paths = HelperPaths(kernel, journal, shared)
 

@@ -7,6 +7,7 @@ kernel acknowledged there, both with the session's own overhead.
 """
 
 import asyncio
+import hmac
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,7 +17,9 @@ import structlog
 
 from cedos.errors import SharingError
 from cedos.session.io.path import SessionPath
+from cedos.session.protocol.schedulers.interface import PathFacts
 from cedos.session.sockets.connection import Connection
+from cedos.sharing.helper_rates import HelperRates
 from cedos.sharing.own_identity import SharingClock
 from cedos.sharing.protocol.accounting import GatewayAccounts
 from cedos.sharing.protocol.certificates import CertificateAuthority, Trust, UntrustedError
@@ -26,10 +29,12 @@ from cedos.sharing.questions import (
     AskCertificate,
     Asked,
     AskFacts,
+    AskRates,
     AskReceipts,
     DeclarePath,
     GatewayFacts,
     GivenCertificate,
+    GivenRates,
     GivenReceipts,
     PathDeclared,
     SharingRefused,
@@ -49,6 +54,8 @@ _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 class _Followed:
     path: SessionPath
     declared: tuple[bytes, bytes] | None = None
+    helper: bytes | None = None
+    rate_at_s: float | None = None
 
 
 class GatewaySharing:
@@ -80,6 +87,8 @@ class GatewaySharing:
         )
         self._declared: dict[tuple[bytes, int], tuple[bytes, bytes]] = {}
         self._followed: dict[int, _Followed] = {}
+        secret = hmac.digest(key.private, b"bandwidth map", "sha256")
+        self._rates = HelperRates(store.path.with_name("helper-rates"), secret)
 
     def answer(self, connection: Connection, question: bytes) -> bytes | None:
         """Return the answer to a question that came over a session; None: it was none."""
@@ -106,6 +115,10 @@ class GatewaySharing:
                 if host is None:
                     return SharingRefused("this host is not registered")
                 return GivenReceipts(tuple(self._store.since(asked.after, host, _MOST_RECEIPTS)))
+            case AskRates():
+                if self._store.host_of_session(session) is None:
+                    return SharingRefused("this host is not registered")
+                return GivenRates(tuple(self._rates.rate_bps(it, now_s) for it in asked.helpers))
             case DeclarePath():
                 key = session, int.from_bytes(asked.source)
                 self._declared.pop(key, None)
@@ -138,11 +151,13 @@ class GatewaySharing:
                     continue
                 here.add(path.path_id)
                 self._count(connection.peer_key, source, path)
+                self._learn(path.path_id, flight.facts)
         for number in self._followed.keys() - here:
             self._finish(number)
 
     def write_receipts(self, *, early: bool = False) -> None:
         """Sign the receipts of the period and keep them."""
+        self._rates.save()
         made = self._accounts.receipts(self._now_s(), early=early)
         try:
             self._store.add(made)
@@ -161,10 +176,20 @@ class GatewaySharing:
         if contract is not None and contract != followed.declared:
             followed.declared = contract
             try:
-                self._accounts.on_declared(path.path_id, *contract, self._now_s())
+                agreed = self._accounts.on_declared(path.path_id, *contract, self._now_s())
+                followed.helper = agreed.helper
             except UntrustedError as error:
                 _log.warning("a contract is not accepted", why=str(error))
         self._accounts.on_counts(path.path_id, path.received_bytes, path.acknowledged_bytes())
+
+    def _learn(self, number: int, facts: PathFacts) -> None:
+        """Take the rate towards the requestor, if the session has measured it well since."""
+        followed = self._followed.get(number)
+        if followed is None or followed.helper is None or facts.rate_bps is None:
+            return
+        if facts.rate_at_s != followed.rate_at_s:
+            followed.rate_at_s = facts.rate_at_s
+            self._rates.learn(followed.helper, facts.rate_bps, self._now_s())
 
     def _finish(self, number: int) -> None:
         path = self._followed.pop(number).path

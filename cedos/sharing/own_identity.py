@@ -21,6 +21,7 @@ from cedos.sharing.questions import (
     AskFacts,
     GatewayFacts,
     GivenCertificate,
+    GivenRates,
     GivenReceipts,
     PathDeclared,
     SharingRefused,
@@ -28,7 +29,9 @@ from cedos.sharing.questions import (
     read_answer,
 )
 
-AnswerKind = TypeVar("AnswerKind", GatewayFacts, GivenCertificate, PathDeclared, GivenReceipts)
+AnswerKind = TypeVar(
+    "AnswerKind", GatewayFacts, GivenCertificate, PathDeclared, GivenReceipts, GivenRates
+)
 _KEY: Final = "share.key"
 _CERTIFICATE: Final = "share.certificate"
 _GATEWAY_KEY: Final = "share-gateway.key"

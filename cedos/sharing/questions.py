@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from cedos.sharing.protocol.certificates import MOST_CERTIFICATE_BYTES
+from cedos.sharing.protocol.certificates import MOST_CERTIFICATE_BYTES, PublicKey
 
 MOST_BYTES: Final = 60_000
 _Datagram = Annotated[bytes, Meta(max_length=1200)]
@@ -42,6 +42,12 @@ class AskReceipts(_Message, frozen=True, tag=4):
     after: Annotated[int, Meta(ge=0, le=2**53)]
 
 
+class AskRates(_Message, frozen=True, tag=5):
+    """A question for what the gateway's bandwidth map says of helpers' paths."""
+
+    helpers: Annotated[tuple[PublicKey, ...], Meta(max_length=64)]
+
+
 class GatewayFacts(_Message, frozen=True, tag=11):
     """The gateway's Ed25519 key, and its signed `Revocations`."""
 
@@ -61,14 +67,22 @@ class GivenReceipts(_Message, frozen=True, tag=14):
     receipts: tuple[bytes, ...]
 
 
+class GivenRates(_Message, frozen=True, tag=16):
+    """The rates in bit/s, in the order of the question; None: there is no history."""
+
+    rates_bps: tuple[float | None, ...]
+
+
 class SharingRefused(_Message, frozen=True, tag=15):
     """A refusal, and why."""
 
     why: str
 
 
-Asked = AskFacts | AskCertificate | DeclarePath | AskReceipts
-Answered = GatewayFacts | GivenCertificate | PathDeclared | GivenReceipts | SharingRefused
+Asked = AskFacts | AskCertificate | DeclarePath | AskReceipts | AskRates
+Answered = (
+    GatewayFacts | GivenCertificate | PathDeclared | GivenReceipts | GivenRates | SharingRefused
+)
 _QUESTIONS: Final = msgspec.msgpack.Decoder(Asked)
 _ANSWERS: Final = msgspec.msgpack.Decoder(Answered)
 

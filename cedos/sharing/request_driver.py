@@ -38,13 +38,14 @@ from cedos.sharing.protocol.commands import (
 )
 from cedos.sharing.protocol.receipts import read_receipt
 from cedos.sharing.protocol.requestor import RequestorMachine, RequestorWish
-from cedos.sharing.questions import DeclarePath, PathDeclared
+from cedos.sharing.questions import AskRates, DeclarePath, GivenRates, PathDeclared
 from cedos.sharing.store import SharingStore
 from cedos.steer.sharing.helper_paths import HelperPaths
 
 _LOOK_S: Final = 0.2
 _SEGMENT_BYTES: Final = 1448
 _DECLARE_S: Final = 0.5
+_RATES_S: Final = 60.0
 
 _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 
@@ -109,6 +110,7 @@ class RequestDriver:
                 self._on_receipt,
             )
         )
+        rates = asyncio.get_running_loop().create_task(self._follow_rates())
         self._machine.start(self._now_s())
         self._obey()
         try:
@@ -116,7 +118,8 @@ class RequestDriver:
                 await self._watch(flows)
         finally:
             gateway.cancel()
-            await asyncio.gather(gateway, return_exceptions=True)
+            rates.cancel()
+            await asyncio.gather(gateway, rates, return_exceptions=True)
             self._machine.stop(self._now_s())
             self._obey()
             self._timer.close()
@@ -208,6 +211,23 @@ class RequestDriver:
                 await asked(self._ask, question, PathDeclared)
                 return
             await asyncio.sleep(_DECLARE_S)
+
+    async def _follow_rates(self) -> None:
+        """Ask the gateway what its map says of the helpers that offer, once there is a way to it."""
+        told_s: dict[bytes, float] = {}
+        while True:
+            now_s = self._now_s()
+            told_s = {helper: at_s for helper, at_s in told_s.items() if now_s - at_s < _RATES_S}
+            new = tuple(it.helper for it in self._machine.helpers() if it.helper not in told_s)
+            if new:
+                with suppress(CedosError):
+                    given = await asked(self._ask, AskRates(new), GivenRates)
+                    for helper, rate_bps in zip(new, given.rates_bps, strict=False):
+                        told_s[helper] = now_s
+                        if rate_bps is not None:
+                            self._machine.on_history(helper, rate_bps, self._now_s())
+                    self._obey()
+            await asyncio.sleep(_LOOK_S)
 
     async def _remove(self, command: RemovePath) -> None:
         way = self._ways.pop(command.helper, None)

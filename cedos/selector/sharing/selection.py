@@ -5,7 +5,7 @@ which the requestor wants. It prefers a lower price, then the larger A_i. Ours t
 lowest: seconds for what is wanted, with money at what a second less is worth here.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -109,3 +109,12 @@ class LeastCost:
         money = size_bytes * price / _PRICE_BYTES
         outcome = Outcome(time_s, 0.0, 0.0, size_bytes, money)
         return self.objective.cost(outcome) + self.s_per_money * money
+
+
+STRATEGIES: Final[Mapping[str, HelperStrategy]] = {
+    "price": by_price,
+    "cost": LeastCost(),
+    "bandwidth": high_bandwidth_first,
+    "encounter": long_encounter_first,
+}
+"""The strategies by the names that a person gives."""
