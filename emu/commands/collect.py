@@ -36,7 +36,6 @@ def _sized(text: str) -> tuple[int, Direction]:
     epilog=examples(
         "cedos-emu collect --places ../shared/traces-real --starts 5 --out transfers.parquet",
         "cedos-emu collect --places traces --place static-s13 --size 3e6:down --out mine.parquet",
-        "cedos-emu collect --probes-for transfers.parquet --out with-probes.parquet",
     ),
 )
 @click.option(
@@ -74,11 +73,6 @@ def _sized(text: str) -> tuple[int, Direction]:
     show_default=True,
     help="Whether active probes are measured at each start, after the transfers.",
 )
-@click.option(
-    "--probes-for",
-    type=click.Path(path_type=Path, exists=True),
-    help="Measure probes alone, and add them to the rows of this data set.",
-)
 @click.option("--force", is_flag=True, help="Replace a data set in --out.")
 @click.option(
     "--jobs",
@@ -95,7 +89,6 @@ def command(
     sizes: tuple[tuple[int, Direction], ...],
     like: Path | None,
     with_probes: bool,
-    probes_for: Path | None,
     force: bool,
     jobs: int,
     seed: int,
@@ -112,8 +105,6 @@ def command(
     from emu.places import places  # noqa: PLC0415
     from emu.runs import environment  # noqa: PLC0415
 
-    if like is not None and probes_for is not None:
-        raise click.UsageError("--like and --probes-for exclude each other")
     described = out.with_suffix(".environment.json")
     for file in (out, described):
         if file.exists() and not force:
@@ -127,27 +118,19 @@ def command(
     chosen = {name: known[name] for name in names or known}
     partial = out.with_suffix(out.suffix + ".partial")
     probes_partial = out.with_suffix(out.suffix + ".probes.partial")
-    source = probes_for or like
-    table = [] if source is None else datasets.read(source).to_rows()
-    table = [row for row in table if row["place"] in chosen]
-    if source is not None and not table:
-        raise DataSetError(f"{source} has no row of the places in {directory}")
-    if probes_for is not None:
-        rows, entries = collect.plan_like(table), table
+    if like is None:
+        rows = collect.plan(chosen, starts=starts, sizes=sizes or collect.DEFAULT_SIZES, seed=seed)
     else:
-        rows = (
-            collect.plan_like(table)
-            if like is not None
-            else collect.plan(
-                chosen, starts=starts, sizes=sizes or collect.DEFAULT_SIZES, seed=seed
-            )
-        )
-        entries = _with_bar(
-            "collecting",
-            "rows",
-            lambda done: collect.collect(rows, directory, partial, jobs=jobs, seed=seed, done=done),
-        )
-    if with_probes or probes_for is not None:
+        table = [row for row in datasets.read(like).to_rows() if row["place"] in chosen]
+        if not table:
+            raise DataSetError(f"{like} has no row of the places in {directory}")
+        rows = collect.plan_like(table)
+    entries = _with_bar(
+        "collecting",
+        "rows",
+        lambda done: collect.collect(rows, directory, partial, jobs=jobs, seed=seed, done=done),
+    )
+    if with_probes:
         entries = _probed(entries, rows, directory, probes_partial, jobs, seed)
     datasets.write(out, entries)
     described.write_text(json.dumps(environment.describe(seed), indent=2) + "\n")

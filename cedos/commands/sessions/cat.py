@@ -2,8 +2,6 @@
 
 import asyncio
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +12,7 @@ from cedos.api.asking import DaemonChooser
 from cedos.commands.console.manual import Program
 from cedos.commands.console.option_types import DURATION, Parsed
 from cedos.commands.console.pipes import Input, Output
-from cedos.commands.console.progress import ProgressLine, size
+from cedos.commands.console.progress import size
 from cedos.commands.console.render import echo
 from cedos.commands.console.servers import (
     KEY_TEXT,
@@ -34,11 +32,9 @@ from cedos.commands.sessions.shared.transfers import say_if_closed
 from cedos.commands.sessions.shared.user_rules import RuledNetworks
 from cedos.config.directories import directories
 from cedos.errors import TransferError
-from cedos.files.server_link import Progress
 from cedos.model import Bulk, Label, Urgency
 from cedos.session import keys
 from cedos.session.known_hosts import KnownServer, shown
-from cedos.session.protocol import schedulers
 from cedos.session.protocol.crypto import KeyPair
 from cedos.session.sockets.connection import Connection
 from cedos.session.sockets.sockets import connect, listen
@@ -68,83 +64,25 @@ _LOOK_S: Final = 0.2
 _WAITS_S: Final = 2.0  # shorter waits are not reported
 
 
-class Reporter:
-    """Messages on standard error; `verbose`: networks that come and go; `quiet`: none."""
+def _say(text: str) -> None:
+    echo(f"cedos-cat: {text}", err=True)
 
-    def __init__(self, verbose: bool, quiet: bool) -> None:
-        self._verbose, self._quiet = verbose, quiet
-        self._drawn = not quiet and not verbose
 
-    @contextmanager
-    def connecting(self, server: str) -> Iterator[None]:
-        """Say that it still tries to connect, if that takes long."""
-        loop = asyncio.get_running_loop()
-        timer = loop.call_later(_WAITS_S, self._say, f"still connecting with {server}")
-        try:
-            yield
-        finally:
-            timer.cancel()
-
-    @contextmanager
-    def following(self, connection: Connection) -> Iterator[None]:
-        """Report the events of a connection during the block."""
-        if self._verbose:
-            self._watch(connection)
-        following = asyncio.get_running_loop().create_task(self._follow(connection))
-        try:
-            yield
-        finally:
-            following.cancel()
-
-    async def _follow(self, connection: Connection) -> None:
-        progress = Progress(connection=connection)
-        typed, read = sys.stdin.isatty(), sys.stdout.isatty()
-        line = ProgressLine("cedos-cat", progress, quiet=not self._drawn or (typed and read))
-        loop = asyncio.get_running_loop()
-        since_s, said = loop.time(), False
-        try:
-            while True:
-                await asyncio.sleep(_LOOK_S)
-                progress.have_bytes = connection.acknowledged_bytes + connection.received_bytes
-                # Stop redrawing once a person types or reads at this terminal.
-                # The end of the peer's stream counts as one byte.
-                if (typed and connection.written_bytes) or (read and connection.received_bytes > 1):
-                    line.end()
-                line.draw()
-                up = sorted({path.network for path in connection.paths() if not path.stalled})
-                if up:
-                    since_s = loop.time()
-                    if said:
-                        line.clear()
-                        self._say(f"goes on over {' and '.join(up)}")
-                    said = False
-                elif not said and loop.time() - since_s > _WAITS_S:
-                    line.clear()
-                    have = size(progress.have_bytes)
-                    self._say(f"waits for a network, {have} are through; Ctrl-C gives up")
-                    said = True
-        finally:
-            line.clear()
-
-    def _say(self, text: str) -> None:
-        if not self._quiet:
-            echo(f"cedos-cat: {text}", err=True)
-
-    def _watch(self, connection: Connection) -> None:
-        seen: set[tuple[str, str]] = set()
-
-        def show() -> None:
-            now = {(path.network, path.peer) for path in connection.paths()}
-            for network, peer in sorted(now - seen):
-                echo(f"cedos-cat: {network}: connected with {peer}", err=True)
-            for network, peer in sorted(seen - now):
-                why = connection.flow.last_why
-                echo(f"cedos-cat: {network}: lost {peer} ({why})", err=True)
-            seen.clear()
-            seen.update(now)
-
-        connection.on_change(show)
-        show()
+async def _report(connection: Connection) -> None:
+    """Say on standard error when the session has been without a network for long, and goes on."""
+    loop = asyncio.get_running_loop()
+    since_s, said = loop.time(), False
+    while True:
+        await asyncio.sleep(_LOOK_S)
+        up = sorted({path.network for path in connection.paths() if not path.stalled})
+        if up and said:
+            _say(f"goes on over {' and '.join(up)}")
+        elif not up and not said and loop.time() - since_s > _WAITS_S:
+            through = size(connection.acknowledged_bytes + connection.received_bytes)
+            _say(f"waits for a network, {through} are through; Ctrl-C gives up")
+            said = True
+        if up:
+            since_s, said = loop.time(), False
 
 
 @click.command(
@@ -161,8 +99,8 @@ class Reporter:
             "The laptop: goes on over whatever network there is. The key is remembered.",
         ),
         (
-            "cedos-cat -v --deadline 8h --label background server.example 9000 < backup.img",
-            "Over a night without a network; says on standard error which networks come and go.",
+            "cedos-cat --deadline 8h --label background server.example 9000 < backup.img",
+            "Over a night without a network.",
         ),
         (
             "cedos-cat --listen 127.0.0.1:9000 --allow KEY > log",
@@ -199,20 +137,13 @@ class Reporter:
     help="foreground or background, small or large: decides order and network.",
 )  # fmt: skip
 @click.option(
-    "-s", "--scheduler", type=click.Choice(schedulers.NAMES),
-    help=f"How data is spread over networks.  [default: {_ALL_NETWORKS}, over all of them]",
-)  # fmt: skip
-@click.option(
     "-n", "--network", "networks", metavar="INTERFACE", multiple=True,
     help="Use only this interface; may be repeated.  [default: all that lead to the server]",
 )  # fmt: skip
 @click.option(
     "--timeout", type=DURATION, default="30s", show_default=True, help="For the first connection."
 )
-@click.option(
-    "-v", "--verbose", is_flag=True, help="Say on standard error which networks are used."
-)
-@click.option("-q", "--quiet", is_flag=True, help="No progress and no messages while waiting.")
+@click.option("-q", "--quiet", is_flag=True, help="No messages while waiting.")
 def main(
     host: str | None,
     port: int | None,
@@ -224,10 +155,8 @@ def main(
     allow: tuple[bytes, ...],
     deadline: float,
     label: Label,
-    scheduler: str | None,
     networks: tuple[str, ...],
     timeout: float,
-    verbose: bool,
     quiet: bool,
 ) -> None:
     """Connect standard input and output with another host over all networks.
@@ -236,11 +165,11 @@ def main(
     that sleeps for hours. Both ends are authenticated, and everything is encrypted. One end
     listens, and the other one connects with its key.
 
-    If a cedos daemon runs, it chooses the networks, unless --scheduler is given.
+    If a cedos daemon runs, it chooses the networks.
 
     The program ends when both directions have ended. If standard input is a terminal, it ends when
     the other end has sent all its data. HOST may be a name that --save gave; PORT can be omitted
-    then. Progress and waiting are reported on standard error.
+    then. Waiting is reported on standard error.
     """
     me = keys.own(own_key or keys.own_key_path())
     if print_key:
@@ -250,7 +179,7 @@ def main(
         if host is not None:
             raise click.UsageError("either --listen, or HOST and PORT")
         _refuse_callers_options(click.get_current_context())
-        asyncio.run(_serve(listen_at, me, allow, label, scheduler, Reporter(verbose, quiet)))
+        asyncio.run(_serve(listen_at, me, allow, label, quiet=quiet))
         return
     if host is None:
         raise click.UsageError("HOST and PORT are needed, or --listen")
@@ -261,13 +190,11 @@ def main(
         say_if_closed("cedos-cat")
     server = known(host, port, given_key)
     check_save(alias, given_key, server)
-    reporter = Reporter(verbose, quiet)
-    connecting = _call(server, me, deadline, label, scheduler, networks, timeout, reporter)
 
     async def call() -> None:
-        connection = await connecting
+        connection = await _call(server, me, deadline, label, networks, timeout, quiet=quiet)
         remember(server, alias, given_key)
-        await _join(connection, reporter)
+        await _join(connection, quiet=quiet)
 
     asyncio.run(call())
 
@@ -286,10 +213,10 @@ async def _call(
     me: KeyPair,
     deadline_s: float,
     label: Label,
-    scheduler: str | None,
     networks: tuple[str, ...],
     timeout_s: float,
-    reporter: Reporter,
+    *,
+    quiet: bool,
 ) -> Connection:
     ruled = RuledNetworks(directories().socket, (server.host, server.port))
     await asyncio.to_thread(ruled.read)
@@ -297,52 +224,49 @@ async def _call(
     def usable(interface: str) -> bool:
         return (not networks or interface in networks) and ruled.may_use(interface)
 
-    with reporter.connecting(shown(server.host, server.port)):
+    waits = f"still connecting with {shown(server.host, server.port)}"
+    timer = None if quiet else asyncio.get_running_loop().call_later(_WAITS_S, _say, waits)
+    try:
         return await connect(
             (server.host, server.port),
             server_key=server.key,
             key=me,
             label=label,
             deadline=deadline_s,
-            scheduler=scheduler or _ALL_NETWORKS,
+            scheduler=_ALL_NETWORKS,
             timeout_s=timeout_s,
             networks=usable,
-            # With --scheduler the daemon is not asked.
-            chooser=DaemonChooser(directories().socket) if scheduler is None else None,
+            chooser=DaemonChooser(directories().socket),
         )
+    finally:
+        if timer is not None:
+            timer.cancel()
 
 
 async def _serve(
-    address: tuple[str, int],
-    me: KeyPair,
-    allow: tuple[bytes, ...],
-    label: Label,
-    scheduler: str | None,
-    reporter: Reporter,
+    address: tuple[str, int], me: KeyPair, allow: tuple[bytes, ...], label: Label, *, quiet: bool
 ) -> None:
     listener = await listen(
-        address,
-        key=me,
-        allow=allow.__contains__ if allow else None,
-        scheduler=scheduler or _ALL_NETWORKS,
+        address, key=me, allow=allow.__contains__ if allow else None, scheduler=_ALL_NETWORKS
     )
     try:
         host, port = listener.address
-        echo(
-            f"cedos-cat: listens at {host} port {port}; its key is {keys.to_text(me.public)}",
-            err=True,
-        )
+        _say(f"listens at {host} port {port}; its key is {keys.to_text(me.public)}")
         connection = await listener.accept()
         connection.label = label
         listener.only_known()
-        await _join(connection, reporter)
+        await _join(connection, quiet=quiet)
     finally:
         await listener.close()
 
 
-async def _join(connection: Connection, reporter: Reporter) -> None:
-    with reporter.following(connection):
+async def _join(connection: Connection, *, quiet: bool) -> None:
+    reporting = None if quiet else asyncio.create_task(_report(connection))
+    try:
         await _both_ways(connection)
+    finally:
+        if reporting is not None:
+            reporting.cancel()
 
 
 async def _both_ways(connection: Connection) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from kit.waiting import wait_until
 
 from cedos.commands.sessions.cat import main
 
@@ -56,13 +57,12 @@ def test_both_ways_and_the_pinned_key(tmp_path: Path) -> None:
         server = start(tmp_path / "server", "--listen", where, data=down)
         port, key = listening(server)
         keys = ["--key", key] if given else []
-        client = start(tmp_path / "client", "-v", *keys, "127.0.0.1", port, data=up)
+        client = start(tmp_path / "client", *keys, "127.0.0.1", port, data=up)
         _, errors = client.communicate(timeout=60)
         server.communicate(timeout=60)
         assert (client.returncode, server.returncode) == (0, 0), errors
         assert (tmp_path / "server" / "got").read_bytes() == up
         assert (tmp_path / "client" / "got").read_bytes() == down
-        assert b"cedos-cat: lo: connected with 127.0.0.1" in errors
 
 
 @pytest.mark.parametrize("label", ["background", "small", "background,small"])
@@ -103,16 +103,16 @@ def test_ctrl_c_ends_the_other_end_too(tmp_path: Path) -> None:
     port, key = listening(server)
     reading, writing = os.pipe()
     client = subprocess.Popen(
-        [*CAT, "--key", key, "-v", "127.0.0.1", port],
+        [*CAT, "--key", key, "127.0.0.1", port],
         stdin=reading,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         env={**os.environ, "XDG_CONFIG_HOME": str(tmp_path / "client")},
     )
     os.close(reading)
-    with os.fdopen(writing, "wb"):
-        assert client.stderr is not None
-        assert b"connected" in client.stderr.readline()
+    with os.fdopen(writing, "wb", buffering=0) as typed:
+        typed.write(b"hello")
+        wait_until(lambda: (tmp_path / "server" / "got").read_bytes() == b"hello")
         client.send_signal(signal.SIGINT)
         _, error = client.communicate(timeout=30)
     assert client.returncode == 130, error
@@ -179,28 +179,3 @@ def test_a_full_disk_behind_standard_output_is_a_clear_end(tmp_path: Path) -> No
     assert client.stderr.decode() == "cedos-cat: standard output: No space left on device\n"
     _, error = server.communicate(timeout=60)
     assert b"Traceback" not in error
-
-
-def test_how_far_a_pipe_is_stands_on_the_terminal(tmp_path: Path) -> None:
-    server = start(tmp_path / "server", "--listen", free_port(), data=b"")
-    port, key = listening(server)
-    terminal, screen = os.openpty()
-    home = str(tmp_path / "client")
-    with subprocess.Popen(
-        [*CAT, "--key", key, "127.0.0.1", port],
-        stdin=subprocess.PIPE,
-        stdout=screen,
-        stderr=screen,
-        env={**os.environ, "XDG_CONFIG_HOME": home, "CEDOS_RUNTIME_DIR": home},
-    ) as client:
-        os.close(screen)
-        assert client.stdin is not None
-        client.stdin.write(bytes(2_500_000))
-        client.stdin.flush()
-        seen = b""
-        while b"cedos-cat: 2.5 MB" not in seen:
-            seen += os.read(terminal, 1000)
-            assert len(seen) < 100_000
-    os.close(terminal)
-    server.communicate(timeout=60)
-    assert (client.returncode, server.returncode) == (0, 0)
