@@ -7,6 +7,7 @@ import threading
 import time
 
 import pytest
+from kit.steered import steered
 
 from cedos.steer.kernel import iptables
 from cedos.steer.steering import Steering
@@ -155,40 +156,32 @@ def received(host) -> int:
     return int(host.client.run("cat", "/proc/net/dev").stdout.split("lte0:")[1].split()[0])
 
 
-def test_mptcp_moves_where_it_can_and_ends_where_it_cannot(host):
-    async def body() -> None:
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed(host.networks())
-            moving = host.connect(4, 262, bind=host.address("lte0", 4))
-            assert echoed(moving) == b"still here"
-            await host.until(
-                lambda: any(len(c.subflows) == 2 for c in steering.connections.values())
-            )
-            await steering.barring.bar(["lte0"])
-            assert echoed(moving, b"moved") == b"moved"
-            (connection,) = steering.connections.values()
-            assert [path.network for path in connection.subflows] == ["wlan0"]
-            await steering.barring.bar([])
-            # There is a spare again.
-            await host.until(
-                lambda: (
-                    {path.network for path in next(iter(steering.connections.values())).subflows}
-                    == {"wlan0", "lte0"}
-                )
-            )
-            moving.close()
-            await steering.networks_changed(host.networks("wlan0"))
-            ending = host.connect(4, 262, bind=host.address("lte0", 4))
-            assert echoed(ending) == b"still here"
-            await steering.barring.bar(["lte0"])
-            began_s = time.monotonic()
-            with pytest.raises(OSError, match=r"not connected|reset"):
-                echoed(ending)
-            assert time.monotonic() - began_s < 2.5
-
-    before = host.state()
-    host.run(body)
-    assert host.state() == before
+@steered(unchanged=True)
+async def test_mptcp_moves_where_it_can_and_ends_where_it_cannot(host, steering):
+    moving = host.connect(4, 262, bind=host.address("lte0", 4))
+    assert echoed(moving) == b"still here"
+    await host.until(lambda: any(len(c.subflows) == 2 for c in steering.connections.values()))
+    await steering.barring.bar(["lte0"])
+    assert echoed(moving, b"moved") == b"moved"
+    (connection,) = steering.connections.values()
+    assert [path.network for path in connection.subflows] == ["wlan0"]
+    await steering.barring.bar([])
+    # There is a spare again.
+    await host.until(
+        lambda: (
+            {path.network for path in next(iter(steering.connections.values())).subflows}
+            == {"wlan0", "lte0"}
+        )
+    )
+    moving.close()
+    await steering.networks_changed(host.networks("wlan0"))
+    ending = host.connect(4, 262, bind=host.address("lte0", 4))
+    assert echoed(ending) == b"still here"
+    await steering.barring.bar(["lte0"])
+    began_s = time.monotonic()
+    with pytest.raises(OSError, match=r"not connected|reset"):
+        echoed(ending)
+    assert time.monotonic() - began_s < 2.5
 
 
 def guest_behind(host, guest) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from kit.steered import steered
 
 from cedos.errors import SteeringError
 from cedos.steer.kernel import iptables
@@ -116,15 +117,11 @@ def test_what_has_gone_is_put_back_and_nothing_else_is_touched(host):
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_both_ip_versions_are_tracked(host, version):
-    async def body() -> None:
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed(host.networks())
-            host.seen_tcp(version)
-            family = ("-f", "ipv6") if version == 6 else ()
-            assert "dport=8000" in host.client.run("conntrack", "-L", *family).stdout
-
-    host.run(body)
+@steered()
+async def test_both_ip_versions_are_tracked(host, steering, version):
+    host.seen_tcp(version)
+    family = ("-f", "ipv6") if version == 6 else ()
+    assert "dport=8000" in host.client.run("conntrack", "-L", *family).stdout
 
 
 def test_without_iptables_everything_else_works(host, monkeypatch):

@@ -4,6 +4,7 @@ import socket
 import struct
 
 import pytest
+from kit.steered import steered
 
 from cedos.errors import SteeringError
 from cedos.steer.steering import Steering
@@ -47,12 +48,8 @@ def test_marked_sockets(host, version, proto):
     assert host.client.ip("rule") == before
 
 
-def test_what_is_no_mark(host):
-    async def body() -> None:
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed(host.networks())
-            for mark, network in ((0, "lte0"), (1 << 32, "lte0"), (1, "usb7")):
-                with pytest.raises(SteeringError):
-                    steering.set_mark(mark, network)
-
-    host.run(body)
+@steered()
+async def test_what_is_no_mark(host, steering):
+    for mark, network in ((0, "lte0"), (1 << 32, "lte0"), (1, "usb7")):
+        with pytest.raises(SteeringError):
+            steering.set_mark(mark, network)

@@ -7,6 +7,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
+from kit.steered import steered
 
 from cedos.errors import SteeringError
 from cedos.model import Strategy, StrategyKind
@@ -64,115 +65,91 @@ async def carrier(host, connection: socket.socket) -> str:
 
 
 @both
-def test_a_spare_path_is_there_and_takes_over_at_a_word(host, version):
-    async def body() -> None:
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed(host.networks())
-            steering.set_default("wlan0")
-            living = await asyncio.to_thread(host.connect, version, MPTCP)
-            await exchange(living, 10_000)
-            await host.until(
-                lambda: any(len(c.subflows) == 2 for c in steering.connections.values())
-            )
-            (connection,) = steering.connections.values()
-            spare = connection.subflow("lte0")
-            assert spare.backup
-            assert spare.key.local == ip_address(host.address("lte0", version))
-            assert await carrier(host, living) == "wlan0"
-            for name in ("lte0", "wlan0", "lte0"):
-                steering.steer_connection(connection.token, single(name))
-                await asyncio.sleep(0.1)
-                assert await carrier(host, living) == name
-            assert not steering.connections[connection.token].subflow("lte0").backup
-            living.close()
-            await host.until(lambda: not steering.connections)
-
-    host.run(body)
+@steered(default="wlan0")
+async def test_a_spare_path_is_there_and_takes_over_at_a_word(host, steering, version):
+    living = await asyncio.to_thread(host.connect, version, MPTCP)
+    await exchange(living, 10_000)
+    await host.until(lambda: any(len(c.subflows) == 2 for c in steering.connections.values()))
+    (connection,) = steering.connections.values()
+    spare = connection.subflow("lte0")
+    assert spare.backup
+    assert spare.key.local == ip_address(host.address("lte0", version))
+    assert await carrier(host, living) == "wlan0"
+    for name in ("lte0", "wlan0", "lte0"):
+        steering.steer_connection(connection.token, single(name))
+        await asyncio.sleep(0.1)
+        assert await carrier(host, living) == name
+    assert not steering.connections[connection.token].subflow("lte0").backup
+    living.close()
+    await host.until(lambda: not steering.connections)
 
 
-def test_both_networks_at_once(host):
-    async def body() -> None:
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed(host.networks())
-            living = await asyncio.to_thread(host.connect, 4, MPTCP)
-            await exchange(living, 10_000)
-            await host.until(
-                lambda: any(len(c.subflows) == 2 for c in steering.connections.values())
-            )
-            (token,) = steering.connections
-            steering.steer_connection(token, Strategy(StrategyKind.MPTCP, ("wlan0", "lte0")))
-            assert not any(path.backup for path in steering.connections[token].subflows)
-            await exchange(living)
-
-    host.run(body)
+@steered()
+async def test_both_networks_at_once(host, steering):
+    living = await asyncio.to_thread(host.connect, 4, MPTCP)
+    await exchange(living, 10_000)
+    await host.until(lambda: any(len(c.subflows) == 2 for c in steering.connections.values()))
+    (token,) = steering.connections
+    steering.steer_connection(token, Strategy(StrategyKind.MPTCP, ("wlan0", "lte0")))
+    assert not any(path.backup for path in steering.connections[token].subflows)
+    await exchange(living)
 
 
 @both
-def test_a_network_that_vanishes_in_mid_flow_is_left_and_joined_again(host, version):
-    async def body() -> None:
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed(host.networks())
-            living = await asyncio.to_thread(host.connect, version, MPTCP)
-            await exchange(living, 10_000)
-            await host.until(
-                lambda: any(len(c.subflows) == 2 for c in steering.connections.values())
-            )
-            (token,) = steering.connections
-            host.client.ip("link", "set", "wlan0", "down")
-            await steering.networks_changed(host.networks("wlan0"))
-            assert await carrier(host, living) == "lte0"
-            assert [path.network for path in steering.connections[token].subflows] == ["lte0"]
-            host.client.ip("link", "set", "wlan0", "up")
-            if version == 6:  # IPv6 forgets an address with its interface
-                host.client.ip(
-                    "addr", "replace", f"{host.address('wlan0', 6)}/64", "dev", "wlan0", "nodad"
-                )
-            await steering.networks_changed(host.networks())
-            await host.until(lambda: steering.connections[token].subflow("wlan0"))
-            steering.steer_connection(token, single("wlan0"))
-            await asyncio.sleep(0.1)
-            assert await carrier(host, living) == "wlan0"
-
-    host.run(body)
+@steered()
+async def test_a_network_that_vanishes_in_mid_flow_is_left_and_joined_again(
+    host, steering, version
+):
+    living = await asyncio.to_thread(host.connect, version, MPTCP)
+    await exchange(living, 10_000)
+    await host.until(lambda: any(len(c.subflows) == 2 for c in steering.connections.values()))
+    (token,) = steering.connections
+    host.client.ip("link", "set", "wlan0", "down")
+    await steering.networks_changed(host.networks("wlan0"))
+    assert await carrier(host, living) == "lte0"
+    assert [path.network for path in steering.connections[token].subflows] == ["lte0"]
+    host.client.ip("link", "set", "wlan0", "up")
+    if version == 6:  # IPv6 forgets an address with its interface
+        host.client.ip("addr", "replace", f"{host.address('wlan0', 6)}/64", "dev", "wlan0", "nodad")
+    await steering.networks_changed(host.networks())
+    await host.until(lambda: steering.connections[token].subflow("wlan0"))
+    steering.steer_connection(token, single("wlan0"))
+    await asyncio.sleep(0.1)
+    assert await carrier(host, living) == "wlan0"
 
 
 @pytest.mark.parametrize("home", ["wlan0", "lte0"])
-def test_what_creeps_on_a_path_is_sent_again_on_the_other_when_it_is_given_up(host, home):
+@steered()
+async def test_what_creeps_on_a_path_is_sent_again_on_the_other_when_it_is_given_up(
+    host, steering, home
+):
     """Whether the path that fades was the connection's first one (whose address is number 0) or not."""
-
-    async def body() -> None:
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed(host.networks())
-            steering.set_default(home)
-            living = await asyncio.to_thread(host.connect, 4, MPTCP)
-            await exchange(living, 10_000)
-            await host.until(
-                lambda: any(len(c.subflows) == 2 for c in steering.connections.values())
-            )
-            (token,) = steering.connections
-            steering.steer_connection(token, single("wlan0"))
-            # What is sent there now takes seconds; what is sent again takes a millisecond.
-            creeping = ("tbf", "rate", "20kbit", "burst", "3k", "limit", "1m")
-            host.server.run("tc", "qdisc", "add", "dev", "wlan0", "root", *creeping)
-            sending = asyncio.to_thread(living.sendall, b"x" * 400_000)
-            reading = asyncio.create_task(asyncio.to_thread(read, living, 400_000))
-            await sending
-            await asyncio.sleep(0.5)
-            assert not reading.done()
-            steering.steer_connection(token, single("lte0"))
-            steering.release(token, "wlan0")
-            async with asyncio.timeout(0.4):
-                await reading
-            assert steering.connections[token].subflow("wlan0") is None
-            # It is joined again, as a spare one.
-            host.server.run("tc", "qdisc", "del", "dev", "wlan0", "root")
-            await host.until(lambda: steering.connections[token].subflow("wlan0"))
-            assert steering.connections[token].subflow("wlan0").backup
-            steering.steer_connection(token, single("wlan0"))
-            await asyncio.sleep(0.1)
-            assert await carrier(host, living) == "wlan0"
-
-    host.run(body)
+    steering.set_default(home)
+    living = await asyncio.to_thread(host.connect, 4, MPTCP)
+    await exchange(living, 10_000)
+    await host.until(lambda: any(len(c.subflows) == 2 for c in steering.connections.values()))
+    (token,) = steering.connections
+    steering.steer_connection(token, single("wlan0"))
+    # What is sent there now takes seconds; what is sent again takes a millisecond.
+    creeping = ("tbf", "rate", "20kbit", "burst", "3k", "limit", "1m")
+    host.server.run("tc", "qdisc", "add", "dev", "wlan0", "root", *creeping)
+    sending = asyncio.to_thread(living.sendall, b"x" * 400_000)
+    reading = asyncio.create_task(asyncio.to_thread(read, living, 400_000))
+    await sending
+    await asyncio.sleep(0.5)
+    assert not reading.done()
+    steering.steer_connection(token, single("lte0"))
+    steering.release(token, "wlan0")
+    async with asyncio.timeout(0.4):
+        await reading
+    assert steering.connections[token].subflow("wlan0") is None
+    # It is joined again, as a spare one.
+    host.server.run("tc", "qdisc", "del", "dev", "wlan0", "root")
+    await host.until(lambda: steering.connections[token].subflow("wlan0"))
+    assert steering.connections[token].subflow("wlan0").backup
+    steering.steer_connection(token, single("wlan0"))
+    await asyncio.sleep(0.1)
+    assert await carrier(host, living) == "wlan0"
 
 
 def read(connection: socket.socket, size: int) -> None:
@@ -222,17 +199,13 @@ def test_connections_under_the_kernels_own_path_manager_are_left_alone(host):
     host.run(body)
 
 
-def test_connections_to_this_host_and_local_networks_are_left_alone(host):
-    async def body() -> None:
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed(host.networks())
-            living = await asyncio.to_thread(host.connect, 4, MPTCP, to="192.168.43.1")
-            await exchange(living, 10_000)
-            await host.until(lambda: steering.connections)
-            (connection,) = steering.connections.values()
-            assert "route of its own" in connection.unsteerable
-
-    host.run(body)
+@steered()
+async def test_connections_to_this_host_and_local_networks_are_left_alone(host, steering):
+    living = await asyncio.to_thread(host.connect, 4, MPTCP, to="192.168.43.1")
+    await exchange(living, 10_000)
+    await host.until(lambda: steering.connections)
+    (connection,) = steering.connections.values()
+    assert "route of its own" in connection.unsteerable
 
 
 def test_a_connection_outlives_a_steering_that_is_killed_and_the_next_one_steers_it(host):

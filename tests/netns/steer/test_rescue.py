@@ -1,6 +1,7 @@
 """First packets into a dead network are led over another one, for programs that know nothing of it."""
 
 import asyncio
+import functools
 import re
 import socket
 import time
@@ -8,6 +9,7 @@ from contextlib import contextmanager
 from ipaddress import ip_address
 
 import pytest
+from kit.steered import steered
 
 from cedos.model import FlowKey, Strategy, StrategyKind
 from cedos.steer.mptcp.connection import MptcpConnection
@@ -20,6 +22,7 @@ SERVER = {4: "198.51.100.1", 6: "2001:db8:100::1"}
 PORT = 8000
 TIMEOUTS = {"wlan0": 0.25, "lte0": 0.25}
 KINDS = [(version, proto) for version in (4, 6) for proto in (0, 262)]
+rescued = functools.partial(steered, default="wlan0", rescue=True)
 
 
 def filters(host, version, *words, check=True):
@@ -120,31 +123,25 @@ def connections_at(host, version):
 
 
 @pytest.mark.parametrize(("version", "proto"), KINDS)
-def test_a_first_packet_is_repeated_early_and_over_the_other_network(host, version, proto):
-    async def body():
-        steering = await rescuing(host)
-        try:
-            early(steering)
-            with dead(host, "wlan0"):
-                program = Program(host, version, proto)
-                key = program.key()
-                assert str(key.local) == host.address("wlan0", version)
-                await asyncio.sleep(0.15)
-                assert steering.rescues.connecting(key).resend_in_s < 0.15
-                assert steering.rescues.rescue(key, "lte0")
-                assert await program.took_s() < 0.95
-                assert await program.ask() == host.address("lte0", version)
-                assert steering.rescues.connecting(key) is None
-                assert members(host) == 1
-                program.close()
-                steering.rescues.remove(key)
-                assert members(host) == 0
-        finally:
-            await steering.close()
-
-    before = host.state()
-    host.run(body)
-    assert host.state() == before
+@rescued(unchanged=True)
+async def test_a_first_packet_is_repeated_early_and_over_the_other_network(
+    host, steering, version, proto
+):
+    early(steering)
+    with dead(host, "wlan0"):
+        program = Program(host, version, proto)
+        key = program.key()
+        assert str(key.local) == host.address("wlan0", version)
+        await asyncio.sleep(0.15)
+        assert steering.rescues.connecting(key).resend_in_s < 0.15
+        assert steering.rescues.rescue(key, "lte0")
+        assert await program.took_s() < 0.95
+        assert await program.ask() == host.address("lte0", version)
+        assert steering.rescues.connecting(key) is None
+        assert members(host) == 1
+        program.close()
+        steering.rescues.remove(key)
+        assert members(host) == 0
 
 
 @pytest.mark.parametrize("version", [4, 6])
@@ -177,26 +174,20 @@ def test_without_bpf_the_kernels_own_second_is_enough(host, version, monkeypatch
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_what_was_answered_is_left_alone(host, version):
-    async def body():
-        steering = await rescuing(host)
-        try:
-            early(steering)
-            program = Program(host, version)
-            key = program.key()
-            await program.took_s()
-            assert steering.rescues.connecting(key) is None
-            assert not steering.rescues.rescue(key, "lte0")
-            assert await program.ask() == host.address("wlan0", version)
-            assert members(host) == 0
-            refused = Program(host, version, port=9)
-            with pytest.raises(ConnectionRefusedError):
-                await refused.took_s()
-            program.close()
-        finally:
-            await steering.close()
-
-    host.run(body)
+@rescued()
+async def test_what_was_answered_is_left_alone(host, steering, version):
+    early(steering)
+    program = Program(host, version)
+    key = program.key()
+    await program.took_s()
+    assert steering.rescues.connecting(key) is None
+    assert not steering.rescues.rescue(key, "lte0")
+    assert await program.ask() == host.address("wlan0", version)
+    assert members(host) == 0
+    refused = Program(host, version, port=9)
+    with pytest.raises(ConnectionRefusedError):
+        await refused.took_s()
+    program.close()
 
 
 @pytest.mark.parametrize("version", [4, 6])
@@ -240,115 +231,89 @@ def test_a_late_answer_is_refused(host, version):
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_mptcp_knows_which_network_carries_it_and_moves_back(host, version):
-    async def body():
-        steering = await rescuing(host)
-        try:
-            early(steering)
-            with dead(host, "wlan0"):
-                program = Program(host, version, 262)
-                key = program.key()
-                await asyncio.sleep(0.1)
-                assert steering.rescues.rescue(key, "lte0")
-                await program.took_s()
-                assert await program.ask() == host.address("lte0", version)
+@rescued()
+async def test_mptcp_knows_which_network_carries_it_and_moves_back(host, steering, version):
+    early(steering)
+    with dead(host, "wlan0"):
+        program = Program(host, version, 262)
+        key = program.key()
+        await asyncio.sleep(0.1)
+        assert steering.rescues.rescue(key, "lte0")
+        await program.took_s()
+        assert await program.ask() == host.address("lte0", version)
 
-                def now() -> MptcpConnection | None:
-                    return next(iter(steering.connections.values()), None)
+        def now() -> MptcpConnection | None:
+            return next(iter(steering.connections.values()), None)
 
-                await host.until(now)
-                assert [path.network for path in now().subflows] == ["lte0"]
-            # The network that was dead lives again: it is joined as what it is, and can take over.
-            await host.until(lambda: {p.network for p in now().subflows} == {"lte0", "wlan0"}, 15)
-            joined = next(path for path in now().subflows if path.network == "wlan0")
-            assert joined.backup
-            assert str(joined.key.local) == host.address("wlan0", version)
-            with dead(host, "lte0"):
-                token = next(iter(steering.connections))
-                steering.steer_connection(token, Strategy(StrategyKind.SINGLE, ("wlan0",)))
-                assert await program.ask(b"over the other one") == "over the other one"
+        await host.until(now)
+        assert [path.network for path in now().subflows] == ["lte0"]
+    # The network that was dead lives again: it is joined as what it is, and can take over.
+    await host.until(lambda: {p.network for p in now().subflows} == {"lte0", "wlan0"}, 15)
+    joined = next(path for path in now().subflows if path.network == "wlan0")
+    assert joined.backup
+    assert str(joined.key.local) == host.address("wlan0", version)
+    with dead(host, "lte0"):
+        token = next(iter(steering.connections))
+        steering.steer_connection(token, Strategy(StrategyKind.SINGLE, ("wlan0",)))
+        assert await program.ask(b"over the other one") == "over the other one"
+    program.close()
+
+
+@rescued()
+async def test_joins_and_bound_sockets_are_not_moved(host, steering):
+    early(steering)
+    with dead(host, "lte0"):
+        program = Program(host, 4, 262)
+        await program.took_s()
+        await program.ask()
+        await host.until(lambda: opening(host), 5)
+        local = opening(host)
+        key = FlowKey(ip_address(local[0]), local[1], ip_address(SERVER[4]), PORT)
+        # The kernel binds those of our path manager to their interface; others' would show it.
+        found = steering.rescues.connecting(key)
+        assert found is None or found.join
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as bound:
+            bound.setsockopt(socket.SOL_SOCKET, 25, b"wlan0")
+            bound.setblocking(False)
+            bound.connect_ex(("203.0.113.1", PORT))
+            local = bound.getsockname()
+            key = FlowKey(ip_address(local[0]), local[1], ip_address("203.0.113.1"), PORT)
+            assert steering.rescues.connecting(key) is None
+        program.close()
+
+
+@rescued(unchanged=True)
+async def test_many_at_once(host, steering):
+    early(steering)
+    with dead(host, "wlan0"):
+        programs = [Program(host, version) for version in (4, 6) for _ in range(60)]
+        keys = [program.key() for program in programs]
+        assert all(steering.rescues.rescue(key, "lte0") for key in keys)
+        assert max([await program.took_s(8) for program in programs]) < 6.0
+        for program, key in zip(programs, keys, strict=True):
+            assert await program.ask() == host.address("lte0", key.local.version)
+        assert members(host) == 120
+        for program, key in zip(programs, keys, strict=True):
             program.close()
-        finally:
-            await steering.close()
-
-    host.run(body)
-
-
-def test_joins_and_bound_sockets_are_not_moved(host):
-    async def body():
-        steering = await rescuing(host)
-        try:
-            early(steering)
-            with dead(host, "lte0"):
-                program = Program(host, 4, 262)
-                await program.took_s()
-                await program.ask()
-                await host.until(lambda: opening(host), 5)
-                local = opening(host)
-                key = FlowKey(ip_address(local[0]), local[1], ip_address(SERVER[4]), PORT)
-                # The kernel binds those of our path manager to their interface; others' would show it.
-                found = steering.rescues.connecting(key)
-                assert found is None or found.join
-                with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as bound:
-                    bound.setsockopt(socket.SOL_SOCKET, 25, b"wlan0")
-                    bound.setblocking(False)
-                    bound.connect_ex(("203.0.113.1", PORT))
-                    local = bound.getsockname()
-                    key = FlowKey(ip_address(local[0]), local[1], ip_address("203.0.113.1"), PORT)
-                    assert steering.rescues.connecting(key) is None
-                program.close()
-        finally:
-            await steering.close()
-
-    host.run(body)
-
-
-def test_many_at_once(host):
-    async def body():
-        steering = await rescuing(host)
-        try:
-            early(steering)
-            with dead(host, "wlan0"):
-                programs = [Program(host, version) for version in (4, 6) for _ in range(60)]
-                keys = [program.key() for program in programs]
-                assert all(steering.rescues.rescue(key, "lte0") for key in keys)
-                assert max([await program.took_s(8) for program in programs]) < 6.0
-                for program, key in zip(programs, keys, strict=True):
-                    assert await program.ask() == host.address("lte0", key.local.version)
-                assert members(host) == 120
-                for program, key in zip(programs, keys, strict=True):
-                    program.close()
-                    steering.rescues.remove(key)
-                assert members(host) == 0
-        finally:
-            await steering.close()
-
-    before = host.state()
-    host.run(body)
-    assert host.state() == before
+            steering.rescues.remove(key)
+        assert members(host) == 0
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_it_goes_back_where_the_other_network_does_not_answer_either(host, version):
-    async def body():
-        steering = await rescuing(host)
-        try:
-            early(steering)
-            with dead(host, "wlan0", "lte0"):
-                program = Program(host, version)
-                key = program.key()
-                assert steering.rescues.rescue(key, "lte0")
-                await asyncio.sleep(0.4)
-                assert steering.rescues.connecting(key).resent >= 1
-                assert steering.rescues.rescue(key, "wlan0")
-                assert members(host) == 0
-            await program.took_s()
-            assert await program.ask() == host.address("wlan0", version)
-            program.close()
-        finally:
-            await steering.close()
-
-    host.run(body)
+@rescued()
+async def test_it_goes_back_where_the_other_network_does_not_answer_either(host, steering, version):
+    early(steering)
+    with dead(host, "wlan0", "lte0"):
+        program = Program(host, version)
+        key = program.key()
+        assert steering.rescues.rescue(key, "lte0")
+        await asyncio.sleep(0.4)
+        assert steering.rescues.connecting(key).resent >= 1
+        assert steering.rescues.rescue(key, "wlan0")
+        assert members(host) == 0
+    await program.took_s()
+    assert await program.ask() == host.address("wlan0", version)
+    program.close()
 
 
 def test_the_rest_of_a_dead_daemon_is_undone(host):
@@ -377,21 +342,13 @@ def test_the_rest_of_a_dead_daemon_is_undone(host):
         assert restore(host.directory) == Undone()
 
 
-def test_a_dry_run_says_it_and_does_nothing(host):
-    async def body():
-        steering = await rescuing(host, dry_run=True)
-        try:
-            with dead(host, "wlan0"):
-                program = Program(host, 4)
-                key = program.key()
-                assert steering.rescues.rescue(key, "lte0")
-                assert any("translate" in printed for printed in steering.planned)
-                assert members(host) == 0
-                program.task.cancel()
-                program.close()
-        finally:
-            await steering.close()
-
-    before = host.state()
-    host.run(body)
-    assert host.state() == before
+@rescued(dry_run=True, unchanged=True)
+async def test_a_dry_run_says_it_and_does_nothing(host, steering):
+    with dead(host, "wlan0"):
+        program = Program(host, 4)
+        key = program.key()
+        assert steering.rescues.rescue(key, "lte0")
+        assert any("translate" in printed for printed in steering.planned)
+        assert members(host) == 0
+        program.task.cancel()
+        program.close()

@@ -8,6 +8,7 @@ from dataclasses import replace
 from ipaddress import ip_interface
 
 import pytest
+from kit.steered import steered
 
 from cedos.errors import SteeringError
 from cedos.monitor.networks.links import KernelTables
@@ -18,70 +19,51 @@ both = pytest.mark.parametrize("version", [4, 6])
 
 
 @both
-def test_new_flows_take_the_default(host, version):
-    async def body() -> None:
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed(host.networks())
-            for name in ("lte0", "wlan0", "lte0"):
-                steering.set_default(name)
-                assert host.seen_tcp(version) == host.address(name, version)
-                assert host.seen_udp(version) == host.address(name, version)
-            steering.set_default(None)
-            assert host.seen_tcp(version) == host.address("wlan0", version)
-
-    host.run(body)
+@steered()
+async def test_new_flows_take_the_default(host, steering, version):
+    for name in ("lte0", "wlan0", "lte0"):
+        steering.set_default(name)
+        assert host.seen_tcp(version) == host.address(name, version)
+        assert host.seen_udp(version) == host.address(name, version)
+    steering.set_default(None)
+    assert host.seen_tcp(version) == host.address("wlan0", version)
 
 
 @both
-def test_a_living_tcp_flow_stays_on_its_network_and_unbroken(host, version):
-    async def body() -> None:
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed(host.networks())
-            steering.set_default("lte0")
-            living = host.connect(version)
-            steering.set_default("wlan0")
-            before = _sent_packets(host, "wlan0")
-            for _ in range(20):
-                living.sendall(b"x" * 1000)
-                assert living.recv(1000)
-            # Neighbour discovery may add a packet or two, the flow's would be forty.
-            assert _sent_packets(host, "wlan0") - before < 10
-            assert host.seen_tcp(version) == host.address("wlan0", version)
-
-    host.run(body)
+@steered(default="lte0")
+async def test_a_living_tcp_flow_stays_on_its_network_and_unbroken(host, steering, version):
+    living = host.connect(version)
+    steering.set_default("wlan0")
+    before = _sent_packets(host, "wlan0")
+    for _ in range(20):
+        living.sendall(b"x" * 1000)
+        assert living.recv(1000)
+    # Neighbour discovery may add a packet or two, the flow's would be forty.
+    assert _sent_packets(host, "wlan0") - before < 10
+    assert host.seen_tcp(version) == host.address("wlan0", version)
 
 
 @both
-def test_a_destination_has_its_own_network(host, version):
+@steered(default="wlan0")
+async def test_a_destination_has_its_own_network(host, steering, version):
     other = {4: "198.51.100.7", 6: "2001:db8:100::7"}[version]
-
-    async def body() -> None:
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed(host.networks())
-            steering.set_default("wlan0")
-            steering.set_destination(other, None, "lte0")
-            assert host.seen_tcp(version, to=other) == host.address("lte0", version)
-            assert host.seen_tcp(version) == host.address("wlan0", version)
-            steering.set_destination(other, None, None)
-            assert host.seen_tcp(version, to=other) == host.address("wlan0", version)
-            everybody = "0.0.0.0/0" if version == 4 else "::/0"
-            steering.set_destination(everybody, 8000, "lte0", protocol="tcp")
-            assert host.seen_tcp(version) == host.address("lte0", version)
-            assert host.seen_udp(version) == host.address("wlan0", version)
-
-    host.run(body)
+    steering.set_destination(other, None, "lte0")
+    assert host.seen_tcp(version, to=other) == host.address("lte0", version)
+    assert host.seen_tcp(version) == host.address("wlan0", version)
+    steering.set_destination(other, None, None)
+    assert host.seen_tcp(version, to=other) == host.address("wlan0", version)
+    everybody = "0.0.0.0/0" if version == 4 else "::/0"
+    steering.set_destination(everybody, 8000, "lte0", protocol="tcp")
+    assert host.seen_tcp(version) == host.address("lte0", version)
+    assert host.seen_udp(version) == host.address("wlan0", version)
 
 
-def test_each_networks_resolver_is_asked_through_that_network(host):
-    async def body() -> None:
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed(host.networks())
-            for default in ("wlan0", "lte0"):
-                steering.set_default(default)
-                assert host.seen_tcp(4, to="198.51.100.3") == host.address("wlan0", 4)
-                assert host.seen_tcp(4, to="198.51.100.4") == host.address("lte0", 4)
-
-    host.run(body)
+@steered()
+async def test_each_networks_resolver_is_asked_through_that_network(host, steering):
+    for default in ("wlan0", "lte0"):
+        steering.set_default(default)
+        assert host.seen_tcp(4, to="198.51.100.3") == host.address("wlan0", 4)
+        assert host.seen_tcp(4, to="198.51.100.4") == host.address("lte0", 4)
 
 
 @both
@@ -120,28 +102,23 @@ def test_forwarded_packets_of_containers_are_left_alone(host):
     host.run(body)
 
 
-def test_a_full_tunnel_keeps_the_default_and_is_reported(host):
-    async def body() -> None:
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed(host.networks())
-            steering.set_default("lte0")
-            tunnel = _tun(host, "vpn0")
-            try:
-                host.client.ip("addr", "add", "10.8.0.2/24", "dev", "vpn0")
-                host.client.ip("link", "set", "vpn0", "up")
-                host.client.ip("route", "add", "default", "dev", "vpn0", "metric", "1")
-                await host.until(lambda: any("vpn0" in text for text in steering.problems))
-                assert "dev vpn0" in host.client.ip("route", "get", "198.51.100.1")
-                steering.set_default("wlan0")
-                assert "dev vpn0" in host.client.ip("route", "get", "198.51.100.1")
-                # IPv6 is not in it.
-                assert host.seen_tcp(6) == host.address("wlan0", 6)
-            finally:
-                os.close(tunnel)
-            await host.until(lambda: not any("vpn0" in text for text in steering.problems))
-            assert host.seen_tcp(4) == host.address("wlan0", 4)
-
-    host.run(body)
+@steered(default="lte0")
+async def test_a_full_tunnel_keeps_the_default_and_is_reported(host, steering):
+    tunnel = _tun(host, "vpn0")
+    try:
+        host.client.ip("addr", "add", "10.8.0.2/24", "dev", "vpn0")
+        host.client.ip("link", "set", "vpn0", "up")
+        host.client.ip("route", "add", "default", "dev", "vpn0", "metric", "1")
+        await host.until(lambda: any("vpn0" in text for text in steering.problems))
+        assert "dev vpn0" in host.client.ip("route", "get", "198.51.100.1")
+        steering.set_default("wlan0")
+        assert "dev vpn0" in host.client.ip("route", "get", "198.51.100.1")
+        # IPv6 is not in it.
+        assert host.seen_tcp(6) == host.address("wlan0", 6)
+    finally:
+        os.close(tunnel)
+    await host.until(lambda: not any("vpn0" in text for text in steering.problems))
+    assert host.seen_tcp(4) == host.address("wlan0", 4)
 
 
 def test_a_full_tunnel_by_rule_keeps_the_default(host):
@@ -242,41 +219,33 @@ def test_programs_bound_to_a_local_networks_address_get_out_as_before(host):
 
 
 @both
-def test_a_network_that_vanishes_takes_no_new_flows_and_its_old_ones_wait(host, version):
-    async def body() -> None:
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed(host.networks())
-            steering.set_default("lte0")
-            living = host.connect(version)
-            await steering.networks_changed(host.networks("lte0"))
-            # What is bound to the network that is gone does not leave by another one.
-            living.sendall(b"hello")
-            living.settimeout(0.3)
-            with pytest.raises(TimeoutError):
-                living.recv(100)
-            assert host.seen_tcp(version) == host.address("wlan0", version)
-            with pytest.raises(SteeringError, match="not up"):
-                steering.set_default("lte0")
-            await steering.networks_changed(host.networks())
-            living.settimeout(5)
-            assert living.recv(100) == b"hello"
-
-    host.run(body)
+@steered(default="lte0")
+async def test_a_network_that_vanishes_takes_no_new_flows_and_its_old_ones_wait(
+    host, steering, version
+):
+    living = host.connect(version)
+    await steering.networks_changed(host.networks("lte0"))
+    # What is bound to the network that is gone does not leave by another one.
+    living.sendall(b"hello")
+    living.settimeout(0.3)
+    with pytest.raises(TimeoutError):
+        living.recv(100)
+    assert host.seen_tcp(version) == host.address("wlan0", version)
+    with pytest.raises(SteeringError, match="not up"):
+        steering.set_default("lte0")
+    await steering.networks_changed(host.networks())
+    living.settimeout(5)
+    assert living.recv(100) == b"hello"
 
 
-def test_rules_that_somebody_flushed_are_put_back(host):
-    async def body() -> None:
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed(host.networks())
-            steering.set_default("lte0")
-            for line in host.client.ip("rule").splitlines():
-                if "proto 206" in line:
-                    host.client.ip("rule", "del", "pref", line.split(":")[0])
-            assert host.seen_tcp(4) == host.address("wlan0", 4)
-            await host.until(lambda: "32190" in host.client.ip("rule"))
-            assert host.seen_tcp(4) == host.address("lte0", 4)
-
-    host.run(body)
+@steered(default="lte0")
+async def test_rules_that_somebody_flushed_are_put_back(host, steering):
+    for line in host.client.ip("rule").splitlines():
+        if "proto 206" in line:
+            host.client.ip("rule", "del", "pref", line.split(":")[0])
+    assert host.seen_tcp(4) == host.address("wlan0", 4)
+    await host.until(lambda: "32190" in host.client.ip("rule"))
+    assert host.seen_tcp(4) == host.address("lte0", 4)
 
 
 def test_foreign_rules_and_routes_stay(host):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from kit.steered import steered
 
 from cedos.errors import AlreadyRunningError, SteeringError
 from cedos.model import NetworkKind
@@ -184,15 +185,11 @@ def test_a_dry_run_changes_nothing_and_says_what_it_would_do(host):
     assert not (host.directory / "none").exists()
 
 
-def test_flows_are_counted_while_steering(host):
-    async def body() -> None:
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed(host.networks())
-            host.seen_tcp(4)
-            assert "198.51.100.1" in host.client.run("conntrack", "-L").stdout
-            assert host.client.sysctl("net.netfilter.nf_conntrack_acct") == "1"
-
-    host.run(body)
+@steered()
+async def test_flows_are_counted_while_steering(host, steering):
+    host.seen_tcp(4)
+    assert "198.51.100.1" in host.client.run("conntrack", "-L").stdout
+    assert host.client.sysctl("net.netfilter.nf_conntrack_acct") == "1"
 
 
 def test_a_full_disk_is_refused_before_anything_is_changed(host):

@@ -1,0 +1,44 @@
+"""Tests that run in a laptop's namespace beside a `Steering` of its networks."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from cedos.steer.steering import Steering
+
+
+def steered(
+    *, default: str | None = None, unchanged: bool = False, **options: Any
+) -> Callable[[Callable[..., Any]], Callable[..., None]]:
+    """Run a test's coroutine in the client of the fixture `host`, and give it a `steering`.
+
+    Args:
+        default: the network that is made the default before the test begins.
+        unchanged: assert that the client is at the end as it was before.
+        options: those of `Steering`.
+    """
+
+    def decorate(test: Callable[..., Any]) -> Callable[..., None]:
+        def run(host: Any, **given: Any) -> None:
+            async def body() -> None:
+                async with Steering(host.directory, **options) as steering:
+                    await steering.networks_changed(host.networks())
+                    if default is not None:
+                        steering.set_default(default)
+                    await test(host, steering, **given)
+
+            before = host.state() if unchanged else None
+            host.run(body)
+            assert not unchanged or host.state() == before
+
+        functools.update_wrapper(run, test)
+        del run.__wrapped__  # type: ignore[attr-defined]
+        # pytest reads the names of fixtures here.
+        wanted = inspect.signature(test).parameters.values()
+        run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [each for each in wanted if each.name != "steering"]
+        )
+        return run
+
+    return decorate
