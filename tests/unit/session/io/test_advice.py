@@ -1,10 +1,11 @@
 """A daemon's advice to a session."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
+from kit.waiting import until
 
 from cedos.model import Bulk, Direction, Label, NetworkKind, Strategy, StrategyKind, Urgency
 from cedos.session.io import advice as advice_module
@@ -20,6 +21,8 @@ from cedos.session.protocol.schedulers.decided import DecidedScheduler
 from cedos.session.protocol.schedulers.interface import PathFacts
 from cedos.session.protocol.schedulers.plain import LabelMapping
 from cedos.session.protocol.session import Session
+
+pytestmark = [pytest.mark.anyio, pytest.mark.jumping]
 
 BULK, URGENT = 3, 0
 WIFI = Strategy(StrategyKind.SINGLE, ("wlan0",))
@@ -79,16 +82,32 @@ class Case:
         for _ in range(6):
             await asyncio.sleep(0)
 
+    async def send(self, data: bytes, rank: int) -> None:
+        """Send it over paths that are there already, and let the answer come."""
+        self.pump()
+        self.core.send(data, rank)
+        self.pump()
+        await self.settle()
 
-def run(scenario: Callable[[Case], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        case = Case()
-        try:
-            await scenario(case)
-        finally:
-            case.advice.close()
+    def receive(self, peer: Session) -> None:
+        """Take what the peer has to send."""
+        while any(record := peer.next_record(1, 70_000, 0.0)):
+            self.core.receive(1, b"".join(record), 0.0)
+        self.advice.note_use()
 
-    asyncio.run(whole())
+
+def peer_of() -> Session:
+    """The other end, over its one path."""
+    peer = Session(LabelMapping(), 0.0)
+    peer.path_up(1, PathFacts("eth0"), 0.0)
+    return peer
+
+
+@pytest.fixture
+async def case() -> AsyncIterator[Case]:
+    made = Case()
+    yield made
+    made.advice.close()
 
 
 @pytest.fixture(autouse=True)
@@ -105,428 +124,309 @@ def only_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(advice_module, "_LOOK_S", 0.005)
 
 
-def test_the_first_data_asks_and_does_not_wait() -> None:
-    async def scenario(case: Case) -> None:
-        case.desk.open.clear()
-        case.pump()
-        case.core.send(bytes(50_000), BULK)
-        sent = case.pump()
-        assert sent[1] > 9_000
-        assert sent[2] > 9_000
-        await case.settle()
-        label = Label(Urgency.BACKGROUND, Bulk.LARGE)
-        assert case.desk.asked == [Question(label, 64_000, Direction.UP)]
-        assert case.masks() == (15, 15)
-
-    run(scenario)
+async def test_the_first_data_asks_and_does_not_wait(case: Case) -> None:
+    case.desk.open.clear()
+    case.pump()
+    case.core.send(bytes(50_000), BULK)
+    sent = case.pump()
+    assert sent[1] > 9_000
+    assert sent[2] > 9_000
+    await case.settle()
+    label = Label(Urgency.BACKGROUND, Bulk.LARGE)
+    assert case.desk.asked == [Question(label, 64_000, Direction.UP)]
+    assert case.masks() == (15, 15)
 
 
-def test_an_answer_holds_for_its_label_in_both_directions() -> None:
-    async def scenario(case: Case) -> None:
-        case.desk.answer = WIFI
-        case.pump()
-        case.core.send(bytes(500_000), BULK)
-        case.pump()
-        await case.settle()
-        assert case.changes == 1
-        assert case.masks() == (0b1111, 0b0111)
-        said = case.pump()
-        assert said[1] > 9_000
-        assert 0 < said[2] < 100  # PathSays: the other end holds to it, too
-        assert case.pump()[2] == 0
-        case.core.send(b"urgent", URGENT)
-        assert sum(case.pump().values()) > 0
-
-    run(scenario)
+async def test_an_answer_holds_for_its_label_in_both_directions(case: Case) -> None:
+    case.desk.answer = WIFI
+    await case.send(bytes(500_000), BULK)
+    assert case.changes == 1
+    assert case.masks() == (0b1111, 0b0111)
+    said = case.pump()
+    assert said[1] > 9_000
+    assert 0 < said[2] < 100  # PathSays: the other end holds to it, too
+    assert case.pump()[2] == 0
+    case.core.send(b"urgent", URGENT)
+    assert sum(case.pump().values()) > 0
 
 
-def test_twice_where_redundancy_was_chosen() -> None:
-    async def scenario(case: Case) -> None:
-        case.desk.answer = Strategy(StrategyKind.REDUNDANT, ("wlan0", "lte0"))
-        case.pump()
-        case.core.send(bytes(3_000), URGENT)
-        assert case.core.next_record(1, 10_000, 0.0)
-        assert not case.core.next_record(2, 10_000, 0.0)
-        await case.settle()
-        assert case.scheduler.copies
-        assert sum(map(len, case.core.next_record(2, 10_000, 0.0))) > 3_000
-
-    run(scenario)
+async def test_twice_where_redundancy_was_chosen(case: Case) -> None:
+    case.desk.answer = Strategy(StrategyKind.REDUNDANT, ("wlan0", "lte0"))
+    case.pump()
+    case.core.send(bytes(3_000), URGENT)
+    assert case.core.next_record(1, 10_000, 0.0)
+    assert not case.core.next_record(2, 10_000, 0.0)
+    await case.settle()
+    assert case.scheduler.copies
+    assert sum(map(len, case.core.next_record(2, 10_000, 0.0))) > 3_000
 
 
-def test_what_is_waited_for_on_a_path_that_pauses_may_go_twice() -> None:
-    async def scenario(case: Case) -> None:
-        case.desk.answer = WIFI
-        case.pump()
-        case.core.send(bytes(3_000), URGENT)
-        assert case.core.next_record(1, 10_000, 0.0)
-        await case.settle()
+async def test_what_is_waited_for_on_a_path_that_pauses_may_go_twice(case: Case) -> None:
+    case.desk.answer = WIFI
+    case.pump()
+    case.core.send(bytes(3_000), URGENT)
+    assert case.core.next_record(1, 10_000, 0.0)
+    await case.settle()
+    case.advice.path_pauses(1, 0.16)
+    await case.settle()
+    label = Label(Urgency.FOREGROUND, Bulk.SMALL)
+    assert case.desk.asked[-1] == Question(label, 4_000, sent_over="wlan0", waited_s=0.1)
+    while record := case.core.next_record(2, 10_000, 0.0):
+        assert sum(map(len, record)) < 100, "the daemon would wait"
+    for answer in (StrategyKind.SINGLE, ("lte0",)), (StrategyKind.REDUNDANT, ("lte0", "wlan0")):
+        case.desk.answer = Strategy(*answer)
         case.advice.path_pauses(1, 0.16)
         await case.settle()
-        label = Label(Urgency.FOREGROUND, Bulk.SMALL)
-        assert case.desk.asked[-1] == Question(label, 4_000, sent_over="wlan0", waited_s=0.1)
-        while record := case.core.next_record(2, 10_000, 0.0):
-            assert sum(map(len, record)) < 100, "the daemon would wait"
-        for answer in (StrategyKind.SINGLE, ("lte0",)), (StrategyKind.REDUNDANT, ("lte0", "wlan0")):
-            case.desk.answer = Strategy(*answer)
-            case.advice.path_pauses(1, 0.16)
-            await case.settle()
-        assert sum(map(len, case.core.next_record(2, 10_000, 0.0))) > 3_000
-        assert case.changes
-
-    run(scenario)
+    assert sum(map(len, case.core.next_record(2, 10_000, 0.0))) > 3_000
+    assert case.changes
 
 
-def test_nobody_is_asked_about_a_path_that_pauses_with_nothing_urgent() -> None:
-    async def scenario(case: Case) -> None:
-        case.pump()
-        case.core.send(bytes(30_000), BULK)
-        case.pump()
-        await case.settle()
-        case.desk.asked.clear()
-        case.advice.path_pauses(1, 0.16)
-        await case.settle()
-        assert case.desk.asked == []
-
-    run(scenario)
+async def test_nobody_is_asked_about_a_path_that_pauses_with_nothing_urgent(case: Case) -> None:
+    case.pump()
+    case.core.send(bytes(30_000), BULK)
+    case.pump()
+    await case.settle()
+    case.desk.asked.clear()
+    case.advice.path_pauses(1, 0.16)
+    await case.settle()
+    assert case.desk.asked == []
 
 
-def test_what_is_put_off_stays_put_off_until_it_is_chosen_otherwise() -> None:
-    async def scenario(case: Case) -> None:
-        case.desk.answer = Strategy(StrategyKind.DEFER, ())
-        case.pump()
-        case.core.send(bytes(500_000), BULK)
-        case.pump()
-        await case.settle()
-        case.pump()
-        for _ in range(6):
-            await asyncio.sleep(0.05)  # nobody pumps: the check itself sees what waits
-            assert case.masks() == (0b0111, 0b0111)
-            assert sum(case.pump().values()) == 0
-        case.desk.answer = WIFI
-        async with asyncio.timeout(20):
-            while case.masks() != (0b1111, 0b0111):
-                await asyncio.sleep(0.005)
-
-    run(scenario)
+async def test_what_is_put_off_stays_put_off_until_it_is_chosen_otherwise(case: Case) -> None:
+    case.desk.answer = Strategy(StrategyKind.DEFER, ())
+    await case.send(bytes(500_000), BULK)
+    case.pump()
+    for _ in range(6):
+        await asyncio.sleep(0.05)  # nobody pumps: the check itself sees what waits
+        assert case.masks() == (0b0111, 0b0111)
+        assert sum(case.pump().values()) == 0
+    case.desk.answer = WIFI
+    await until(lambda: case.masks() == (0b1111, 0b0111))
 
 
-def test_old_answers_and_no_answers_leave_everything_to_the_scheduler() -> None:
-    async def scenario(case: Case) -> None:
-        case.desk.answer = WIFI
-        case.pump()
-        case.core.send(bytes(500_000), BULK)
-        case.pump()
-        await case.settle()
-        assert case.masks() == (0b1111, 0b0111)
-        case.desk.answer = None  # the daemon is gone
-        async with asyncio.timeout(20):
-            while case.masks() != (15, 15):
-                await asyncio.sleep(0.005)
-        assert case.pump()[2] > 9_000
-
-    run(scenario)
+async def test_old_answers_and_no_answers_leave_everything_to_the_scheduler(case: Case) -> None:
+    case.desk.answer = WIFI
+    await case.send(bytes(500_000), BULK)
+    assert case.masks() == (0b1111, 0b0111)
+    case.desk.answer = None  # the daemon is gone
+    await until(lambda: case.masks() == (15, 15))
+    assert case.pump()[2] > 9_000
 
 
-def test_a_path_that_comes_later_is_chosen_about_too() -> None:
-    async def scenario(case: Case) -> None:
-        case.desk.answer = WIFI
-        case.pump()
-        case.core.send(bytes(500_000), BULK)
-        case.pump()
-        await case.settle()
-        case.core.path_lost(1, 0.0)
-        case.advice.apply()
-        assert case.masks() == (15,)  # what was chosen is gone: no choice ends a flow
-        case.core.path_up(3, PathFacts("wlan0"), 0.0)
-        case.advice.apply()
-        assert case.masks() == (0b0111, 0b1111)
-
-    run(scenario)
+async def test_a_path_that_comes_later_is_chosen_about_too(case: Case) -> None:
+    case.desk.answer = WIFI
+    await case.send(bytes(500_000), BULK)
+    case.core.path_lost(1, 0.0)
+    case.advice.apply()
+    assert case.masks() == (15,)  # what was chosen is gone: no choice ends a flow
+    case.core.path_up(3, PathFacts("wlan0"), 0.0)
+    case.advice.apply()
+    assert case.masks() == (0b0111, 0b1111)
 
 
-def test_a_download_asks_for_what_is_still_to_come() -> None:
-    async def scenario(case: Case) -> None:
-        case.pump()
-        case.progress = TransferProgress(
-            100_000, 5_000_000, asyncio.get_running_loop().time() + 60, 1
-        )
-        case.core.send(b"give me", URGENT)
-        case.pump()
-        await case.settle()
-        assert [(each.label.bulk, each.size_bytes) for each in case.desk.asked] == [
-            (Bulk.SMALL, 16_384_000),
-            (Bulk.LARGE, 16_384_000),
-        ]
-        assert {each.direction for each in case.desk.asked} == {Direction.DOWN}
-        assert all(50 < (each.deadline_s or 0) <= 60 for each in case.desk.asked)
-
-    run(scenario)
+async def test_a_download_asks_for_what_is_still_to_come(case: Case) -> None:
+    case.pump()
+    case.progress = TransferProgress(100_000, 5_000_000, asyncio.get_running_loop().time() + 60, 1)
+    case.core.send(b"give me", URGENT)
+    case.pump()
+    await case.settle()
+    assert [(each.label.bulk, each.size_bytes) for each in case.desk.asked] == [
+        (Bulk.SMALL, 16_384_000),
+        (Bulk.LARGE, 16_384_000),
+    ]
+    assert {each.direction for each in case.desk.asked} == {Direction.DOWN}
+    assert all(50 < (each.deadline_s or 0) <= 60 for each in case.desk.asked)
 
 
-def test_a_session_that_only_receives_irobs_asks_for_their_labels_and_sizes() -> None:
+async def test_a_session_that_only_receives_irobs_asks_for_their_labels_and_sizes(
+    case: Case,
+) -> None:
     """Nothing of the stream comes: the labels are those that the peer gave."""
-
-    async def scenario(case: Case) -> None:
-        case.pump()
-        peer = Session(LabelMapping(), 0.0)
-        peer.path_up(1, PathFacts("eth0"), 0.0)
-        irobs = {BULK: bytes(50_000), URGENT: b"urgent"}  # in extents, and whole
-        for rank, data in irobs.items():
-            peer.send(data, rank)
-        while any(record := peer.next_record(1, 70_000, 0.0)):
-            case.core.receive(1, b"".join(record), 0.0)
-        case.advice.note_use()  # by what came
-        await case.settle()
-        assert case.desk.asked == [
-            Question(Label(Urgency.FOREGROUND, Bulk.SMALL), 1_000, Direction.DOWN),
-            Question(Label(Urgency.BACKGROUND, Bulk.LARGE), 64_000, Direction.DOWN),
-        ]
-        async with asyncio.timeout(20):
-            while case.advice._timer is not None:  # nothing more comes: nobody is asked
-                await asyncio.sleep(0.005)
-        assert len(case.desk.asked) == 2
-
-    run(scenario)
+    case.pump()
+    peer = peer_of()
+    irobs = {BULK: bytes(50_000), URGENT: b"urgent"}  # in extents, and whole
+    for rank, data in irobs.items():
+        peer.send(data, rank)
+    case.receive(peer)  # by what came
+    await case.settle()
+    assert case.desk.asked == [
+        Question(Label(Urgency.FOREGROUND, Bulk.SMALL), 1_000, Direction.DOWN),
+        Question(Label(Urgency.BACKGROUND, Bulk.LARGE), 64_000, Direction.DOWN),
+    ]
+    await until(lambda: case.advice._timer is None)  # nothing more comes: nobody is asked
+    assert len(case.desk.asked) == 2
 
 
 @pytest.mark.usefixtures("only_looks")
-def test_more_than_was_asked_about_is_asked_about_soon() -> None:
+async def test_more_than_was_asked_about_is_asked_about_soon(case: Case) -> None:
     """A download of unknown length begins as a kilobyte, and must not stay one for two seconds."""
-
-    async def scenario(case: Case) -> None:
-        case.desk.answer = WIFI
-        case.pump()
-        peer = Session(LabelMapping(), 0.0)
-        peer.path_up(1, PathFacts("eth0"), 0.0)
-        for size, asked_bytes in ((500, [1_000]), (40_000, [1_000, 64_000]), (20_000, None)):
-            peer.send(bytes(size), BULK)
-            while any(record := peer.next_record(1, 70_000, 0.0)):
-                case.core.receive(1, b"".join(record), 0.0)
-            case.advice.note_use()
-            before = asked_bytes or [1_000, 64_000]  # 20 kB are less than was asked about
-            async with asyncio.timeout(20):
-                while len(case.desk.asked) < len(before):
-                    await asyncio.sleep(0.005)
-            await asyncio.sleep(0.02)
-            assert [question.size_bytes for question in case.desk.asked] == before
-
-    run(scenario)
+    case.desk.answer = WIFI
+    case.pump()
+    peer = peer_of()
+    for size, asked_bytes in ((500, [1_000]), (40_000, [1_000, 64_000]), (20_000, None)):
+        peer.send(bytes(size), BULK)
+        case.receive(peer)
+        before = asked_bytes or [1_000, 64_000]  # 20 kB are less than was asked about
+        least = len(before)
+        await until(lambda least=least: len(case.desk.asked) >= least)
+        await asyncio.sleep(0.02)
+        assert [question.size_bytes for question in case.desk.asked] == before
 
 
-def test_nobody_is_asked_while_there_is_nothing_to_choose_or_nothing_to_send() -> None:
-    async def scenario(case: Case) -> None:
-        case.pump()
-        await asyncio.sleep(0.05)
-        assert case.desk.asked == []
-        case.core.path_lost(2, 0.0)
-        case.core.send(bytes(50_000), BULK)
-        case.pump()
-        await asyncio.sleep(0.05)
-        assert case.desk.asked == []
-
-    run(scenario)
-
-
-def test_what_comes_again_after_a_long_pause_asks_again() -> None:
-    async def scenario(case: Case) -> None:
-        case.pump()
-        case.core.send(b"give me", URGENT)
-        case.pump()
-        async with asyncio.timeout(20):
-            while case.advice._timer is not None or not case.desk.asked:  # until it rests
-                await asyncio.sleep(0.005)
-        case.desk.asked.clear()
-        case.progress = TransferProgress(50_000, 0, None, BULK)
-        case.advice.note_use()  # by what came: nothing is sent meanwhile
-        await case.settle()
-        label = Label(Urgency.BACKGROUND, Bulk.LARGE)
-        assert case.desk.asked == [Question(label, 64_000, Direction.DOWN)]
-
-    run(scenario)
+async def test_nobody_is_asked_while_there_is_nothing_to_choose_or_nothing_to_send(
+    case: Case,
+) -> None:
+    case.pump()
+    await asyncio.sleep(0.05)
+    assert case.desk.asked == []
+    case.core.path_lost(2, 0.0)
+    case.core.send(bytes(50_000), BULK)
+    case.pump()
+    await asyncio.sleep(0.05)
+    assert case.desk.asked == []
 
 
-def test_paths_are_of_the_kind_that_the_chooser_knows() -> None:
-    async def scenario(case: Case) -> None:
-        case.desk.known["wlan0"] = KnownNetwork(NetworkKind.WIFI, metered=True)
-        case.advice.apply()
-        wifi, other = (path.facts for path in case.core.paths)
-        assert (wifi.kind, wifi.metered) == (NetworkKind.WIFI, True)
-        assert (other.kind, other.metered) == (NetworkKind.ETHERNET, False)
+async def test_what_comes_again_after_a_long_pause_asks_again(case: Case) -> None:
+    case.pump()
+    case.core.send(b"give me", URGENT)
+    case.pump()
+    await until(lambda: case.advice._timer is None and case.desk.asked)  # until it rests
+    case.desk.asked.clear()
+    case.progress = TransferProgress(50_000, 0, None, BULK)
+    case.advice.note_use()  # by what came: nothing is sent meanwhile
+    await case.settle()
+    label = Label(Urgency.BACKGROUND, Bulk.LARGE)
+    assert case.desk.asked == [Question(label, 64_000, Direction.DOWN)]
 
-    run(scenario)
+
+async def test_paths_are_of_the_kind_that_the_chooser_knows(case: Case) -> None:
+    case.desk.known["wlan0"] = KnownNetwork(NetworkKind.WIFI, metered=True)
+    case.advice.apply()
+    wifi, other = (path.facts for path in case.core.paths)
+    assert (wifi.kind, wifi.metered) == (NetworkKind.WIFI, True)
+    assert (other.kind, other.metered) == (NetworkKind.ETHERNET, False)
 
 
-def test_what_is_told_to_come_is_asked_about_before_it_comes(
+async def test_what_is_told_to_come_is_asked_about_before_it_comes(
+    case: Case,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(advice_module, "ASK_S", 600.0)
     monkeypatch.setattr(advice_module, "_LOOK_S", 600.0)
-
-    async def scenario(case: Case) -> None:
-        case.desk.answer = WIFI
-        case.pump()
-        case.core.send(b"give me", URGENT)
-        case.pump()
-        await case.settle()
-        case.desk.asked.clear()
-        case.advice.announce(1, 12_000_000, Direction.DOWN)
-        await case.settle()
-        (question,) = case.desk.asked
-        assert question.label == Label(Urgency.FOREGROUND, Bulk.LARGE)
-        assert question.direction is Direction.DOWN
-        assert 7 / 8 * 12_000_000 < question.size_bytes <= 12_000_000
-        case.advice.announce(1, 28_000_000, Direction.DOWN)  # beside it
-        await case.settle()
-        assert 7 / 8 * 40_000_000 < case.desk.asked[-1].size_bytes <= 40_000_000
-
-    run(scenario)
+    case.desk.answer = WIFI
+    await case.send(b"give me", URGENT)
+    case.desk.asked.clear()
+    case.advice.announce(1, 12_000_000, Direction.DOWN)
+    await case.settle()
+    (question,) = case.desk.asked
+    assert question.label == Label(Urgency.FOREGROUND, Bulk.LARGE)
+    assert question.direction is Direction.DOWN
+    assert 7 / 8 * 12_000_000 < question.size_bytes <= 12_000_000
+    case.advice.announce(1, 28_000_000, Direction.DOWN)  # beside it
+    await case.settle()
+    assert 7 / 8 * 40_000_000 < case.desk.asked[-1].size_bytes <= 40_000_000
 
 
-def test_an_absurd_size_is_not_asked_about() -> None:
+async def test_an_absurd_size_is_not_asked_about(case: Case) -> None:
     """A daemon would refuse the question, and be thought absent."""
-
-    async def scenario(case: Case) -> None:
-        case.pump()
-        for _ in range(3):
-            case.advice.announce(1, 10**18 - 1, Direction.DOWN)
-        await case.settle()
-        assert 10**9 < case.desk.asked[-1].size_bytes < 10**15
-
-    run(scenario)
+    case.pump()
+    for _ in range(3):
+        case.advice.announce(1, 10**18 - 1, Direction.DOWN)
+    await case.settle()
+    assert 10**9 < case.desk.asked[-1].size_bytes < 10**15
 
 
 @pytest.mark.usefixtures("only_looks")
-def test_what_was_told_counts_until_more_has_come() -> None:
+async def test_what_was_told_counts_until_more_has_come(case: Case) -> None:
     """A picture of 40 kB is no download, and it is not asked about again while it comes."""
-
-    async def scenario(case: Case) -> None:
-        case.desk.answer = WIFI
-        case.pump()
-        case.core.send(b"give me", URGENT)
-        case.pump()
-        await case.settle()
-        case.desk.asked.clear()
-        case.advice.announce(BULK, 40_000, Direction.DOWN)
-        await case.settle()
-        peer = Session(LabelMapping(), 0.0)
-        peer.path_up(1, PathFacts("eth0"), 0.0)
-        for size in (30_000, 11_000, 50_000):
-            peer.send(bytes(size), BULK)
-            while any(record := peer.next_record(1, 70_000, 0.0)):
-                case.core.receive(1, b"".join(record), 0.0)
-            case.advice.note_use()
-            await asyncio.sleep(0.02)
-        async with asyncio.timeout(20):
-            while len(case.desk.asked) < 2:
-                await asyncio.sleep(0.005)
-        assert [each.size_bytes for each in case.desk.asked] == [36_864, 256_000]
-
-    run(scenario)
+    case.desk.answer = WIFI
+    await case.send(b"give me", URGENT)
+    case.desk.asked.clear()
+    case.advice.announce(BULK, 40_000, Direction.DOWN)
+    await case.settle()
+    peer = peer_of()
+    for size in (30_000, 11_000, 50_000):
+        peer.send(bytes(size), BULK)
+        case.receive(peer)
+        await asyncio.sleep(0.02)
+    await until(lambda: len(case.desk.asked) >= 2)
+    assert [each.size_bytes for each in case.desk.asked] == [36_864, 256_000]
 
 
-def test_what_was_told_is_forgotten_when_it_should_have_shown() -> None:
+async def test_what_was_told_is_forgotten_when_it_should_have_shown(case: Case) -> None:
     """An origin may promise a gigabyte, and send a kilobyte a second."""
-
-    async def scenario(case: Case) -> None:
-        case.pump()
-        case.advice.announce(1, 1_000_000_000, Direction.DOWN)
-        await case.settle()
-        assert len(case.desk.asked) == 1
-        async with asyncio.timeout(20):
-            while case.advice._timer is not None:
-                await asyncio.sleep(0.005)
-        case.core.send(b"more", 1)
-        case.pump()
-        await case.settle()
-        assert case.desk.asked[-1].size_bytes == 1_000
-
-    run(scenario)
+    case.pump()
+    case.advice.announce(1, 1_000_000_000, Direction.DOWN)
+    await case.settle()
+    assert len(case.desk.asked) == 1
+    await until(lambda: case.advice._timer is None)
+    case.core.send(b"more", 1)
+    case.pump()
+    await case.settle()
+    assert case.desk.asked[-1].size_bytes == 1_000
 
 
 @pytest.mark.usefixtures("only_looks")
-def test_an_upload_asks_for_as_much_as_was_sent() -> None:
+async def test_an_upload_asks_for_as_much_as_was_sent(case: Case) -> None:
     """What hands in a little at a time has more to send than waits."""
-
-    async def scenario(case: Case) -> None:
-        case.desk.answer = Strategy(StrategyKind.MPTCP, ("wlan0", "lte0"))
-        case.pump()
-        for _ in range(20):
-            case.core.send(bytes(10_000), BULK)
-            while any(case.pump().values()):
-                pass
-            await case.settle()
-        async with asyncio.timeout(20):
-            while case.desk.asked[-1].size_bytes < 256_000:
-                await asyncio.sleep(0.005)
-        assert {each.direction for each in case.desk.asked} == {Direction.UP}
-
-    run(scenario)
+    case.desk.answer = Strategy(StrategyKind.MPTCP, ("wlan0", "lte0"))
+    case.pump()
+    for _ in range(20):
+        case.core.send(bytes(10_000), BULK)
+        while any(case.pump().values()):
+            pass
+        await case.settle()
+    await until(lambda: case.desk.asked[-1].size_bytes >= 256_000)
+    assert {each.direction for each in case.desk.asked} == {Direction.UP}
 
 
 @pytest.mark.parametrize(
     ("lasts_s", "wanted_s"),
     [({}, None), ({BULK: 0.9}, None), ({BULK: 1.5}, 60.0), ({URGENT: 9.0}, None)],
 )
-def test_what_is_read_slowly_is_wanted_no_sooner_than_what_came_is_read(
-    monkeypatch: pytest.MonkeyPatch, lasts_s: dict[int, float], wanted_s: float | None
+async def test_what_is_read_slowly_is_wanted_no_sooner_than_what_came_is_read(
+    case: Case, monkeypatch: pytest.MonkeyPatch, lasts_s: dict[int, float], wanted_s: float | None
 ) -> None:
     monkeypatch.setattr(advice_module, "ASK_S", 2.0)
-
-    async def scenario(case: Case) -> None:
-        case.pump()
-        case.progress = TransferProgress(0, 0, None, BULK, lasts_s)
-        peer = Session(LabelMapping(), 0.0)
-        peer.path_up(1, PathFacts("eth0"), 0.0)
-        peer.send(bytes(50_000), BULK)
-        while any(record := peer.next_record(1, 70_000, 0.0)):
-            case.core.receive(1, b"".join(record), 0.0)
-        case.advice.note_use()
-        await case.settle()
-        label = Label(Urgency.BACKGROUND, Bulk.LARGE)
-        size = 64_000 if wanted_s is None else 49_152  # it goes on no faster than it came
-        assert case.desk.asked == [Question(label, size, Direction.DOWN, wanted_s)]
-
-    run(scenario)
+    case.pump()
+    case.progress = TransferProgress(0, 0, None, BULK, lasts_s)
+    peer = peer_of()
+    peer.send(bytes(50_000), BULK)
+    case.receive(peer)
+    await case.settle()
+    label = Label(Urgency.BACKGROUND, Bulk.LARGE)
+    size = 64_000 if wanted_s is None else 49_152  # it goes on no faster than it came
+    assert case.desk.asked == [Question(label, size, Direction.DOWN, wanted_s)]
 
 
-def test_uploads_wait_for_nobody_who_reads() -> None:
-    async def scenario(case: Case) -> None:
-        case.progress = TransferProgress(0, 0, None, BULK, {BULK: 50.0})
-        case.core.send(bytes(50_000), BULK)
-        case.pump()
-        await case.settle()
-        assert [each.deadline_s for each in case.desk.asked] == [None]
-
-    run(scenario)
+async def test_uploads_wait_for_nobody_who_reads(case: Case) -> None:
+    case.progress = TransferProgress(0, 0, None, BULK, {BULK: 50.0})
+    case.core.send(bytes(50_000), BULK)
+    case.pump()
+    await case.settle()
+    assert [each.deadline_s for each in case.desk.asked] == [None]
 
 
 @pytest.mark.usefixtures("only_looks")
-def test_who_has_little_left_to_read_hurries_at_once() -> None:
-    async def scenario(case: Case) -> None:
-        case.desk.answer = WIFI
-        case.pump()
-        case.progress = TransferProgress(0, 0, None, BULK, {BULK: 1.5})
-        peer = Session(LabelMapping(), 0.0)
-        peer.path_up(1, PathFacts("eth0"), 0.0)
+async def test_who_has_little_left_to_read_hurries_at_once(case: Case) -> None:
+    case.desk.answer = WIFI
+    case.pump()
+    case.progress = TransferProgress(0, 0, None, BULK, {BULK: 1.5})
+    peer = peer_of()
 
-        async def hears(size: int) -> list[float | None]:
-            peer.send(bytes(size), BULK)
-            while any(record := peer.next_record(1, 70_000, 0.0)):
-                case.core.receive(1, b"".join(record), 0.0)
-            case.advice.note_use()
-            await asyncio.sleep(0.05)
-            return [each.deadline_s for each in case.desk.asked]
+    async def hears(size: int) -> list[float | None]:
+        peer.send(bytes(size), BULK)
+        case.receive(peer)
+        await asyncio.sleep(0.05)
+        return [each.deadline_s for each in case.desk.asked]
 
-        assert await hears(50_000) == [60.0]
-        case.progress = replace(case.progress, lasts_s={BULK: 0.7})
-        assert await hears(1_000) == [60.0], "it is enough still"
-        case.progress = replace(case.progress, lasts_s={BULK: 0.4})
-        assert await hears(1_000) == [60.0, None]
-        case.progress = replace(case.progress, lasts_s={BULK: 0.7})
-        assert await hears(1_000) == [60.0, None], "not enough yet"
-
-    run(scenario)
+    assert await hears(50_000) == [60.0]
+    case.progress = replace(case.progress, lasts_s={BULK: 0.7})
+    assert await hears(1_000) == [60.0], "it is enough still"
+    case.progress = replace(case.progress, lasts_s={BULK: 0.4})
+    assert await hears(1_000) == [60.0, None]
+    case.progress = replace(case.progress, lasts_s={BULK: 0.7})
+    assert await hears(1_000) == [60.0, None], "not enough yet"
 
 
 UP, DOWN = Direction.UP, Direction.DOWN
