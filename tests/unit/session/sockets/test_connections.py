@@ -3,7 +3,7 @@
 import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 from unittest.mock import Mock
 
@@ -25,266 +25,237 @@ from cedos.session.sockets.metered_gate import OwnTable
 
 FOREGROUND = Label(Urgency.FOREGROUND, Bulk.SMALL)
 BACKGROUND = Label(Urgency.BACKGROUND, Bulk.LARGE)
-Scenario = Callable[[session.Connection, session.Connection], Awaitable[None]]
+Joined = Callable[..., Awaitable[tuple[session.Connection, session.Connection]]]
+
+pytestmark = pytest.mark.anyio
 
 
-def joined(scenario: Scenario, **options: Any) -> None:
-    """Runs it with both ends of a session."""
+@pytest.fixture
+async def joined() -> AsyncIterator[Joined]:
+    """Both ends of a session with these options; they end with the test."""
+    key = KeyPair(os.urandom(32))
+    ends: list[session.Connection] = []
+    async with await session.listen(("127.0.0.1", 0), key=key) as listener:
 
-    async def run() -> None:
-        key = KeyPair(os.urandom(32))
-        async with (
-            asyncio.timeout(60),
-            await session.listen(("127.0.0.1", 0), key=key) as listener,
-        ):
+        async def join(**options: Any) -> tuple[session.Connection, session.Connection]:
             near = await session.connect(
                 listener.address, server_key=key.public, key=KeyPair(os.urandom(32)), **options
             )
             far = await listener.accept()
-            try:
-                await scenario(near, far)
-            finally:
-                for each in (near, far):
-                    if not each.ended:
-                        each.abort("the test is over")
-                await near.drained()
-                await far.drained()
+            ends.extend((near, far))
+            return near, far
 
-    asyncio.run(run())
-
-
-def test_both_streams_and_a_clean_end() -> None:
-    async def scenario(near: session.Connection, far: session.Connection) -> None:
-        assert near.flow_id == far.flow_id
-        assert len(near.flow_id) == 16
-        assert [path.network for path in near.paths()] == ["lo"]
-        await near.write(bytearray(b"question"))
-        near.finish()
-        assert await far.read_exactly(8) == b"question"
-        assert await far.read() == b""
-        await far.write(memoryview(b"answer"))
-        await asyncio.gather(near.close(), far.close())
-        assert near.ended
-        assert far.ended
-        # Everything arrived, whoever closed first; what was not read yet can still be read.
-        assert await near.read_exactly(6) == b"answer"
-        with pytest.raises(SessionError, match="closed"):
-            await near.write(b"late")
-
-    joined(scenario)
+        yield join
+        for each in ends:
+            if not each.ended:
+                each.abort("the test is over")
+        for each in ends:
+            await each.drained()
 
 
-def test_messages_arrive_whole_with_labels_urgent_ones_first() -> None:
-    async def scenario(near: session.Connection, far: session.Connection) -> None:
-        large = os.urandom(200_000)
-        irob = await near.begin(BACKGROUND, after=())
-        assert irob is not None
-        await irob.send(large[:1000])
-        first = await near.send(b"urgent", FOREGROUND, after=())
-        got = await far.receive()
-        assert got == session.Message(first or 0, FOREGROUND, b"urgent")
-        await irob.send(large[1000:])
-        irob.end()
-        got = await far.receive()
-        assert got == session.Message(irob.irob, BACKGROUND, large)
-        await near.send_many([b"%d" % number for number in range(10_000)])
-        numbers: list[int] = []
-        while len(numbers) < 10_000:
-            numbers += [int(each.data) for each in await far.receive_many()]
-        assert numbers == list(range(10_000))
-        await asyncio.gather(near.close(), far.close())
-        assert await far.receive() is None
-        assert await far.receive_many() == []
-
-    joined(scenario)
+async def test_both_streams_and_a_clean_end(joined: Joined) -> None:
+    near, far = await joined()
+    assert near.flow_id == far.flow_id
+    assert len(near.flow_id) == 16
+    assert [path.network for path in near.paths()] == ["lo"]
+    await near.write(bytearray(b"question"))
+    near.finish()
+    assert await far.read_exactly(8) == b"question"
+    assert await far.read() == b""
+    await far.write(memoryview(b"answer"))
+    await asyncio.gather(near.close(), far.close())
+    assert near.ended
+    assert far.ended
+    # Everything arrived, whoever closed first; what was not read yet can still be read.
+    assert await near.read_exactly(6) == b"answer"
+    with pytest.raises(SessionError, match="closed"):
+        await near.write(b"late")
 
 
-def test_a_message_waits_for_those_it_names() -> None:
-    async def scenario(near: session.Connection, far: session.Connection) -> None:
-        open_ = await near.begin(BACKGROUND, after=())
-        assert open_ is not None
-        await near.send(b"second", FOREGROUND, after=(open_.irob,))
-        await near.send(b"free", FOREGROUND, after=())
-        got = await far.receive()
-        assert got is not None
-        assert got.data == b"free"
-        await open_.send(b"first")
-        open_.end()
-        assert [each.data for each in (await far.receive(), await far.receive()) if each] == [
-            b"first",
-            b"second",
-        ]
-        gone = await near.begin(BACKGROUND, after=())
-        assert gone is not None
-        await near.send(b"after nothing", FOREGROUND, after=(gone.irob,))
-        gone.abandon()
-        got = await far.receive()
-        assert got is not None
-        assert got.data == b"after nothing"
-
-    joined(scenario)
+async def test_messages_arrive_whole_with_labels_urgent_ones_first(joined: Joined) -> None:
+    near, far = await joined()
+    large = os.urandom(200_000)
+    irob = await near.begin(BACKGROUND, after=())
+    assert irob is not None
+    await irob.send(large[:1000])
+    first = await near.send(b"urgent", FOREGROUND, after=())
+    got = await far.receive()
+    assert got == session.Message(first or 0, FOREGROUND, b"urgent")
+    await irob.send(large[1000:])
+    irob.end()
+    got = await far.receive()
+    assert got == session.Message(irob.irob, BACKGROUND, large)
+    await near.send_many([b"%d" % number for number in range(10_000)])
+    numbers: list[int] = []
+    while len(numbers) < 10_000:
+        numbers += [int(each.data) for each in await far.receive_many()]
+    assert numbers == list(range(10_000))
+    await asyncio.gather(near.close(), far.close())
+    assert await far.receive() is None
+    assert await far.receive_many() == []
 
 
-def test_thunks_are_kept_called_once_and_cancelled() -> None:
+async def test_a_message_waits_for_those_it_names(joined: Joined) -> None:
+    near, far = await joined()
+    open_ = await near.begin(BACKGROUND, after=())
+    assert open_ is not None
+    await near.send(b"second", FOREGROUND, after=(open_.irob,))
+    await near.send(b"free", FOREGROUND, after=())
+    got = await far.receive()
+    assert got is not None
+    assert got.data == b"free"
+    await open_.send(b"first")
+    open_.end()
+    assert [each.data for each in (await far.receive(), await far.receive()) if each] == [
+        b"first",
+        b"second",
+    ]
+    gone = await near.begin(BACKGROUND, after=())
+    assert gone is not None
+    await near.send(b"after nothing", FOREGROUND, after=(gone.irob,))
+    gone.abandon()
+    got = await far.receive()
+    assert got is not None
+    assert got.data == b"after nothing"
+
+
+async def test_thunks_are_kept_called_once_and_cancelled(joined: Joined) -> None:
     """Background may use no network; then it may."""
+    near, _far = await joined()
+    called: list[str] = []
+    core = near.flow.core
+    (number,) = near.flow.paths
+    assert core.allow(number, 0b0111, 0.0)
+    assert not core.allow(number, 0b0111, 0.0)
+    assert await near.send(b"later", BACKGROUND, thunk=lambda: called.append("one")) is None
 
-    async def scenario(near: session.Connection, far: session.Connection) -> None:
-        called: list[str] = []
-        core = near.flow.core
-        (number,) = near.flow.paths
-        assert core.allow(number, 0b0111, 0.0)
-        assert not core.allow(number, 0b0111, 0.0)
-        assert await near.send(b"later", BACKGROUND, thunk=lambda: called.append("one")) is None
+    def other() -> None:
+        called.append("two")
 
-        def other() -> None:
-            called.append("two")
-
-        assert await near.begin(BACKGROUND, thunk=other) is None
-        assert near.cancel(other)
-        assert not near.cancel(other)
-        assert core.allow(number, 0b1111, 0.0)
-        await near.send(b"now", FOREGROUND)
-        while not called:
-            await asyncio.sleep(0.01)
-        assert called == ["one"]
-        assert await near.send(b"later", BACKGROUND, after=()) is not None
-
-    joined(scenario)
+    assert await near.begin(BACKGROUND, thunk=other) is None
+    assert near.cancel(other)
+    assert not near.cancel(other)
+    assert core.allow(number, 0b1111, 0.0)
+    await near.send(b"now", FOREGROUND)
+    await until(lambda: called)
+    assert called == ["one"]
+    assert await near.send(b"later", BACKGROUND, after=()) is not None
 
 
-def test_an_abort_tells_the_other_end_why() -> None:
-    async def scenario(near: session.Connection, far: session.Connection) -> None:
-        await near.write(b"half a file")
-        assert await far.read_exactly(11)
-        near.abort("changed my mind")
-        with pytest.raises(SessionError, match="changed my mind"):
-            await far.read()
-        with pytest.raises(SessionError, match="changed my mind"):
-            await near.close()
-
-    joined(scenario)
+async def test_an_abort_tells_the_other_end_why(joined: Joined) -> None:
+    near, far = await joined()
+    await near.write(b"half a file")
+    assert await far.read_exactly(11)
+    near.abort("changed my mind")
+    with pytest.raises(SessionError, match="changed my mind"):
+        await far.read()
+    with pytest.raises(SessionError, match="changed my mind"):
+        await near.close()
 
 
-def test_lost_connections_are_replaced_at_once() -> None:
-    async def scenario(near: session.Connection, far: session.Connection) -> None:
-        for number in range(20):
-            for path in list((near if number % 2 else far).flow.paths.values()):
-                path.close("cut", reset=True)
-            await near.write(b"%06d" % number)
-            assert await far.read_exactly(6) == b"%06d" % number
-        assert near.flow.lost_paths >= 20
-
-    joined(scenario)
+async def test_lost_connections_are_replaced_at_once(joined: Joined) -> None:
+    near, far = await joined()
+    for number in range(20):
+        for path in list((near if number % 2 else far).flow.paths.values()):
+            path.close("cut", reset=True)
+        await near.write(b"%06d" % number)
+        assert await far.read_exactly(6) == b"%06d" % number
+    assert near.flow.lost_paths >= 20
 
 
-def test_a_peer_has_a_bounded_number_of_paths() -> None:
+async def test_a_peer_has_a_bounded_number_of_paths(joined: Joined) -> None:
     """It may join with as many connections as it likes: each is a descriptor here."""
+    near, far = await joined()
+    assert near.flow.credentials is not None
+    assert near.flow.dialler is not None
+    driver, me = near.flow.driver, near.flow.dialler._server.me
+    endpoint, loop = near.flow.dialler.endpoints[0], asyncio.get_running_loop()
+    opened, made = 0, list[SessionPath]()
 
-    async def scenario(near: session.Connection, far: session.Connection) -> None:
-        assert near.flow.credentials is not None
-        assert near.flow.dialler is not None
-        driver, me = near.flow.driver, near.flow.dialler._server.me
-        endpoint, loop = near.flow.dialler.endpoints[0], asyncio.get_running_loop()
-        opened, made = 0, list[SessionPath]()
+    def report(path: SessionPath, event: SessionPathEvent, _why: str) -> None:
+        nonlocal opened
+        if event is SessionPathEvent.OPENED:
+            opened += 1
+            path.attach(Mock(), report)  # it hears all, and says nothing
 
-        def report(path: SessionPath, event: SessionPathEvent, _why: str) -> None:
-            nonlocal opened
-            if event is SessionPathEvent.OPENED:
-                opened += 1
-                path.attach(Mock(), report)  # it hears all, and says nothing
-
-        for count in range(1, 3 * MOST_PATHS):
-            connection = socket.socket()
-            connection.setblocking(False)
-            await loop.sock_connect(connection, endpoint)
-            channel = resume(
-                me, near.flow.credentials, ConnectionKind.JOIN, random=os.urandom, now=driver.now()
-            )
-            made.append(SessionPath(driver, connection, channel, report, PathFacts(network="lo")))
-            made[-1].start()
-            await until(lambda count=count: opened == count)  # type: ignore[misc]
-        await until(lambda: len(far.paths()) == MOST_PATHS)
-        for path in made:
-            path.close("the test is over")
-
-    joined(scenario)
+    for count in range(1, 3 * MOST_PATHS):
+        connection = socket.socket()
+        connection.setblocking(False)
+        await loop.sock_connect(connection, endpoint)
+        channel = resume(
+            me, near.flow.credentials, ConnectionKind.JOIN, random=os.urandom, now=driver.now()
+        )
+        made.append(SessionPath(driver, connection, channel, report, PathFacts(network="lo")))
+        made[-1].start()
+        await until(lambda count=count: opened == count)  # type: ignore[misc]
+    await until(lambda: len(far.paths()) == MOST_PATHS)
+    for path in made:
+        path.close("the test is over")
 
 
-def test_a_source_is_asked_again_and_a_short_one_ends_the_session() -> None:
+async def test_a_source_is_asked_again_and_a_short_one_ends_the_session(joined: Joined) -> None:
     data = os.urandom(3_000_000)
-
-    async def scenario(near: session.Connection, far: session.Connection) -> None:
-        await near.write_source(lambda offset, count: data[offset : offset + count], len(data))
-        assert await far.read_exactly(len(data)) == data
-        await near.write_source(lambda offset, count: b"", 10)
-        with pytest.raises(SessionError, match="a source gives 0 bytes"):
-            await far.read()
-
-    joined(scenario)
+    near, far = await joined()
+    await near.write_source(lambda offset, count: data[offset : offset + count], len(data))
+    assert await far.read_exactly(len(data)) == data
+    await near.write_source(lambda offset, count: b"", 10)
+    with pytest.raises(SessionError, match="a source gives 0 bytes"):
+        await far.read()
 
 
 @pytest.mark.parametrize(
     ("agreed_s", "waits_s", "then_s"), [(60, 3600.0, 3600), (60, 30.0, 60), (0, 3600.0, 0)]
 )
-def test_a_session_lives_as_long_as_it_waits(agreed_s: int, waits_s: float, then_s: int) -> None:
+async def test_a_session_lives_as_long_as_it_waits(
+    joined: Joined, agreed_s: int, waits_s: float, then_s: int
+) -> None:
     """One that dies after a minute without a network cannot wait an hour for a better one."""
-
-    async def scenario(near: session.Connection, far: session.Connection) -> None:
-        terms = [each._core.control.terms for each in (near, far)]
-        assert [each.seconds for each in terms] == [agreed_s, agreed_s]
-        for _ in range(2):
-            near.wait_for(deadline_s=waits_s, expected_bytes=7)
-            # Whatever was asked before this is answered by then.
-            await near.write(b"message")
-            assert await far.read_exactly(7) == b"message"
-            await far.write(b"message")
-            assert await near.read_exactly(7) == b"message"
-        assert [each.seconds for each in terms] == [then_s, then_s]
-        assert terms[0]._serial == (then_s != agreed_s), "it is asked for once"
-
-    joined(scenario, deadline=agreed_s)
+    near, far = await joined(deadline=agreed_s)
+    terms = [each._core.control.terms for each in (near, far)]
+    assert [each.seconds for each in terms] == [agreed_s, agreed_s]
+    for _ in range(2):
+        near.wait_for(deadline_s=waits_s, expected_bytes=7)
+        # Whatever was asked before this is answered by then.
+        await near.write(b"message")
+        assert await far.read_exactly(7) == b"message"
+        await far.write(b"message")
+        assert await near.read_exactly(7) == b"message"
+    assert [each.seconds for each in terms] == [then_s, then_s]
+    assert terms[0]._serial == (then_s != agreed_s), "it is asked for once"
 
 
-def test_who_waits_is_in_the_table_of_the_process_until_its_bytes_are_here(
+async def test_who_waits_is_in_the_table_of_the_process_until_its_bytes_are_here(
+    joined: Joined,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     own = OwnTable()
     monkeypatch.setattr(metered_gate, "OWN_TABLE", own)
-
-    async def scenario(near: session.Connection, far: session.Connection) -> None:
-        near.wait_for(deadline_s=3600.0, expected_bytes=7)
-        assert near.transfer_progress().expected_bytes == 7
-        assert len(own.table) == 1
-        near.wait_for(deadline_s=7200.0, expected_bytes=14)
-        assert len(own.table) == 1, "said again"
-        await far.write(b"message")
-        assert await near.read_exactly(7) == b"message"
-        near.wait_for(deadline_s=7200.0, expected_bytes=7)
-        assert len(own.table) == 0, "all of it is here"
-        near.wait_for(deadline_s=7200.0, expected_bytes=1000)
-        near.abort()
-
-        async with asyncio.timeout(2.0):
-            while len(own.table):
-                await asyncio.sleep(0.05)
-
-    joined(scenario)
+    near, far = await joined()
+    near.wait_for(deadline_s=3600.0, expected_bytes=7)
+    assert near.transfer_progress().expected_bytes == 7
+    assert len(own.table) == 1
+    near.wait_for(deadline_s=7200.0, expected_bytes=14)
+    assert len(own.table) == 1, "said again"
+    await far.write(b"message")
+    assert await near.read_exactly(7) == b"message"
+    near.wait_for(deadline_s=7200.0, expected_bytes=7)
+    assert len(own.table) == 0, "all of it is here"
+    near.wait_for(deadline_s=7200.0, expected_bytes=1000)
+    near.abort()
+    await until(lambda: not len(own.table), 2.0)
 
 
-def test_wishes() -> None:
-    async def scenario(near: session.Connection, far: session.Connection) -> None:
-        near.wish(1000, 5.0)
-        while far.peer_wishes is None:
-            await asyncio.sleep(0.01)
-        assert far.peer_wishes.expected_bytes == 1000
-        with pytest.raises(SessionError, match="dialled"):
-            far.wait_for(deadline_s=3, expected_bytes=5)
-        for no_time in (float("nan"), -1.0):
-            with pytest.raises(ConfigError, match="deadline"):
-                near.wait_for(deadline_s=no_time)
-        assert near.transfer_progress().deadline_at_s is None
-
-    joined(scenario)
+async def test_wishes(joined: Joined) -> None:
+    near, far = await joined()
+    near.wish(1000, 5.0)
+    await until(lambda: far.peer_wishes is not None)
+    assert far.peer_wishes.expected_bytes == 1000
+    with pytest.raises(SessionError, match="dialled"):
+        far.wait_for(deadline_s=3, expected_bytes=5)
+    for no_time in (float("nan"), -1.0):
+        with pytest.raises(ConfigError, match="deadline"):
+            near.wait_for(deadline_s=no_time)
+    assert near.transfer_progress().deadline_at_s is None
 
 
 @pytest.mark.parametrize(
@@ -297,110 +268,90 @@ def test_wishes() -> None:
         (("127.0.0.1", 9), {"scheduler": "best"}, "no scheduler is called 'best'"),
     ],
 )
-def test_what_cannot_be_asked_for(address: Any, options: dict[str, Any], message: str) -> None:
+async def test_what_cannot_be_asked_for(
+    address: Any, options: dict[str, Any], message: str
+) -> None:
     options = {"server_key": bytes(32), "key": KeyPair(os.urandom(32)), **options}
-
-    async def run() -> None:
+    with pytest.raises(ConfigError, match=message):
         await session.connect(address, **options)
 
-    with pytest.raises(ConfigError, match=message):
-        asyncio.run(run())
 
-
-def test_nobody_there_the_wrong_key_and_a_port_in_use() -> None:
+async def test_nobody_there_the_wrong_key_and_a_port_in_use() -> None:
     key = KeyPair(os.urandom(32))
-
-    async def run() -> None:
-        listener = await session.listen(("127.0.0.1", 0), key=key, allow=lambda _key: False)
-        address = listener.address
-        with pytest.raises(HostError, match="in use"):
-            await session.listen(address, key=key)
-        options: dict[str, Any] = {"key": KeyPair(os.urandom(32)), "timeout_s": 10}
-        with pytest.raises(SessionRefusedError, match="refuses"):
-            await session.connect(address, server_key=key.public, **options)
-        with pytest.raises(SessionRefusedError, match="another key"):
-            await session.connect(address, server_key=KeyPair(os.urandom(32)).public, **options)
-        await listener.close()
-        with pytest.raises(SessionError, match=r"within 0\.3 s \(.*refused"):
-            await session.connect(address, server_key=key.public, key=options["key"], timeout_s=0.3)
-        with pytest.raises(SessionError, match="listener has been closed"):
-            await listener.accept()
-
-    asyncio.run(run())
+    listener = await session.listen(("127.0.0.1", 0), key=key, allow=lambda _key: False)
+    address = listener.address
+    with pytest.raises(HostError, match="in use"):
+        await session.listen(address, key=key)
+    options: dict[str, Any] = {"key": KeyPair(os.urandom(32)), "timeout_s": 10}
+    with pytest.raises(SessionRefusedError, match="refuses"):
+        await session.connect(address, server_key=key.public, **options)
+    with pytest.raises(SessionRefusedError, match="another key"):
+        await session.connect(address, server_key=KeyPair(os.urandom(32)).public, **options)
+    await listener.close()
+    with pytest.raises(SessionError, match=r"within 0\.3 s \(.*refused"):
+        await session.connect(address, server_key=key.public, key=options["key"], timeout_s=0.3)
+    with pytest.raises(SessionError, match="listener has been closed"):
+        await listener.accept()
 
 
 @pytest.mark.parametrize("label", ["foreground", None, ["foreground"]])
-def test_what_is_no_label_is_told_with_what_would_be(label: Any) -> None:
+async def test_what_is_no_label_is_told_with_what_would_be(joined: Joined, label: Any) -> None:
     right = r"is not a label; one such as Label\(Urgency\.BACKGROUND, Bulk\.LARGE\)"
-
-    async def connect() -> None:
-        key = bytes(range(32))
-        await session.connect(("127.0.0.1", 9), server_key=key, key=KeyPair(key), label=label)
-
+    key = bytes(range(32))
     with pytest.raises(ConfigError, match=right):
-        asyncio.run(connect())
-
-    async def scenario(near: session.Connection, _far: session.Connection) -> None:
+        await session.connect(("127.0.0.1", 9), server_key=key, key=KeyPair(key), label=label)
+    near, _far = await joined()
+    with pytest.raises(ConfigError, match=right):
+        near.label = label
+    for call in (near.send(b"x", label), near.send_many([b"x"], label), near.begin(label)):
         with pytest.raises(ConfigError, match=right):
-            near.label = label
-        for call in (near.send(b"x", label), near.send_many([b"x"], label), near.begin(label)):
-            with pytest.raises(ConfigError, match=right):
-                await call
-        await near.write(b"still here")
-
-    joined(scenario)
+            await call
+    await near.write(b"still here")
 
 
-def test_networks_that_may_not_be_used_are_named() -> None:
-    async def connect() -> None:
-        key = bytes(range(32))
+async def test_networks_that_may_not_be_used_are_named() -> None:
+    key = bytes(range(32))
+    with pytest.raises(SessionError, match="none of the networks that lead there may be used: lo"):
         await session.connect(
             ("127.0.0.1", 9), server_key=key, key=KeyPair(key), timeout_s=0.2,
             networks=lambda _name: False,
         )  # fmt: skip
 
-    with pytest.raises(SessionError, match="none of the networks that lead there may be used: lo"):
-        asyncio.run(connect())
+
+async def test_who_gave_up_waiting_is_forgotten(joined: Joined) -> None:
+    near, far = await joined()
+    for _ in range(50):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(near.read(), 0.001)
+    assert len(near._waiters) <= 2
+    await far.write(b"at last")
+    assert await near.read_exactly(7) == b"at last"
 
 
-def test_who_gave_up_waiting_is_forgotten() -> None:
-    async def scenario(near: session.Connection, far: session.Connection) -> None:
-        for _ in range(50):
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(near.read(), 0.001)
-        assert len(near._waiters) <= 2
-        await far.write(b"at last")
-        assert await near.read_exactly(7) == b"at last"
-
-    joined(scenario)
-
-
-def test_datagrams_of_any_size_go_both_ways_and_what_is_none_is_told() -> None:
-    async def scenario(near: session.Connection, far: session.Connection) -> None:
-        came: dict[str, asyncio.Queue[bytes]] = {"near": asyncio.Queue(), "far": asyncio.Queue()}
-        near.on_datagrams(lambda some: [came["near"].put_nowait(each) for each in some])
-        far.on_datagrams(lambda some: [came["far"].put_nowait(each) for each in some])
-        large = os.urandom(65_535)
-        for data in (b"", b"small", large):
-            near.send_datagram(data, 10.0)
-            assert await asyncio.wait_for(came["far"].get(), 20) == data
-            far.send_datagram(data, 10.0, everywhere=True)
-            assert await asyncio.wait_for(came["near"].get(), 20) == data
-        assert near.datagrams == (3, 0, 0)
-        far.on_datagrams(None)
-        near.send_datagram(b"before anybody listened", 10.0)
-        await near.send(b"behind it")
-        assert await far.receive() is not None
-        await asyncio.sleep(0.3)  # nothing else is to come
-        far.on_datagrams(lambda some: [came["far"].put_nowait(each) for each in some])
-        assert await asyncio.wait_for(came["far"].get(), 1) == b"before anybody listened"
-        with pytest.raises(ValueError, match="at most 65535"):
-            near.send_datagram(large + b"x", 1.0)
-        near.abort("over")
-        with pytest.raises(SessionError):
-            near.send_datagram(b"", 1.0)
-
-    joined(scenario)
+async def test_datagrams_of_any_size_go_both_ways_and_what_is_none_is_told(joined: Joined) -> None:
+    near, far = await joined()
+    came: dict[str, asyncio.Queue[bytes]] = {"near": asyncio.Queue(), "far": asyncio.Queue()}
+    near.on_datagrams(lambda some: [came["near"].put_nowait(each) for each in some])
+    far.on_datagrams(lambda some: [came["far"].put_nowait(each) for each in some])
+    large = os.urandom(65_535)
+    for data in (b"", b"small", large):
+        near.send_datagram(data, 10.0)
+        assert await asyncio.wait_for(came["far"].get(), 20) == data
+        far.send_datagram(data, 10.0, everywhere=True)
+        assert await asyncio.wait_for(came["near"].get(), 20) == data
+    assert near.datagrams == (3, 0, 0)
+    far.on_datagrams(None)
+    near.send_datagram(b"before anybody listened", 10.0)
+    await near.send(b"behind it")
+    assert await far.receive() is not None
+    await asyncio.sleep(0.3)  # nothing else is to come
+    far.on_datagrams(lambda some: [came["far"].put_nowait(each) for each in some])
+    assert await asyncio.wait_for(came["far"].get(), 1) == b"before anybody listened"
+    with pytest.raises(ValueError, match="at most 65535"):
+        near.send_datagram(large + b"x", 1.0)
+    near.abort("over")
+    with pytest.raises(SessionError):
+        near.send_datagram(b"", 1.0)
 
 
 class Daemon:
@@ -422,32 +373,31 @@ class Daemon:
         return None
 
 
-def test_networks_are_what_the_daemon_takes_them_for_from_the_first_connection_on() -> None:
-    async def scenario(near: session.Connection, far: session.Connection) -> None:
-        await near.write(b"x")
-        assert await far.read_exactly(1) == b"x"
-        (path,) = near.flow.core.paths
-        assert (path.facts.kind, path.facts.metered) == (NetworkKind.CELLULAR, True)
-        assert near.flow.dialler is not None
-        assert near.flow.dialler.networks() == {"lo": True}
+async def test_networks_are_what_the_daemon_takes_them_for_from_the_first_connection_on(
+    joined: Joined,
+) -> None:
+    near, far = await joined(chooser=Daemon())
+    await near.write(b"x")
+    assert await far.read_exactly(1) == b"x"
+    (path,) = near.flow.core.paths
+    assert (path.facts.kind, path.facts.metered) == (NetworkKind.CELLULAR, True)
+    assert near.flow.dialler is not None
+    assert near.flow.dialler.networks() == {"lo": True}
 
-    joined(scenario, chooser=Daemon())
 
-
-def test_a_network_that_may_not_be_used_any_more_is_left_and_taken_again_later() -> None:
+async def test_a_network_that_may_not_be_used_any_more_is_left_and_taken_again_later(
+    joined: Joined,
+) -> None:
     allowed = ["lo"]
-
-    async def scenario(near: session.Connection, far: session.Connection) -> None:
-        await near.write(b"x")
-        assert await far.read_exactly(1) == b"x"
-        allowed.clear()
-        near.check_networks()
-        await near.write(b"y")
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(far.read_exactly(1), 0.3)
-        assert near.paths() == []
-        allowed.append("lo")
-        near.check_networks()
-        assert await asyncio.wait_for(far.read_exactly(1), 5) == b"y"
-
-    joined(scenario, networks=lambda interface: interface in allowed)
+    near, far = await joined(networks=lambda interface: interface in allowed)
+    await near.write(b"x")
+    assert await far.read_exactly(1) == b"x"
+    allowed.clear()
+    near.check_networks()
+    await near.write(b"y")
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(far.read_exactly(1), 0.3)
+    assert near.paths() == []
+    allowed.append("lo")
+    near.check_networks()
+    assert await asyncio.wait_for(far.read_exactly(1), 5) == b"y"
