@@ -12,10 +12,14 @@ from kit.clock import JUMPING, monotonic
 from cedos.model import Direction
 from emu.testbed.netns import Namespace
 
-# A property does not become false because the machine was busy.
-hypothesis.settings.register_profile(
-    "cedos", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
-)
+# A property does not become false because the machine was busy. `./test --long` tries more examples.
+for name, examples in (("cedos", 50), ("long", 500)):
+    hypothesis.settings.register_profile(
+        name,
+        max_examples=examples,
+        deadline=None,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )
 hypothesis.settings.load_profile("cedos")
 
 # xdist tells its workers a terminal's width, which programs in tests would take for theirs.

@@ -168,7 +168,7 @@ def test_bad_hints(control: Path, fake_daemon: Any, body: bytes, message: str) -
     assert fake_daemon.hints == {}
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(body=st.binary(max_size=200))
 def test_any_bytes_are_no_hint_and_do_no_harm(control: Path, body: bytes) -> None:
     head = f"POST /v1/hints HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"

@@ -100,7 +100,7 @@ def test_bad_requests(body: bytes, message: str) -> None:
         parse(body, ChoiceRequest, "choice")
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_request_or_a_clear_error(body: bytes) -> None:
     with suppress(ConfigError):

@@ -237,7 +237,7 @@ def test_what_changed_since_it_was_asked_for_comes_as_it_is(root: Path, tmp_path
     assert one.progress.size_bytes == 1000
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(breaks=st.lists(st.one_of(st.just(-1), st.integers(1_000, 400_000)), max_size=6))
 def test_sessions_that_end_anywhere(
     tmp_path_factory: pytest.TempPathFactory, breaks: list[int]

@@ -5,7 +5,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.errors import ConfigError
@@ -315,7 +315,6 @@ def test_dhclient_and_its_latest_lease_of_an_interface(tmp_path: Path) -> None:
     assert announced(tmp_path, "wlan0")
 
 
-@settings(max_examples=200)
 @given(content=st.binary(max_size=300), known=st.booleans())
 def test_any_bytes_are_answered(
     tmp_path_factory: pytest.TempPathFactory, content: bytes, known: bool

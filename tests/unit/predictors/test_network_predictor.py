@@ -99,7 +99,7 @@ def test_another_access_point_begins_anew() -> None:
     assert all(len(errors) == 0 for errors in predictor.errors.values())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(
     st.one_of(st.floats(), st.floats(1, 1e7)), st.one_of(st.floats(), st.floats(1e-6, 1e4))
 ), max_size=15))  # fmt: skip

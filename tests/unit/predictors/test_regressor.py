@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.ensemble import ExtraTreesRegressor, RandomForestRegressor
 from sklearn.tree import DecisionTreeRegressor
@@ -110,7 +110,6 @@ def tables(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return np.array(draw(known)), np.array(draw(target)), np.array(draw(asked))
 
 
-@settings(max_examples=150, deadline=None)
 @given(tables(), st.integers(1, 5), st.integers(0, 3))
 def test_a_walk_gives_what_scikit_learn_gives(
     table: tuple[np.ndarray, np.ndarray, np.ndarray], min_leaf: int, seed: int

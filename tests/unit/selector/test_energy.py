@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.errors import ConfigError
@@ -103,7 +103,6 @@ def test_a_clock_that_goes_back_gives_no_energy_back() -> None:
     assert watch.energy_j(60.0) >= before_j
 
 
-@settings(max_examples=50)
 @given(st.lists(st.tuples(st.floats(0, 30), st.floats(0, 5000), st.floats(0, 5000)), max_size=20))
 def test_a_watch_agrees_with_the_formula(steps: list[tuple[float, float, float]]) -> None:
     """Single events: what each adds is what `transfer_j` says of an event without length."""

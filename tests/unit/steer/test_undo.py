@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kit.steer_kernel import MemoryKernel
 
@@ -82,7 +82,6 @@ def test_a_kill_at_any_instant_is_undone(make_world, tmp_path):
         assert restore(directory, kernel=kernel) == Undone()
 
 
-@settings(max_examples=60)
 @given(data=st.data())
 def test_undoing_twice_or_what_was_never_done_is_fine(make_world, data):
     world = make_world()
@@ -239,7 +238,6 @@ def test_a_start_goes_on_with_what_cannot_be_undone_and_tells_it(world, tmp_path
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
 def test_whatever_is_done_to_a_journal_the_host_is_exact_or_told(make_world, fresh, data):
     directory = fresh()
     kernel, before, whole = left_behind(make_world, directory)

@@ -2,7 +2,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.errors import HistoryError
@@ -148,7 +148,6 @@ def test_a_disk_of_no_use_is_said_and_what_was_counted_stays(tmp_path: Path) -> 
     assert Usage(tmp_path / "u.sqlite").totals == {"k": 5.0}
 
 
-@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.sampled_from("cppprb"), st.integers(0, 10**7)), min_size=1, max_size=30)
 )

@@ -55,7 +55,7 @@ def test_a_line_that_crosses_zero_predicts_something_positive() -> None:
     assert 0.0 < predictor.point({"size": 1.0}) < 5.0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.floats(), st.floats()), max_size=15), st.floats())
 def test_whatever_is_observed_predictions_stay_numbers(
     runs: list[tuple[float, float]], at: float

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.errors import CedosError
@@ -106,7 +106,6 @@ def test_without_any_network_it_waits_for_one() -> None:
     assert race.on_attach(9.0, frozenset({"wifi"})) == [Start("wifi")]
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_whatever_happens_each_way_runs_once_at_a_time_and_one_wins(data: st.DataObject) -> None:
     ways = ["a", "b", "c"]

@@ -4,7 +4,7 @@ import itertools
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from emu.experiments.played_stream import Playback, least_metered_bytes, play
@@ -33,7 +33,6 @@ def test_what_no_unmetered_network_can_bring_is_paid() -> None:
     ) == pytest.approx(160_000)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32), st.integers(5, 40), st.integers(5, 60))
 def test_ours_never_stalls_where_the_phone_is_steady_and_pays_little_more(
     seed: int, contact_s: int, gap_s: int

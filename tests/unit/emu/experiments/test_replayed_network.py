@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.errors import PlaceError
@@ -128,7 +128,6 @@ def test_nothing_to_send_is_refused() -> None:
         network(STEADY).exchange(0.0, 0, 10)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     start_s=st.floats(0, 100),
     later_s=st.floats(0, 20),

@@ -77,7 +77,7 @@ def test_the_order_stays_where_the_delay_falls() -> None:
     assert one.leave(2100.0) == [b"slow", b"quick"]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(rate=st.floats(0.2e6, 40e6), delay_ms=st.integers(0, 300))
 def test_a_loaded_link_carries_its_rate(rate: float, delay_ms: int) -> None:
     trace = Trace.constant(rate, 6.0)

@@ -214,7 +214,7 @@ def test_what_a_dead_network_holds_comes_over_the_other_one(down: bool) -> None:
     assert transfer.ended_s < 10.0
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     st.lists(st.tuples(st.integers(50, 3000), st.integers(0, 30)), min_size=3, max_size=8),
     st.integers(1, 400_000),

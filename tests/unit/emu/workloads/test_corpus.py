@@ -36,7 +36,7 @@ seeds = st.integers(0, 10_000)
 LINK = re.compile(r"//([a-z0-9.]+\.example)(/[^\"')]+)")
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seeds)
 def test_bodies_have_the_sizes_they_were_drawn_with(seed: int) -> None:
     (page,) = generate(sites=1, seed=seed).pages
@@ -45,7 +45,7 @@ def test_bodies_have_the_sizes_they_were_drawn_with(seed: int) -> None:
     assert sum(sizes) == page.size_bytes
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seeds)
 def test_links_lead_to_the_page_s_objects_and_to_each_once(seed: int) -> None:
     (page,) = generate(sites=1, seed=seed).pages
@@ -64,7 +64,7 @@ def references(page: Page, number: int) -> str:
     return re.sub(r"<!--.*-->|/\*.*\*/", "", text, flags=re.S)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seeds)
 def test_everything_is_asked_for_by_something_that_can(seed: int) -> None:
     (page,) = generate(sites=1, seed=seed).pages

@@ -103,9 +103,7 @@ VALUES = st.one_of(
 )
 
 
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     status=st.sampled_from([200, 203, 206, 301, 304, 307, 404, 416, 500, 999]),
     reason=st.binary(max_size=12).map(lambda each: each.replace(b"\r", b"").replace(b"\n", b"")),

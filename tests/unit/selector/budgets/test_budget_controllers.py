@@ -224,7 +224,7 @@ def _spend(
 
 
 @BOTH
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     supply=st.floats(1e-3, 1e12),
     seed=st.integers(0, 10**6),
@@ -248,7 +248,7 @@ def test_a_budget_is_never_broken(
         assert spent <= supply * 1.5
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.floats(-1e9, 1e9), st.floats(-1e12, 1e12)), max_size=20))
 def test_no_measurement_breaks_a_controller(seen: list[tuple[float, float]]) -> None:
     for make in (Odyssey, Pacer):
@@ -364,7 +364,6 @@ class Jumps:
         return self.rate if amount <= self.cheap else 1000.0 * self.rate
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     cheap=st.floats(1e-5, 1.0), most=st.floats(0.1, 1.2), amount=st.floats(1e-7, 1.1)
 )  # fmt: skip
@@ -402,7 +401,6 @@ def test_what_is_spent_has_no_steps() -> None:
     assert SteppedQuote(PROHIBITIVE, []).rate_for(1.0, 1.0) == PROHIBITIVE
 
 
-@settings(max_examples=60, deadline=None)
 @given(left=st.floats(1e5, 2e9), units=st.integers(0, 30), place=st.floats(0.0, 1.0))
 def test_units_that_are_bought_are_told_at_their_price_not_at_that_of_many(
     left: float, units: int, place: float

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.model import Context, StrategyKind
@@ -99,7 +99,6 @@ def test_the_least_prices_change_nothing(host: Any) -> None:
         assert str(decision.choice) == "single(lte0)", make
 
 
-@settings(max_examples=60)
 @given(
     st.floats(0.001, 1e4),
     st.floats(0.0, 1e3),

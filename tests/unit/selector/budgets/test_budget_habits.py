@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.selector.budgets.controller import PROHIBITIVE, Option
@@ -226,7 +226,6 @@ def test_a_day_that_ends_at_another_time_is_not_compared() -> None:
     assert day.state()["open"] is None
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.floats(-1e9, 1e9), st.floats(-1e12, 1e12)), max_size=30))
 def test_no_measurement_breaks_it(seen: list[tuple[float, float]]) -> None:
     shortfalls = Shortfalls(DAY_S)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cedos.budget_kinds import Resource
@@ -63,7 +63,6 @@ def test_periods_go_by_the_calendar(
     assert named(period_at(budget, at(now), UTC)) == expected
 
 
-@settings(max_examples=60)
 @given(
     st.datetimes(datetime(1981, 1, 1), datetime(2100, 1, 1)),
     st.datetimes(datetime(1971, 1, 1), datetime(2100, 1, 1)),
@@ -200,7 +199,6 @@ _EVENTS = st.one_of(
 @example(Pacer, [("offer", 0.0, 5e-324)])
 @example(Pacer, [("observe", 0.0, -1.0), ("change", 0.0, 0.0)])
 @example(Odyssey, [("change", 0.0, 0.0), ("observe", 1.0, -1.0)])
-@settings(max_examples=80, deadline=None)
 @given(st.sampled_from([Odyssey, Pacer]), st.lists(_EVENTS, max_size=25))
 def test_whatever_happens_there_is_a_price_and_a_budget_that_is_spent_has_none(
     make: type[Odyssey] | type[Pacer], events: list[tuple[str, float, float]]

@@ -5,7 +5,7 @@ from itertools import accumulate, combinations
 from math import exp, inf
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.selector.deadlines.chance import ChanceScheduler, accepted
@@ -210,7 +210,6 @@ def _most(capacity: Sequence[float], flows: Sequence[DeadlineFlow]) -> float:
     return total
 
 
-@settings(deadline=None, max_examples=150)
 @given(_RATES, _RATES, _FLOWS)
 def test_under_certainty_nothing_is_missed_and_wifi_carries_all_that_it_can(
     wifi: list[float], lte: list[float], drawn: list[tuple[float, int]]

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.selector.prefetch.outlook import Average, Outlook, Stretches
@@ -51,7 +51,6 @@ class TestAccuracy:
         assert again.of("news") == pytest.approx(accuracy.of("news"), abs=0.01)
 
     @given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=60))
-    @settings(max_examples=60)
     def test_it_is_always_a_probability(self, fates: list[tuple[str, bool]]) -> None:
         accuracy = ShadowAccuracy(memory=5)
         for cls, consumed in fates:

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.selector.prefetch.outlook import Path
@@ -178,7 +178,6 @@ class TestQueue:
         )
 
     @given(st.lists(st.tuples(st.sampled_from("hdcspfxr"), st.integers(0, 4)), max_size=50))
-    @settings(max_examples=80)
     def test_any_order_of_events_is_survived(
         self, make: Make, events: list[tuple[str, int]]
     ) -> None:

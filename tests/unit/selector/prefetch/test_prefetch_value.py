@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.selector.prefetch.outlook import Average, Path, Stretches, on_demand
@@ -156,7 +156,6 @@ class TestBatches:
         st.floats(0, 1e-4),
         st.one_of(st.none(), st.floats(0, 100)),
     )
-    @settings(max_examples=80)
     def test_no_batch_gains_nothing_and_its_budget_is_kept(
         self,
         make: Make,

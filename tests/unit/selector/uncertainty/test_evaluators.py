@@ -197,7 +197,6 @@ def two_networks(size: float) -> tuple[Way, Way]:
     return a, b
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.fixed_dictionaries(
     {f"{n}.{q}": values for n in "AB" for q in ("bandwidth", "latency")}),
     st.floats(0.01, 5.0), prices)  # fmt: skip
@@ -207,7 +206,6 @@ def test_brute_force_is_enumeration(
     compared(seen, two_networks(size), {}, weights)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.fixed_dictionaries(
     {f"{n}.{q}": values for n in "AB" for q in ("bandwidth", "latency")}),
     st.floats(0.01, 5.0), prices, st.floats(0.0, 0.95))  # fmt: skip
@@ -219,7 +217,6 @@ def test_brute_force_is_enumeration_of_what_agrees_with_silence(
     compared(seen, ways, {"A": part * slowest}, weights)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.fixed_dictionaries(dict.fromkeys(("length", "load", "local"), values)),
        prices, st.floats(0.0, 0.95))  # fmt: skip
 def test_ways_that_depend_on_the_same_thing_are_not_independent(
@@ -277,7 +274,7 @@ numbers = st.one_of(st.floats(), st.floats(0.01, 100.0))
 
 
 @pytest.mark.parametrize("method", METHODS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.sampled_from("AB"), numbers, numbers, numbers), max_size=12),
        numbers, st.floats(0, 1e9), st.booleans())  # fmt: skip
 def test_whatever_predictors_say_nothing_breaks(

@@ -2,7 +2,7 @@ from itertools import pairwise, product
 from math import inf, nan
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.selector.uncertainty.times import (
@@ -45,7 +45,6 @@ def test_gathering_keeps_the_mean(times: list[float], count: int) -> None:
     assert all(low <= high * (1 + 1e-9) for low, high in pairwise(found))
 
 
-@settings(max_examples=200)
 @given(seconds, seconds)
 def test_the_first_of_two_is_the_mean_over_all_pairs(a: list[float], b: list[float]) -> None:
     expected = sum(min(x, y) for x in a for y in b) / (len(a) * len(b))

@@ -36,7 +36,7 @@ def record(number: int, tail: bytes = b"") -> bytes:
 
 
 @given(st.lists(st.tuples(st.sampled_from("pprc"), st.integers(0, 40), st.binary(max_size=8))))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_the_file_is_a_dictionary_that_survives(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, bytes]]
 ) -> None:

@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.session.protocol import crypto
@@ -23,7 +23,6 @@ def pair(make_hosts: type[Hosts], ask: SetUpOptions) -> tuple[Channel, Channel]:
     return channels
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     texts=st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=12),
     cuts=st.lists(st.integers(1, 400), max_size=40),
@@ -42,7 +41,6 @@ def test_records_come_whole_and_in_order_however_tcp_cuts_them(
     assert server.failure is None
 
 
-@settings(max_examples=120, deadline=None)
 @given(data=st.data(), ask=st.sampled_from(PROTECTED))
 def test_a_tampered_stream_gives_a_prefix_and_ends_the_path(
     make_hosts: type[Hosts], data: st.DataObject, ask: SetUpOptions

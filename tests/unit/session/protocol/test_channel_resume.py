@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kit.waiting import until
 
@@ -294,7 +294,6 @@ def test_every_byte_of_a_resumption_counts(hosts: Hosts) -> None:
 
 
 @given(st.lists(st.integers(1, 60), max_size=80))
-@settings(max_examples=200, deadline=None)
 def test_no_attempt_is_taken_twice(attempts: list[int]) -> None:
     credentials = Credentials(bytes(16), bytes(32), bytes(32), suite=1)
     taken: set[int] = set()

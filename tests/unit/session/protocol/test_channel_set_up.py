@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.session.protocol.channel import Channel, resume, set_up
@@ -262,7 +262,6 @@ def test_more_set_ups_than_can_be_served_are_put_off_and_resumptions_are_not(
     hosts.connected()
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_garbage_instead_of_a_handshake_is_refused_and_bounded(
     make_hosts: type[Hosts], data: st.DataObject

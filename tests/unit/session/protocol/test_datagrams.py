@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.errors import SessionError
@@ -250,7 +250,6 @@ def test_a_program_that_does_not_read_has_the_newest() -> None:
 
 
 @given(st.lists(st.integers(1, 3 * WINDOW), max_size=400))
-@settings(max_examples=100, deadline=None)
 def test_none_comes_twice_in_whatever_order(numbers: list[int]) -> None:
     receiver = DatagramReceiver()
     came = []
@@ -264,7 +263,6 @@ def test_none_comes_twice_in_whatever_order(numbers: list[int]) -> None:
 
 
 @given(st.integers(0, 2**32 - 1), st.randoms(use_true_random=False))
-@settings(max_examples=100, deadline=None)
 def test_lateness_is_what_it_took_beyond_the_quickest(begin: int, chance: random.Random) -> None:
     """Against the plain computation, on any clock, within the quarter of a minute."""
     late = Lateness()
@@ -278,7 +276,6 @@ def test_lateness_is_what_it_took_beyond_the_quickest(begin: int, chance: random
 
 
 @given(seed=st.integers(0, 1 << 32))
-@settings(max_examples=60, deadline=None)
 def test_over_paths_that_lose_what_arrives_is_in_time_and_once(cores: object, seed: int) -> None:
     """Two cores, two paths that stop and go at will; a record that is stuck comes much later."""
     chance = random.Random(seed)

@@ -5,7 +5,7 @@ from contextlib import suppress
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.errors import ProtocolError
@@ -35,7 +35,6 @@ from cedos.session.protocol.frames import (
 from cedos.session.protocol.intervals import CumulativeSet, IntervalSet
 from cedos.session.protocol.unpacking import unpack
 
-QUICK = settings(max_examples=150, deadline=None)
 positions = st.integers(0, packing.MAX_POSITION - 1)
 starts = st.integers(0, packing.MAX_POSITION - 2_000_000)
 ids = st.integers(1, packing.MAX_POSITION - 2_000_000)
@@ -148,7 +147,6 @@ def frames(draw: st.DrawFn) -> tuple[Frame, bytes]:
 
 
 @given(st.lists(frames(), min_size=1, max_size=8))
-@QUICK
 def test_what_is_packed_comes_back(several: list[tuple[Frame, bytes]]) -> None:
     record = b"".join(packed for _, packed in several)
     assert unpack(record) == [frame for frame, _ in several]
@@ -156,7 +154,6 @@ def test_what_is_packed_comes_back(several: list[tuple[Frame, bytes]]) -> None:
 
 
 @given(frames(), st.data())
-@QUICK
 def test_a_record_that_is_cut_anywhere_is_refused(
     one: tuple[Frame, bytes], data: st.DataObject
 ) -> None:
@@ -169,7 +166,6 @@ def test_a_record_that_is_cut_anywhere_is_refused(
     st.binary(max_size=200)
     | st.lists(frames(), max_size=3).map(lambda f: b"".join(p for _, p in f))
 )
-@QUICK
 def test_garbage_and_flipped_bits_give_frames_or_a_protocol_error(record: bytes) -> None:
     flipped = bytearray(record)
     for place in range(0, len(flipped), 7):
@@ -270,7 +266,6 @@ STEPS = st.lists(st.tuples(st.booleans(), SPANS), max_size=40)
 
 
 @given(STEPS, SPANS)
-@settings(max_examples=300, deadline=None)
 def test_intervals_are_a_set(
     steps: list[tuple[bool, tuple[int, int]]], asked: tuple[int, int]
 ) -> None:
@@ -290,7 +285,6 @@ def test_intervals_are_a_set(
 
 
 @given(st.integers(0, 20), st.lists(SPANS, max_size=30), SPANS)
-@settings(max_examples=300, deadline=None)
 def test_progress_is_a_set_that_is_full_below_its_floor(
     floor: int, spans: list[tuple[int, int]], asked: tuple[int, int]
 ) -> None:

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.session.protocol.room import ReplayMemory
@@ -68,7 +68,6 @@ def test_a_whole_message_need_not_wait_until_nobody_sends_any_more() -> None:
     assert late.replay.take(whole, 0)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 19), st.integers(1, 400_000)), max_size=60), st.randoms())
 def test_whoever_was_refused_is_told_once_all_is_free(
     steps: list[tuple[int, int]], draw: Random

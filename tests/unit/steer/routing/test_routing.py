@@ -5,7 +5,7 @@ from dataclasses import replace
 from ipaddress import ip_address, ip_interface, ip_network
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kit.steer_kernel import MemoryKernel
 
@@ -401,7 +401,6 @@ wishes = st.lists(
 )
 
 
-@settings(max_examples=150)
 @given(wishes=wishes)
 def test_at_every_instant_packets_have_a_way_and_bound_ones_their_own(make_world, wishes):
     world = make_world(Watched())

@@ -105,7 +105,6 @@ def test_what_is_over_leaves_nothing_behind(hosts: Hosts) -> None:
     assert hosts.acceptor.next_expiry() == hosts.now + 10
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["add", "done", "late"]), st.integers(0, 3), st.integers(0, 30)),
@@ -169,7 +168,7 @@ def test_a_hosts_flows() -> None:
     assert not ledger._flows
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 5)), max_size=40))
 def test_counts_by_host_are_never_too_small_and_leave_nothing(added: list[tuple[int, int]]) -> None:
     counts, truth = HostCounts(), Counter[int]()

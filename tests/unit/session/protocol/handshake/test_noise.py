@@ -111,7 +111,7 @@ def library(cipher: str, *, initiator: bool, static: bytes, remote: bytes | None
     return other
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 2**32), st.sampled_from(CIPHERS), st.binary(max_size=90), st.booleans())
 def test_an_independent_library_agrees(
     seed: int, cipher: str, payload: bytes, ours_dials: bool
@@ -144,7 +144,6 @@ def test_an_independent_library_agrees(
     assert aead(received, chacha=chacha).decrypt(nonce(0, chacha=chacha), back, b"") == b"back"
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data(), st.booleans())
 def test_altered_and_shortened_messages_are_refused(data: st.DataObject, second: bool) -> None:
     initiator = Initiator(

@@ -8,7 +8,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.session.protocol import crypto
@@ -58,7 +58,6 @@ ACTIONS = [
 ]  # fmt: skip
 
 
-@settings(max_examples=250, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     actions=st.lists(st.sampled_from(ACTIONS), min_size=4, max_size=40),
