@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from cedos.errors import HostError, NotFoundError
-from emu.claims import expressions, listed, pages
-from emu.claims.listed import Claims
+from emu.claims import claim_list, expressions, pages
+from emu.claims.claim_list import Claims
 from emu.repository import ROOT
 
 _WRITTEN = ("notebooks/results/", "docs/claims.toml", "docs/state.md", "README.md")
@@ -78,8 +78,8 @@ def measure(name: str, claims: Claims, places: Path, commit: str) -> None:
         raise HostError(f"{name}: the command ended with status {done.returncode}: {line}")
     if result is not None and (not result.exists() or result.stat().st_mtime_ns == before):
         raise HostError(f"{name}: the command did not write {result}")
-    text = listed.FILE.read_text()
-    listed.FILE.write_text(stamped(text, name, commit, datetime.now(UTC).date().isoformat()))
+    text = claim_list.FILE.read_text()
+    claim_list.FILE.write_text(stamped(text, name, commit, datetime.now(UTC).date().isoformat()))
 
 
 def stamped(text: str, name: str, commit: str, day: str) -> str:
@@ -95,13 +95,13 @@ def stamped(text: str, name: str, commit: str, day: str) -> str:
 def update() -> Iterator[str]:
     """Bring the list's numbers and the pages to the result files; yield the files that changed."""
     expressions.result.cache_clear()
-    old = listed.read()
-    text = listed.FILE.read_text()
-    current = listed.rewritten(text, old)
+    old = claim_list.read()
+    text = claim_list.FILE.read_text()
+    current = claim_list.rewritten(text, old)
     if current != text:
-        listed.FILE.write_text(current)
+        claim_list.FILE.write_text(current)
         yield "docs/claims.toml"
-    new = listed.read()
+    new = claim_list.read()
     for name in ("docs/state.md", "README.md"):
         page = written = (ROOT / name).read_text()
         if name == "docs/state.md":

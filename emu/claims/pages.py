@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from emu.claims.listed import PAPERS, Claim, Claims, by_paper
+from emu.claims.claim_list import PAPERS, Claim, Claims, by_paper
 
 BEGIN: Final = "<!-- written by `cedos-emu claims --update` -->"
 END: Final = "<!-- written until here -->"

@@ -9,7 +9,7 @@ from cedos.commands.console.render import echo, print_json, show, wrapped
 from emu.console import examples
 
 if TYPE_CHECKING:
-    from emu.claims.listed import Claim, Claims
+    from emu.claims.claim_list import Claim, Claims
 
 
 @click.command(
@@ -63,9 +63,9 @@ def command(
     It refuses a modified tree.
     """
     from cedos.errors import DataSetError, NotFoundError  # noqa: PLC0415
-    from emu.claims import listed, measuring  # noqa: PLC0415
+    from emu.claims import claim_list, measuring  # noqa: PLC0415
 
-    claims = listed.read()
+    claims = claim_list.read()
     if measure is not None:
         _measure(claims, measure, kind, directory)
     if update or measure is not None:
@@ -73,7 +73,10 @@ def command(
             echo(f"written: {name}")
         return
     if check:
-        problems = [*listed.problems(claims), *map(_no_commit, listed.missing_commits(claims))]
+        problems = [
+            *claim_list.problems(claims),
+            *map(_no_commit, claim_list.missing_commits(claims)),
+        ]
         if problems:
             show(problems)
             raise DataSetError(f"{len(problems)} of the list's claims do not hold")
@@ -112,10 +115,10 @@ def _measure(claims: "Claims", name: str, kind: str | None, directory: Path | No
 
 
 def _overview(chosen: "list[Claim]") -> None:
-    from emu.claims import listed, pages  # noqa: PLC0415
+    from emu.claims import claim_list, pages  # noqa: PLC0415
 
-    for paper, of_paper in listed.by_paper(chosen).items():
-        echo(f"{listed.PAPERS[paper]}:")
+    for paper, of_paper in claim_list.by_paper(chosen).items():
+        echo(f"{claim_list.PAPERS[paper]}:")
         verdict = ""
         for each in of_paper:
             if each.verdict != verdict:

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from emu.claims import listed, pages
+from emu.claims import claim_list, pages
 from emu.repository import ROOT
 
-CLAIMS = listed.read()
+CLAIMS = claim_list.read()
 STATE = (ROOT / "docs" / "state.md").read_text()
 README = (ROOT / "README.md").read_text()
 NAMED = re.compile(r"`claims: ([^`]+)`")
@@ -18,16 +18,16 @@ SETTINGS = {"45", "02", "1", "0.2"}
 
 
 def test_every_number_is_that_of_its_file() -> None:
-    assert list(listed.problems(CLAIMS)) == []
+    assert list(claim_list.problems(CLAIMS)) == []
 
 
 def test_every_commit_is_in_this_history() -> None:
-    assert listed.missing_commits(CLAIMS) == []
+    assert claim_list.missing_commits(CLAIMS) == []
 
 
 def test_a_file_that_names_a_commit_of_this_history_is_listed_with_it() -> None:
     for name, source in CLAIMS.sources.items():
-        if source.file and source.commit != listed.UNKNOWN:
+        if source.file and source.commit != claim_list.UNKNOWN:
             text = (ROOT / "notebooks" / "results" / source.file).read_text()
             assert source.commit in text, name
 
@@ -48,7 +48,9 @@ def test_commands_name_what_there_is(name: str) -> None:
 
 
 def test_every_table_and_figure_of_the_papers_is_listed() -> None:
-    items = {paper: " ".join(each.item for each in CLAIMS.chosen(paper)) for paper in listed.PAPERS}
+    items = {
+        paper: " ".join(each.item for each in CLAIMS.chosen(paper)) for paper in claim_list.PAPERS
+    }
     for paper, kind, numbers in (
         ("delphi", "Table", range(1, 8)), ("delphi", "Figure", [1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12]),
         ("intnw", "Table 2.", range(1, 4)), ("intnw", "Figure 2.", range(1, 5)),

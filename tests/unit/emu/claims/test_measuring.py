@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cedos.errors import HostError, NotFoundError
-from emu.claims import expressions, listed, measuring
+from emu.claims import claim_list, expressions, measuring
 
 LIST = """[sources.s]
 file = "s.json"
@@ -58,21 +58,21 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ["git", "-c", "user.name=x", "-c", "user.email=x@x", "commit", "-q", "-m", "first"],
     ):
         subprocess.run(command, cwd=tmp_path, check=True)
-    for module in (measuring, listed):
+    for module in (measuring, claim_list):
         monkeypatch.setattr(module, "ROOT", tmp_path)
     monkeypatch.setattr(expressions, "RESULTS", tmp_path)
-    monkeypatch.setattr(listed, "FILE", tmp_path / "claims.toml")
+    monkeypatch.setattr(claim_list, "FILE", tmp_path / "claims.toml")
     return tmp_path
 
 
 def test_a_measurement_writes_its_file_and_the_list_notes_its_commit(clone: Path) -> None:
     commit = measuring.head()
-    measuring.measure("s", listed.read(clone / "claims.toml"), Path("/places"), commit)
+    measuring.measure("s", claim_list.read(clone / "claims.toml"), Path("/places"), commit)
     assert json.loads((clone / "s.json").read_text()) == {"v": 3, "from": "/places"}
-    noted = listed.read(clone / "claims.toml").sources["s"]
+    noted = claim_list.read(clone / "claims.toml").sources["s"]
     assert (noted.commit, noted.modified) == (commit, False)
     assert noted.date.year > 2000
-    assert listed.read(clone / "claims.toml").sources["noted"].commit == "unknown"
+    assert claim_list.read(clone / "claims.toml").sources["noted"].commit == "unknown"
 
 
 def test_a_modified_tree_is_refused(clone: Path) -> None:
@@ -86,12 +86,12 @@ def test_a_command_that_fails_or_writes_nothing_is_told(clone: Path, command: st
     text = LIST.replace(LIST.splitlines()[2], f'command = "{command}"')
     (clone / "claims.toml").write_text(text)
     with pytest.raises(HostError):
-        measuring.measure("s", listed.read(clone / "claims.toml"), Path("/places"), "abc")
+        measuring.measure("s", claim_list.read(clone / "claims.toml"), Path("/places"), "abc")
     assert (clone / "claims.toml").read_text() == text
 
 
 def test_names_stand_for_sources_with_a_command(clone: Path) -> None:
-    found: Any = listed.read(clone / "claims.toml")
+    found: Any = claim_list.read(clone / "claims.toml")
     for name in ("s", "c", "dtp", "all"):
         assert measuring.chosen(found, name) == ["s"]
     assert measuring.chosen(found, "all", "simulated") == ["s"]

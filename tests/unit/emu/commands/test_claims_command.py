@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner, Result
 
-from emu.claims import listed
+from emu.claims import claim_list
 from emu.commands import cedos_emu
 
 
@@ -49,4 +49,4 @@ def test_a_name_that_is_not_listed_is_refused() -> None:
 
 
 def test_json_has_every_claim() -> None:
-    assert len(json.loads(claims("--json").output)) == len(listed.read().claim)
+    assert len(json.loads(claims("--json").output)) == len(claim_list.read().claim)

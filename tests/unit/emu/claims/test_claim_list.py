@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from cedos.errors import ConfigError, DataSetError
-from emu.claims import listed
+from emu.claims import claim_list
 
 SOURCE = """
 [sources.s]
@@ -32,19 +32,19 @@ from = ["/v", "/v_ci95", "/n"]
 FILE: dict[str, Any] = {"v": 0.6666, "v_ci95": [-0.1, 1.999], "n": 4092}
 
 
-def claims(tmp_path: Path, text: str) -> listed.Claims:
+def claims(tmp_path: Path, text: str) -> claim_list.Claims:
     file = tmp_path / "claims.toml"
     file.write_text(text)
-    return listed.read(file)
+    return claim_list.read(file)
 
 
 def test_numbers_agree_at_the_digits_that_are_shown(tmp_path: Path) -> None:
     found = claims(tmp_path, SOURCE + CLAIM)
     (each,) = found.claim
-    assert listed.computed(each, found, lambda _: FILE) == each.ours
+    assert claim_list.computed(each, found, lambda _: FILE) == each.ours
     assert each.shown == "0.67 [-0.10, 2.00] of 4,092"
     changed = {**FILE, "v": 0.64, "v_ci95": [-0.001, 1.2]}
-    computed = listed.computed(each, found, lambda _: changed)
+    computed = claim_list.computed(each, found, lambda _: changed)
     assert computed == "{0.64} [{0.00}, {1.20}] of {4,092}"
 
 
@@ -53,11 +53,11 @@ def test_a_changed_file_rewrites_this_claim_alone(tmp_path: Path, monkeypatch: A
     text = SOURCE + CLAIM + other
     found = claims(tmp_path, text)
     monkeypatch.setattr(
-        listed,
+        claim_list,
         "computed",
         lambda claim, _: claim.ours.replace("0.67", "0.33") if claim.name == "d" else claim.ours,
     )
-    written = listed.rewritten(text, found)
+    written = claim_list.rewritten(text, found)
     assert written == SOURCE + CLAIM + other.replace("0.67", "0.33")
 
 
@@ -80,18 +80,18 @@ def test_what_the_list_does_not_know_is_refused(tmp_path: Path, was: str, become
 def test_too_few_and_too_many_numbers_are_told(tmp_path: Path) -> None:
     found = claims(tmp_path, SOURCE + CLAIM.replace('"/v", ', ""))
     with pytest.raises(DataSetError, match="4 numbers in braces, `from` gives 3"):
-        listed.computed(found.claim[0], found, lambda _: FILE)
+        claim_list.computed(found.claim[0], found, lambda _: FILE)
 
 
 def test_what_was_not_tested_says_why_and_what_was_has_a_source(tmp_path: Path) -> None:
     bare = '[[claim]]\nname = "c"\npaper = "dtp"\nitem = "Table 1"\n'
     found = claims(tmp_path, SOURCE + bare + 'verdict = "not tested"\n')
-    assert any("`why` is missing" in each for each in listed.problems(found))
+    assert any("`why` is missing" in each for each in claim_list.problems(found))
     found = claims(tmp_path, SOURCE + bare + 'verdict = "reproduced"\n')
-    assert any("`source` is missing" in each for each in listed.problems(found))
+    assert any("`source` is missing" in each for each in claim_list.problems(found))
 
 
 def test_reversed_findings_come_first(tmp_path: Path) -> None:
     second = CLAIM.replace('name = "c"', 'name = "d"').replace("reproduced", "reversed")
     found = claims(tmp_path, SOURCE + CLAIM + second)
-    assert [each.name for each in listed.by_paper(found.claim)["dtp"]] == ["d", "c"]
+    assert [each.name for each in claim_list.by_paper(found.claim)["dtp"]] == ["d", "c"]
