@@ -53,6 +53,7 @@ def run(progress: Callable[[str], None]) -> dict[str, float]:
         laptop = stack.enter_context(Laptop(*ACCESSES))
         stack.enter_context(server(laptop))
         state = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cedos-bench-")))
+        # Take the host's networking as it was, then let another process steer it.
         before = parts(laptop.client)
         process = laptop.client.popen(
             *(sys.executable, "-m", "emu.bench.crash", str(state)),
@@ -62,6 +63,7 @@ def run(progress: Callable[[str], None]) -> dict[str, float]:
         )
         stack.callback(_end, process)
         _wait_for_line(process, "steering")
+        # Begin transfers under each default, so that both networks carry some.
         transfers: dict[str, Transfer] = {}
         for default in (LTE, WLAN):
             _tell(process, default)
@@ -74,11 +76,13 @@ def run(progress: Callable[[str], None]) -> dict[str, float]:
                         transfers[f"{kind} {default} {number + 1}"] = transfer
         time.sleep(_RUN_S)
         _alive(transfers)
+        # Kill it in the midst of steering.
         process.send_signal(signal.SIGKILL)
         process.wait()
         time.sleep(_RUN_S)
         killed = _alive(transfers)
         progress(f"killed: {len(killed)} of {len(transfers)} transfers go on")
+        # Restore, and compare part by part.
         with laptop.client.entered():
             undone = restore(state)
         for line in (*undone.done, *undone.left):
@@ -90,6 +94,7 @@ def run(progress: Callable[[str], None]) -> dict[str, float]:
         time.sleep(_RUN_S)
         restored = _alive(transfers)
         progress(f"restored: {len(restored)} of {len(transfers)} transfers go on")
+        # The host's own routes lead over Wi-Fi: plain TCP over LTE must end with the restoration.
         bound = {name for name in transfers if name.startswith(f"TCP {LTE}")}
         survived = killed & (restored | bound)
         return {

@@ -326,6 +326,7 @@ def _cuts(progress: Progress) -> dict[str, float]:
             "ssh": lambda cut: shell.typing(laptop.client, cut),
         }
         kinds = (_silent, _no_carrier, _renumbered)
+        # All programs meet all kinds of cut on both networks in turn.
         trials = [
             (name, make, kind)
             for make in kinds
@@ -334,6 +335,7 @@ def _cuts(progress: Progress) -> dict[str, float]:
         ]
         for number in range(_CUTS):
             name, make, kind = trials[number % len(trials)]
+            # The program cuts the network itself, half-way through its work.
             with make(laptop, kind) as cut:
                 got = programs[name](cut)
             what = make.__name__.strip("_")
@@ -344,9 +346,11 @@ def _cuts(progress: Progress) -> dict[str, float]:
                 f"{number + 1}/{_CUTS} {name}, {INTERFACES[kind]} {what}: pause"
                 f" {1e3 * got.stall_s:.0f} ms{'' if got.whole else ', BROKEN'}"
             )
+            # The next trial begins once the daemon knows both networks to be alive again.
             cutter.daemon.until_both_live()
     stalls = {key: sorted(each.stall_s for each in of) for key, of in found.items()}
     everything = stalls["all"]
+    # The goal allows 300 ms and a round trip.
     within = sum(stall <= 0.3 + _LTE_S for stall in everything)
     return {
         "cuts": len(everything),

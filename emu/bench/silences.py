@@ -108,14 +108,17 @@ def silent_deaths(
     dice = random.Random(f"silent {down}")
     moments = [dice.uniform(*_DIES_AFTER) for _ in range(trials)]
     stalls, ratios = [], []
+    # The moments are drawn as shares of the time that both networks together would take.
     allowed_s = _STALL_S + _STALL_ROUND_TRIPS * max(_RTT_S.values())
     both_s = 8 * _SIZE / sum(_BPS.values())
     with emulated(_BPS) as (laptop, ends):
+        # The ideal hand-over goes on at the rate of the network that lives.
         alone = {
             name: _rate_alone_bps(ends, name, Way(down), _SIZE, progress, steady=True)
             for name in (WLAN, LTE)
         }
         for number, way in list(enumerate(ways(down, trials)))[first:]:
+            # Wi-Fi dies twice as often as LTE.
             dies, lives = (WLAN, LTE) if number % 3 else (LTE, WLAN)
             silence = Silence(laptop, dies)
             died: list[float] = []

@@ -156,6 +156,7 @@ def replay(
         known: dict[str, float] = {}
         indicators = {}
         for network in NETWORKS:
+            # What is known at the beginning of a second: the radio's last second, the probes' answers.
             before = walk.networks[network][second - 1] if second else {}
             radio = _indicators(before)
             indicators[network] = radio
@@ -175,12 +176,14 @@ def replay(
             transfers_per_s=transfers_per_s,
         )
         for network in NETWORKS:
+            # Pings come at a fixed rate, whatever the rule.
             record = _merged(walk.networks[network], second)
             up = down = took_s = 0.0
             if second % pings_every_s == 0:
                 _learn(answers[network], record, PINGED)
                 up, down = PING_BYTES / 2, PING_BYTES / 2 * (1 - record.get("ping_loss", 0.0))
                 took_s = record.get("rtt_s", 0.1)
+            # Ask the rule. What is not probed is judged by what was known (equation 2).
             if not rule.weigh(network, moment).send:
                 asked.errors.append(_error(answers[network], record))
             else:
@@ -190,6 +193,7 @@ def replay(
                 up += DNS_BYTES / 2 + record.get("udp_bytes_up", 0.0)
                 down += DNS_BYTES / 2 + record.get("udp_bytes_down", 0.0)
                 took_s += record.get("udp_probe_s", 0.0)
+            # The joules depend on how long ago the radio was last used.
             if up:
                 idle_s = second - last_s[network] if network in last_s else None
                 last_s[network] = float(second)

@@ -223,6 +223,7 @@ def scan(directory: Path) -> tuple[Places, list[str]]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         problem = f"{path}: unreadable ({error}); a CSV in UTF-8 is expected"
         return Places(directory, []), [problem]
+    # Columns that are missing or doubled make all rows unusable.
     header = rows[0][1] if rows else []
     problems = [
         f"{path}:1: no column {name!r}; needed are {', '.join(_REQUIRED)}"
@@ -237,6 +238,7 @@ def scan(directory: Path) -> tuple[Places, list[str]]:
         return Places(directory, []), problems
     if len(rows) == 1:
         problems.append(f"{path}: no places; one row per place is expected")
+    # Report each row's problems, and go on with the next row.
     listing = {kind: _files(directory / kind) for kind in _RTT_DRAWS_S}
     places: dict[str, Place] = {}
     first_seen: dict[str, int] = {}
@@ -259,6 +261,7 @@ def scan(directory: Path) -> tuple[Places, list[str]]:
                 f"{path}:{line}: {len(fields)} fields, but the header has {len(header)} (quote "
                 "notes with commas)"
             )
+        # Keep, for the error when a broken place is asked for by name, the first problem of its row.
         named = dict(zip(header, fields, strict=False)).get("place", "").strip()
         if named and named not in places:
             broken[named] = problems[at]
@@ -271,6 +274,7 @@ def _place(
     """Return the place of a row; PlaceError with a line for each thing that is wrong."""
     wrong: list[str] = []
 
+    # Collect all mistakes of the row before it is refused.
     def read(part: Callable[[], T], otherwise: T) -> T:
         try:
             return part()

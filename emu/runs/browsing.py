@@ -52,6 +52,7 @@ def plan(scenario: Scenario, seed: int) -> BrowsingPlan:
     Sites are those of the scenario's own seed, so that repeats see them again in another order.
     EmulationError: ffmpeg is missing or failed.
     """
+    # Each kind of page has sites of its own, numbered on.
     sites = tuple(
         site
         for number, kind in enumerate(scenario.page)
@@ -62,6 +63,7 @@ def plan(scenario: Scenario, seed: int) -> BrowsingPlan:
         ).sites
     )
     everything = corpus.Corpus(sites)
+    # Visit each kind's pages in an order of this repeat.
     visits: list[PlannedPage] = []
     first = 0
     for kind in scenario.page:
@@ -75,6 +77,7 @@ def plan(scenario: Scenario, seed: int) -> BrowsingPlan:
             number=len(visits),
         )
         first += kind.sites
+    # A fixed bit rate is told to the player by its index.
     videos = []
     for number, wanted in enumerate(scenario.video):
         made = video.make(wanted.bitrates_bps, duration_s=wanted.play_s, segment_s=wanted.segment_s)

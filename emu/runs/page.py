@@ -59,6 +59,7 @@ def draw(run: "Recorded", *, narrow: bool = False) -> "Figure":
         )
         for name in PAIR
     }
+    # The axis ends with the last transfer, which may outlive the load.
     end_s = max(
         run.duration_s,
         *(flow["started_s"] + flow["time_s"] for rows in flows.values() for flow in rows),

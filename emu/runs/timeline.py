@@ -52,6 +52,7 @@ def draw(run: "Recorded", repeat: int = 0) -> "Figure":
         flows = [f for f in run.flows if f["policy"] == name and f["repeat"] == repeat]
         rates = [r for r in run.rates if r["policy"] == name and r["repeat"] == repeat]
         switches = [s for s in run.switches if s["policy"] == name and s["repeat"] == repeat]
+        # Above the rates of both networks, below the transfers, pages and videos.
         above, below = axes[2 * number][0], axes[2 * number + 1][0]
         _rates(above, run.capacity, rates, duration_s)
         browsed = [
@@ -60,6 +61,7 @@ def draw(run: "Recorded", repeat: int = 0) -> "Figure":
             if each["policy"] == name and each["repeat"] == repeat
         ]
         _transfers(below, [*map(_of_flow, flows), *map(_of_browsing, browsed)])
+        # A dotted line marks a change of the network.
         for switch in switches:
             for axis in (above, below):
                 axis.axvline(switch["at_s"], color=COLOURS[switch["to"]], lw=0.8, ls=":", zorder=1)

@@ -43,6 +43,7 @@ def simulate(
             others the first.
         limit_s: transfers end after so long, and are censored.
     """
+    # The replay begins early by the warm-up, as in a live run.
     clock = Clock()
     networks = {
         NetworkKind(name): Network(
@@ -55,6 +56,7 @@ def simulate(
     }
     transfers: dict[int, Transfer] = {}
 
+    # A program that speaks MPTCP uses all networks of the policy, others the first.
     def begin(planned: PlannedTransfer) -> None:
         used = [networks[kind] for kind in (kinds if planned.mptcp else kinds[:1])]
         transfer = Transfer(
@@ -71,6 +73,7 @@ def simulate(
         _completed(planned, transfers[planned.number], warm_up_s, limit_s, kinds[0])
         for planned in plan
     ]
+    # Answer in the form of a live run: transfers, bytes by connection, counters.
     ended_s = max((each.started_at_s + each.time_s for each in completed), default=warm_up_s)
     return Simulated(
         completed,

@@ -158,6 +158,7 @@ def run(
         return process
 
     def finish(process: "subprocess.Popen[str]", planned: PlannedTransfer, at_s: float) -> None:
+        # Begin again while the connection broke and time is left.
         attempts, begun_at_s = 1, at_s
         try:
             while True:
@@ -171,6 +172,7 @@ def run(
         except EmulationError as error:
             failures.append(error)
             return
+        # A transfer begun again counts from its first attempt on.
         if attempts > 1 and not completed.censored:
             completed = replace(completed, time_s=begun_at_s - at_s + completed.time_s)
         completed = replace(completed, attempts=attempts)
@@ -180,6 +182,7 @@ def run(
 
     processes: list[subprocess.Popen[str]] = []
     try:
+        # Each transfer starts in time, whether or not earlier ones have ended.
         for planned in plan:
             time.sleep(max(0.0, zero_at_s + planned.at_s - time.monotonic()))
             at_s = time.monotonic()
@@ -190,6 +193,7 @@ def run(
         for thread in running:
             thread.join()
     finally:
+        # After an error no client may outlive the run.
         for process in processes:
             if process.poll() is None:
                 process.kill()

@@ -352,6 +352,7 @@ async def _run(
     known = KnownNames()
     sizes = SizeHistory(max_hosts=_SERVERS_KNOWN)
 
+    # Make each gateway's link, with the networks that it may use and a teller of what it carried.
     def made(gateway: JoinedGateway) -> GatewayLink:
         ruled_networks = RuledNetworks(directories().socket, gateway.address)
         carried = CarriedConnections(loop.time, known.name_of)
@@ -375,6 +376,7 @@ async def _run(
 
     link = GatewayLinks([made(each) for each in joined])
 
+    # A rule that changes may forbid or allow networks to a gateway, too.
     async def changed() -> None:
         for ruled_networks in rules:
             await asyncio.to_thread(ruled_networks.read)
@@ -399,12 +401,14 @@ async def _run(
         rules=ruled,
         known=known,
     )
+    # With -W serve standard input and output alone, else all listening sockets.
     work = (
         _join(proxy, *stdio)
         if stdio is not None
         else _listen(proxy, names, datagrams, listening, dns, redirection, joined)
     )
     running = loop.create_task(work)
+    # Follow gateways that are joined or left, and programs that start, while it runs.
     telling.append(loop.create_task(_follow_joined(file, link, made)))
     if redirection is not None and redirection.by_cgroup:
         telling.append(loop.create_task(_follow_cgroups(redirection)))
@@ -417,6 +421,7 @@ async def _run(
         if stdio is not None:
             raise CedosError("it was interrupted") from None
     finally:
+        # End in the reverse order: no new connections, then the last report, then the links.
         for task in telling:
             task.cancel()
         await asyncio.gather(*telling, return_exceptions=True)
@@ -451,7 +456,9 @@ async def _listen(
             log.info(f"listens at {where}{to}")
     if redirection is not None:
         for each in joined:
+            # A gateway on this host would be redirected to itself.
             await _refuse_loop(each.host)
+        # The kernel leads each IP version to its own listening ports; IPv6 may be absent.
         ports = {":" in each.address: each.port for each in proxy.addresses if each.redirection}
         for address in _LOOPBACK:
             names.open(address, 0, optional=":" in address)

@@ -66,6 +66,7 @@ def _group(group: Group, count: int, seed: int) -> dict[str, Any]:
             drawn = world.draw(seed * 1_000_000 + user * _DAYS_OF_USER + day)
             now: list[Wanted] = []
             later: list[Wanted] = []
+            # Draw which downloads may wait, and for how long.
             for flow in drawn.flows:
                 if random.random() < group.delayed_share:
                     delay_s = random.expovariate(1.0 / group.mean_delay_s)
@@ -73,6 +74,7 @@ def _group(group: Group, count: int, seed: int) -> dict[str, Any]:
                     later.append(flow._replace(deadline_s=flow.released_s + delay_s))
                 else:
                     now.append(flow)
+            # Both kinds share the networks' rates, but not each other's queue: they are simulated apart.
             can = feasible(World(drawn.wifi, drawn.cellular, later))
             spot = simulate(
                 World(drawn.wifi, drawn.cellular, now),
@@ -94,6 +96,7 @@ def _group(group: Group, count: int, seed: int) -> dict[str, Any]:
             wifi += sum(each.wifi_bytes for each in (*spot, *late))
             delayed_total += sum(each.size_bytes for each in can)
             delayed_wifi += sum(each.wifi_bytes for each in late)
+    # People chose "no delay" where they knew of Wi-Fi: take their share for those downloads.
     spot_total, spot_wifi = total - delayed_total, wifi - delayed_wifi
     as_people = ON_THE_SPOT_WIFI_SHARE * spot_total + delayed_wifi
     return {

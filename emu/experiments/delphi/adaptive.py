@@ -88,6 +88,7 @@ def run(
     """
     walks = load(ROOT / series, seed)
     place, start_s = data.texts["place"], data.numbers["start_s"]
+    # Only transfers within a probed place can be judged by what its probes told.
     inside = np.array(
         [
             str(name) in walks and 1.0 <= at_s < walks[str(name)].seconds
@@ -98,6 +99,7 @@ def run(
         raise DataSetError(f"{data.source}: no transfer lies within the places of {series}")
     chosen = data.take(inside)
     groups = chosen.texts["group"]
+    # Train on fresh answers of each second, and judge a place by models of the other groups.
     always = {name: replay(walk, FixedRate(1.0)) for name, walk in walks.items()}
     fresh = _examples(chosen, _columns(chosen, always))
     models: dict[str, list[CompletionModel]] = {}
@@ -106,6 +108,7 @@ def run(
         models |= dict.fromkeys({str(name) for name in chosen.texts["place"][test]}, grown)
     walks = {name: walk for name, walk in walks.items() if name in models}
 
+    # Each rule with the values of its one parameter.
     rules: dict[str, tuple[Sequence[float], Callable[[float], ProbeRule]]] = {
         "fixed": (intervals_s, FixedRate),
         "change": (thresholds, PassiveChange),
@@ -113,6 +116,7 @@ def run(
     }
     bootstrap = Bootstrap(groups)
 
+    # Let a rule probe all places, then choose by what was known, and count both.
     def play(name: str, value: float) -> _Played:
         outlooks = {each: _outlook(models[each][0]) for each in walks} if name == "value" else {}
         asked = {
@@ -125,6 +129,7 @@ def run(
 
     played = {name: [play(name, value) for value in values] for name, (values, _) in rules.items()}
 
+    # Compare with our rule at a price at which it spends the wanted share of the bytes.
     def against(other: str, bytes_share: float) -> list[dict[str, Any]]:
         return [
             {

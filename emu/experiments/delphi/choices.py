@@ -130,6 +130,7 @@ def run(
         energies_j(data),
         Bootstrap(groups),
     )
+    # Figures 7 to 9 know the places: a random split.
     at_random = examples_of(data, np.arange(len(data)))
     known = models_at_random(data, at_random, train_share, Settings(), progress)
     schemes = {name: rows.medians([name] * len(data)) for name in data.strategies}
@@ -144,10 +145,12 @@ def run(
         }
         success[name] = {
             "active": rows.success(chosen, objective),
+            # Probes of an earlier start stand for indicators that were not measured again.
             "adaptive": rows.success(rows.by(_older(rows), known, objective), objective),
             "guessed": rows.success(rows.by(_guessed(rows), known, objective), objective),
         }
     frontier = [{"beta": beta, **rows.medians(rows.oracle(MaxSPerE(beta=beta)))} for beta in BETAS]
+    # Table 6 leaves places out, for each family of models.
     unseen: dict[str, Any] = {name: dict.fromkeys(kinds) for name in OBJECTIVES}
     jobs = {kind: (data, kind) for kind in kinds}
     for kind, by_objective in in_processes(_unseen, jobs, progress).items():

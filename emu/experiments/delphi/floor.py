@@ -80,10 +80,12 @@ def run(
     groups = data.texts["group"]
     examples = examples_of(data, groups)
     rows = [examples.row(k) for k in range(len(data))]
+    # Models of other groups, and models that know the place from its other instants.
     unseen = models_by_group(data, examples, USUAL, progress, most_folds=_FOLDS)
     instants = examples.instants
     assert instants is not None
     known = models_by_group(data, examples_of(data, instants), USUAL, progress, most_folds=_FOLDS)
+    # Pair the rows that were measured twice.
     other = whole(datasets.read(ROOT / second)) if second else None
     here, there = measured_twice(data, other) if other is not None else (_NONE, _NONE)
     steady = steady_rows(data, rows, unseen)
@@ -91,6 +93,7 @@ def run(
     later = _later(data)
     found: dict[str, Any] = {"rows": len(data)}
     for name, objective in OBJECTIVES.items():
+        # Judge the choices by kind of transfer.
         costs = _costs(data, objective)
         chosen = _choices(data, rows, unseen, objective)
         at_known = _choices(data, rows, known, objective)
@@ -98,6 +101,7 @@ def run(
         for kind, mask in kinds.items():
             of["kinds"][kind] = costs.take(mask).judged(chosen[mask], Bootstrap(groups[mask]))
         if other is not None and len(here):
+            # An oracle told of the other measurement bounds what any policy can reach.
             ours, theirs = costs.take(here), _costs(other, objective).take(there)
             of["told"] = {
                 label: _told(
@@ -111,6 +115,7 @@ def run(
             )
         found[name] = of
     if other is not None and len(here):
+        # The noise: how far two measurements of one time lie apart.
         off = {
             name: np.abs(np.log(data.times_s[name][here] / other.times_s[name][there]))
             for name in data.strategies

@@ -140,6 +140,7 @@ def run(
         spent: dict[str, dict[str, list[Outcome]]] = {setting: {} for setting in SETTINGS}
         for trial in range(trials):
             progress((number + trial / trials) / len(wanted), f"{name}, trial {trial + 1}")
+            # All policies and settings see the same requests from the same second of the place.
             start_s = float(rng.uniform(0.0, period_s))
             asked = requests(duration_s, seed * 1000 + trial)
             for setting, policy, outcome in _trial(

@@ -183,14 +183,17 @@ def _curl(world: World, wanted: Plan, ready: Ready, *, resume: bool) -> dict[str
     def poll() -> dict[str, Any] | None:
         now_s = time.monotonic() - world.began_s
         there = any(begin_s <= now_s < end_s for begin_s, end_s in wanted.contacts)
+        # The network is there: begin a curl, from nothing or where the last one ended.
         if there and not running:
             if not resume:
                 file.unlink(missing_ok=True)
             starts[0] += 1
             running.append(world.client.popen(*line, f"http://{SERVER}/file"))
+        # It has ended by itself: the file is whole.
         elif running and running[0].poll() == 0:
             size = file.stat().st_size
             return {"seconds": now_s, "bytes": size, "starts": starts[0], "wasted_bytes": spent[0]}
+        # The network has gone, or curl gave up: kill it, and count what a restart loses.
         elif running and (not there or running[0].poll() is not None):
             running[0].kill()
             running.pop().wait()
@@ -275,6 +278,7 @@ def run(
         ...}}}}}`; `tcp-cellular` is among the protocols of the largest size.
     """
     names = [name for name in PROTOCOLS if name != "bundles" or bundles_installed()]
+    # The largest download is also made over 3G without disruptions.
     plans = {size: plan(size, scale, 1e6 * rate_mbps, rtt_ms / 1e3) for size in sizes_mb}
     largest = max(sizes_mb)
     beside = undisturbed(plans[largest], cellular_rtt_ms / 1e3)
@@ -284,6 +288,7 @@ def run(
         for size in sorted(sizes_mb, reverse=True):
             for name in names:
                 tasks[size, name, trial] = partial(measure, name, plans[size])
+    # All protocols and sizes run side by side, under the same load of the host.
     found = in_batches(tasks, at_once, progress)
     sizes: dict[str, Any] = {}
     for size, wanted in plans.items():

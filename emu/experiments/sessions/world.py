@@ -97,8 +97,10 @@ def ideal(accesses: Mapping[str, Access], kind: str) -> Scripted:
     seconds = -(-period_ms // 1000)
     both = (first, second)
     rates = np.array([_by_second(each.down, seconds) for each in both])
+    # A second with less than 0.1 Mbit/s counts as without a network.
     there = rates * 12_000 >= 1e5
     rtts = np.where(there, np.array([[each.rtt_s] for each in both]), np.inf)
+    # Choose a network second by second; the sum takes the lower round trip.
     choice = _CHOICES[kind](rates, rtts)
     best = np.where(np.isinf(rtts.min(axis=0)), max(each.rtt_s for each in both), rtts.min(axis=0))
     chosen_rtts = best
@@ -108,6 +110,7 @@ def ideal(accesses: Mapping[str, Access], kind: str) -> Scripted:
         )
         chosen_rtts = of_chosen[0]
 
+    # Take each second's opportunities from the chosen network, or from both.
     def merged(traces: Sequence[Trace]) -> Trace:
         parts = []
         for number, trace in enumerate(traces):
@@ -116,6 +119,7 @@ def ideal(accesses: Mapping[str, Access], kind: str) -> Scripted:
             parts.append(times[choice[times // 1000] == number if keep is None else keep])
         return Trace(np.sort(np.concatenate(parts)), period_ms)
 
+    # Only changes of the round trip are scripted.
     changes = [
         (float(second), float(chosen_rtts[second]))
         for second in range(seconds)
