@@ -318,9 +318,11 @@ class Serving:
             await connection.write(pack(PutAnswer()))
             return
         began_s = time.monotonic()
+        # The answer to a whole file may have been lost: do not take it twice.
         if await self._has(connection, request):
             return
         async with self._uploads.begun(connection.peer_key, request) as partial:
+            # Go on where an earlier session ended, if it was the same version.
             start = partial.have if partial.version == request.version else 0
             partial.begin(start, request.version, request.size)
             await connection.write(pack(PutAnswer(start)))
@@ -329,6 +331,7 @@ class Serving:
                 if not data:
                     raise SessionError("the client closed the connection within the file")
                 partial.write(data)
+            # The file gets its name only if its digest is the client's.
             if not partial.is_right(await connection.read_exactly(DIGEST_BYTES)):
                 partial.discard()
                 raise TransferError(

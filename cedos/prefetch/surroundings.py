@@ -95,6 +95,7 @@ class Ledger:
         self._used.clear()
         known = dict(before)
         started = []
+        # Of each start tell which of its options was taken, and which others it had.
         for key, network in plan.starts:
             options = known.get(key, ())
             at = names.index(network)

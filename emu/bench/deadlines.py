@@ -76,6 +76,7 @@ def _plans_ms() -> tuple[list[float], list[float]]:
     took: tuple[list[float], list[float]] = ([], [])
     for table in range(_TABLES):
         within_s = _WITHIN_S[table % len(_WITHIN_S)]
+        # From tables that are nearly idle to those that cannot all be in time.
         mean_bytes = 10.0 ** random.uniform(3.0, 5.5) * max(within_s, 60.0) / 60.0
         networks, seen = (
             HostNetworks(),
@@ -84,6 +85,7 @@ def _plans_ms() -> tuple[list[float], list[float]]:
                 SeenNetwork("lte0", True, _PRICE_S),
             ],
         )
+        # Ten minutes of measurements: networks come, go and change their rates.
         for at_s in range(600):
             networks.watch(
                 [each._replace(up=each.up or random.random() < 0.5) for each in seen], float(at_s)
@@ -101,6 +103,7 @@ def _plans_ms() -> tuple[list[float], list[float]]:
         for plan in range(_PLANS):
             now = 600.0 + plan
             begun_s = time.thread_time()
+            # Time a plan with the forecasts that it needs, on top of the plan before.
             states = networks.states(seen, Direction.DOWN, now)
             before = ChanceScheduler().plan(flows, states, now, before)
             took[bool(before.late)].append(1e3 * (time.thread_time() - begun_s))

@@ -447,6 +447,7 @@ def _packets(progress: Progress) -> dict[str, float]:
         f"first answers: {statistics.median(direct):.1f} ms direct,"
         f" {statistics.median(through):.1f} through the gateway"
     )
+    # Over a wire without a limit, plain and through the gateway in turn.
     rates: dict[str, list[float]] = {"": [], "plain_": []}
     lost, cpu = 0.0, []
     with (
@@ -459,6 +460,7 @@ def _packets(progress: Progress) -> dict[str, float]:
             plain = _echoed(laptop.client, "rate", str(_RATE_S))
             before_s = sum(map(flows.processor_s, gatewayed.pids))
             ours = _echoed(laptop.client, "rate", str(_RATE_S), "--socks", str(PROXY_PORT))
+            # The processor time is that of proxy and gateway together.
             took_s = sum(map(flows.processor_s, gatewayed.pids)) - before_s
             cpu.append(1e6 * took_s / ours["came"])
             lost += ours["lost"]

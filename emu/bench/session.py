@@ -327,6 +327,7 @@ def fairness(
 
 def foreground(ends: Pair, progress: Progress, seconds: float = _FOREGROUND_S) -> dict[str, float]:
     """Foreground messages on an idle link and on a full one; background data with and without them."""
+    # Messages alone, the load alone, and both together.
     measured = {
         what: ends.both(
             "ask_under_load",
@@ -387,6 +388,7 @@ def resume(
         f"{figures['resume_p95_ms']:.1f}) after an address change; allowed "
         f"{figures['resume_allowed_ms']:.1f}"
     )
+    # A minute passes in real time, an hour by a clock that jumps.
     for key, real_s, simulated_s, trials in (
         ("blackout_resume_s", black_out_s, 0.0, 1),
         ("blackout_hour_resume_s", 2.0, _HOUR_S, _HOURS),

@@ -200,6 +200,7 @@ def run(progress: Callable[[str], None]) -> dict[str, float]:
 
 
 def figures(http: Sequence[Transaction], tls: Sequence[Connection]) -> dict[str, float]:
+    # A transaction seen again is known from history: Table 1 counts the first ones.
     first = [each for each in http if not each.again]
     stated = [each for each in http if each.stated]
     known = {
@@ -214,6 +215,7 @@ def figures(http: Sequence[Transaction], tls: Sequence[Connection]) -> dict[str,
         / _bytes(http),
         "tls_connections": float(len(tls)),
     }
+    # Sizes of TLS connections come from history alone: judge by how often the host was seen.
     for name, fits in (
         ("seen0", lambda seen: seen == 0),
         ("seen1", lambda seen: seen == 1),

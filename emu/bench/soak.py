@@ -112,6 +112,7 @@ def run(progress: Callable[[str], None], duration_s: float = _DURATION_S) -> dic
         laptop = stack.enter_context(Laptop(*accesses.values()))
         token = laptop.token
         stack.enter_context(Servers(laptop))
+        # Take the laptop's networking before the daemon touches it.
         before = parts(laptop.client)
         config = f'[probes]\ntarget = "{SERVER}"\n[providers]\nhost = false\n'
         daemon = Daemon(laptop.client, laptop.directory / "daemon", config)
@@ -119,6 +120,7 @@ def run(progress: Callable[[str], None], duration_s: float = _DURATION_S) -> dic
         daemon.wait_for(lambda client: bool(client.status()), 30.0)
         variables = {"CEDOS_RUNTIME_DIR": daemon.environment["CEDOS_RUNTIME_DIR"]}
         with Gatewayed(laptop, laptop.directory, variables) as gatewayed:
+            # Watch all four processes while the load runs.
             gateway_pid, forward_pid = gatewayed.pids
             watched = [
                 Watched("daemon", daemon.process.pid),
@@ -133,6 +135,7 @@ def run(progress: Callable[[str], None], duration_s: float = _DURATION_S) -> dic
         found = {"transfers": float(load.done), "transfers_failed": float(load.failed)}
         for each in watched:
             found |= each.figures(duration_s * _SETTLED_SHARE)
+        # The daemon has ended: everything must be as before.
         after = parts(laptop.client)
         for name in before:
             if before[name] != after[name]:

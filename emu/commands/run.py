@@ -110,6 +110,7 @@ def command(
     if json_file is not None:
         console.make_room(json_file, "--json")
 
+    # An analysis needs no testbed: answer before the slow imports.
     if scenario_file is not None and analysis.is_analysis(scenario_file):
         _analyse(scenario_file, directory, out, force, json_file)
         return
@@ -121,8 +122,10 @@ def command(
 
     wanted = scenario.read(scenario_file or _DEMO)
     known = places.load(places.default_directory(directory))
+    # A place that cannot be used does not stop the others.
     for problem in known.broken.values():
         echo(f"left out: {problem}", err=True)
+    # The demo has a place of its own, and a decisive part of it for --quick.
     if scenario_file is None and place is None:
         place = next((name for name in _DEMO_STARTS_S if name in known), None)
         if quick and start_s is None and duration_s is None and place is not None:

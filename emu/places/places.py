@@ -377,6 +377,7 @@ def _paths(trace: str, folder: Path, there: frozenset[str]) -> tuple[Path, Path,
             raise PlaceError(f"both {' and '.join(found)} are in {folder}; keep one")
         return folder / found[0] if found else None
 
+    # A trace is one file for both directions, or one for each.
     both, down, up = find("trace"), find("down"), find("up")
     for single in (down, up):
         if both and single:
@@ -389,6 +390,7 @@ def _paths(trace: str, folder: Path, there: frozenset[str]) -> tuple[Path, Path,
     if down or up:
         missing = "up" if down else "down"
         raise PlaceError(f"no {trace}.{missing}[.gz] beside the other direction in {folder}")
+    # Nothing is there under this name: suggest one that is nearly the same.
     traces = {re.sub(r"\.(trace|down|up)(\.gz)?$", "", name) for name in there}
     close = difflib.get_close_matches(trace, traces, n=1, cutoff=0.8)
     hint = f"; did you mean {close[0]}?" if close else ""

@@ -43,6 +43,7 @@ def figures(recorded: Sequence[Recorded], places: Mapping[str, Place]) -> dict[s
     times: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     for run in recorded:
         for policy in run.policies:
+            # Only fixed policies can be simulated.
             try:
                 kinds = policies.simulated(policy)
             except ConfigError:
@@ -54,6 +55,7 @@ def figures(recorded: Sequence[Recorded], places: Mapping[str, Place]) -> dict[s
             )
     if not times:
         raise DataSetError("no run has a policy that the simulator can run")
+    # Each policy at each place is a cell of its own, then all together.
     cells = {key: np.array(pairs) for key, pairs in times.items()}
     by_policy: dict[str, dict[str, Any]] = defaultdict(dict)
     for (policy, place), pairs in sorted(cells.items()):

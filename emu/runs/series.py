@@ -77,6 +77,7 @@ def _by_policy(run: Recorded) -> dict[str, dict[str, Any]]:
         for row in segments:
             ended_s = row["ended_s"]
             censored += ended_s is None
+            # A segment that was cut off lasts until the video's watching ended.
             ended_s = cut_s[row["repeat"], row["video"]] if ended_s is None else ended_s
             time_s.append(ended_s - row["started_s"])
             size_bytes.append(row["size_bytes"] or row["bitrate_bps"] * _segment_s(run) / 8)
@@ -128,6 +129,7 @@ def _figures(
         measures["reduction"] = lambda rows: float(
             1 - _all(parts, "time_s", rows).mean() / _all(base, "time_s", rows).mean()
         )
+        # The paper's measure is a median over places; beside it stands the one over all pages.
         by_place = np.array(
             [1 - a["time_s"].mean() / b["time_s"].mean() for a, b in zip(parts, base, strict=True)]
         )

@@ -96,6 +96,7 @@ def _rates(
     rates: Sequence[Mapping[str, Any]],
     duration_s: float,
 ) -> None:
+    # The areas show what each network could carry.
     for kind in ("wifi", "cellular"):
         seconds = [c for c in capacity if c["network"] == kind]
         axis.fill_between(
@@ -106,6 +107,7 @@ def _rates(
             alpha=0.16,
             lw=0,
         )
+    # The lines show what each network carried, from the counters' differences.
     edges = np.arange(0.0, duration_s + 2 * _BIN_S, _BIN_S)
     for interface, kind in _INTERFACES.items():
         rows = [r for r in rates if r["interface"] == interface]

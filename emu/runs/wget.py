@@ -39,6 +39,7 @@ def figures(recorded: Sequence[Recorded]) -> dict[str, Any]:
         place = run.scenario.place
         for size in sorted({row["size_bytes"] for row in run.flows}):
             mine = [row for row in run.flows if row["size_bytes"] == size]
+            # Pair the policies' transfers: the same number is the same transfer.
             of = {
                 policy: sorted(
                     (row for row in mine if row["policy"] == policy),

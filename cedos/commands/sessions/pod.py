@@ -171,6 +171,7 @@ async def _bring(
 
     networks = _networks()
     fetching = EpisodeFetching(library, folder, networks, tell, complain)
+    # With --stay feeds are read beside the transfers, else once before them.
     reading = asyncio.ensure_future(read_all(again=stay))
     try:
         if not stay:

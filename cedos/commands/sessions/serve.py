@@ -193,6 +193,7 @@ async def _serve(
     remember: Path | None,
 ) -> None:
     tree = Tree(folder)
+    # With a file of clients only their keys are let in.
     names = {} if clients is None else client_names(keys.read_names(clients))
     allow = None if clients is None else names.__contains__
     listener = await session_listen(
@@ -201,6 +202,7 @@ async def _serve(
     )  # fmt: skip
     uploads = None if limits is None else Uploads(tree, limits)
     serving = Serving(tree, listener, names, uploads)
+    # A signal ends the serving, and idle sessions are written before the end.
     running = asyncio.get_running_loop().create_task(serving.run())
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, running.cancel)

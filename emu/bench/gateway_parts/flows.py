@@ -50,6 +50,7 @@ def measure(progress: Callable[[str], None], wanted: int = _WANTED) -> dict[str,
 
 async def _measure(count: int, gateway: int, progress: Callable[[str], None]) -> dict[str, float]:
     loop = asyncio.get_running_loop()
+    # One port takes only so many connections from one address: use several ports.
     ports = [_ORIGIN_PORT + number for number in range(-(-count // _EACH_ORIGIN))]
     origins = [await loop.create_server(Echo, _HOST, port, backlog=4_096) for port in ports]
     links = [
@@ -61,6 +62,7 @@ async def _measure(count: int, gateway: int, progress: Callable[[str], None]) ->
     ]
     streams: list[ProxiedStream] = []
 
+    # A connection counts once its origin has answered through it.
     async def one(link: GatewayLink, port: int) -> None:
         stream = await link.open(_HOST, port)
         await answered_s(stream)
@@ -71,10 +73,12 @@ async def _measure(count: int, gateway: int, progress: Callable[[str], None]) ->
         await asyncio.gather(*(one(link, port) for link in links for _ in range(_AT_ONCE)))
         if len(streams) % 5_000 == 0:
             progress(f"{len(streams)} connections: {rss_mb(gateway):.0f} MB")
+    # All connections rest: what does the gateway still do?
     began_s = processor_s(gateway)
     await asyncio.sleep(_REST_S)
     rested_s = processor_s(gateway) - began_s
     assert all(each.is_serving() for each in origins)
+    # Ask some of the connections, spread over all.
     answers_s = [await answered_s(each) for each in streams[:: max(1, count // _ASKED)]]
     return {
         "flows": count,

@@ -145,6 +145,7 @@ def _way(make: Callable[[], Sleep], count: int, seed: int) -> dict[str, Any]:
     awake_s = looks = flows = missed = 0
     total = wifi = 0.0
     for user in range(-(-count // _DAYS_OF_USER)):
+        # What a host has learned of its networks is kept from day to day.
         host = Host()
         for day in range(_DAYS_OF_USER):
             drawn = world.draw(seed * 1_000_000 + user * _DAYS_OF_USER + day)
@@ -164,6 +165,7 @@ def _way(make: Callable[[], Sleep], count: int, seed: int) -> dict[str, Any]:
             wifi += sum(one.wifi_bytes for one in done)
     number = -(-count // _DAYS_OF_USER) * _DAYS_OF_USER
     lasted_s = float(number * world.DAY_S)
+    # Asleep, awake, and each look for Wi-Fi, by the paper's measured powers.
     joules = ASLEEP_W * (lasted_s - awake_s) + AWAKE_W * awake_s + LOOK_J * looks
     return {
         "days": number,
@@ -222,8 +224,10 @@ def figure8(seeds: int = 20) -> dict[str, Any]:
             shares.append(one.unmetered_bytes / total)
             stalls += one.stalls
             lte_s.append(one.metered_s)
+            # One who knows the future buys the fewest metered bytes.
             least = least_metered_bytes(wifi, lte, playback)
             best.append(1.0 - (least or 0.0) / total)
+            # The first ride is drawn in the notebook.
             if seed == 0:
                 found[f"{name}_ride"] = {
                     "step_s": SHOWN_EVERY_S,

@@ -217,6 +217,7 @@ def run(
     for application in applications:
         if application not in APPLICATIONS:
             raise ConfigError(f"no application {application!r}: {', '.join(APPLICATIONS)}")
+    # Figure 2.4 splits the sensors into two processes.
     parts: list[dict[str, Any]] = [{}]
     if processes == 2:
         parts = [{"parts": ["urgent"]}, {"parts": ["bulk"]}]
@@ -224,6 +225,7 @@ def run(
             raise ConfigError('two processes: only applications = ["sensing"] is split like that')
     tasks = {}
     for number in range(seed, seed + trials):
+        # A trial's networks, sizes and instants are the same for all strategies.
         accesses = _accesses(places, setting, number)
         for application in applications:
             for strategy in strategies:

@@ -139,6 +139,7 @@ async def receive_from_many(
     got = [0] * (sessions + raws)
     flows: list[Coroutine[Any, Any, None]] = []
     ends: list[Any] = []
+    # Plain TCP connections first, then the sessions, a few at a time.
     for number in range(raws):
         plain = socket.socket()
         plain.setblocking(False)
@@ -154,6 +155,7 @@ async def receive_from_many(
     connections = await asyncio.gather(*(one() for _ in range(sessions)))
     flows += [_receive(each, got, raws + number) for number, each in enumerate(connections)]
     tasks = [asyncio.ensure_future(flow) for flow in flows]
+    # Count only after all flows have found their rates.
     await asyncio.sleep(warm_s)
     before, began_s = list(got), loop.time()
     await asyncio.sleep(seconds)
@@ -162,6 +164,7 @@ async def receive_from_many(
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+    # End at once: what is still on its way is of no interest.
     for each in connections:
         each.abort("measured")
     for plain in ends:

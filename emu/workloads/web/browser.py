@@ -259,11 +259,13 @@ class Browser(Started):
         directory.mkdir()
         resolver = self._laptop.directory / "resolv.conf"
         resolver.write_text(f"nameserver {SERVER}\n")
+        # A process namespace of its own: with its first process all of Chromium ends.
         command = ["unshare", "--mount", "--pid", "--fork", "--mount-proc"]
         command += ["sh", "-c", _START.format(nobody=_NOBODY), "browser"]
         command += [str(resolver), str(directory)]
         command += ["mptcpize", "run"] if self._mptcp else []
         command += [str(PROGRAM), *_OPTIONS, f"--user-data-dir={directory}/profile"]
+        # Trust the testbed's certificate by its key alone.
         if self._certificate is not None:
             command.append(f"--ignore-certificate-errors-spki-list={_pin(self._certificate)}")
         with self._log.open("wb") as log:

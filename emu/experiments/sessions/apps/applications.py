@@ -61,12 +61,14 @@ async def files(
         reads: list[float] = []
         total = 0
         for _ in range(steps):
+            # The compiler reads one block after the other: a person waits for each.
             for _ in range(drawn.randint(*blocks)):
                 asked_s = time.monotonic()
                 _, block = await asking.ask(BLOCK_BYTES, FOREGROUND_SMALL)
                 await block
                 reads.append(time.monotonic() - asked_s)
             await asyncio.sleep(drawn.uniform(*compute_s))
+            # The result is written in the background, behind the one before.
             size = round(scale * drawn.randint(*result_bytes))
             total += size
             irob, done = await asking.ask(_ACK_BYTES, BACKGROUND_LARGE, size, before)
@@ -117,6 +119,7 @@ async def mail(
     async with connected(transport, host, port, server_key) as link:
         asking = Asking(link)
         began_s = time.monotonic()
+        # The headers are fetched first, then all messages in the background.
         _, headers = await asking.ask(messages * HEADER_BYTES, FOREGROUND_SMALL)
         await headers
         headers_s = time.monotonic() - began_s
@@ -129,6 +132,7 @@ async def mail(
         for number in choices(messages, picked, seed):
             await asyncio.sleep(thinking.uniform(*think_s))
             asked_s = time.monotonic()
+            # The person opens a message: ask for it in the foreground, if it is not here yet.
             if not here[number].done():
                 _, read = await asking.ask(bodies[number], FOREGROUND_SMALL)
                 await asyncio.wait([read, here[number]], return_when=asyncio.FIRST_COMPLETED)
