@@ -60,10 +60,11 @@ def run_in_client(laptop: Laptop, command: Sequence[str]) -> int:
             *("unshare", "--mount", "sh", "-c", _AS_ON_A_LAPTOP, "cedos-emu", str(resolver)),
             *(*pairs, "--", *command),
         )
-        return _run(line, command[0], environment)
+        return run_in_foreground(line, command[0], environment)
 
 
-def _run(line: Sequence[str], name: str, environment: Mapping[str, str]) -> int:
+def run_in_foreground(line: Sequence[str], name: str, environment: Mapping[str, str]) -> int:
+    """Run a command line as this terminal's program; return its exit status (128 + signal)."""
     # Ctrl-C is the program's: it decides whether it ends. (A handler, since it does not inherit one.)
     before = signal.signal(signal.SIGINT, _leave_it)
     try:

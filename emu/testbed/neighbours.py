@@ -43,7 +43,7 @@ class Neighbourhood(Started):
 
     Args:
         accesses: the helpers' uplinks.
-        own: the requestor's own network, if it has one.
+        own: the network of the requestor's own phone, if it has one.
         engine: what emulates them; Mahimahi without.
 
     Attributes:
@@ -101,7 +101,8 @@ class Neighbourhood(Started):
             End(self.requestor, "home0", "198.51.109.2/30"),
             End(self.server, "home", "198.51.109.1/30"),
         )
-        self.requestor.ip("route", "add", "default", "via", "198.51.109.1")
+        way = ("default", "via", "198.51.109.1", "metric", "1")
+        self.requestor.ip("route", "add", *way)
         try:
             yield
         finally:
@@ -115,14 +116,18 @@ class Neighbourhood(Started):
         self._air.ip("link", "set", f"helper-{number}", "up")
 
     def _launch_all(self) -> None:
-        made = [self._launch(number, access) for number, access in enumerate(self._accesses)]
+        accesses = [*self._accesses, *([self._own] if self._own is not None else [])]
+        made = [self._launch(number, access) for number, access in enumerate(accesses)]
         for link in made:
             link.prepare()
         for link in made:
             link.start()
         for number, link in enumerate(made):
             link.finish()
-            self._make_helper(number, link)
+            if number < len(self._accesses):
+                self._make_helper(number, link)
+            else:
+                self._tether(number, link)
 
     def _launch(self, number: int, access: Access) -> Link:
         isp = self.instance.namespace(f"isp-{number}")
@@ -133,7 +138,7 @@ class Neighbourhood(Started):
             End(isp, "up0", f"{backbone}.2/30"),
             End(self.server, f"isp-{number}", f"{backbone}.1/30"),
         )
-        subnet = f"192.168.{100 + number}.0/24"
+        subnet = _subnet(number)
         with netlink_in(isp.path) as netlink:
             netlink.route("add", dst=_ANYWHERE, gateway=f"{backbone}.1")
         with netlink_in(self.server.path) as netlink:
@@ -159,9 +164,20 @@ class Neighbourhood(Started):
         self._plug(helper, address, f"helper-{number}")
         self.helpers.append(HelperHost(helper, address, link))
 
+    def _tether(self, number: int, link: Link) -> None:
+        """Connect the requestor to its own phone, a router whose uplink is the emulated link."""
+        phone = Namespace.attach(self.instance.namespace_name("phone"), link.phone_pid)
+        near, far = (_subnet(number).replace(".0/24", f".{last}") for last in (2, 1))
+        hosts.connect(End(self.requestor, "lte0", f"{near}/24"), End(phone, "tether", f"{far}/24"))
+        self.requestor.ip("route", "add", "default", "via", far)
+
     def _plug(self, host: Namespace, address: str, port: str) -> None:
         hosts.connect(End(host, LINK, f"{address}/24"), End(self._air, port))
         self._air.ip("link", "set", port, "master", _BRIDGE, "up")
+
+
+def _subnet(number: int) -> str:
+    return f"192.168.{100 + number}.0/24"
 
 
 __all__ = ["LINK", "SERVER", "HelperHost", "Neighbourhood"]

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
+from emu.testbed.neighbours import Neighbourhood
 from emu.testbed.phones import SERVER, Laptop
 from emu.testbed.services import Service, Started, accepts
 
@@ -110,7 +111,7 @@ class Servers(Started):
 
     def __init__(
         self,
-        laptop: Laptop,
+        laptop: Laptop | Neighbourhood,
         *,
         tls: bool = False,
         access_log: bool = False,
