@@ -104,7 +104,22 @@ _level_option = click.option(
 )  # fmt: skip
 
 
-@click.group("share", invoke_without_command=True)
+class _Group(Manual, click.Group): ...
+
+
+@click.group(
+    "share",
+    cls=_Group,
+    invoke_without_command=True,
+    examples=[
+        ("cedos share", "Helpers or requestors of now, and what they carried."),
+        ("cedos share register", "Once a month: the gateway certifies this host."),
+        ("sudo cedos share help --price 0.50EUR/GB --limit 500MB", "Sell, until Ctrl-C."),
+        ("sudo cedos share request --rate 8Mbit --budget 2EUR", "Buy, until Ctrl-C."),
+        ("sudo cedos share receipts", "Who owes what to whom."),
+    ],
+    files=[STATE],
+)
 @json_option
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> None:
