@@ -118,17 +118,14 @@ class Measurement(NamedTuple):
 class Predictor(Protocol):
     """A predictor, from facts alone: no clock, no I/O, no randomness.
 
-    Models are fitted by `predictors.training.train` elsewhere and at another time; here they predict, and
-    learn from how it really turned out.
+    Models are fitted by `predictors.training.train` elsewhere and at another time. What a predictor
+    learns while it is used (`observe`) depends on what it predicts.
     """
 
     @property
     def features(self) -> Sequence[str]: ...
 
     def predict(self, features: Mapping[str, float], /) -> Mapping[str, Distribution]: ...
-
-    def update(self, features: Mapping[str, float], name: str, actual: float, /) -> None:
-        """Learn that what it would have predicted as `name` turned out to be `actual`."""
 
 
 class Judged(NamedTuple):

@@ -22,13 +22,12 @@ one of a few standard shapes, multiplied by that size.
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import exp, isfinite, log
+from math import exp, isfinite
 from typing import Any
 from zlib import crc32
 
 from predictors import regressor
 from predictors.base import Distribution
-from predictors.error import ErrorHistory
 from predictors.inputs import COLUMNS, INPUTS, STRATEGIES, inputs_of
 from predictors.regressor import Forest, Regressor, mirrored
 
@@ -122,10 +121,6 @@ def _ascending(data: Sequence[float]) -> tuple[float, ...]:
 STAND_INS = ("wifi_rtt_s", "wifi_past1_bps", "cellular_rtt_s", "cellular_past1_bps")
 """The columns for which the model has a typical value. It is used where nothing is known."""
 
-_LARGEST_OVER_SIZE = 13.0
-"""A seen error is cut to so many times its expected size: `ErrorHistory` refuses ratios above a million,
-and `exp(13)` is 442,000."""
-
 
 @dataclass(slots=True)
 class CompletionModel:
@@ -145,13 +140,7 @@ class CompletionModel:
     parts: tuple[tuple[tuple[str, ...], Regressor], ...]
     errors: HeldOutErrors
     provenance: Mapping[str, Any] = field(default_factory=dict)
-    _shapes: list[dict[str, tuple[float, ...]]] = field(init=False, repr=False, compare=False)
-    _seen: dict[str, ErrorHistory] = field(init=False, repr=False, compare=False)
     _fingerprint: str = field(default="", init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        self._shapes = [dict(shape) for shape in self.errors.shapes]
-        self._seen = {name: ErrorHistory() for name in self.strategies}
 
     def fingerprint(self) -> str:
         """Return a checksum of the trained model.
@@ -187,39 +176,12 @@ class CompletionModel:
         inputs, naive_s = inputs_of(features, self.typical)
         both = mirrored(inputs)
         # The point from the regressors, the spread from the shape for its expected size of errors.
-        errors, shapes = self.errors, self._shapes
+        errors = self.errors
         points = self._points(both, naive_s)
         return {
-            name: around(point, size, shapes[errors.shape(size)][name])
+            name: around(point, size, errors.shapes[errors.shape(size)][name])
             for (name, point), size in zip(points.items(), errors.sized(both), strict=True)
         }
-
-    def update(self, features: Mapping[str, float], name: str, actual: float) -> None:
-        """Move the error distribution of strategy `name` towards that of a finished transfer.
-
-        Args:
-            features: what was known when it started.
-            name: the strategy that carried it.
-            actual: its completion time, s.
-
-        Raises:
-            KeyError: for a strategy that the model does not know.
-        """
-        seen = self._seen[name]
-        inputs, naive_s = inputs_of(features, self.typical)
-        both = mirrored(inputs)
-        point = self._points(both, naive_s)[name]
-        if not (isfinite(actual) and actual > 0.0):
-            return
-        # Errors of all sizes become comparable once they are divided by their expected size.
-        size = self.errors.sized(both)[self.strategies.index(name)]
-        over = log(actual / point) / size
-        # The model has no clock: seen errors lose weight by their number, not by their time.
-        seen.add(exp(min(max(over, -_LARGEST_OVER_SIZE), _LARGEST_OVER_SIZE)), 1.0, 0.0)
-        # Correct every shape of this strategy by what was seen.
-        for shape, held_out in zip(self._shapes, self.errors.shapes, strict=True):
-            corrected = seen.corrected([exp(each) for each in held_out[name]])
-            shape[name] = tuple([log(each) for each in corrected])
 
     def _points(self, both: Sequence[float], naive_s: Mapping[str, float]) -> dict[str, float]:
         return {
@@ -229,7 +191,7 @@ class CompletionModel:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the trained model as plain data for JSON, without what `update` learned."""
+        """Return the trained model as plain data for JSON."""
         return {
             "features": list(self.features),
             "inputs": list(INPUTS),

@@ -173,22 +173,7 @@ class DwellPredictor:
         self._generic = generic
         self._at: OrderedDict[str, deque[tuple[float, bool]]] = OrderedDict()
         self._all: deque[tuple[float, bool]] = deque(maxlen=_ALL_SESSIONS)
-        self._since_s: dict[str, float] = {}
         self._fitted: dict[str | None, Weibull] = {}
-
-    def on_attach(self, point: str, at_s: float) -> None:
-        """Record that the host is attached to an access point since `at_s` (any clock's seconds)."""
-        self._since_s.setdefault(point, at_s)
-
-    def on_leave(self, point: str, at_s: float) -> None:
-        """Record that an access point is out of range; ignores one that was never attached to."""
-        since_s = self._since_s.pop(point, None)
-        if since_s is not None:
-            self.observe(point, at_s - since_s)
-
-    def age_s(self, point: str, now_s: float) -> float:
-        """Return the age of the present session; 0 if there is none."""
-        return max(now_s - self._since_s.get(point, now_s), 0.0)
 
     def observe(self, point: str, dwell_s: float, censored: bool = False) -> None:
         """Record a session.
@@ -240,17 +225,6 @@ class DwellPredictor:
         age_s = features.get("age_s", 0.0)
         left = self.remaining(None, age_s if isfinite(age_s) else 0.0)
         return {REMAINING: Distribution(tuple([max(each, 1e-3) for each in left.samples]))}
-
-    def update(self, features: Mapping[str, float], name: str, actual: float, /) -> None:
-        """Learn that a session somewhere, `age_s` old then, lasted for `actual` seconds more.
-
-        Raises:
-            KeyError: for another name than `remaining_s`.
-        """
-        if name != REMAINING:
-            raise KeyError(name)
-        age_s = features.get("age_s", 0.0)
-        self.observe("", (age_s if isfinite(age_s) else 0.0) + actual)
 
 
 def _fitted(sessions: Sequence[tuple[float, bool]], prior: Weibull, worth: float) -> Weibull:

@@ -255,19 +255,6 @@ class ErrorHistory:
             self._wide = (step, wide)
         return self._wide[1]
 
-    def corrected(self, held_out: Sequence[float]) -> tuple[float, ...]:
-        """Return a held-out distribution of ratios, corrected by the observed errors; ascending.
-
-        Args:
-            held_out: ascending, positive; worth `KNOWN` errors.
-        """
-        if not self._ratios:
-            return tuple(held_out)
-        # Held-out errors count like `KNOWN` seen ones, together.
-        weighted = [(log(ratio), KNOWN / len(held_out)) for ratio in held_out]
-        weighted += zip(map(log, self._ratios), self.weights, strict=True)
-        return tuple([exp(each) for each in middles(weighted, len(held_out))])
-
     def added(self, now_s: float) -> float:
         """Return the variance that the prediction's age adds to the one in its errors already."""
         return self._added(self._age_s(now_s))

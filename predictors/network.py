@@ -186,16 +186,6 @@ class NetworkPredictor:
             )
         }
 
-    def update(self, features: Mapping[str, float], name: str, actual: float, /) -> None:
-        """Learn that an exchange of `size_bytes` took `actual` seconds.
-
-        Raises:
-            KeyError: for another name than `time_s`.
-        """
-        if name != TIME:
-            raise KeyError(name)
-        self.observe(features["size_bytes"], actual, features.get("at_s", nan))
-
     def _known(self) -> tuple[float, float]:
         latency_s, bandwidth_bps = self.latency_s, self.bandwidth_bps
         return (

@@ -101,11 +101,6 @@ class Setting:
     period_s: float
     synthetic: bool
 
-    @property
-    def cellular_median_bps(self) -> float:
-        rates = rates_bps(self.networks["cellular"].access.down, int(self.period_s))
-        return float(np.median(rates[rates >= OUTAGE_BPS]))
-
 
 def setting(
     places: Places,

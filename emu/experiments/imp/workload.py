@@ -145,10 +145,6 @@ def _past(drawn: random.Random, rate: float, hints: int) -> tuple[int, int]:
     return sum(drawn.random() < rate for _ in range(hints)), hints
 
 
-def read_share(items: Sequence[Item]) -> float:
-    return sum(item.read for item in items) / len(items)
-
-
 @dataclass(slots=True)
 class Simple(Queue):
     """Prefetches what is small enough over the networks that it may use, in the order of the hints.

@@ -96,16 +96,6 @@ class ComputePredictor:
         now_s = features.get("at_s", nan)
         return {VALUE: self.errors.distribution(now_s).scaled(self.point(features))}
 
-    def update(self, features: Mapping[str, float], name: str, actual: float, /) -> None:
-        """Learns what a run took.
-
-        Raises:
-            KeyError: for another name than `value`.
-        """
-        if name != VALUE:
-            raise KeyError(name)
-        self.observe(features, actual, features.get("at_s", nan))
-
     def _point(self, parameters: Mapping[str, float]) -> tuple[float, ...] | None:
         point = tuple([parameters.get(name, nan) for name in self._parameters])
         return point if all(abs(each) <= _LARGEST for each in point) else None

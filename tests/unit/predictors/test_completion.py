@@ -97,21 +97,6 @@ def test_any_indicator_may_be_missing(model: CompletionModel, usual: Mapping[str
         model.predict({"wifi_rtt_s": 0.02})
 
 
-def test_finished_transfers_move_their_own_strategy_only(
-    model: CompletionModel, usual: Mapping[str, float]
-) -> None:
-    learning = CompletionModel.from_dict(model.to_dict())
-    before = learning.predict(usual)
-    for _ in range(40):
-        learning.update(usual, "wifi", 5.0 * before["wifi"].mean)
-    after = learning.predict(usual)
-    assert after["wifi"].mean > 1.5 * before["wifi"].mean
-    assert after["cellular"] == before["cellular"]
-    assert learning.to_dict() == model.to_dict(), "what was seen here is not part of the file"
-    with pytest.raises(KeyError):
-        learning.update(usual, "carrier pigeon", 1.0)
-
-
 def shapes(shape: list[float]) -> list[dict[str, list[float]]]:
     return [dict.fromkeys(STRATEGIES, shape)] * 3
 

@@ -101,25 +101,3 @@ def test_facts_in_answer_out(case: Case) -> None:
     facts = dict(case.usual)
     assert case.predictor.predict(facts) == case.predictor.predict(facts)
     assert facts == case.usual
-
-
-def test_it_learns_from_what_happened(case: Case) -> None:
-    for name, before in case.predictor.predict(case.usual).items():
-        for _ in range(30):
-            case.predictor.update(case.usual, name, 4.0 * before.mean)
-        assert case.predictor.predict(case.usual)[name].mean > before.mean
-
-
-@pytest.mark.parametrize("name", MEASURING)
-def test_what_is_no_measurement_changes_nothing(name: str) -> None:
-    make, _, usual = MEASURING[name]
-    predictor = make()
-    before = predictor.predict(usual)
-    for answer in before:
-        for nothing in (nan, float("inf"), -1.0, 0.0):
-            if name != "dwell" or nothing != 0.0:  # a session may end the moment it is looked at
-                predictor.update({key: 0.0 if key == "age_s" else v for key, v in usual.items()},
-                                 answer, nothing)  # fmt: skip
-        with pytest.raises(KeyError):
-            predictor.update(usual, "something else", 1.0)
-    assert predictor.predict(usual) == before

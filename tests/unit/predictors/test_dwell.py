@@ -120,20 +120,6 @@ def test_sessions_cut_short_by_the_host_count_as_longer() -> None:
     assert cut.mean_residual_s("a", 0.0) > 2.0 * ended.mean_residual_s("a", 0.0)
 
 
-def test_sessions_follow_from_coming_and_going() -> None:
-    predictor = DwellPredictor()
-    before = predictor.weibull("a")
-    predictor.on_leave("a", 5.0)
-    assert predictor.weibull("a") == before, "it was never attached to"
-    for k in range(8):
-        predictor.on_attach("a", 100.0 * k)
-        predictor.on_attach("a", 100.0 * k + 1.0)
-        assert predictor.age_s("a", 100.0 * k + 2.0) == 2.0
-        predictor.on_leave("a", 100.0 * k + 4.0)
-    assert predictor.age_s("a", 900.0) == 0.0
-    assert predictor.mean_residual_s("a", 0.0) < predictor.mean_residual_s("b", 0.0) < 60.0
-
-
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(), st.booleans()), max_size=40),
        st.one_of(st.floats(0, 1e12), st.just(0.0)))  # fmt: skip
 def test_whatever_is_observed_there_is_a_rest(

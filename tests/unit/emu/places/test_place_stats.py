@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from emu.places.places import load
-from emu.places.stats import network_stats, next_outage_s, place_stats, rates_bps, runs
+from emu.places.stats import network_stats, place_stats, rates_bps, runs
 from emu.places.synth import opportunities
 from emu.places.traces import Trace
 from emu.repository import ROOT
@@ -93,23 +93,3 @@ def test_the_real_places_figures_are_those_of_their_table() -> None:
                 ("cell_outage", stats.cellular.outage_share, 3),
             ):
                 assert value == pytest.approx(float(row[column]), abs=0.51 * 10**-digits), row
-
-
-@pytest.mark.parametrize(
-    ("start_s", "within_s", "found_s"),
-    [
-        (12.0, 0.1, None),
-        (9.5, 0.1, 0.5),  # within the next second, however short the transfer
-        (10.5, 0.1, 0.0),
-        (7.0, 0.1, None),
-        (7.0, 5.0, 3.0),
-        (14.5, 0.1, None),  # a pause of less than a second
-        (20.0, 30.0, 30.0),  # the trace begins again, and is out at its tenth second
-    ],
-)
-def test_an_outage_is_a_second_without_anything(
-    start_s: float, within_s: float, found_s: float | None
-) -> None:
-    silent = (range(10_000, 11_500), range(15_000, 15_950))
-    trace = Trace([ms for ms in range(40_000) if not any(ms in each for each in silent)], 40_000)
-    assert next_outage_s(trace, start_s, within_s) == pytest.approx(found_s)
