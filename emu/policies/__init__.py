@@ -4,7 +4,9 @@ import difflib
 import importlib
 import pkgutil
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+from cedos.config import Config
 from cedos.errors import ConfigError
 from cedos.model import NetworkKind
 from emu.policies.base import Policy
@@ -43,15 +45,31 @@ def title(name: str) -> str:
     return found
 
 
-def simulated(name: str) -> Sequence[NetworkKind]:
-    """Return the networks of a policy that the simulator can run; ConfigError for any other policy."""
-    networks: Sequence[NetworkKind] = vars(type(make(name))).get("networks", ())
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """A policy as the simulator runs it: fixed networks, that of first SYNs first, or a daemon."""
+
+    networks: Sequence[NetworkKind] = ()
+    daemon: Config | None = None
+
+
+def simulated(name: str, settings: Mapping[str, object] | None = None) -> Simulated:
+    """Return how the simulator runs a policy; ConfigError for one that it cannot run.
+
+    `settings`: the scenario's `[policy.NAME]`.
+    """
+    policy = make(name)
+    if "simulated" in vars(type(policy)):
+        return Simulated(daemon=vars(type(policy))["simulated"](policy, settings or {}))
+    networks: Sequence[NetworkKind] = vars(type(policy)).get("networks", ())
     if not networks:
-        able = [other for other in names() if "networks" in vars(type(make(other)))]
+        able = [
+            each for each in names() if vars(type(make(each))).keys() & {"networks", "simulated"}
+        ]
         raise ConfigError(
             f"the simulator cannot run {name}, which needs a kernel; it runs {', '.join(able)}"
         )
-    return networks
+    return Simulated(networks)
 
 
 def wrong_settings(name: str, settings: Mapping[str, object]) -> dict[str, str]:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from cedos.config import Config
+from cedos.errors import ConfigError
 from cedos.model import NetworkKind
 from emu.policies.base import Stage
 from emu.testbed.access import INTERFACES
@@ -56,6 +57,16 @@ class Cedos:
                 found[key] = f"{table}] holds sections of the daemon's configuration: {tables}"
         return found
 
+    def simulated(self, settings: Mapping[str, object]) -> Config:
+        """Return the configuration of the simulator's daemon; ConfigError: it cannot be used."""
+        sections: dict[str, Any] = {"probes": {"target": SERVER, "dns": False}}
+        try:
+            return msgspec.convert(
+                _merged(sections | {"providers": {"host": False}}, settings), Config
+            )
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"[policy.{self.name}]: {error}") from None
+
     def stop(self) -> None:
         if self._daemon is not None:
             self._daemon.stop()
@@ -79,10 +90,15 @@ def configuration(stage: Stage) -> str:
         "providers": {"host": False},
         "log": {"level": "info", "format": "json"},
     }
-    for section, values in stage.settings.items():
+    return msgspec.toml.encode(_merged(sections, stage.settings)).decode()
+
+
+def _merged(sections: dict[str, Any], settings: Mapping[str, object]) -> dict[str, Any]:
+    """Return the sections with a scenario's settings, key by key."""
+    for section, values in settings.items():
         assert isinstance(values, dict), section  # `wrong_settings` has refused all others
         sections[section] = sections.get(section, {}) | values
-    return msgspec.toml.encode(sections).decode()
+    return sections
 
 
 def with_settings(stage: Stage, section: str, values: Mapping[str, object]) -> Stage:

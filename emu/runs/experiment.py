@@ -77,7 +77,10 @@ def resolve(scenario: Scenario, places: Places) -> Scenario:
         )
     for name in scenario.policies:
         # A policy that is unknown, or not for this engine, is refused before anything starts.
-        policies.simulated(name) if scenario.engine == "simulator" else policies.make(name)
+        if scenario.engine == "simulator":
+            policies.simulated(name, scenario.policy.get(name))
+        else:
+            policies.make(name)
     return msgspec.structs.replace(scenario, place=place.name, duration_s=duration_s)
 
 
@@ -236,7 +239,7 @@ def _simulate_policy(
     simulated = simulate(
         place,
         plan,
-        policies.simulated(name),
+        policies.simulated(name, scenario.policy.get(name)),
         start_s=scenario.start_s,
         warm_up_s=scenario.warm_up_s,
         limit_s=scenario.limit_s,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from cedos.errors import ConfigError, DataSetError
-from cedos.model import Direction, NetworkKind
+from cedos.model import Direction
 from emu import policies
 from emu.places.places import Place
 from emu.runs.runs import Recorded
@@ -45,13 +45,13 @@ def figures(recorded: Sequence[Recorded], places: Mapping[str, Place]) -> dict[s
         for policy in run.policies:
             # Only fixed policies can be simulated.
             try:
-                kinds = policies.simulated(policy)
+                simulated = policies.simulated(policy, run.scenario.policy.get(policy))
             except ConfigError:
                 continue
             if run.scenario.engine != "mahimahi":
                 raise DataSetError(f"{run.directory} is simulated; fidelity is asked of live runs")
             times[policy, run.scenario.place] += _both(
-                run, policy, kinds, places[run.scenario.place]
+                run, policy, simulated, places[run.scenario.place]
             )
     if not times:
         raise DataSetError("no run has a policy that the simulator can run")
@@ -74,7 +74,7 @@ def figures(recorded: Sequence[Recorded], places: Mapping[str, Place]) -> dict[s
 
 
 def _both(
-    run: Recorded, policy: str, kinds: Sequence[NetworkKind], place: Place
+    run: Recorded, policy: str, simulated: policies.Simulated, place: Place
 ) -> list[tuple[float, float]]:
     """Return what each transfer took, simulated and live; s."""
     pairs = []
@@ -92,16 +92,16 @@ def _both(
             )
             for row in sorted(rows, key=lambda row: row["number"])
         ]
-        simulated = simulate(
+        found = simulate(
             place,
             plan,
-            kinds,
+            simulated,
             start_s=run.scenario.start_s,
             warm_up_s=run.scenario.warm_up_s,
             limit_s=run.scenario.limit_s,
         )
         live_s = {row["number"]: row["time_s"] for row in rows}
-        pairs += [(each.time_s, live_s[each.planned.number]) for each in simulated.completed]
+        pairs += [(each.time_s, live_s[each.planned.number]) for each in found.completed]
     return pairs
 
 

@@ -10,9 +10,10 @@ over the other one, and it gets nothing new until it answers (`net.mptcp.stale_l
 from collections import deque
 from collections.abc import Callable, Iterable
 from math import inf
+from typing import Protocol
 
 from emu.simulator.link import Clock, Network, Parcel
-from emu.simulator.tcp import PAYLOAD_BYTES, Sender
+from emu.simulator.tcp import MOST_RTO_S, PAYLOAD_BYTES, Sender, TcpSettings
 
 _SYN_WAITS_S = (1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 4.0, 8.0, 16.0)
 """The wait after each SYN. Linux 6.5 and newer wait 1 s five times, then twice as long each time."""
@@ -23,6 +24,8 @@ _SEND_BUFFER_PACKETS = 57
 _CHUNK_PACKETS = 45
 """A chunk: what the scheduler gives a subflow at once, and sends again at once; 64 KiB."""
 _STALE_TIMEOUTS = 4
+STEERED_RTO_S = 2.0
+"""The bound that the daemon sets on the laptop's retransmission time-outs (`net.ipv4.tcp_rto_max_ms`)."""
 
 
 def _small(call: Callable[[], None]) -> Parcel:
@@ -35,23 +38,58 @@ def _time_outs_s(rtt_s: float) -> list[float]:
     return [max(rtt_s + 0.2, 3 * rtt_s) * 2**number for number in range(9)]
 
 
+class Steering(Protocol):
+    """A daemon beside the transfers (`emu.simulator.laptop.SimulatedLaptop`)."""
+
+    def first_wait_s(self, network: Network) -> float:
+        """Return how long the kernel waits before it repeats a first packet."""
+
+    def on_joined(self, transfer: "Transfer", network: Network) -> None:
+        """Note that a handshake is over."""
+
+    def on_answer(self, transfer: "Transfer") -> None:
+        """Note that the first data of a download has come."""
+
+    def on_end(self, transfer: "Transfer") -> None:
+        """Note that a transfer has ended."""
+
+
 class Transfer:
     """A transfer of `size_bytes` that begins at once.
 
     Args:
         networks: the network of the first SYN, and perhaps a second one, which MPTCP joins.
         down: the server sends the data, else the client.
+        steering: how a daemon steers it; None: as the kernel does.
 
     Attributes:
         ended_s: when the last byte arrived (download), or the answer to it (upload); None until then.
         packets: data packets that arrived over each network, copies included.
+        first: the network of the first SYN.
+        joined: the networks whose handshake is over, with the handshake's round trip in s.
+        heard_at_s: when data, or an answer to data, last came to the client, by network.
+        syns: how often the first SYN was sent, `resends_at_s`: when the next one is due.
     """
 
     def __init__(
-        self, clock: Clock, networks: list[Network], size_bytes: int, *, down: bool
+        self,
+        clock: Clock,
+        networks: list[Network],
+        size_bytes: int,
+        *,
+        down: bool,
+        steering: "Steering | None" = None,
     ) -> None:
         self.ended_s: float | None = None
         self.packets = dict.fromkeys(networks, 0)
+        self.first = networks[0]
+        self.joined: dict[Network, float] = {}
+        self.heard_at_s: dict[Network, float] = {}
+        self.syns, self.resends_at_s = 0, inf
+        self._steering = steering
+        # The networks that are in use; others are spares. None: all.
+        self._used: set[Network] | None = {networks[0]} if steering is not None else None
+        self._joining = {networks[0]}
         self._clock = clock
         self._down = down
         self._primary = networks[0]
@@ -67,7 +105,6 @@ class Transfer:
         # time-out with: the other one sends them again.
         self._given: dict[Sender, deque[tuple[int, int]]] = {}
         self._stuck: deque[tuple[int, int]] = deque()
-        self._syns = 0
         self._rtts_s: dict[Network, float] = {}
         self._answered_s: dict[Network, float] = {}
         self._connect(self._primary, self._on_connected)
@@ -78,6 +115,52 @@ class Transfer:
         for sender in self._given:
             sender.close()
 
+    # Steering.
+
+    def rescue(self, network: Network) -> None:
+        """Lead the next repetition of the first packet over another network, and all that follows."""
+        self.packets.setdefault(network, 0)
+        if self._second is network:
+            self._second = self._primary
+        self._primary = network
+        self._used = {network}
+        self._joining.add(network)
+
+    def move(self, networks: Iterable[Network]) -> None:
+        """Use these networks from now on, and join those that are not; the others are spares."""
+        self._used = set(networks)
+        for network in self._used - self._joining:
+            self._join(network)
+        for sender in self._given:
+            sender.send()
+
+    def release(self, network: Network) -> bool:
+        """Give a subflow up: what it holds is sent again over the others. False: it is the only one."""
+        leaving = [each for each in self._given if each.network is network]
+        if len(leaving) == len(self._given):
+            return False
+        for sender in leaving:
+            held = [*sender.held(), *self._given.pop(sender)]
+            sender.close()
+            self._stuck.extend(
+                part for part in (self._missing_part(*run) for run in held) if part[1]
+            )
+        self._joining.discard(network)
+        self.joined.pop(network, None)
+        for sender in self._given:
+            sender.send()
+        return True
+
+    @property
+    def unanswered(self) -> bool:
+        """Return whether the client waits: for the answer to a request, or to data that it sent."""
+        if self._down:
+            return bool(self.joined) and self._missing == self._total
+        return any(sender.inflight for sender in self._given)
+
+    def sender_over(self, network: Network) -> Sender | None:
+        return next((each for each in self._given if each.network is network), None)
+
     # Opening.
 
     def _connect(self, network: Network, then: Callable[[], None]) -> None:
@@ -86,31 +169,50 @@ class Transfer:
         Time stamps tell the client which one that was (RFC 7323). After an outage it is the one that
         waited in the queue for longest, so that the first time-out is long as well.
         """
+        first = network is self._primary
 
         def send(arrived: Callable[[], None]) -> None:
+            nonlocal network
             sent_s = self._clock.now_s
-            if network is self._primary:
-                self._syns += 1
+            if first:
+                self.syns += 1
+                network = self._primary  # a rescue leads the repetitions elsewhere
+            over = network
 
             def on_syn() -> None:
                 answered_s = self._clock.now_s
 
                 def on_answer() -> None:
-                    self._rtts_s.setdefault(network, self._clock.now_s - sent_s)
-                    self._answered_s.setdefault(network, answered_s)
+                    if first and over is not self._primary:
+                        return  # the rescue's rule lets only the other network's answer through
+                    self._rtts_s.setdefault(over, self._clock.now_s - sent_s)
+                    self._answered_s.setdefault(over, answered_s)
                     arrived()
 
-                network.to_client(_small(on_answer))
+                over.to_client(_small(on_answer))
 
-            network.to_server(_small(on_syn))
+            over.to_server(_small(on_syn))
 
-        self._repeat(send, then, _SYN_WAITS_S)
+        def connected() -> None:
+            # (A rescued packet is answered over the network that it was led to.)
+            self.joined[network] = self._rtts_s[network]
+            self.heard_at_s[network] = self._clock.now_s
+            then()
+            if self._steering is not None:
+                self._steering.on_joined(self, network)
+
+        waits: tuple[float, ...] = _SYN_WAITS_S
+        if first and self._steering is not None:
+            waits = (self._steering.first_wait_s(network),) * 4 + _SYN_WAITS_S
+        self._repeat(send, connected, waits, first_packet=first)
 
     def _repeat(
         self,
         send: Callable[[Callable[[], None]], None],
         then: Callable[[], None],
         waits_s: Iterable[float],
+        *,
+        first_packet: bool = False,
     ) -> None:
         """Send a small packet again and again until one arrives; then go on, once."""
         waits = iter(waits_s)
@@ -126,13 +228,16 @@ class Transfer:
             if done or self._stopped:
                 return
             send(arrived)
-            if (wait_s := next(waits, None)) is not None:
+            wait_s = next(waits, None)
+            if first_packet:
+                self.resends_at_s = self._clock.now_s + (inf if wait_s is None else wait_s)
+            if wait_s is not None:
                 self._clock.after(wait_s, attempt)
 
         attempt()
 
     def _on_connected(self) -> None:
-        if self._syns > _MPTCP_SYNS:
+        if self.syns > _MPTCP_SYNS:
             self._second = None
         if not self._down:
             self._begin(self._primary)
@@ -144,14 +249,19 @@ class Transfer:
             _time_outs_s(self._rtts_s[self._primary]),
         )
 
-    def _join(self) -> None:
-        """Add the second subflow: SYN, SYN-ACK, ACK, and a fourth packet that confirms the ACK.
+    def _join_second(self) -> None:
+        """Add the second subflow."""
+        second, self._second = self._second, None
+        if second is not None and second not in self._joining:
+            self._join(second)
+
+    def _join(self, second: Network) -> None:
+        """Add a subflow: SYN, SYN-ACK, ACK, and a fourth packet that confirms the ACK.
 
         The server may send data when the ACK has come, the client when the fourth packet has come.
         """
-        second, self._second = self._second, None
-        if second is None:
-            return
+        self._joining.add(second)
+        self.packets.setdefault(second, 0)
 
         def on_connected() -> None:
             if self._down:
@@ -171,7 +281,11 @@ class Transfer:
         if self._down:
             # The server's round trip began with its SYN-ACK.
             rtt_s = self._clock.now_s - self._answered_s[network]
-        sender = Sender(self._clock, network, self, down=self._down, rtt_s=rtt_s)
+        most_rto_s = MOST_RTO_S
+        if self._steering is not None and not self._down:
+            most_rto_s = STEERED_RTO_S
+        settings = TcpSettings(most_rto_s=most_rto_s)
+        sender = Sender(self._clock, network, self, down=self._down, rtt_s=rtt_s, settings=settings)
         self._given[sender] = deque()
         sender.send()
 
@@ -202,7 +316,7 @@ class Transfer:
             for sender, given in self._given.items():
                 held = sender.inflight + sum(count for _, count in given)
                 full = held >= max(_SEND_BUFFER_PACKETS, 2 * sender.cwnd)
-                if full or sender.backoff >= _STALE_TIMEOUTS:
+                if full or sender.backoff >= _STALE_TIMEOUTS or not self._may_use(sender):
                     continue
                 # How long what it holds takes at its rate, a window each round trip.
                 lasts_s = held * sender.srtt_s / sender.cwnd
@@ -214,8 +328,17 @@ class Transfer:
             best.append((self._next, count))
             self._next += count
 
+    def _may_use(self, sender: Sender) -> bool:
+        """Return whether a subflow is in use, or a spare whose likes are all that is left."""
+        if self._used is None or sender.network in self._used:
+            return True
+        living = (each for each in self._given if each.backoff < _STALE_TIMEOUTS)
+        return not any(each.network in self._used for each in living)
+
     def on_acknowledged(self, sender: Sender, packets: int) -> None:
-        """Do nothing: a window that moved sends by itself."""
+        """Note when the client was answered; a window that moved sends by itself."""
+        if not self._down:
+            self.heard_at_s[sender.network] = self._clock.now_s
 
     def on_timeout(self, sender: Sender) -> None:
         """Let the other subflow send again what this one holds."""
@@ -246,6 +369,10 @@ class Transfer:
     def deliver(self, sender: Sender, first: int, packets: int) -> None:
         """Take packets at the receiver; those that are there already change nothing but the count."""
         self.packets[sender.network] += packets
+        if self._down:
+            self.heard_at_s[sender.network] = self._clock.now_s
+            if self._missing == self._total and self._steering is not None:
+                self._steering.on_answer(self)
         new = self._arrived.count(0, first, first + packets)
         if self._stopped or not new:
             return
@@ -256,9 +383,9 @@ class Transfer:
         elif self._second is not None:
             # The first data, or its acknowledgement, tells the client that the server speaks MPTCP.
             if self._down:
-                self._join()
+                self._join_second()
             else:
-                self._primary.to_client(_small(self._join))
+                self._primary.to_client(_small(self._join_second))
 
     def _finish(self, network: Network) -> None:
         """End a download. Answer an upload over the network that brought its last packet, then end it."""
@@ -274,3 +401,5 @@ class Transfer:
     def _end(self) -> None:
         self.ended_s = self._clock.now_s
         self.stop()
+        if self._steering is not None:
+            self._steering.on_end(self)

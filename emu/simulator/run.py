@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 from cedos.model import Direction, NetworkKind
 from emu.places.places import Place
+from emu.policies import Simulated
 from emu.simulator.connection import Transfer
+from emu.simulator.laptop import SimulatedLaptop
 from emu.simulator.link import SAMPLE_S, Clock, Network
 from emu.simulator.tcp import PAYLOAD_BYTES
 from emu.testbed.access import ADDRESSES, INTERFACES, Access
@@ -16,7 +18,7 @@ _FIRST_PORT = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Simulated:
+class SimulatedRun:
     """The result of a simulated run, in the form that the testbed's programs and counters have.
 
     Instants are seconds of the simulation, which begins `warm_up_s` before the load.
@@ -30,17 +32,17 @@ class Simulated:
 def simulate(
     place: Place,
     plan: Sequence[PlannedTransfer],
-    kinds: Sequence[NetworkKind],
+    policy: Simulated,
     *,
     start_s: float,
     warm_up_s: float,
     limit_s: float,
-) -> Simulated:
+) -> SimulatedRun:
     """Carry out a plan over a place, replayed from `start_s` on after `warm_up_s`.
 
     Args:
-        kinds: the policy's networks, the one of first SYNs first. Programs that speak MPTCP use all,
-            others the first.
+        policy: its networks, the one of first SYNs first, or its daemon. Programs that speak MPTCP use
+            all networks, others the first.
         limit_s: transfers end after so long, and are censored.
     """
     # The replay begins early by the warm-up, as in a live run.
@@ -55,9 +57,15 @@ def simulate(
         for name, each in place.networks.items()
     }
     transfers: dict[int, Transfer] = {}
+    daemon, kinds = policy.daemon, policy.networks
+    laptop = SimulatedLaptop(clock, networks, daemon) if daemon is not None else None
 
     # A program that speaks MPTCP uses all networks of the policy, others the first.
     def begin(planned: PlannedTransfer) -> None:
+        if laptop is not None:
+            steered = transfers[planned.number] = laptop.begin(planned)
+            clock.after(limit_s, laptop.stop, steered)
+            return
         used = [networks[kind] for kind in (kinds if planned.mptcp else kinds[:1])]
         transfer = Transfer(
             clock, used, planned.size_bytes, down=planned.direction is Direction.DOWN
@@ -70,12 +78,11 @@ def simulate(
     last_s = max((planned.at_s for planned in plan), default=0.0)
     clock.run(warm_up_s + last_s + limit_s)
     completed = [
-        _completed(planned, transfers[planned.number], warm_up_s, limit_s, kinds[0])
-        for planned in plan
+        _completed(planned, transfers[planned.number], warm_up_s, limit_s) for planned in plan
     ]
     # Answer in the form of a live run: transfers, bytes by connection, counters.
     ended_s = max((each.started_at_s + each.time_s for each in completed), default=warm_up_s)
-    return Simulated(
+    return SimulatedRun(
         completed,
         {
             (each.local_ip, each.local_port, each.planned.host): _carried(
@@ -97,7 +104,6 @@ def _completed(
     transfer: Transfer,
     warm_up_s: float,
     limit_s: float,
-    primary: NetworkKind,
 ) -> Completed:
     started_s = warm_up_s + planned.at_s
     censored = transfer.ended_s is None
@@ -106,7 +112,7 @@ def _completed(
         started_at_s=started_s,
         time_s=limit_s if transfer.ended_s is None else transfer.ended_s - started_s,
         censored=censored,
-        local_ip=ADDRESSES[primary],
+        local_ip=ADDRESSES[transfer.first.kind],
         local_port=_FIRST_PORT + planned.number,
         problem=f"not complete after {limit_s:g} s" if censored else None,
     )

@@ -22,7 +22,7 @@ from emu.simulator.link import Clock, Network, Parcel
 
 PAYLOAD_BYTES = 1448
 _LEAST_RTO_S = 0.2
-_MOST_RTO_S = 120.0
+MOST_RTO_S = 120.0
 # CUBIC: what a loss leaves of the window, and how steep growth is.
 _BETA = 0.7
 _C = 0.4
@@ -45,10 +45,12 @@ class TcpSettings:
         first_window: packets of the first window.
         restarts: after a time without data that is longer than the retransmission time-out, the sender
             begins again with the first window (RFC 5681, section 4.1).
+        most_rto_s: the longest retransmission time-out.
     """
 
     first_window: float = 10.0
     restarts: bool = False
+    most_rto_s: float = MOST_RTO_S
 
 
 LINUX: Final = TcpSettings()
@@ -288,7 +290,7 @@ class Sender:
 
     def _set_timer(self) -> None:
         now_s = self._clock.now_s
-        wait_s = min(self._time_out_s() * 2**self.backoff, _MOST_RTO_S)
+        wait_s = min(self._time_out_s() * 2**self.backoff, self._settings.most_rto_s)
         if self._may_probe():
             wait_s = min(
                 wait_s,

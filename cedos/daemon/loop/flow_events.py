@@ -53,7 +53,8 @@ class FlowEvents:
         now_s = time.monotonic()
         for learned in self.profiler.on_open(event.key, now_s, incoming=event.incoming, mark=mark):
             self.driver.post(learned)
-        tell_sizes(self.driver, self.profiler, event.key)
+        if (sizes := sizes_known(self.profiler, event.key)) is not None:
+            self.driver.post(sizes)
 
     async def _mark(self, event: FlowOpened) -> int | None:
         """Return the socket's mark, if a program's hint depends on it (`cedos exec`)."""
@@ -71,15 +72,14 @@ class FlowEvents:
         self.driver.post(event)
 
 
-def tell_sizes(driver: ControllerDriver, profiler: Profiler, key: FlowKey) -> None:
-    """Tell the controller how large transfers with a flow's other end have been, where that is known."""
+def sizes_known(profiler: Profiler, key: FlowKey) -> SizesKnown | None:
+    """Return how large transfers with a flow's other end have been; None: that is not known."""
     if key.protocol != "tcp":
-        return
+        return None
     address, history = str(key.remote), profiler.history
     sizes = {
         way: history.estimate(address, key.remote_port, way)
         for way in Direction
         if history.samples(address, key.remote_port, way)
     }
-    if sizes:
-        driver.post(SizesKnown(key.remote, key.remote_port, sizes))
+    return SizesKnown(key.remote, key.remote_port, sizes) if sizes else None

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from cedos.daemon.driver import ControllerDriver
-from cedos.daemon.loop.flow_events import tell_sizes
+from cedos.daemon.loop.flow_events import sizes_known
 from cedos.daemon.loop.opportunities import Opportunities
 from cedos.model import FlowKey, FlowRecord
 from cedos.profiler.profiler import Profiler
@@ -33,7 +33,8 @@ class FlowRecords:
             self.opportunities.finished(record, self.driver.context)
         if self.history is not None:
             self.history.add_flow(record)
-        tell_sizes(self.driver, self.profiler, first.key)
+        if (sizes := sizes_known(self.profiler, first.key)) is not None:
+            self.driver.post(sizes)
 
     def forget(self, key: FlowKey) -> None:
         """Forget what was learned of a flow that was none."""

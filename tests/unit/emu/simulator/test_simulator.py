@@ -263,7 +263,12 @@ def made(tmp_path: Path) -> Path:
 def test_a_run_counts_what_each_network_carried(made: Path) -> None:
     place = next(iter(places.load(made).values()))
     found = simulate(
-        place, plan(20_000, 400_000), [CELLULAR], start_s=4.0, warm_up_s=4.0, limit_s=30.0
+        place,
+        plan(20_000, 400_000),
+        policies.simulated("cellular-only"),
+        start_s=4.0,
+        warm_up_s=4.0,
+        limit_s=30.0,
     )
     assert [each.censored for each in found.completed] == [False, False]
     assert {carried.network for carried in found.carried.values()} == {"cellular"}
@@ -288,7 +293,7 @@ def run_folder(made: Path, out: Path, *, seed: int = 1) -> Path:
         load=(LOAD,),
         duration_s=8.0,
         engine="simulator",
-        policies=("wifi-first", "mptcp-cellular"),
+        policies=("wifi-first", "mptcp-cellular", "cedos"),
         seed=seed,
     )
     known = places.load(made)
@@ -322,8 +327,9 @@ def test_a_command_says_that_its_run_is_simulated(made: Path, tmp_path: Path) ->
 
 
 def test_a_policy_that_needs_a_kernel_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"cedos, which needs a kernel; it runs cellular-only"):
-        policies.simulated("cedos")
+    message = "cedos-told, which needs a kernel; it runs cedos, cellular-only"
+    with pytest.raises(ConfigError, match=message):
+        policies.simulated("cedos-told")
 
 
 def test_fidelity_is_asked_of_live_runs_only(made: Path, tmp_path: Path) -> None:

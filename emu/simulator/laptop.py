@@ -1,0 +1,408 @@
+"""The daemon on the simulated laptop: the same controller, told what the monitor would have seen.
+
+It pings, looks at flows and counters, and learns sizes as the daemon does, with its delays. Its commands
+are carried out at once, as the kernel does it: new connections, moves, rescues. Left out are radio
+indicators, look-ups, portals and budgets: the emulated laptop of the shipped runs has none.
+"""
+
+import math
+from collections import deque
+from collections.abc import Iterator, Mapping
+from ipaddress import ip_address, ip_interface
+from pathlib import Path
+from typing import Final
+
+from cedos.config import Config
+from cedos.config.sections import ProbesConfig
+from cedos.controller import commands as do
+from cedos.controller.commands import Command
+from cedos.controller.controller import Controller
+from cedos.controller.events import (
+    ESTABLISHED,
+    SYN_SENT,
+    ClockRead,
+    CommandDone,
+    CountersRead,
+    Event,
+    FirstPacketAnswered,
+    FirstPacketSeen,
+    FirstTimeoutsSet,
+    FlowClosed,
+    FlowOpened,
+    FlowSample,
+    FlowsSampled,
+    NetworksChanged,
+    PingEnded,
+    ProvidersRead,
+    SizeLearned,
+    SubflowJoined,
+    TimerFired,
+)
+from cedos.daemon.decisions.choices import choices
+from cedos.daemon.loop.flow_events import sizes_known
+from cedos.daemon.startup import controller_config
+from cedos.model import Direction, FlowKey, NetworkKind, NextHop, SizeEstimate
+from cedos.model import Network as Facts
+from cedos.monitor.probing.schedule import ProbeSchedule
+from cedos.profiler.profiler import Profiler
+from emu.simulator.connection import Transfer
+from emu.simulator.link import Clock, Network, Parcel
+from emu.simulator.tcp import PAYLOAD_BYTES
+from emu.testbed.access import ADDRESSES, GATEWAYS, INTERFACES
+from emu.workloads.mixed import PlannedTransfer
+
+_EPOCH_S: Final = 1_000.0
+"""The monotonic time at which a simulation begins."""
+_TOLD_S: Final = 0.002
+"""An event of the kernel reaches the daemon so much later."""
+_LOOK_S: Final = 0.001
+_COUNTERS_S: Final = 1.0
+_PORT: Final = 80
+_FIRST_PORT: Final = 10_000
+_PORTS: Final = 50_000
+_KERNEL_S: Final = 1.0
+_NOWHERE: Final = Path("/nonexistent")
+"""The daemon's state directory: nothing was learned before."""
+
+
+class SimulatedLaptop:
+    """The daemon's shell in simulated time (`connection.Steering`)."""
+
+    def __init__(
+        self, clock: Clock, networks: Mapping[NetworkKind, Network], config: Config
+    ) -> None:
+        self._clock = clock
+        self._links = {INTERFACES[kind]: network for kind, network in networks.items()}
+        self._names = {network: name for name, network in self._links.items()}
+        self._facts = [_facts(kind, number) for number, kind in enumerate(networks, 2)]
+        settings = controller_config(config, choices(config, _NOWHERE, []), 1, dry_run=False)
+        self.controller = Controller(settings)
+        self._profiler = Profiler()
+        self._probes: ProbesConfig = config.probes
+        self._schedule = ProbeSchedule(
+            self._probes.interval_s,
+            self._probes.idle_interval_s,
+            asleep_s=self._probes.asleep_interval_s,
+        )
+        self._pending: dict[str, float] = {}
+        self._waiting: deque[Event] = deque()
+        self._busy = False
+        self._wakes_s = math.inf
+        # The rules in the kernel.
+        self._default = ""
+        self._destinations: dict[tuple[str, int | None], str] = {}
+        self._spareless: frozenset[str] = frozenset()
+        self._timeouts_s: Mapping[str, float] = {}
+        # The transfers that live: by the key of their first path, and the keys of each one's paths.
+        self._transfers: dict[FlowKey, Transfer] = {}
+        self._planned: dict[Transfer, PlannedTransfer] = {}
+        self._keys: dict[Transfer, dict[Network, FlowKey]] = {}
+        self._sockets = 0
+        # The packets of a transfer that its network had carried when the path was opened.
+        self._before: dict[FlowKey, int] = {}
+        self._post(ClockRead(1.7e9))
+        self._post(NetworksChanged(tuple(self._facts)))
+        self._schedule.networks_changed(self._facts)
+        self._ping()
+        clock.after(_COUNTERS_S, self._count)
+
+    # -- transfers ----------------------------------------------------------------------------
+
+    def begin(self, planned: PlannedTransfer) -> Transfer:
+        """Begin a transfer where the rules lead it."""
+        prefix = f"{planned.host}/32"
+        name = self._destinations.get((prefix, _PORT)) or self._default
+        first = self._links[name]
+        used = [first]
+        if planned.mptcp:
+            used += [
+                each
+                for other, each in self._links.items()
+                if other != name and other not in self._spareless
+            ]
+        transfer = Transfer(
+            self._clock,
+            used,
+            planned.size_bytes,
+            down=planned.direction is Direction.DOWN,
+            steering=self,
+        )
+        self._planned[transfer] = planned
+        self._keys[transfer] = {}
+        self._transfers[self._open(transfer, first)] = transfer
+        return transfer
+
+    def stop(self, transfer: Transfer) -> None:
+        """End a transfer that took too long."""
+        transfer.stop()
+        self.on_end(transfer)
+
+    def first_wait_s(self, network: Network) -> float:
+        return self._timeouts_s.get(self._names[network], _KERNEL_S)
+
+    def on_joined(self, transfer: Transfer, network: Network) -> None:
+        planned, keys = self._planned[transfer], self._keys[transfer]
+        if network not in keys and planned.mptcp and len(transfer.joined) > 1:
+            self._open(transfer, network)
+        if planned.mptcp:
+            key = self._keys[transfer].get(network) or next(iter(keys.values()))
+            self._later(SubflowJoined(planned.number + 1, key, steerable=True))
+        if planned.direction is Direction.UP and len(transfer.joined) == 1:
+            self._learn(transfer)  # the request tells how much follows
+
+    def on_answer(self, transfer: Transfer) -> None:
+        self._learn(transfer)
+
+    def on_end(self, transfer: Transfer) -> None:
+        planned = self._planned.pop(transfer, None)
+        if planned is None:
+            return
+        for network, key in self._keys.pop(transfer).items():
+            self._close(planned, transfer, network, key)
+
+    def _close(
+        self, planned: PlannedTransfer, transfer: Transfer, network: Network, key: FlowKey
+    ) -> None:
+        """Tell of the end of a path."""
+        self._transfers.pop(key, None)
+        now_s = self._now_s()
+        carried = PAYLOAD_BYTES * (transfer.packets.get(network, 0) - self._before.pop(key, 0))
+        down = planned.direction is Direction.DOWN
+        heard_at_s = transfer.heard_at_s.get(network)
+        idle_s = math.inf if heard_at_s is None else self._clock.now_s - heard_at_s
+        self._later(
+            FlowClosed(
+                key,
+                now_s,
+                carried if down else 0,
+                0 if down else carried,
+                rtt_s=transfer.joined.get(network),
+                rtt_min_s=transfer.joined.get(network),
+                at_s=now_s,
+                started_unix_s=now_s,
+                idle_down_s=idle_s,
+                idle_ack_s=idle_s,
+            )
+        )
+
+    def _release(self, transfer: Transfer, network: Network) -> None:
+        """Give a path up: its socket is closed; a later one has another port."""
+        key = self._keys[transfer].get(network)
+        if key is not None and transfer.release(network):
+            del self._keys[transfer][network]
+            self._close(self._planned[transfer], transfer, network, key)
+
+    def _open(self, transfer: Transfer, network: Network) -> FlowKey:
+        planned, keys = self._planned[transfer], self._keys[transfer]
+        self._sockets += 1
+        port = _FIRST_PORT + self._sockets % _PORTS
+        local = ip_address(ADDRESSES[network.kind])
+        key = FlowKey(local, port, ip_address(planned.host), _PORT, "tcp")
+        first = not keys
+        keys[network] = key
+        self._before[key] = transfer.packets.get(network, 0)
+        now_s = self._now_s()
+        self._later(FlowOpened(key, now_s, now_s))
+        if first:
+            for learned in self._profiler.on_open(key, now_s):
+                self._later(learned)
+            self._tell_sizes(key)
+        return key
+
+    def _learn(self, transfer: Transfer) -> None:
+        planned = self._planned[transfer]
+        key = next(iter(self._keys[transfer].values()))
+        size = planned.size_bytes
+        estimate = SizeEstimate(size, size, size, "content-length")
+        self._later(SizeLearned(key, planned.direction, estimate, server_name=planned.host))
+
+    def _tell_sizes(self, key: FlowKey) -> None:
+        known = sizes_known(self._profiler, key)
+        if known is not None:
+            self._later(known)
+
+    # -- facts --------------------------------------------------------------------------------
+
+    def _ping(self) -> None:
+        """Ping what is due, as the daemon's schedule says."""
+        now_s = self._now_s()
+        for name, at_s in self.controller.networks.heard_at_s.items():
+            self._schedule.on_heard(name, at_s)
+        for name in self._schedule.take_due(now_s):
+            self._ask(name)
+        next_s = self._schedule.next_s()
+        wait_s = 1.0 if next_s is None else min(max(next_s - now_s, 0.01), 0.1)
+        self._clock.after(wait_s, self._ping)
+
+    def _ask(self, name: str) -> None:
+        if name in self._pending:
+            return
+        link, asked_s = self._links[name], self._now_s()
+        self._pending[name] = asked_s
+        done = False
+
+        def ended(rtt_s: float | None) -> None:
+            nonlocal done
+            if done:
+                return
+            done = True
+            self._pending.pop(name, None)
+            self._schedule.on_answer(name, rtt_s is not None)
+            self._post(PingEnded(name, rtt_s, asked_s, self._now_s()))
+
+        def back(parcel: Parcel, packets: int) -> None:
+            ended(self._now_s() - asked_s)
+
+        link.to_server(Parcel(lambda parcel, packets: link.to_client(Parcel(back))))
+        self._clock.after(self._probes.timeout_s, ended, None)
+
+    def _count(self) -> None:
+        for name, link in self._links.items():
+            down = sum(link.down.bytes_by_sample.values())
+            up = sum(link.up.bytes_by_sample.values())
+            self._post(CountersRead(name, down, up))
+        self._post(ProvidersRead())
+        self._clock.after(_COUNTERS_S, self._count)
+
+    def _look(self) -> None:
+        self._post(FlowsSampled(tuple(self._samples()), dict(self._pending), _LOOK_S))
+
+    def _samples(self) -> Iterator[FlowSample]:
+        now_s = self._now_s()
+        for transfer, keys in self._keys.items():
+            planned = self._planned[transfer]
+            down = planned.direction is Direction.DOWN
+            for network, key in keys.items():
+                connected = network in transfer.joined
+                packets = transfer.packets.get(network, 0) - self._before[key]
+                carried = PAYLOAD_BYTES * packets
+                heard_at_s = transfer.heard_at_s.get(network)
+                idle_s = math.inf if heard_at_s is None else self._clock.now_s - heard_at_s
+                sender = transfer.sender_over(network)
+                rtt_s = transfer.joined.get(network)
+                if sender is not None and not down:
+                    rtt_s = sender.srtt_s
+                yield FlowSample(
+                    key,
+                    now_s,
+                    ESTABLISHED if connected else SYN_SENT,
+                    planned.number + 1 if planned.mptcp and connected else None,
+                    rtt_s,
+                    sender.rtt_min_s if sender is not None else rtt_s,
+                    None,
+                    carried if down else 0,
+                    0 if down else carried,
+                    retransmits=sender.lost_packets if sender is not None and not down else 0,
+                    idle_down_s=idle_s,
+                    unacknowledged=int(transfer.unanswered),
+                    idle_ack_s=idle_s,
+                    receive_rtt_s=sender.srtt_s if sender is not None and down else None,
+                    segments=sender.sent_packets if sender is not None and not down else 0,
+                )
+
+    # -- the controller -----------------------------------------------------------------------
+
+    def _now_s(self) -> float:
+        return _EPOCH_S + self._clock.now_s
+
+    def _later(self, event: Event) -> None:
+        """Hand an event of the kernel over, with its delay."""
+        self._clock.after(_TOLD_S, self._post, event)
+
+    def _post(self, event: Event) -> None:
+        self._waiting.append(event)
+        if self._busy:
+            return
+        self._busy = True
+        while self._waiting:
+            self.controller.handle(self._waiting.popleft(), self._now_s())
+            for command in self.controller.commands():
+                self._carry_out(command)
+        self._busy = False
+        at_s = self.controller.next_timer_s()
+        if at_s is not None and at_s < self._wakes_s:
+            self._wakes_s = at_s
+            self._clock.at(at_s - _EPOCH_S, self._fire, at_s)
+
+    def _fire(self, at_s: float) -> None:
+        if at_s > self._wakes_s:
+            return  # an earlier timer has fired
+        self._wakes_s = math.inf
+        self._post(TimerFired())
+
+    def _carry_out(self, command: Command) -> None:
+        match command:
+            case do.SetDefault(network, _):
+                self._default = network
+            case do.SetDestinations(wanted) | do.SetRuled(wanted):
+                for place, name in wanted.items():
+                    if name is None:
+                        self._destinations.pop(place, None)
+                    else:
+                        self._destinations[place] = name
+            case do.LeaveSpares(networks):
+                self._spareless = networks
+            case do.MoveConnection(token, strategy):
+                if (transfer := self._of_token(token)) is not None:
+                    transfer.move(self._links[name] for name in strategy.networks)
+            case do.ReleasePath(token, name):
+                if (transfer := self._of_token(token)) is not None:
+                    self._release(transfer, self._links[name])
+            case do.LookAtFlows():
+                self._clock.after(_LOOK_S, self._look)
+            case do.AskNetwork(name):
+                self._ask(name)
+            case do.WatchSilence(networks):
+                self._schedule.silent(networks)
+            case do.NoteUse(networks):
+                self._schedule.in_use(networks)
+            case do.SetFirstTimeouts(timeouts_s):
+                self._timeouts_s = timeouts_s
+                self._waiting.append(FirstTimeoutsSet(early=True))
+            case do.LookAtFirstPacket(key):
+                self._waiting.append(self._first_packet(key))
+            case do.RescueFlow(key, name, _):
+                if (transfer := self._transfers.get(key)) is not None and not transfer.joined:
+                    transfer.rescue(self._links[name])
+                    self._waiting.append(CommandDone(command))
+            case do.CloseConnection(key, _):
+                if (transfer := self._transfers.get(key)) is not None:
+                    self._waiting.append(CommandDone(command))
+                    self.stop(transfer)
+            case do.RecordFlow(record, _):
+                down = sum(path.bytes_down for path in record.subflows)
+                up = sum(path.bytes_up for path in record.subflows)
+                key = record.subflows[0].key
+                self._profiler.on_close(key, down, up)
+                self._tell_sizes(key)
+            case do.ForgetFlow(key):
+                self._profiler.forget(key)
+            case _:
+                pass  # records, and what the simulated laptop has not
+
+    def _first_packet(self, key: FlowKey) -> Event:
+        transfer = self._transfers.get(key)
+        if transfer is None or transfer.joined:
+            return FirstPacketAnswered(key)
+        received = {
+            name: sum(link.down.bytes_by_sample.values()) for name, link in self._links.items()
+        }
+        left_s = max(transfer.resends_at_s - self._clock.now_s, 0.0)
+        return FirstPacketSeen(key, left_s, transfer.syns - 1, received)
+
+    def _of_token(self, token: int) -> Transfer | None:
+        return next(
+            (each for each, planned in self._planned.items() if planned.number + 1 == token), None
+        )
+
+
+def _facts(kind: NetworkKind, index: int) -> Facts:
+    return Facts(
+        INTERFACES[kind],
+        INTERFACES[kind],
+        index,
+        kind,
+        metered=kind is NetworkKind.CELLULAR,
+        addresses=(ip_interface(f"{ADDRESSES[kind]}/24"),),
+        next_hops=(NextHop(4, ip_address(GATEWAYS[kind])),),
+    )

@@ -1,0 +1,113 @@
+"""The daemon in the simulator: the shipped controller, on links that fail under its transfers."""
+
+import pytest
+
+from cedos.controller.commands import Command, MoveConnection, RescueFlow
+from cedos.controller.controller import Controller
+from cedos.model import Direction, NetworkKind
+from emu.places.traces import Trace
+from emu.policies import simulated
+from emu.simulator.connection import Transfer
+from emu.simulator.laptop import SimulatedLaptop
+from emu.simulator.link import Clock, Network
+from emu.testbed.access import Access
+from emu.workloads.mixed import PlannedTransfer
+
+WIFI, CELLULAR = NetworkKind.WIFI, NetworkKind.CELLULAR
+HOST = "198.51.100.2"
+
+
+class Laptop:
+    """A laptop with two networks of given rates, and the commands of its controller."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, wifi_bps: float = 20e6, lte_bps: float = 10e6
+    ) -> None:
+        self.clock = Clock()
+        self.given: list[Command] = []
+        commands = Controller.commands
+
+        def noted(controller: Controller) -> list[Command]:
+            taken = commands(controller)
+            self.given += taken
+            return taken
+
+        monkeypatch.setattr(Controller, "commands", noted)
+        rates = {WIFI: (wifi_bps, 0.02), CELLULAR: (lte_bps, 0.06)}
+        self.networks = {
+            kind: Network(
+                self.clock,
+                Access(kind, Trace.constant(rate_bps), Trace.constant(rate_bps), rtt_s),
+            )
+            for kind, (rate_bps, rtt_s) in rates.items()
+        }
+        config = simulated("cedos").daemon
+        assert config is not None
+        self.daemon = SimulatedLaptop(self.clock, self.networks, config)
+        self._number = 0
+
+    def begin(self, size_bytes: int, *, mptcp: bool = False, down: bool = True) -> Transfer:
+        direction = Direction.DOWN if down else Direction.UP
+        self._number += 1
+        return self.daemon.begin(
+            PlannedTransfer(
+                self._number, "x", self.clock.now_s, HOST, direction, size_bytes, mptcp=mptcp
+            )
+        )
+
+    def of(self, kind: type[Command]) -> list[Command]:
+        return [each for each in self.given if isinstance(each, kind)]
+
+
+@pytest.mark.parametrize("down", [True, False])
+@pytest.mark.parametrize("mptcp", [True, False])
+def test_on_good_wi_fi_transfers_go_there_and_end(
+    monkeypatch: pytest.MonkeyPatch, *, down: bool, mptcp: bool
+) -> None:
+    laptop = Laptop(monkeypatch)
+    laptop.clock.run(5.0)
+    began_s = laptop.clock.now_s
+    transfer = laptop.begin(1_000_000, mptcp=mptcp, down=down)
+    laptop.clock.run(15.0)
+    assert transfer.ended_s is not None
+    assert transfer.ended_s - began_s < 1.2  # 0.4 s at 20 Mbit/s, and its slow start
+    assert transfer.first.kind is WIFI
+
+
+def test_a_living_mptcp_download_moves_off_a_network_that_dies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    laptop = Laptop(monkeypatch)
+    laptop.clock.run(5.0)
+    transfer = laptop.begin(8_000_000, mptcp=True)
+    laptop.clock.after(1.0, laptop.networks[WIFI].fail)
+    laptop.clock.run(40.0)
+    assert laptop.of(MoveConnection)
+    assert transfer.ended_s is not None
+    assert transfer.ended_s < 20.0  # 6 MB are left after 1 s: 5 s by LTE, and the time to notice
+
+
+def test_a_first_packet_into_a_dead_network_is_rescued(monkeypatch: pytest.MonkeyPatch) -> None:
+    laptop = Laptop(monkeypatch)
+    laptop.clock.run(5.0)
+    laptop.networks[WIFI].fail()
+    began_s = laptop.clock.now_s
+    transfer = laptop.begin(10_000)
+    laptop.clock.run(began_s + 10.0)
+    assert laptop.of(RescueFlow)
+    assert transfer.ended_s is not None
+    assert transfer.ended_s - began_s < 1.5
+    assert set(laptop.daemon.controller.rescuer.living) == set()  # it ended with its flow
+
+
+def test_new_connections_follow_once_a_network_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    laptop = Laptop(monkeypatch)
+    laptop.clock.run(5.0)
+    laptop.networks[WIFI].fail()
+    for number in range(5):
+        laptop.begin(10_000)
+        laptop.clock.run(6.0 + number)
+    transfer = laptop.begin(10_000)
+    laptop.clock.run(20.0)
+    assert transfer.first.kind is CELLULAR
+    assert transfer.ended_s is not None
