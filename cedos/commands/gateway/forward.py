@@ -405,7 +405,9 @@ async def _run(
     work = (
         _join(proxy, *stdio)
         if stdio is not None
-        else _listen(proxy, names, datagrams, listening, dns, redirection, joined)
+        else _listen(
+            proxy, names, datagrams, listening, dns, redirection, joined, closed=fail is Fail.CLOSED
+        )
     )
     running = loop.create_task(work)
     # Follow gateways that are joined or left, and programs that start, while it runs.
@@ -445,6 +447,8 @@ async def _listen(
     dns: list[tuple[str, int]],
     redirection: Redirection | None,
     joined: Sequence[JoinedGateway],
+    *,
+    closed: bool,
 ) -> None:
     proxy.open(listening)
     for address, port in dns:
@@ -467,6 +471,7 @@ async def _listen(
             LedTo(ports[False], ports.get(True)),
             LedTo(name_ports[False], name_ports.get(True)),
             datagrams.open() if datagrams is not None else None,
+            closed=closed,
         )
         log.info("carries what it was told to", but="local networks and VPNs go direct")
     await asyncio.to_thread(say_who_chooses, directories().socket)

@@ -219,10 +219,16 @@ class Redirection:
         self._known_cgroups, self._refused = found, bool(refused)
 
     def attach(
-        self, proxy: LedTo, names: LedTo | None = None, datagrams: LedDatagrams | None = None
+        self,
+        proxy: LedTo,
+        names: LedTo | None = None,
+        datagrams: LedDatagrams | None = None,
+        *,
+        closed: bool = False,
     ) -> None:
         """Lead connections, questions for names and other datagrams to these ports from now on.
 
+        What cannot be led (IPv6 on a host without ::1) goes direct, or is refused (`closed`).
         Raises: as the constructor.
         """
         tables = RedirectTables(
@@ -253,7 +259,9 @@ class Redirection:
                     self._link(cgroup, code, ProgramType.CGROUP_SOCK_ADDR, where)
                 for where in CONNECTS:
                     version = 6 if where in _SIX else 4
-                    code = programs.connect_program(version, here, tables, proxy, names, datagrams)
+                    code = programs.connect_program(
+                        version, here, tables, proxy, names, datagrams, closed=closed
+                    )
                     self._link(cgroup, code, ProgramType.CGROUP_SOCK_ADDR, where)
                 for version, where in _SENDERS.items():
                     if names is None and datagrams is None:

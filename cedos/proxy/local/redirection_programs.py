@@ -53,6 +53,8 @@ _STREAM, _DATAGRAM, _TCP, _UDP = 1, 2, 6, 17
 _QUIC_PORT: Final = 443
 _NAMES_PORT: Final = 53
 
+_REFUSED: Final = "refused"
+
 # On the stack. What is looked up by is above the value that is put in.
 _COOKIE_AT: Final = -8
 _KEY4_AT: Final = -16
@@ -133,13 +135,17 @@ def connect_program(
     proxy: LedTo,
     names: LedTo | None,
     datagrams: LedDatagrams | None,
+    *,
+    closed: bool = False,
 ) -> bytes:
     """Return the program for sockets that connect, or send without having connected.
 
     It leads TCP to the proxy, questions to any resolver to `names`, and other datagrams to their places'
-    addresses. It refuses QUIC, so that browsers take TCP.
+    addresses. It refuses QUIC, so that browsers take TCP. What cannot be led is left alone; `closed`: it
+    is refused.
     """
     code = Assembly()
+    otherwise = _REFUSED if closed else EXIT
     _unless_chosen(code, here, tables)
     code.put(Opcode.LOAD, 2, CONTEXT, _USER_PORT)
     code.put(Opcode.STORE, STACK, 2, _KEY4_AT)
@@ -151,14 +157,14 @@ def connect_program(
         # A resolver is nearly always nearby; the names that it is asked for are not.
         code.unless(_USER_PORT, kernel_port(_NAMES_PORT), "no_question")
         _unless_bound(code, version)
-        _lead(code, version, tables.named, names, "name_")
+        _lead(code, version, tables.named, names, "name_", otherwise)
         code.jump(Opcode.JUMP, EXIT)
         code.label("no_question")
     _unless_direct(code, tables)
     code.unless(_TYPE, _STREAM, "datagram")
     _unless_bound(code, version)
     code.unless(_PROTOCOL, _TCP)
-    _lead(code, version, tables.asked, proxy, "")
+    _lead(code, version, tables.asked, proxy, "", otherwise)
     code.jump(Opcode.JUMP, EXIT)
     code.label("datagram")
     code.unless(_TYPE, _DATAGRAM)
@@ -176,7 +182,12 @@ def connect_program(
         # Leave port 0 alone: the C library connects there to learn its own address.
         code.put(Opcode.LOAD, 2, CONTEXT, _USER_PORT)
         code.jump(Opcode.IF_EQUAL, EXIT, 2)
-        _lead_datagram(code, version, tables, datagrams)
+        _lead_datagram(code, version, tables, datagrams, otherwise)
+    if closed:
+        code.jump(Opcode.JUMP, EXIT)
+        code.label(_REFUSED)
+        code.put(Opcode.SET, 0, immediate=0)
+        code.put(Opcode.RETURN)
     return code.code()
 
 
@@ -342,7 +353,11 @@ def _put_own_port(code: Assembly) -> None:
 
 
 def _lead_datagram(
-    code: Assembly, version: int, tables: RedirectTables, datagrams: LedDatagrams
+    code: Assembly,
+    version: int,
+    tables: RedirectTables,
+    datagrams: LedDatagrams,
+    otherwise: str,
 ) -> None:
     """Send the datagram to the address that its place has here, or gets now."""
     _put_cookie(code)
@@ -368,10 +383,10 @@ def _lead_datagram(
             code.put(Opcode.LOAD, 2, STACK, _PLACE_AT + 4 * word)
             code.set_wide(3, number & 0xFFFFFFFF)
             code.jump(Opcode.IF_NOT_REGISTER, "place_ipv6", 2, 3)
-    _put_in_places(code, tables, PLACES4, _DRAWS)
+    _put_in_places(code, tables, PLACES4, _DRAWS, otherwise)
     if version == 6:
         code.label("place_ipv6")
-        _put_in_places(code, tables, PLACES6, 1 if datagrams.six else 0)
+        _put_in_places(code, tables, PLACES6, 1 if datagrams.six else 0, otherwise)
     code.label("drawn")
     code.put(Opcode.STORE_NUMBER, STACK, offset=_WHOSE_AT, immediate=0)
     _put_in(code, tables.sent_to, _PLACE_AT, _HERE_AT)
@@ -385,14 +400,18 @@ def _lead_datagram(
 
 
 def _put_in_places(
-    code: Assembly, tables: RedirectTables, within: IPv4Network | IPv6Network, draws: int
+    code: Assembly,
+    tables: RedirectTables,
+    within: IPv4Network | IPv6Network,
+    draws: int,
+    otherwise: str,
 ) -> None:
-    """Give the place on the stack an address, and go on at `drawn`; else leave the datagram alone."""
+    """Give the place on the stack an address, and go on at `drawn`; else at `otherwise`."""
     for _ in range(draws):
         _draw(code, within)
         _put_in(code, tables.places, _HERE_AT, _PLACE_AT, _ONLY_NEW)
         code.jump(Opcode.IF_EQUAL, "drawn", 0)
-    code.jump(Opcode.JUMP, EXIT)
+    code.jump(Opcode.JUMP, otherwise)
 
 
 def _draw(code: Assembly, within: IPv4Network | IPv6Network) -> None:
@@ -451,33 +470,34 @@ def _unless_bound(code: Assembly, version: int, otherwise: str = EXIT) -> None:
         code.jump(Opcode.IF_NOT, otherwise, 2)
 
 
-def _lead(code: Assembly, version: int, table: int, to: LedTo, labels: str) -> None:
-    """Put the socket's destination into a table, and replace it."""
-    ipv6 = f"{labels}ipv6"
+def _lead(code: Assembly, version: int, table: int, to: LedTo, labels: str, otherwise: str) -> None:
+    """Put the socket's destination into a table, and replace it; else go on at `otherwise`."""
+    ipv6 = f"{labels}ipv6" if to.port6 is not None else otherwise
     if version == 4:
-        _lead_to(code, table, to.port4, {_USER_IP4: _LOOPBACK4})
+        _lead_to(code, table, to.port4, {_USER_IP4: _LOOPBACK4}, otherwise)
         return
     for word, number in enumerate((0, 0, _MAPPED_WORD)):
         code.put(Opcode.LOAD, 2, CONTEXT, _USER_IP6 + 4 * word)
         # Comparisons are of 64 bits: a negative number would not be equal.
         code.set_wide(3, number & 0xFFFFFFFF)
         code.jump(Opcode.IF_NOT_REGISTER, ipv6, 2, 3)
-    _lead_to(code, table, to.port4, {_USER_IP6 + 12: _LOOPBACK4})
+    _lead_to(code, table, to.port4, {_USER_IP6 + 12: _LOOPBACK4}, otherwise)
     if to.port6 is None:
-        code.label(ipv6)
         return
     code.jump(Opcode.JUMP, EXIT)
     code.label(ipv6)
     words = dict.fromkeys(range(_USER_IP6, _USER_IP6 + 12, 4), 0)
-    _lead_to(code, table, to.port6, words | {_USER_IP6 + 12: _LOOPBACK6})
+    _lead_to(code, table, to.port6, words | {_USER_IP6 + 12: _LOOPBACK6}, otherwise)
 
 
-def _lead_to(code: Assembly, table: int, port: int, words: Mapping[int, int]) -> None:
+def _lead_to(
+    code: Assembly, table: int, port: int, words: Mapping[int, int], otherwise: str
+) -> None:
     led = _signed(kernel_port(port))
     code.put(Opcode.STORE_NUMBER, STACK, offset=_ASKED_AT + ADDRESS_BYTES + 4, immediate=led)
     _put_cookie(code)
     _put_in(code, table, _COOKIE_AT, _ASKED_AT)
-    code.jump(Opcode.IF_NOT, EXIT, 0)
+    code.jump(Opcode.IF_NOT, otherwise, 0)
     for field, number in {_USER_PORT: led, **words}.items():
         code.put(Opcode.SET, 2, immediate=_signed(number))
         code.put(Opcode.STORE, CONTEXT, 2, field)

@@ -121,6 +121,37 @@ def test_programs_of_a_cgroup_whosever_they_are(laptop: Laptop, cgroup: Path) ->
         time.sleep(0.2)
 
 
+SIX = """
+import socket, sys
+for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+    with socket.socket(socket.AF_INET6, kind) as one:
+        one.settimeout(0.5)
+        try:
+            one.connect(("2001:db8:77::1", int(sys.argv[1])))
+            print("connected to", one.getsockname()[0])
+        except OSError as error:
+            print(type(error).__name__)
+"""
+
+
+@pytest.mark.parametrize("fail", ["open", "closed"])
+def test_without_ipv6_on_loopback_it_goes_direct_or_nowhere(laptop: Laptop, fail: str) -> None:
+    """With `--fail closed` it went direct, too."""
+    near = laptop.near
+    near.sysctl("net.ipv6.conf.lo.disable_ipv6", 1)
+    near.ip("link", "add", "six0", "type", "veth", "peer", "six1")
+    near.ip("link", "set", "six1", "up")
+    near.ip("address", "add", "2001:db8:66::2/64", "dev", "six0", "nodad")
+    near.ip("link", "set", "six0", "up")
+    near.ip("-6", "route", "add", "default", "dev", "six0")
+    laptop.forward("--redirect", str(USER), "--fail", fail)
+    found = said(laptop, PYTHON, "-c", SIX, "8080").split("\n")
+    direct = ["TimeoutError", "connected to 2001:db8:66::2"]
+    assert found[:2] == (["PermissionError"] * 2 if fail == "closed" else direct)
+    # Others' do not change.
+    assert said(laptop, PYTHON, "-c", SIX, "8080", user=OTHER).split("\n")[:2] == direct
+
+
 def test_only_what_goes_to_there(laptop: Laptop) -> None:
     laptop.serve_file(b"x")
     talk = (PYTHON, "-c", TALK, "8080")

@@ -92,6 +92,15 @@ def test_programs_are_small_and_end() -> None:
         programs.connect_program(6, here, TABLES, LedTo(4711, None), None, None),
         programs.arrival_program(TABLES),
     ]
+    # What cannot be led is refused.
+    found += [
+        programs.connect_program(
+            version, here, TABLES, LedTo(4711, port), LedTo(4713, port), datagrams, closed=True
+        )
+        for version in (4, 6)
+        for port in (4712, None)
+        for datagrams in (None, LedDatagrams(4715, six=False))
+    ]
     for version in (4, 6):
         for datagrams in (None, LedDatagrams(4715, six=True)):
             found.append(programs.peer_name_program(version, TABLES, datagrams))
