@@ -32,6 +32,7 @@ from cedos.selector.sharing.offers import NetworkType
 from cedos.selector.sharing.selection import STRATEGIES
 from cedos.session.io.links import NetworkIdentifier, user_overrides
 from cedos.sharing import own_identity
+from cedos.sharing.charge import read_charge
 from cedos.sharing.drivers import read_status
 from cedos.sharing.help_driver import HelpDriver
 from cedos.sharing.own_identity import SharingClock, read_identity
@@ -470,11 +471,14 @@ class _UplinkFacts:
         if not own or not reaches:
             return None
         kind = self._identifier.identify(uplink, {each.index: each for each in links.values()}).kind
+        charge = read_charge()
         return Uplink(
             _TYPES.get(kind, NetworkType.UNKNOWN),
             tuple(own[:1]),
             reaches,
             rate_bps=None if self._rate_bps is None else int(self._rate_bps),
+            battery=charge.level if charge is not None else None,
+            battery_s=charge.lasts_s if charge is not None else None,
         )
 
     def _reaches(self) -> tuple[Endpoint, ...]:
