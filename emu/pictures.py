@@ -58,6 +58,9 @@ NAMES: Final = {
     "speed_mps": "speed of walking", "rsrp_dbm": "RSRP", "rsrq_db": "RSRQ", "sinr_db": "SINR",
     "cqi": "CQI",
     "d2sched": "D2Sched as printed", "chance": "ours", "no-delay": "no delay",
+    "swtc": "SWTC", "lowest-rtt": "lowest RTT first", "round-robin": "round robin",
+    "cbsp": "CBSP", "high-bandwidth-first": "high bandwidth first",
+    "long-encounter-first": "long encounter first", "least-cost": "least cost (ours)",
 }  # fmt: skip
 """For people; a name without an entry is shown as it is."""
 
@@ -67,6 +70,7 @@ COLOURS: Final = {
     "cedos": BLACK, "cedos-told": GREY, "cedos-told-start": SKY, "mptcp-handover": GREEN,
     "wifi-preferred": BLUE, "local-only": ORANGE, "remote-preferred": BLUE, "adaptive": GREY,
     "brute-force": BLACK, "brute-force, as published": SKY, "error-bounds": RED, "bayesian": GREEN,
+    "swtc": BLACK, "lowest-rtt": ORANGE, "round-robin": BLUE,
     "d2sched": ORANGE, "chance": BLACK, "no-delay": GREY, "clairvoyant": GREEN,
 }  # fmt: skip
 _CYCLE: Final = (BLACK, BLUE, ORANGE, GREEN, RED, PURPLE, SKY, GREY)

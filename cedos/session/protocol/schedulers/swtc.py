@@ -45,8 +45,9 @@ _CHECK_S: Final = 0.010
 
 def expected_s(round_trip_s: float, loss: float, waiting_s: float, queueing_s: float) -> float:
     """Return the seconds until the acknowledgement: equation 2."""
-    arrives = 1.0 - min(loss, 0.99)
-    return round_trip_s * (1 / arrives**2 - 1 / arrives + 1) + waiting_s + queueing_s
+    arrives = 1.0 - loss if loss < 0.99 else 0.01
+    # With a = 1 - p, 1 / a^2 - 1 / a + 1 is 1 + p / a^2.
+    return round_trip_s * (1 + (1 - arrives) / arrives**2) + waiting_s + queueing_s
 
 
 @dataclass(slots=True)
