@@ -375,7 +375,7 @@ def test_a_neighbour_that_announces_thousands_of_routers_holds_nothing_up(host):
         assert len(read.routes) == 2
         async with Steering(host.directory) as steering:
             await steering.networks_changed(host.networks())
-            await steering.set_default("lte0")
+            steering.set_default("lte0")
             assert host.seen_tcp(6) == host.address("lte0", 6)
 
     host.run(body)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit.clock import run_jumping
 
 from cedos import session
 from cedos.errors import SessionError
@@ -244,7 +245,7 @@ def serving(scenario: Scenario, hosts: HandshakeLimits, idle: Path | None = None
                     each.abort()
                     await each.drained()
 
-    asyncio.run(run())
+    run_jumping(run())
 
 
 def leave(connection: session.Connection) -> None:
