@@ -111,7 +111,10 @@ def command(
         found["trained_on"] = _trained_on(model.provenance, data)
     _show(found)
     if out is not None:
-        console.write(out, json.dumps(found, indent=1) + "\n", "--json")
+        from emu.runs import environment  # noqa: PLC0415
+
+        known = {**found, "environment": environment.describe()}
+        console.write(out, json.dumps(known, indent=1) + "\n", "--json")
 
 
 def _trained_on(provenance: Mapping[str, Any], data: tuple[Path, ...]) -> list[str]:

@@ -207,7 +207,7 @@ def _analyse(
 ) -> None:
     import json  # noqa: PLC0415
 
-    from emu.runs import analysis, runs  # noqa: PLC0415
+    from emu.runs import analysis, environment, runs  # noqa: PLC0415
     from emu.terminal import bar  # noqa: PLC0415
 
     wanted = analysis.read(file)
@@ -216,9 +216,9 @@ def _analyse(
         runs.refuse_finished(target)
     with bar(wanted.analysis) as progress:
         figures = analysis.run(wanted, target, progress, directory)
-    text = json.dumps(figures, indent=1) + "\n"
     if json_file is not None:
-        console.write(json_file, text, "--json")
+        known = {**figures, "environment": environment.describe()}
+        console.write(json_file, json.dumps(known, indent=1) + "\n", "--json")
     else:
-        show(text.splitlines())
+        show(json.dumps(figures, indent=1).splitlines())
     echo(f"run folder: {target}", err=True)

@@ -25,11 +25,11 @@ def test_every_commit_is_in_this_history() -> None:
     assert claim_list.missing_commits(CLAIMS) == []
 
 
-def test_a_file_that_names_a_commit_of_this_history_is_listed_with_it() -> None:
+def test_a_file_that_names_its_commit_is_listed_with_it() -> None:
     for name, source in CLAIMS.sources.items():
         if source.file and source.commit != claim_list.UNKNOWN:
             text = (ROOT / "notebooks" / "results" / source.file).read_text()
-            assert source.commit in text, name
+            assert source.commit in text or '"commit"' not in text, name
 
 
 @pytest.mark.parametrize("name", [name for name, each in CLAIMS.sources.items() if each.command])

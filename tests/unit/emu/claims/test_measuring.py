@@ -69,6 +69,7 @@ def test_a_measurement_writes_its_file_and_the_list_notes_its_commit(clone: Path
     commit = measuring.head()
     measuring.measure("s", claim_list.read(clone / "claims.toml"), Path("/places"), commit)
     assert json.loads((clone / "s.json").read_text()) == {"v": 3, "from": "/places"}
+    assert "\n\n\n" not in (clone / "claims.toml").read_text()
     noted = claim_list.read(clone / "claims.toml").sources["s"]
     assert (noted.commit, noted.modified) == (commit, False)
     assert noted.date.year > 2000
