@@ -7,7 +7,6 @@ of ours with names of interfaces, subflows of connections, sockets for what cedo
 
 import errno
 import gc
-import re
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -45,6 +44,7 @@ from cedos.steer.journal.records import (
 )
 from cedos.steer.journal.sysctls import CHANGED
 from cedos.steer.kernel.answer_filter import QUEUE
+from cedos.steer.kernel.barring_filter import INTERFACE
 from cedos.steer.kernel.interface import FilterPlan
 from cedos.steer.kernel.linux import LinuxKernel
 from cedos.steer.kernel.rescue import RescueKernel
@@ -63,8 +63,6 @@ _METRICS_BYTES: Final = 512
 _MOST_BUFFER_BYTES: Final = 16 << 20
 _SOONEST_ALARM_S, _LATEST_ALARM_S = 10.0, 31 * 86_400.0
 _LISTENED_TO: Final = (NETLINK_ROUTE, NETLINK_SOCK_DIAG, NETLINK_NETFILTER, NETLINK_GENERIC)
-# What the packet filter's program takes for one word, for no option, and (+) not for many interfaces.
-_INTERFACE: Final = re.compile(r"(?!-)[0-9A-Za-z_.@:+{}-]{0,14}[0-9A-Za-z_.@:{}-]")
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -338,7 +336,7 @@ def _must_be_our_table(table: int | None) -> None:
 
 def _checked_interfaces(names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
-        if not _INTERFACE.fullmatch(name):
+        if not INTERFACE.fullmatch(name):
             raise PermissionError(errno.EPERM, f"{name!r} is no interface's name")
     if len(names) > _MOST_AT_ONCE:
         raise PermissionError(errno.EPERM, "too many interfaces")

@@ -16,6 +16,7 @@ from cedos.selector.decision.liveness import usable
 from cedos.steer.held_sysctls import HeldSysctls
 from cedos.steer.journal.records import FILTER, change_sysctl
 from cedos.steer.journal.sysctls import MPTCP_CLOSE_TIMEOUT
+from cedos.steer.kernel.barring_filter import INTERFACE
 from cedos.steer.kernel.interface import SteeringKernel
 from cedos.steer.mptcp.connections import MptcpConnections
 from cedos.steer.packet_filter import PacketFilter
@@ -53,7 +54,7 @@ class Barring:
 
     @property
     def interfaces(self) -> Sequence[str]:
-        return sorted(self._interfaces.values())
+        return sorted(filter(INTERFACE.fullmatch, self._interfaces.values()))
 
     def usable(self) -> Sequence[Network]:
         """Return the networks; what is barred counts as down."""
@@ -62,7 +63,8 @@ class Barring:
     async def bar(self, names: Collection[str]) -> None:
         """Bar these networks and no others, at once; again repairs what others took out.
 
-        Those that are not there are barred when they come. SteeringError: closed, or refused.
+        Those that are not there are barred when they come. SteeringError: closed, or refused, or all but
+        some are barred, as their interfaces have names that the packet filter does not take.
         """
         self._must_be_open()
         self._names = frozenset(names)
@@ -79,6 +81,11 @@ class Barring:
                 self._stands = bool(self._names)
             self._keep(briefly=bool(self._names))
             self._connections.networks_changed(self.usable())
+        if odd := set(self._interfaces.values()).difference(self.interfaces):
+            raise SteeringError(
+                f"the packet filter takes no interface called {', '.join(map(ascii, sorted(odd)))};"
+                " a name of letters and digits would be right"
+            )
 
     async def networks_changed(self) -> None:
         """Follow the networks: one that comes back under another interface is barred there.

@@ -13,6 +13,7 @@ do not pass at all, as no address depends on them.
 Behind these stands a second wall (`egress_wall`), until a flush here is repaired.
 """
 
+import re
 from collections.abc import Collection, Iterator
 from typing import Final
 
@@ -63,6 +64,11 @@ _IN: Final = (
     "{where} -p tcp --syn -j REJECT --reject-with tcp-reset",
     "{where} -p udp -j REJECT",
 )
+
+
+# What the packet filter's program takes for one word, for no option, and (+) not for many interfaces.
+INTERFACE: Final = re.compile(r"(?!-)[0-9A-Za-z_.@:+{}-]{0,14}[0-9A-Za-z_.@:{}-]")
+"""The names of interfaces that can be barred."""
 
 
 def put_in(interfaces: Collection[str]) -> None:

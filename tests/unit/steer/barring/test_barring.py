@@ -51,6 +51,19 @@ async def test_what_is_lifted_is_as_before(world, steering):
         assert world.kernel.sysctls == before
 
 
+async def test_an_odd_name_of_an_interface_opens_no_other_one(world, steering):
+    """One that the packet filter does not take had all of them refused."""
+    odd = replace(world.wlan0, interface='w"0;é')
+    await steering.networks_changed([odd, world.lte0])
+    for _ in range(2):
+        with pytest.raises(SteeringError, match="no interface called"):
+            await steering.barring.bar(["wlan0", "lte0"])
+        assert world.kernel.barred == ("lte0",)
+    await steering.barring.bar(["lte0"])
+    await steering.barring.bar([])
+    assert world.kernel.barred == ()
+
+
 async def test_what_somebody_else_set_meanwhile_stays(world, steering):
     await steering.barring.bar(["lte0"])
     world.kernel.sysctls[KEEPS] = "30"
