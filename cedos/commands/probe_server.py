@@ -76,20 +76,12 @@ from cedos.model import Address
     show_default=True,
     help="Mbit/s for all together, sustained.",
 )
-@click.option(
-    "--burst",
-    type=click.FloatRange(0.1, 3600),
-    default=5.0,
-    show_default=True,
-    help="Seconds of these rates that may be used at once. A larger probe is refused.",
-)
 def command(
     listen: tuple[Address, int] | None,
     key_file: Path | None,
     new_key: Path | None,
     rate_limit: float,
     total_limit: float,
-    burst: float,
 ) -> None:
     """Answer the active probes of cedos: UDP trains both ways and short TCP transfers.
 
@@ -119,7 +111,7 @@ def command(
     logs.configure()
     # Answers must leave from the address of the request, so each address has its own sockets.
     addresses = host_addresses(address.version) if address.is_unspecified else [address]
-    limits = ProbeLimits(rate_limit * 1e6, total_limit * 1e6, burst)
+    limits = ProbeLimits(rate_limit * 1e6, total_limit * 1e6)
     asyncio.run(_serve(addresses, port, key, limits))
 
 

@@ -7,7 +7,6 @@ import signal
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -121,6 +120,9 @@ def _leave_it(number: int, frame: FrameType | None) -> None:
     """Do nothing."""
 
 
+_NICE: Final = -5
+"""The emulation's priority: before the programs that it carries."""
+
 _MS = click.FloatRange(min=0)
 
 
@@ -142,16 +144,11 @@ _MS = click.FloatRange(min=0)
 @click.option("--start", "start_s", type=float, default=0.0, help="Seconds into the place.")
 @click.option("--wifi-rtt", type=_MS, metavar="MS", help="Wi-Fi's base RTT.  [default: its own]")
 @click.option("--cellular-rtt", type=_MS, metavar="MS", help="The same for cellular.")
-@click.option("--wifi-queue", type=click.IntRange(1), metavar="PACKETS", help="Wi-Fi's queues.")
-@click.option("--cellular-queue", type=click.IntRange(1), metavar="PACKETS")
-@click.option("--wifi-loss", type=click.FloatRange(0, 1, max_open=True), metavar="SHARE")
-@click.option("--cellular-loss", type=click.FloatRange(0, 1, max_open=True), metavar="SHARE")
 @click.option(
     "--source-rules",
     is_flag=True,
     help="Add policy rules: what is bound to an interface or its address leaves through it.",
 )
-@click.option("--nice", type=click.IntRange(-20, 19), default=-5, help="The emulation's priority.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[--] [COMMAND...]")
 @click.pass_context
 def command(
@@ -161,12 +158,7 @@ def command(
     start_s: float,
     wifi_rtt: float | None,
     cellular_rtt: float | None,
-    wifi_queue: int | None,
-    cellular_queue: int | None,
-    wifi_loss: float | None,
-    cellular_loss: float | None,
     source_rules: bool,
-    nice: int,
     arguments: tuple[str, ...],
 ) -> None:
     """Run COMMAND (or a shell) in a laptop with two tethered phones, and exit as it does.
@@ -183,22 +175,17 @@ def command(
     from emu.testbed.programs.servers import Servers  # noqa: PLC0415
 
     place = load(default_directory(directory))[name]
-    given = {
-        "wifi": (wifi_rtt, wifi_queue, wifi_loss),
-        "cellular": (cellular_rtt, cellular_queue, cellular_loss),
-    }
     accesses = []
-    for kind, (rtt_ms, queue, loss) in given.items():
+    for kind, rtt_ms in (("wifi", wifi_rtt), ("cellular", cellular_rtt)):
         network = place.networks[kind]
         rtt_s = network.rtt_s if rtt_ms is None else rtt_ms / 1000
         access = Access(NetworkKind(kind), up=network.up, down=network.down, rtt_s=rtt_s)
-        access = replace(access, queue_packets=queue, loss=loss or 0.0)
         accesses.append(access.rotated(start_s))
         echo(
             f"{access.interface}: {network.name} from {start_s:g} s, RTT {rtt_s * 1000:.0f} ms",
             err=True,
         )
     wanted = arguments or (os.environ.get("SHELL", "/bin/sh"),)
-    with Laptop(*accesses, source_rules=source_rules, nice=nice) as laptop, Servers(laptop):
+    with Laptop(*accesses, source_rules=source_rules, nice=_NICE) as laptop, Servers(laptop):
         echo(f"server: {SERVER}", err=True)
         ctx.exit(run_in_client(laptop, wanted))

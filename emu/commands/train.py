@@ -41,9 +41,6 @@ KINDS = (
     "--trees", type=click.IntRange(1, 500), help="How many; without it, the family's own number."
 )
 @click.option(
-    "--min-leaf", type=click.IntRange(1), help="Rows per leaf; without it, the family's own."
-)
-@click.option(
     "--partial", is_flag=True, help="Also from DATA in which a strategy was never measured."
 )
 @click.option("--seed", type=int, default=0, show_default=True)
@@ -52,7 +49,6 @@ def command(
     out: Path,
     kind: str,
     trees: int | None,
-    min_leaf: int | None,
     partial: bool,
     seed: int,
 ) -> None:
@@ -83,7 +79,7 @@ def command(
             f"{read.source}: no times for {', '.join(unknown)}: this model cannot choose"
             f" {'them' if unknown[1:] else 'it'} (if that is meant: --partial)"
         )
-    settings = Settings(kind=kind, trees=trees, min_leaf=min_leaf, seed=seed)
+    settings = Settings(kind=kind, trees=trees, seed=seed)
     try:
         model = fit(examples_of(read, read.texts["group"]), settings)
     except ValueError as error:

@@ -137,10 +137,6 @@ log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
     help="Close a connection without traffic after this time.",
 )  # fmt: skip
 @click.option(
-    "--connect-timeout", default="10s", show_default=True, type=DURATION,
-    help="The longest time for looking up and reaching a server.",
-)  # fmt: skip
-@click.option(
     "--metrics", type=listen_address_at(PORT + 1), metavar="[ADDRESS:]PORT",
     help="Serve figures for Prometheus at http://ADDRESS:PORT/metrics, on loopback.",
 )  # fmt: skip
@@ -150,18 +146,10 @@ log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
     " their uploads (cedos-put --via gateway). One client may use half of it.",
 )  # fmt: skip
 @click.option(
-    "--cache-folder", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER",
-    help="The folder of these files.  [default: ~/.cache/cedos, or the service's CACHE_DIRECTORY]",
-)  # fmt: skip
-@click.option(
     "--no-cache",
     is_flag=True,
     help="Fetch nothing for clients, and take no uploads for web servers.",
 )
-@click.option(
-    "--log-destinations", is_flag=True,
-    help="With --log-level debug: log the destinations of connections. They are logged in no other way.",
-)  # fmt: skip
 @click.option(
     "--log-level", default="info", show_default=True,
     type=click.Choice(["debug", "info", "warning", "error"]),
@@ -184,12 +172,9 @@ def command(
     max_connections: int,
     max_per_client: int,
     idle: float,
-    connect_timeout: float,
     metrics: tuple[str, int] | None,
     cache: int,
-    cache_folder: Path | None,
     no_cache: bool,
-    log_destinations: bool,
     log_level: logs.Level,
     log_format: logs.Format,
 ) -> None:
@@ -235,15 +220,13 @@ def command(
         most=max_connections,
         most_per_client=max_per_client,
         idle_s=idle,
-        connect_s=connect_timeout,
-        names=log_destinations,
     )
     if metrics is not None and not _is_loopback(host := metrics[0] or "127.0.0.1"):
         raise click.UsageError(
             f"--metrics is not protected: give an address of loopback, not {host}"
         )
     process_limits.one_arena()
-    asyncio.run(_run(settings, me, invited, metrics, 0 if no_cache else cache, cache_folder))
+    asyncio.run(_run(settings, me, invited, metrics, 0 if no_cache else cache))
 
 
 def _cache_folder() -> Path:
@@ -259,9 +242,8 @@ async def _run(
     invited: InvitedClients,
     metrics: tuple[str, int] | None,
     cache_bytes: int,
-    cache_folder: Path | None,
 ) -> None:
-    folder = cache_folder or _cache_folder()
+    folder = _cache_folder()
     if not cache_bytes:
         with _Sharing() as share:
             gateway = Gateway(settings, me, invited.name_of, share=share.answer)

@@ -57,7 +57,6 @@ class GatewaySettings:
         inside, local: the gateway also connects to these private networks, and to its own host.
         most, most_per_client: connections at once.
         sessions_per_client: sessions at once, with those that sleep.
-        names: destinations are logged.
         idle: a file for the sessions of clients that are away and have no connections.
     """
 
@@ -70,7 +69,6 @@ class GatewaySettings:
     sessions_per_client: int = 128
     idle_s: float = 86_400.0
     connect_s: float = 10.0
-    names: bool = False
     idle: Path | None = None
 
     def rules(self) -> DestinationRules:
@@ -138,7 +136,6 @@ class Gateway:
             self._admit,
             clients,
             settings.idle_s,
-            settings.names,
             service,
             requests,
             share,

@@ -59,7 +59,6 @@ class SessionTerms:
     Attributes:
         admit: refuses one more connection of a client (RefusedError).
         name_of: returns a client's name; None: it is not invited any more.
-        names: destinations are logged.
         service: returns the server of a session's own stream.
         requests: fetches objects for programs.
         share: returns the answer to a client's question about shared bandwidth, which came over this
@@ -72,7 +71,6 @@ class SessionTerms:
     admit: Callable[[bytes], None]
     name_of: Callable[[bytes], str | None]
     idle_s: float
-    names: bool
     service: Callable[[Connection], StreamService] | None = None
     requests: RequestFetcher | None = None
     share: Callable[[Connection, bytes], bytes | None] | None = None
@@ -152,13 +150,12 @@ class GatewaySession:
 
     async def _open(self, stream: ProxiedStream, asked: OpenStream) -> None:
         """Serve a stream until it is over; whatever fails here, its program does not wait for it."""
-        where = self._where(f"{asked.host}:{asked.port}")
         try:
             self._terms.admit(self._client)
-            await self._serve_stream(stream, asked, where)
+            await self._serve_stream(stream, asked)
         except RefusedError as error:
             self._terms.traffic.refused += 1
-            _log.debug("refused", client=self._name, reason=error.kind, **where)
+            _log.debug("refused", client=self._name, reason=error.kind)
             stream.refuse(error)
         except StreamBrokenError:
             stream.drop()
@@ -166,16 +163,14 @@ class GatewaySession:
             stream.drop()
             raise
 
-    async def _serve_stream(
-        self, stream: ProxiedStream, asked: OpenStream, where: dict[str, str]
-    ) -> None:
+    async def _serve_stream(self, stream: ProxiedStream, asked: OpenStream) -> None:
         if asked.fetch and (found := await self._fetched(stream, asked)) is not None:
             await self._answer(stream, found)
             return
         connecting = self._terms.origins.connect(asked.host, asked.port, self._client)
         with await unless_broken(stream, connecting) as origin:
             stream.accept()
-            await self._carry(stream, origin, where)
+            await self._carry(stream, origin)
 
     async def _fetched(self, stream: ProxiedStream, asked: OpenStream) -> FetchedAnswer | None:
         """Return the gateway's own answer; None: a connection to the origin answers."""
@@ -193,9 +188,7 @@ class GatewaySession:
         finally:
             traffic.down_bytes += stream.sent_bytes - before
 
-    async def _carry(
-        self, stream: ProxiedStream, origin: socket.socket, where: dict[str, str]
-    ) -> None:
+    async def _carry(self, stream: ProxiedStream, origin: socket.socket) -> None:
         terms, traffic = self._terms, self._terms.traffic
         # If this process ends, the connection must break, and not look complete.
         reset_on_close(origin)
@@ -212,8 +205,5 @@ class GatewaySession:
                 end_on_close(origin)
         _log.debug(
             "carried", client=self._name, ended=moved.ended,
-            up_bytes=moved.down_bytes, down_bytes=moved.up_bytes, **where,
+            up_bytes=moved.down_bytes, down_bytes=moved.up_bytes,
         )  # fmt: skip
-
-    def _where(self, origin: str) -> dict[str, str]:
-        return {"origin": origin} if self._terms.names else {}
