@@ -23,6 +23,7 @@ from cedos.sharing.helper_rates import HelperRates
 from cedos.sharing.own_identity import SharingClock
 from cedos.sharing.protocol.accounting import GatewayAccounts
 from cedos.sharing.protocol.certificates import CertificateAuthority, Trust, UntrustedError
+from cedos.sharing.protocol.receipts import Receipt
 from cedos.sharing.protocol.signing import SigningKey
 from cedos.sharing.questions import (
     Answered,
@@ -45,6 +46,8 @@ from cedos.sharing.store import SharingStore
 
 _COUNT_S: Final = 0.5
 _MOST_DECLARED: Final = 4096
+_MOST_DECLARED_EACH: Final = 64
+_MOST_UNWRITTEN: Final = 10_000
 _MOST_RECEIPTS: Final = 100
 
 _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
@@ -87,6 +90,7 @@ class GatewaySharing:
         )
         self._declared: dict[tuple[bytes, int], tuple[bytes, bytes]] = {}
         self._followed: dict[int, _Followed] = {}
+        self._unwritten: list[tuple[Receipt, bytes]] = []
         secret = hmac.digest(key.private, b"bandwidth map", "sha256")
         self._rates = HelperRates(store.path.with_name("helper-rates"), secret)
 
@@ -120,12 +124,19 @@ class GatewaySharing:
                     return SharingRefused("this host is not registered")
                 return GivenRates(tuple(self._rates.rate_bps(it, now_s) for it in asked.helpers))
             case DeclarePath():
-                key = session, int.from_bytes(asked.source)
-                self._declared.pop(key, None)
-                while len(self._declared) >= _MOST_DECLARED:
-                    del self._declared[next(iter(self._declared))]
-                self._declared[key] = asked.join, asked.confirm
+                self._declare(session, asked)
                 return PathDeclared()
+
+    def _declare(self, session: bytes, asked: DeclarePath) -> None:
+        """Keep a declaration; one too many pushes out the oldest, of the same session if it has many."""
+        key = session, int.from_bytes(asked.source)
+        self._declared.pop(key, None)
+        theirs = [each for each in self._declared if each[0] == session]
+        if len(theirs) >= _MOST_DECLARED_EACH:
+            del self._declared[theirs[0]]
+        elif len(self._declared) >= _MOST_DECLARED:
+            del self._declared[next(iter(self._declared))]
+        self._declared[key] = asked.join, asked.confirm
 
     async def run(self) -> None:
         """Count paths and write receipts until it is cancelled; then write those of the last period."""
@@ -156,13 +167,17 @@ class GatewaySharing:
             self._finish(number)
 
     def write_receipts(self, *, early: bool = False) -> None:
-        """Sign the receipts of the period and keep them."""
+        """Sign the receipts of the period and write them; on a full disk they wait for the next time."""
         self._rates.save()
-        made = self._accounts.receipts(self._now_s(), early=early)
+        made = self._unwritten + self._accounts.receipts(self._now_s(), early=early)
         try:
             self._store.add(made)
         except SharingError as error:
-            _log.error("receipts are lost", why=str(error), receipts=len(made))
+            lost = max(len(made) - _MOST_UNWRITTEN, 0)
+            _log.error("receipts cannot be written", why=str(error), waiting=len(made), lost=lost)
+            self._unwritten = made[lost:]
+        else:
+            self._unwritten = []
 
     def _count(self, session: bytes, source: int, path: SessionPath) -> None:
         followed = self._followed.get(path.path_id)
