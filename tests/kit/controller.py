@@ -1,0 +1,224 @@
+"""Scripts for the controller: events at given times go in, commands come out. No clock, no kernel."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from ipaddress import ip_address, ip_interface
+from typing import Any, TypeVar
+
+from cedos.controller import commands as give
+from cedos.controller.commands import Command
+from cedos.controller.config import Choices, ControllerConfig
+from cedos.controller.controller import Controller
+from cedos.controller.events import (
+    Event,
+    FlowOpened,
+    FlowSample,
+    FlowsSampled,
+    IndicatorsRead,
+    NetworksChanged,
+    ObjectiveChanged,
+    SizeLearned,
+    SubflowJoined,
+    TimerFired,
+)
+from cedos.controller.flows.living_flow import LivingFlow
+from cedos.model import (
+    Decision,
+    Direction,
+    FlowKey,
+    Indicator,
+    Network,
+    NetworkKind,
+    SizeEstimate,
+    Strategy,
+    StrategyKind,
+)
+from cedos.selector.objective import MaxS
+from cedos.selector.uncertainty.times import CompletionModel
+from predictors.base import Distribution
+
+WLAN = Network("wlan0", "wlan0", 2, NetworkKind.WIFI, False, (ip_interface("10.0.0.2/24"),))
+LTE = Network("lte0", "lte0", 3, NetworkKind.CELLULAR, True, (ip_interface("10.1.0.2/24"),))
+SERVER = ip_address("198.51.100.1")
+KEY = FlowKey(ip_address("10.0.0.2"), 4000, SERVER, 80)
+TOKEN = 7
+ONLY_WLAN = Strategy(StrategyKind.SINGLE, ("wlan0",))
+ONLY_LTE = Strategy(StrategyKind.SINGLE, ("lte0",))
+
+STEERING = (
+    give.SetDefault,
+    give.SetDestinations,
+    give.SetMark,
+    give.MoveConnection,
+    give.ReleasePath,
+)
+C = TypeVar("C", bound=Command)
+
+
+class Rates:
+    """Predictors to play with: a round trip and a rate per network; MPTCP adds the rates."""
+
+    strategies = ("wifi", "cellular", "mptcp_wifi", "mptcp_cellular")
+    features = ("size_bytes",)
+
+    def __init__(self) -> None:
+        self.rtt_s = {"wifi": 0.02, "cellular": 0.08}
+        self.rate_bps = {"wifi": 1e6, "cellular": 20e6}
+        self.alone = False
+
+    def predict(self, features: Mapping[str, float]) -> dict[str, Distribution]:
+        bits = 8 * features["size_bytes"]
+        times = {name: 2 * self.rtt_s[name] + bits / self.rate_bps[name] for name in self.rtt_s}
+        if self.alone:  # no MPTCP
+            return {name: Distribution((time_s,)) for name, time_s in times.items()}
+        both = bits / sum(self.rate_bps.values())
+        times["mptcp_wifi"] = 3 * self.rtt_s["wifi"] + both + 0.1
+        times["mptcp_cellular"] = 3 * self.rtt_s["cellular"] + both + 0.1
+        return {name: Distribution((time_s,)) for name, time_s in times.items()}
+
+
+def size_of(bytes_: int, source: str = "content-length") -> SizeEstimate:
+    """A size that is known."""
+    return SizeEstimate(bytes_, bytes_, bytes_, source)
+
+
+class Script:
+    """A controller with Wi-Fi and LTE, which came at 8 s, and what it has commanded.
+
+    Attributes:
+        controller: to be read.
+        model: its predictors: `Rates`, if nothing else is given.
+        now_s: the time of the last event.
+        decisions: all that were recorded.
+    """
+
+    def __init__(self, model: Any = None, *, rules: object = None, **settings: Any) -> None:
+        self.model: Any = Rates() if model is None else model
+        predictors: CompletionModel = self.model
+        choices = Choices(MaxS(), predictors, 3000, margin=0.1, switch_cost_s=0.1)
+        config = ControllerConfig(choices, first_number=5)
+        self.controller = Controller(replace(config, **settings), rules)
+        self.now_s = 8.0
+        self.decisions: list[Decision] = []
+        self._given: list[Command] = []
+        self.tell(NetworksChanged((WLAN, LTE)))
+
+    # -- events ---------------------------------------------------------------------------------
+
+    def tell(self, *events: Event, at_s: float | None = None) -> list[Command]:
+        """Events happen, at an instant; returns the commands. Timers do not fire."""
+        self.now_s = self.now_s if at_s is None else at_s
+        found: list[Command] = []
+        for event in events:
+            self.controller.handle(event, self.now_s)
+            found += self.controller.commands()
+        self.decisions += [each.decision for each in found if isinstance(each, give.RecordDecision)]
+        self._given += found
+        return found
+
+    def decide(self, at_s: float | None = None) -> list[Command]:
+        """All is decided on again, at an instant; returns the commands."""
+        now_s = self.now_s if at_s is None else at_s
+        urgent = ObjectiveChanged(self.controller.decider.objective, urgent=True)
+        return self.tell(urgent, TimerFired(), at_s=now_s)
+
+    def wait(
+        self, until_s: float, answer: Callable[[Command], Sequence[Event]] = lambda _: ()
+    ) -> list[Command]:
+        """Time passes until an instant: each timer fires; returns the commands.
+
+        `answer`: the events that come of a command at once, such as a look at the flows.
+        """
+        found: list[Command] = []
+        fired = 0
+        while (at_s := self.controller.next_timer_s()) is not None and at_s <= until_s:
+            fired += 1
+            assert fired < 10_000, f"timers do not end at {at_s}"
+            waiting = self.tell(TimerFired(), at_s=max(at_s, self.now_s))
+            while waiting:
+                found += waiting
+                waiting = self.tell(*(event for each in waiting for event in answer(each)))
+        self.now_s = until_s
+        return found
+
+    def networks(self, *networks: Network, at_s: float | None = None) -> list[Command]:
+        """These networks are there, and no others."""
+        return self.tell(NetworksChanged(networks), at_s=at_s)
+
+    def known(
+        self, at_s: float | None = None, measured_s: float = 0.0, **said: Mapping[str, float]
+    ) -> None:
+        """Indicators are read: network -> name -> value; `measured_s`: so long ago."""
+        now_s = self.now_s if at_s is None else at_s
+        for network, values in said.items():
+            indicators = {
+                name: Indicator(value, now_s - measured_s) for name, value in values.items()
+            }
+            self.tell(IndicatorsRead(network, indicators), at_s=now_s)
+
+    def connection(
+        self, key: FlowKey = KEY, *, token: int = TOKEN, movable: bool = False, at_s: float = 9.0
+    ) -> LivingFlow:
+        """An MPTCP connection begins over Wi-Fi; a `movable` one has a spare path."""
+        self.tell(
+            FlowOpened(key, at_s, 100.0 + at_s), SubflowJoined(token, key, movable), at_s=at_s
+        )
+        return self.flow(key)
+
+    def flow(self, key: FlowKey = KEY) -> LivingFlow:
+        """The living flow of a key."""
+        found = self.controller.flows.find(key)
+        assert found is not None
+        return found
+
+    def told(
+        self,
+        size: int,
+        source: str = "content-length",
+        *,
+        key: FlowKey = KEY,
+        direction: Direction = Direction.DOWN,
+        at_once: bool = False,
+        at_s: float | None = None,
+    ) -> list[Command]:
+        """How much a connection carries is learned; `at_once`: and decided on."""
+        estimate = size_of(size, source)
+        return self.tell(
+            SizeLearned(key, direction, estimate, progressed=not at_once), at_s=at_s
+        )
+
+    def sampled(
+        self, *samples: FlowSample, at_s: float | None = None, **asked_at_s: float
+    ) -> list[Command]:
+        """A look at the sockets, at the instant of its samples; `asked_at_s`: of pending pings."""
+        now_s = samples[0].at_s if at_s is None else at_s
+        return self.tell(FlowsSampled(samples, asked_at_s), at_s=now_s)
+
+    # -- commands -------------------------------------------------------------------------------
+
+    def given(self, kind: type[C]) -> list[C]:
+        """The commands of one kind since the last call of this or `steering`; others are forgotten."""
+        given, self._given = self._given, []
+        return [each for each in given if isinstance(each, kind)]
+
+    def steering(self) -> list[Command]:
+        """The commands since the last call of this or `given` that steer new or living connections."""
+        given, self._given = self._given, []
+        return [each for each in given if isinstance(each, STEERING)]
+
+    def recorded(self) -> Decision:
+        """The decision that was recorded last."""
+        return self.decisions[-1]
+
+
+def of_kind(kind: type[C], commands: Sequence[Command]) -> list[C]:
+    """The commands of a kind."""
+    return [each for each in commands if isinstance(each, kind)]
+
+
+def led(commands: Sequence[Command]) -> dict[give.Place, str | None]:
+    """Where destinations are led by these commands, in the end."""
+    found: dict[give.Place, str | None] = {}
+    for each in of_kind(give.SetDestinations, commands):
+        found |= each.wanted
+    return found

@@ -1,0 +1,178 @@
+"""Where new connections go: the default, programs, destinations and hints."""
+
+from dataclasses import replace
+from ipaddress import ip_address
+
+import pytest
+from kit.controller import KEY, LTE, ONLY_WLAN, SERVER, WLAN, Script, size_of
+
+from cedos.controller.commands import SetDefault, SetDestinations, SetMark
+from cedos.controller.events import (
+    CommandFailed,
+    DestinationHinted,
+    NetworksBarred,
+    ProgramHinted,
+    SizesKnown,
+)
+from cedos.model import Direction, SizeEstimate, StrategyKind, Transfer
+
+LARGE = size_of(9_000_000, "hint")
+PLACE = (f"{SERVER}/32", 80)
+HINTED = ("203.0.113.0/24", 443)
+MARK = 0xCE000001
+SIZES = SizesKnown(SERVER, 80, {Direction.DOWN: size_of(4_000_000, "history")})
+
+
+def test_new_connections_go_where_a_small_transfer_is_quickest() -> None:
+    script = Script()
+    assert script.steering() == [SetDefault("wlan0", {})]
+    script.decide(9.0)
+    assert script.steering() == []  # nothing changed, nothing is done or recorded
+    assert [each.number for each in script.decisions] == [5]
+    script.model.rtt_s["wifi"] = 0.5
+    script.decide(10.0)
+    assert script.steering() == [SetDefault("lte0", {})]
+    assert script.controller.default.decision is script.recorded()
+
+
+def test_a_default_that_was_refused_is_set_again(script: Script) -> None:
+    script.tell(CommandFailed(SetDefault("wlan0", {})), at_s=9.0)
+    assert script.steering() == []
+    script.decide(10.0)
+    assert script.steering() == [SetDefault("wlan0", {})]
+    assert len(script.decisions) == 1, "it is the same decision"
+
+
+def test_a_program_goes_where_its_transfers_are_quickest(script: Script) -> None:
+    large = Transfer(size_of(10**7, "hint"), server_name="curl")
+    script.tell(ProgramHinted(MARK, large), at_s=9.0)
+    assert script.controller.programs.network_of(MARK) == "lte0"
+    assert script.steering() == [SetMark(MARK, "lte0")]
+    assert script.recorded().transfer == large
+    script.decide(10.0)
+    assert script.steering() == []
+    script.model.rate_bps["cellular"] = 1e5
+    script.decide(11.0)
+    assert script.steering() == [SetMark(MARK, "wlan0")]
+    script.tell(CommandFailed(SetMark(MARK, "wlan0")))
+    script.decide(12.0)
+    assert script.steering() == [SetMark(MARK, "wlan0")], "it was refused"
+    script.tell(ProgramHinted(MARK, None))
+    assert script.steering() == [SetMark(MARK, None)]
+    script.tell(ProgramHinted(MARK, None))
+    script.decide(13.0)
+    assert script.steering() == []
+
+
+def test_a_small_advantage_does_not_move_the_default(script: Script) -> None:
+    bits = 8 * 3000
+    script.model.rtt_s["cellular"] = 0.02 + bits / 1e6 / 2 - bits / 20e6 / 2 - 0.002
+    script.decide(10.0)
+    assert script.steering() == []
+    assert "lte0 would be better, but too little for a change" in script.controller.default.reason
+
+
+def test_why_the_default_stands_is_told_by_what_is_known_now(script: Script) -> None:
+    """Not by what was known when it was decided, which may be days ago."""
+    first = script.controller.default.reason
+    assert first == script.recorded().reason
+    script.model.rtt_s["cellular"] = 2.5
+    script.decide(10.0)
+    assert script.steering() == [], "nothing else was done"
+    assert script.controller.default.reason != first
+    assert "faster than lte0 (5.00 s)" in script.controller.default.reason
+
+
+def test_a_dead_network_loses_the_default_at_once(script: Script) -> None:
+    script.known(9.0, wlan0={"available": 0.0})
+    script.decide(9.0)
+    assert script.steering() == [SetDefault("lte0", {})]
+
+
+def test_a_destination_of_large_transfers_gets_its_own_rule_and_loses_it(script: Script) -> None:
+    script.connection()
+    script.decide(10.0)
+    assert script.steering() == []
+    # One transfer is known: a second one like it must not go where 3 KB would be best.
+    script.tell(SIZES)
+    script.decide(11.0)
+    assert script.steering() == [SetDestinations({PLACE: "lte0"})]
+    script.decide(10_000.0)  # no connection has gone there for hours
+    assert script.steering() == [SetDestinations({PLACE: None})]
+
+
+def test_a_rule_that_was_refused_is_tried_again(script: Script) -> None:
+    script.connection()
+    script.tell(SIZES)
+    script.decide(10.0)
+    (command,) = script.steering()
+    script.tell(CommandFailed(command, (PLACE,)))
+    script.decide(11.0)
+    assert script.steering() == [command] == [SetDestinations({PLACE: "lte0"})]
+
+
+@pytest.mark.parametrize("ends", ["in time", "taken back"])
+def test_a_hint_gives_its_destination_a_rule_at_once(script: Script, ends: str) -> None:
+    script.tell(DestinationHinted(*HINTED, LARGE, Direction.DOWN, 60.0), at_s=11.0)
+    assert script.controller.destinations.network_of(*HINTED) == "lte0"
+    assert script.steering() == [SetDestinations({HINTED: "lte0"})]
+    if ends == "in time":
+        script.decide(61.0)
+    else:
+        script.tell(DestinationHinted(*HINTED, None))
+    assert script.steering() == [SetDestinations({HINTED: None})]
+
+
+def test_without_any_network_nothing_is_steered(script: Script) -> None:
+    script.networks(replace(WLAN, up=False), replace(LTE, up=False), at_s=9.0)
+    assert script.steering() == []
+    assert script.recorded().choice.kind is StrategyKind.DEFER
+    script.networks(WLAN, replace(LTE, up=False), at_s=10.0)
+    assert script.steering() == [SetDefault("wlan0", {})]
+    assert script.controller.default.decision is not None
+    assert script.controller.default.decision.choice == ONLY_WLAN
+
+
+WHY = "programs are kept off wlan0, as the hard budget is spent"
+
+
+def test_nothing_is_led_to_a_barred_network_and_everything_says_why(script: Script) -> None:
+    script.connection(movable=True)
+    script.told(10_000)
+    script.tell(NetworksBarred({"wlan0": WHY}), at_s=11.0)
+    assert script.steering() == []
+    script.wait(11.0)
+    moves = script.steering()
+    assert moves[0] == SetDefault("lte0", {})
+    assert [str(each) for each in moves[1:]] != []
+    assert script.flow().strategy is not None
+    assert script.flow().strategy.networks == ("lte0",)
+    assert all(decision.reason.endswith(WHY) for decision in script.decisions[-2:])
+    assert [network.up for network in script.controller.decider.networks] == [True, True]
+    script.tell(NetworksBarred({}), at_s=12.0)
+    script.wait(12.0)
+    assert SetDefault("wlan0", {}) in script.steering()
+    assert WHY not in script.recorded().reason
+
+
+def test_with_no_other_way_than_a_barred_network_nothing_is_chosen_at_all(script: Script) -> None:
+    script.tell(NetworksBarred({"wlan0": WHY}), at_s=10.0)
+    script.networks(WLAN, at_s=11.0)
+    assert script.steering() == []
+    assert script.recorded().reason == f"No network works: {WHY[0].lower()}{WHY[1:]}"
+    guess = Transfer(SizeEstimate(3000, 3000, 3000, "hint"))
+    context = script.controller.context(11.0)
+    decision = script.controller.decider.choose(guess, context, redundant=True)
+    assert decision.choice.kind is StrategyKind.DEFER
+    made = len(script.decisions)
+    script.decide(12.0)
+    assert len(script.decisions) == made + 1  # (that of the program): the same answer is no news
+
+
+def test_connections_of_the_hosts_own_default_are_no_destinations(script: Script) -> None:
+    """A VPN's: which network carries them is not known."""
+    other = replace(KEY, local=ip_address("10.8.0.2"))
+    script.connection(other)
+    script.tell(SIZES)
+    script.decide(11.0)
+    assert script.steering() == [SetDestinations({PLACE: "lte0"})]
