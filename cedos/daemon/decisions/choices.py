@@ -52,7 +52,7 @@ def choices(config: Config, state: Path, problems: list[str]) -> Choices:
     method = method_of(config.decision.method)
     try:
         general = model_files.load(config.predictors.model_path)
-        model = _learned(general, state) if method is Bayesian else general
+        model = learned(general, state) if method is Bayesian else general
     except ModelError as error:
         problems.append(f"{error}. Until then a rule of thumb decides")
         _log.warning("no predictors", why=str(error))
@@ -70,7 +70,7 @@ def choices(config: Config, state: Path, problems: list[str]) -> Choices:
     )
 
 
-def _learned(model: TreeModel, folder: Path) -> Learning:
+def learned(model: TreeModel, folder: Path) -> Learning:
     """Return the predictors with what was learned earlier, or new ones if that cannot be used."""
     path = folder / POSTERIOR_FILE
     posterior = Posterior()

@@ -2,20 +2,24 @@
 
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface
-from typing import Any
 
-import pytest
+from kit.controller import LTE, WLAN, Script, led, size_of
 
-from cedos.controller.commands import NOWHERE
-from cedos.controller.events import HostDefault
+from cedos.controller.commands import NOWHERE, SetDefault
+from cedos.controller.events import (
+    DestinationHinted,
+    FlowOpened,
+    HostDefault,
+    HostDefaultsChanged,
+    NetworksBarred,
+    RuleSet,
+)
 from cedos.controller.rule import RuleRequest
 from cedos.model import FlowKey, Network, NextHop, StrategyKind
 
-Stage = Any
-pytestmark = pytest.mark.anyio
-
 SIX = "2001:db8:7::1"
 FE80 = ip_address("fe80::1")
+ETH = replace(WLAN, name="eth0", interface="eth0", index=4)
 
 
 def in_versions(network: Network, *versions: int) -> Network:
@@ -29,151 +33,133 @@ def in_versions(network: Network, *versions: int) -> Network:
     )
 
 
-def _take(stage: Stage, wlan: tuple[int, ...], lte: tuple[int, ...]) -> None:
-    stage.director.networks_changed([in_versions(stage.wlan, *wlan), in_versions(stage.lte, *lte)])
+def take(script: Script, at_s: float, wlan: tuple[int, ...], lte: tuple[int, ...]) -> None:
+    script.networks(in_versions(WLAN, *wlan), in_versions(LTE, *lte), at_s=at_s)
 
 
-async def test_what_the_best_network_lacks_goes_over_the_next(stage: Stage) -> None:
-    _take(stage, (6,), (4,))
-    await stage.reconsider()
-    assert stage.asked() == [("default", "wlan0", {4: "lte0"})]
-    default = stage.director.default
+def test_what_the_best_network_lacks_goes_over_the_next(script: Script) -> None:
+    take(script, 10.0, (6,), (4,))
+    assert script.steering() == [SetDefault("wlan0", {4: "lte0"})]
+    default = script.controller.default
     four, six = default.decision_of(4), default.decision_of(6)
     assert four is not None
     assert six is default.decision
     assert four.choice.networks == ("lte0",)
     assert "lte0 is the only usable network" in four.reason
     assert "wlan0 has no IPv4" in four.reason
-    assert four in stage.decisions
+    assert four in script.decisions
     assert default.is_led_to("lte0", 4)
     assert not default.is_led_to("wlan0", 4)
-    await stage.reconsider(11.0)
-    assert stage.asked() == []
+    script.decide(11.0)
+    assert script.steering() == []
 
 
-async def test_a_network_loses_a_version_while_it_lives_and_gains_it_again(stage: Stage) -> None:
-    _take(stage, (4, 6), (4, 6))
-    await stage.reconsider()
-    assert stage.asked() == [("default", "wlan0")]
-    for lost, left in ((4, 6), (6, 4)):
-        _take(stage, (left,), (4, 6))
-        await stage.reconsider(11.0)
-        assert stage.asked() == [("default", "wlan0", {lost: "lte0"})]
-        _take(stage, (4, 6), (4, 6))
-        await stage.reconsider(12.0)
-        assert stage.asked() == [("default", "wlan0")]
-        assert stage.director.default.others == {}
+def test_a_network_loses_a_version_while_it_lives_and_gains_it_again(script: Script) -> None:
+    take(script, 10.0, (4, 6), (4, 6))
+    assert script.steering() == []
+    for at_s, lost, left in ((11.0, 4, 6), (12.0, 6, 4)):
+        take(script, at_s, (left,), (4, 6))
+        assert script.steering() == [SetDefault("wlan0", {lost: "lte0"})]
+        take(script, at_s + 0.5, (4, 6), (4, 6))
+        assert script.steering() == [SetDefault("wlan0", {})]
+        assert script.controller.default.others == {}
 
 
-async def test_the_other_version_follows_the_best_that_has_it(stage: Stage) -> None:
-    third = replace(stage.wlan, name="eth0", interface="eth0", index=4)
-    stage.director.networks_changed(
-        [in_versions(stage.wlan, 6), in_versions(stage.lte, 4), in_versions(third, 4)]
-    )
-    await stage.reconsider()
-    assert stage.asked() == [("default", "eth0", {6: "wlan0"})]
-    stage.director.networks_changed(
-        [in_versions(stage.wlan, 6), in_versions(stage.lte, 4), in_versions(third, 6)]
-    )
-    await stage.reconsider(11.0)
-    assert stage.asked() == [("default", "eth0", {4: "lte0"})]
+def test_the_other_version_follows_the_best_that_has_it(script: Script) -> None:
+    script.networks(in_versions(WLAN, 6), in_versions(LTE, 4), in_versions(ETH, 4), at_s=10.0)
+    assert script.steering() == [SetDefault("eth0", {6: "wlan0"})]
+    script.networks(in_versions(WLAN, 6), in_versions(LTE, 4), in_versions(ETH, 6), at_s=11.0)
+    assert script.steering() == [SetDefault("eth0", {4: "lte0"})]
 
 
-async def test_what_is_barred_is_not_led_to_and_is_told(stage: Stage) -> None:
-    _take(stage, (6,), (4,))
-    stage.director.decider.bar({"lte0": "lte0 is blocked: the budget data is spent"})
-    await stage.reconsider()
-    assert stage.asked() == [("default", "wlan0")]
-    refused = stage.director.default.decision_of(4)
+def test_what_is_barred_is_not_led_to_and_is_told(script: Script) -> None:
+    script.tell(NetworksBarred({"lte0": "lte0 is blocked: the budget data is spent"}), at_s=9.0)
+    take(script, 10.0, (6,), (4,))
+    assert script.steering() == []
+    refused = script.controller.default.decision_of(4)
     assert refused is not None
     assert refused.choice.kind is StrategyKind.DEFER
     assert "the budget data is spent" in refused.reason
     assert "wlan0 has no IPv4" in refused.reason
 
 
-async def test_a_version_that_the_host_keeps_is_left_to_it(stage: Stage) -> None:
-    _take(stage, (6,), (4,))
-    stage.steer.host_defaults = {4: HostDefault("clat", vpn=True, what="tun")}
-    await stage.reconsider()
-    assert stage.asked() == [("default", "wlan0")]
-    stage.steer.host_defaults[6] = HostDefault("br0", vpn=False, what="bridge")
-    await stage.reconsider(11.0)
-    assert stage.director.default.decision is None
-    del stage.steer.host_defaults[6]
-    await stage.reconsider(12.0)
-    assert stage.asked() == [("default", "wlan0")]
+def test_a_version_that_the_host_keeps_is_left_to_it(script: Script) -> None:
+    take(script, 9.0, (6,), (4,))
+    script.steering()
+    tunnel = HostDefault("clat", vpn=True, what="tun")
+    script.tell(HostDefaultsChanged({4: tunnel}), at_s=10.0)
+    script.wait(10.0)
+    assert script.steering() == [SetDefault("wlan0", {})]
+    bridge = HostDefault("br0", vpn=False, what="bridge")
+    script.tell(HostDefaultsChanged({4: tunnel, 6: bridge}), at_s=11.0)
+    script.wait(11.0)
+    assert script.controller.default.decision is None
+    assert script.steering() == []
+    script.tell(HostDefaultsChanged({4: tunnel}), at_s=12.0)
+    script.wait(12.0)
+    assert script.steering() == [SetDefault("wlan0", {})]
 
 
-async def test_a_flow_follows_its_versions_decision(stage: Stage) -> None:
-    _take(stage, (6,), (4,))
-    await stage.reconsider()
-    default = stage.director.default
+def test_a_flow_follows_its_versions_decision(script: Script) -> None:
+    take(script, 10.0, (6,), (4,))
+    default = script.controller.default
     four = FlowKey(ip_address("10.1.0.2"), 4000, ip_address("198.51.100.1"), 80)
     six = FlowKey(ip_address("2001:db8:2::2"), 4000, ip_address(SIX), 80)
-    led = [stage.director.destinations.on_connection(key, None, 10.0) for key in (four, six)]
-    assert led == [default.decision_of(4), default.decision_of(6)]
+    for key, version in ((four, 4), (six, 6)):
+        script.tell(FlowOpened(key, 10.0, 110.0))
+        decision = default.decision_of(version)
+        assert decision is not None
+        assert script.flow(key).decision == decision.number
 
 
-async def test_a_known_destination_is_led_only_over_networks_that_reach_it(stage: Stage) -> None:
-    _take(stage, (6,), (4,))
-    await stage.reconsider()
-    stage.asked()
-    sizes = {f"{SIX}/128": "wlan0", "198.51.100.7/32": "lte0"}
-    for destination, network in sizes.items():
-        led = await stage.director.destinations.hinted(
-            destination,
-            443,
-            stage.director.decider.unknown().size,
-            stage.director.decider.unknown().direction,
-            99.0,
-            stage.context(),
-        )
-        assert led == network
-    assert stage.asked() == []  # each is the default of its version
+def test_a_known_destination_is_led_only_over_networks_that_reach_it(script: Script) -> None:
+    take(script, 10.0, (6,), (4,))
+    script.steering()
+    for prefix, network in ((f"{SIX}/128", "wlan0"), ("198.51.100.7/32", "lte0")):
+        script.tell(DestinationHinted(prefix, 443, size_of(3000, "hint"), until_s=99.0))
+        assert script.controller.destinations.network_of(prefix, 443) == network
+    assert script.steering() == []  # each is the default of its version
 
 
-async def test_a_rule_leads_each_version_to_a_network_that_has_it(stage: Stage) -> None:
-    third = replace(stage.wlan, name="eth0", interface="eth0", index=4)
-    stage.director.networks_changed(
-        [in_versions(stage.wlan, 6), in_versions(stage.lte, 4, 6), in_versions(third, 4)]
-    )
+def test_a_rule_leads_each_version_to_a_network_that_has_it(script: Script) -> None:
+    script.networks(in_versions(WLAN, 6), in_versions(LTE, 4, 6), in_versions(ETH, 4), at_s=9.0)
     rule = RuleRequest(host="updates.example", never=("metered",), addresses=("198.51.100.7", SIX))
-    stage.director.ruled.rules.add(rule)
-    await stage.reconsider()
-    asked = stage.asked()
-    assert ("destination", "198.51.100.7/32", None, "eth0") in asked
-    assert ("destination", f"{SIX}/128", None, "wlan0") in asked
-    (told,) = stage.director.ruled.messages({})
-    assert (told.network, told.refused) == ("eth0", {})
+    given = script.tell(RuleSet(1, rule), at_s=10.0)
+    assert led(given) == {("198.51.100.7/32", None): "eth0", (f"{SIX}/128", None): "wlan0"}
+    found = script.controller.ruled.by_version(1)
+    assert {v: (each.network, each.refused) for v, each in found.items()} == {
+        4: ("eth0", ""),
+        6: ("wlan0", ""),
+    }
 
 
-async def test_a_rule_that_leaves_a_version_no_network_says_so(stage: Stage) -> None:
-    _take(stage, (6,), (4,))
+def test_a_rule_that_leaves_a_version_no_network_says_so(script: Script) -> None:
+    take(script, 9.0, (6,), (4,))
     rule = RuleRequest(host="updates.example", only=("wlan0",), addresses=("198.51.100.7", SIX))
-    stage.director.ruled.rules.add(rule)
-    await stage.reconsider()
-    asked = stage.asked()
-    assert ("destination", "198.51.100.7/32", None, NOWHERE) in asked
-    assert ("destination", f"{SIX}/128", None, "wlan0") in asked
-    (told,) = stage.director.ruled.messages({})
-    assert (told.network, told.refused) == ("wlan0", {"4": "wlan0 has no IPv4"})
+    given = script.tell(RuleSet(1, rule), at_s=10.0)
+    assert led(given) == {("198.51.100.7/32", None): NOWHERE, (f"{SIX}/128", None): "wlan0"}
+    found = script.controller.ruled.by_version(1)
+    assert (found[4].network, found[4].refused) == (None, "wlan0 has no IPv4")
+    assert (found[6].network, found[6].refused) == ("wlan0", "")
     four = FlowKey(ip_address("10.1.0.2"), 4000, ip_address("198.51.100.7"), 80)
-    decision = stage.director.ruled.decision(four)
+    decision = script.controller.ruled.decision(four)
     assert decision is not None
     assert "wlan0 has no IPv4, so connections are refused" in decision.reason
 
 
-async def test_a_connection_moves_only_over_networks_of_its_version(stage: Stage) -> None:
+def test_a_connection_moves_only_over_networks_of_its_version(script: Script) -> None:
     """An MPTCP connection over Wi-Fi's IPv4, which a better network has not."""
-    _take(stage, (4, 6), (4, 6))
-    await stage.reconsider()
-    flow = stage.connection(movable=True)
-    stage.told(50_000_000)
+    take(script, 9.0, (4, 6), (4, 6))
+    flow = script.connection(movable=True)
+    script.told(50_000_000)
     for versions, others in (((4, 6), ["lte0"]), ((6,), [])):
-        _take(stage, (4, 6), versions)
+        script.controller.decider.networks_changed(
+            [in_versions(WLAN, 4, 6), in_versions(LTE, *versions)]
+        )
         assert flow.strategy is not None
-        decision = stage.director.decider.again(
-            flow, flow.strategy, flow.transfer, stage.context(), 0.1
+        assert flow.transfer is not None
+        decision = script.controller.decider.again(
+            flow, flow.strategy, flow.transfer, script.controller.context(10.0), 0.1
         )
         tried = {name for each in decision.evaluations for name in each.strategy.networks}
         assert sorted(tried - {"wlan0"}) == others

@@ -2,11 +2,13 @@ from ipaddress import ip_address, ip_interface
 from pathlib import Path
 
 import pytest
-from cedos.daemon.flows.finished_transfer import finished_transfer
-from cedos.daemon.flows.living_flows import LivingFlows
 from structlog.testing import capture_logs
 
-from cedos.controller.flows.learning import POSTERIOR_FILE, Learning, load
+from cedos.controller.events import FlowClosed, FlowOpened, FlowSample, SizeLearned
+from cedos.controller.flows.finished_transfer import finished_transfer
+from cedos.controller.flows.learning import Learning
+from cedos.controller.flows.living_flows import LivingFlows
+from cedos.daemon.decisions.choices import POSTERIOR_FILE, keep_learned, learned
 from cedos.model import (
     Context,
     Direction,
@@ -112,12 +114,12 @@ def test_what_came_of_predictions_is_kept_over_a_restart(
 ) -> None:
     transfer = Transfer(SizeEstimate(SIZE, SIZE, SIZE, "hint"))
     columns = features(KNOWN, transfer, assign(BOTH), model.features)
-    learning = load(model, tmp_path)
+    learning = learned(model, tmp_path)
     before_s = learning.predict(columns)["wifi"].mean
     for _ in range(20):
         finish(learning, 3.0 * before_s)
-    learning.keep(tmp_path)
-    again = load(model, tmp_path)
+    keep_learned(learning, tmp_path)
+    again = learned(model, tmp_path)
     assert again.predict(columns) == learning.predict(columns)
     assert again.note == "Predictions are corrected by 20 earlier transfers"
     finish(again, 3.0 * before_s)
@@ -143,11 +145,11 @@ def test_a_file_that_cannot_be_used_is_put_aside_and_not_written_over(
     (tmp_path / POSTERIOR_FILE).write_bytes(nonsense)
     for number in (1, 2):
         with capture_logs() as said:
-            learning = load(model, tmp_path)
+            learning = learned(model, tmp_path)
         assert learning.note == ""
         aside = tmp_path / f"{POSTERIOR_FILE}.aside-{number}"
         assert [each["kept_as"] for each in said] == [str(aside)]
-        learning.keep(tmp_path)
+        keep_learned(learning, tmp_path)
         assert aside.read_bytes() == nonsense
         (tmp_path / POSTERIOR_FILE).write_bytes(nonsense)
 
