@@ -8,24 +8,29 @@ from ipaddress import ip_address
 from typing import Any
 
 import pytest
+from kit.controller import KEY, LTE, ONLY_LTE, ONLY_WLAN, TOKEN, WLAN, Script, of_kind
 
-from cedos.controller.events import FlowClosed, FlowOpened, FlowSample, SizeLearned
+from cedos.controller.commands import MoveConnection, ReleasePath, SetDefault
+from cedos.controller.events import (
+    ClockRead,
+    CommandFailed,
+    FlowClosed,
+    FlowSample,
+    Steerable,
+    SubflowJoined,
+)
 from cedos.model import (
     Context,
     Decision,
     Direction,
-    Indicator,
     SizeEstimate,
     Strategy,
     StrategyKind,
     Transfer,
 )
 
-pytestmark = pytest.mark.anyio
-
-Stage = Any
-ONLY_WLAN = Strategy(StrategyKind.SINGLE, ("wlan0",))
-ONLY_LTE = Strategy(StrategyKind.SINGLE, ("lte0",))
+LOOK = FlowSample(KEY, 9.5, 1, 7, 0.02, 0.02, 1e6, 100_000, 0, 0, 0.01, 0)
+READS_SLOWLY = replace(LOOK, idle_down_s=0.05, unread=True)
 MOVE = Decision(
     number=1,
     made_unix_s=109.0,
@@ -38,375 +43,358 @@ MOVE = Decision(
 )
 
 
-async def test_a_living_connection_moves_when_its_size_is_known(stage: Stage) -> None:
-    flow = stage.connection(movable=True)
-    stage.told(3000, "default")
-    await stage.reconsider()
+def test_a_living_connection_moves_when_its_size_is_known(script: Script) -> None:
+    flow = script.connection(movable=True)
+    script.told(3000, "default", at_once=True)
     assert flow.strategy == ONLY_WLAN
-    assert stage.asked() == [("default", "wlan0")]
-    stage.told(5_000_000)
-    await stage.reconsider()
-    ((what, token, strategy),) = stage.asked()
-    assert (what, token) == ("connection", 7)
-    assert isinstance(strategy, Strategy)
-    assert "lte0" in strategy.networks
-    assert flow.strategy == strategy
-    assert flow.decision == stage.decisions[-1].number
-    assert stage.decisions[-1].transfer.flow == stage.key
+    assert script.steering() == []
+    script.told(5_000_000, at_once=True)
+    (move,) = script.given(MoveConnection)
+    assert move.token == TOKEN
+    assert "lte0" in move.strategy.networks
+    assert flow.strategy == move.strategy
+    assert flow.decision == script.recorded().number
+    assert script.recorded().transfer.flow == KEY
 
 
-async def test_a_connection_without_a_spare_path_stays(stage: Stage) -> None:
-    flow = stage.connection()
-    stage.told(5_000_000)
-    await stage.reconsider()
+@pytest.mark.parametrize("spare", ["none yet", "gone"])
+def test_a_connection_without_a_spare_path_stays(script: Script, spare: str) -> None:
+    flow = script.connection(movable=spare == "gone")
+    if spare == "gone":
+        script.tell(Steerable(TOKEN, False))
+    script.told(5_000_000, at_once=True)
+    script.decide(10.0)
     assert flow.strategy == ONLY_WLAN
-    assert all(asked[0] != "connection" for asked in stage.asked())
+    assert script.given(MoveConnection) == []
+    script.tell(SubflowJoined(TOKEN, KEY, True), at_s=11.0)
+    assert len(script.given(MoveConnection)) == 1, "at once"
 
 
-async def test_a_stalled_connection_leaves_a_network_that_promised_more(stage: Stage) -> None:
-    stage.model.rate_bps = {"wifi": 50e6, "cellular": 5e6}
-    stage.model.rtt_s = {"wifi": 0.02, "cellular": 0.1}
-    flow = stage.connection(movable=True)
-    stage.told(1_000_000)
-    look = FlowSample(stage.key, 9.5, 1, 7, 0.02, 0.02, 1e6, 100_000, 0, 0, 0.01, 0)
-    stage.flows.on_samples([look], 9.5)
-    await stage.reconsider()
+def test_a_move_that_was_refused_is_not_counted_and_made_again(script: Script) -> None:
+    flow = script.connection(movable=True)
+    script.told(5_000_000, at_once=True)
+    (move,) = script.given(MoveConnection)
+    script.tell(CommandFailed(move))
     assert flow.strategy == ONLY_WLAN
-    stage.flows.on_samples([replace(look, idle_down_s=1.0)], 10.5)
+    script.decide(10.0)
+    assert script.given(MoveConnection) == [move]
+
+
+def test_a_stalled_connection_leaves_a_network_that_promised_more(script: Script) -> None:
+    script.model.rate_bps = {"wifi": 50e6, "cellular": 5e6}
+    script.model.rtt_s = {"wifi": 0.02, "cellular": 0.1}
+    flow = script.connection(movable=True)
+    script.told(1_000_000, at_once=True)
+    script.sampled(LOOK)
+    script.wait(10.0)
+    assert flow.strategy == ONLY_WLAN
+    script.sampled(replace(LOOK, at_s=10.5, idle_down_s=1.0))
     assert flow.rate_bps == 0.0
-    await stage.reconsider()
+    script.wait(10.6)
     assert flow.strategy is not None
     assert "lte0" in flow.strategy.networks
-
-
-def context(at_s: float, **said: dict[str, float]) -> Context:
-    return Context(
-        at_s,
-        {
-            name: {each: Indicator(value, at_s) for each, value in said.get(name, {}).items()}
-            for name in ("wlan0", "lte0")
-        },
-    )
 
 
 class Moved:
     """A download that left Wi-Fi, where it has carried something, for cellular, and its two paths."""
 
-    def __init__(self, stage: Stage) -> None:
-        self.stage = stage
-        self.flow = stage.connection(movable=True)
-        self.other = replace(stage.key, local=ip_address("10.1.0.2"), local_port=4001)
-        stage.flows.joined(7, self.other, 9.1)
-        stage.told(1_000_000)
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.flow = script.connection()
+        self.other = replace(KEY, local=ip_address("10.1.0.2"), local_port=4001)
+        script.tell(SubflowJoined(TOKEN, self.other, False), at_s=9.1)
+        script.told(1_000_000)
+        script.tell(Steerable(TOKEN, True))
         self.flow.strategy = ONLY_LTE
-        stage.model.rate_bps = {"wifi": 1e6, "cellular": 20e6}
-        self.old = FlowSample(stage.key, 9.5, 1, 7, 0.02, 0.02, 1e6, 100_000, 0, 0, 0.01, 0)
+        script.model.rate_bps = {"wifi": 1e6, "cellular": 20e6}
+        self.old = LOOK
         self.new = replace(self.old, key=self.other, bytes_down=500_000)
 
-    async def looked(self, at_s: float, wifi_idle_s: float, lte_idle_s: float, **said: Any) -> Any:
-        """What steering is asked at a look; `said`: indicators by network."""
-        samples = [
+    def looks(self, at_s: float, *samples: FlowSample, **said: Any) -> None:
+        """A look, and a decision on the flow; `said`: indicators by network."""
+        self.script.sampled(*samples, at_s=at_s)
+        self.script.known(at_s, **said)
+        self.script.decide(at_s)
+
+    def looked(
+        self, at_s: float, wifi_idle_s: float, lte_idle_s: float, **said: Any
+    ) -> list[ReleasePath]:
+        """The paths that are given up after a look."""
+        self.looks(
+            at_s,
             replace(self.old, at_s=at_s, idle_down_s=wifi_idle_s, idle_ack_s=9.0),
             replace(self.new, at_s=at_s, idle_down_s=lte_idle_s, idle_ack_s=9.0),
-        ]
-        self.stage.flows.on_samples(samples, at_s)
-        await self.stage.director.moves.reconsider(self.flow, context(at_s, **said))
-        return [asked for asked in self.stage.asked() if asked[0] == "release"]
+            **said,
+        )
+        return of_kind(ReleasePath, self.script.steering())
 
 
-RELEASED = [("release", 7, "wlan0")]
+RELEASED = [ReleasePath(TOKEN, "wlan0")]
 
 
-async def test_what_is_under_way_on_a_silent_network_is_called_back(stage: Stage) -> None:
-    moved = Moved(stage)
-    assert await moved.looked(9.5, 0.5, 0.01) == [], "it may just be done there"
-    assert await moved.looked(9.7, 0.7, 0.01, wlan0={"silence_s": 0.4}) == RELEASED
-    assert await moved.looked(9.9, 0.9, 0.01, wlan0={"available": 0.0}) == RELEASED
+def test_what_is_under_way_on_a_silent_network_is_called_back(script: Script) -> None:
+    moved = Moved(script)
+    assert moved.looked(9.5, 0.5, 0.01) == [], "it may just be done there"
+    assert moved.looked(9.7, 0.7, 0.01, wlan0={"silence_s": 0.4}) == RELEASED
+    assert moved.looked(9.9, 0.9, 0.01, wlan0={"available": 0.0}) == RELEASED
 
 
-async def test_a_connection_held_up_by_what_creeps_elsewhere_calls_it_back(stage: Stage) -> None:
-    moved = Moved(stage)
-    assert await moved.looked(9.5, 0.05, 0.3) == []
+def test_a_connection_held_up_by_what_creeps_elsewhere_calls_it_back(script: Script) -> None:
+    moved = Moved(script)
+    assert moved.looked(9.5, 0.05, 0.3) == []
     # Something still comes on the network that it has left, and nothing on the one that it uses.
-    assert await moved.looked(9.8, 0.05, 0.6) == RELEASED
+    assert moved.looked(9.8, 0.05, 0.6) == RELEASED
 
 
-async def test_nothing_is_called_back_onto_a_network_that_is_no_better(stage: Stage) -> None:
-    moved = Moved(stage)
+def test_nothing_is_called_back_onto_a_network_that_is_no_better(script: Script) -> None:
+    moved = Moved(script)
     silent = {"silence_s": 0.6}
-    assert await moved.looked(9.5, 0.8, 0.6, wlan0=silent, lte0=silent) == []
+    assert moved.looked(9.5, 0.8, 0.6, wlan0=silent, lte0=silent) == []
 
 
-async def test_a_spare_path_that_carried_nothing_stays(stage: Stage) -> None:
-    moved = Moved(stage)
+def test_a_spare_path_that_carried_nothing_stays(script: Script) -> None:
+    moved = Moved(script)
     moved.old = replace(moved.old, bytes_down=5)
-    assert await moved.looked(9.5, 0.8, 0.01, wlan0={"silence_s": 0.4}) == []
-    assert await moved.looked(9.8, 0.8, 0.6) == []
+    assert moved.looked(9.5, 0.8, 0.01, wlan0={"silence_s": 0.4}) == []
+    assert moved.looked(9.8, 0.8, 0.6) == []
 
 
-async def test_a_program_that_pauses_is_not_held_up(stage: Stage) -> None:
-    moved = Moved(stage)
+def test_a_program_that_pauses_is_not_held_up(script: Script) -> None:
+    moved = Moved(script)
     moved.new = replace(moved.new, bytes_down=900_000)
-    assert await moved.looked(9.5, 0.8, 0.8) == [], "all has come"
+    assert moved.looked(9.5, 0.8, 0.8) == [], "all has come"
 
 
-async def test_leaving_a_silent_network_calls_back_at_once(stage: Stage) -> None:
-    moved = Moved(stage)
+def test_leaving_a_silent_network_calls_back_at_once(script: Script) -> None:
+    moved = Moved(script)
     moved.flow.strategy = Strategy(StrategyKind.MPTCP, ("wlan0", "lte0"))
-    samples = [replace(moved.old, idle_down_s=0.6), moved.new]
-    stage.flows.on_samples(samples, 9.5)
-    await stage.director.moves.reconsider(moved.flow, context(9.5, wlan0={"silence_s": 0.4}))
-    asked = stage.asked()
-    assert ("connection", 7, ONLY_LTE) in asked
-    assert asked[-1] == ("release", 7, "wlan0")
+    script.steering()
+    moved.looks(9.5, replace(moved.old, idle_down_s=0.6), moved.new, wlan0={"silence_s": 0.4})
+    assert script.steering() == [
+        SetDefault("lte0", {}),
+        MoveConnection(TOKEN, ONLY_LTE),
+        ReleasePath(TOKEN, "wlan0"),
+    ]
 
 
-async def test_a_healthy_network_is_left_without_giving_its_path_up(stage: Stage) -> None:
-    moved = Moved(stage)
+def test_a_healthy_network_is_left_without_giving_its_path_up(script: Script) -> None:
+    moved = Moved(script)
     moved.flow.strategy = ONLY_WLAN
-    stage.model.alone = True
+    script.model.alone = True
+    script.steering()
 
-    async def looked(at_s: float) -> list[str]:
+    def kinds(at_s: float) -> list[type]:
         # The spare path has carried nothing yet, so that nothing was heard on it for long.
-        samples = [
+        moved.looks(
+            at_s,
             replace(moved.old, at_s=at_s),
             replace(moved.new, at_s=at_s, bytes_down=5, idle_down_s=at_s - 1.0, idle_ack_s=8.0),
-        ]
-        stage.flows.on_samples(samples, at_s)
-        await stage.director.moves.reconsider(moved.flow, context(at_s))
-        return [what for what, *_ in stage.asked()]
+        )
+        return [type(each) for each in script.steering()]
 
-    assert await looked(9.5) == ["connection"]
+    assert kinds(9.5) == [MoveConnection]
     assert moved.flow.strategy == ONLY_LTE
-    assert await looked(9.8) == []
-    assert await looked(10.0) == ["release"], "now it has had the time to carry something"
+    assert kinds(9.8) == []
+    assert kinds(10.0) == [ReleasePath], "now it has had the time to carry something"
 
 
-async def test_a_stalled_connection_calls_back_what_it_leaves_at_once(stage: Stage) -> None:
-    moved = Moved(stage)
+def test_a_stalled_connection_calls_back_what_it_leaves_at_once(script: Script) -> None:
+    moved = Moved(script)
     moved.flow.strategy = ONLY_WLAN
-    stage.model.alone = True
-    stage.model.rate_bps = {"wifi": 20e6, "cellular": 5e6}
+    script.model.alone = True
+    script.model.rate_bps = {"wifi": 20e6, "cellular": 5e6}
     moved.new = replace(moved.new, bytes_down=5)
-    assert await moved.looked(9.5, 0.01, 8.0) == []
+    assert moved.looked(9.5, 0.01, 8.0) == []
     assert moved.flow.strategy == ONLY_WLAN
-    assert await moved.looked(10.1, 0.6, 8.6) == RELEASED
+    assert moved.looked(10.1, 0.6, 8.6) == RELEASED
     assert moved.flow.strategy == ONLY_LTE
 
 
-async def test_whose_answers_take_long_is_not_held_up_as_soon(stage: Stage) -> None:
-    moved = Moved(stage)
+def test_whose_answers_take_long_is_not_held_up_as_soon(script: Script) -> None:
+    moved = Moved(script)
     moved.new = replace(moved.new, rtt_s=0.2)
-    assert await moved.looked(9.8, 0.05, 0.7) == []
-    assert await moved.looked(10.0, 0.05, 0.9) == RELEASED
+    assert moved.looked(9.8, 0.05, 0.7) == []
+    assert moved.looked(10.0, 0.05, 0.9) == RELEASED
 
 
-async def test_a_path_that_has_ended_is_not_given_up_again(stage: Stage) -> None:
-    moved = Moved(stage)
+def test_a_path_that_has_ended_is_not_given_up_again(script: Script) -> None:
+    moved = Moved(script)
     silent = {"silence_s": 0.4}
-    assert await moved.looked(9.7, 0.7, 0.01, wlan0=silent) == RELEASED
-    stage.flows.on_close(FlowClosed(stage.key, 109.8, 100_000, 0, at_s=9.8))
-    stage.flows.on_samples([replace(moved.new, at_s=9.9, bytes_down=600_000)], 9.9)
-    await stage.director.moves.reconsider(moved.flow, context(9.9, wlan0=silent))
-    assert stage.asked() == []
-
-
-class Noise:
-    """A context and predictors that wander: the same seed gives the same series."""
-
-    def __init__(self, stage: Stage, seed: int) -> None:
-        self.stage = stage
-        self.draw = random.Random(seed)
-
-    async def second(self, at_s: float) -> None:
-        """Both networks are alike but for noise of a third, new every second."""
-        for role in ("wifi", "cellular"):
-            self.stage.model.rate_bps[role] = 10e6 * math.exp(self.draw.gauss(0.0, 0.33))
-            self.stage.model.rtt_s[role] = 0.04 * math.exp(self.draw.gauss(0.0, 0.33))
-        await self.stage.reconsider(at_s)
+    assert moved.looked(9.7, 0.7, 0.01, wlan0=silent) == RELEASED
+    script.tell(FlowClosed(KEY, 109.8, 100_000, 0, at_s=9.8), at_s=9.8)
+    moved.looks(9.9, replace(moved.new, at_s=9.9, bytes_down=600_000), wlan0=silent)
+    assert of_kind(ReleasePath, script.steering()) == []
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_a_flow_does_not_flap_in_noise(stage: Stage, seed: int) -> None:
+def test_a_flow_does_not_flap_in_noise(script: Script, seed: int) -> None:
     """Ten minutes of a large download; every third second one network seems a lot better."""
-    flow = stage.connection(movable=True)
-    stage.told(10**9)
-    stage.model.alone = True
-    noise = Noise(stage, seed)
+    draw = random.Random(seed)
+    flow = script.connection(movable=True)
+    script.told(10**9)
+    script.model.alone = True
     moves, would = 0, 0
     for second in range(600):
-        now_s = float(second)
+        # Both networks are alike but for noise of a third, new every second.
+        for role in ("wifi", "cellular"):
+            script.model.rate_bps[role] = 10e6 * math.exp(draw.gauss(0.0, 0.33))
+            script.model.rtt_s[role] = 0.04 * math.exp(draw.gauss(0.0, 0.33))
         before = flow.strategy
-        await noise.second(now_s)
-        moves += flow.strategy != before
-        rates = stage.model.rate_bps
+        script.decide(10.0 + second)
+        moves += len(script.given(MoveConnection))
+        rates = script.model.rate_bps
         better = max(rates, key=rates.__getitem__)
         would += {"wifi": "wlan0", "cellular": "lte0"}[better] not in str(before)
     assert would > 150, "the series is not noisy enough to prove anything"
     assert moves <= 600 / 15, f"{moves} moves in ten minutes"
 
 
-async def test_each_move_makes_the_next_one_dearer_for_a_while(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    flow = stage.connection(movable=True)
-    stage.told(10**9)
-    stage.model.alone = True
-    now_s = 10.0
+def test_each_move_makes_the_next_one_dearer_for_a_while(script: Script) -> None:
+    flow = script.connection(movable=True)
+    script.told(10**9)
+    script.model.alone = True
+    now_s = 9.5
 
-    async def moves_at(gain: float) -> bool:
-        before = flow.strategy
-        here, there = ("wifi", "cellular") if before == ONLY_WLAN else ("cellular", "wifi")
-        stage.model.rate_bps = {here: 10e6, there: 10e6 * gain}
-        await stage.reconsider(now_s)
-        return flow.strategy != before
+    def moves_at(gain: float, after_s: float = 0.1) -> bool:
+        nonlocal now_s
+        now_s += after_s
+        here, there = ("wifi", "cellular") if flow.strategy == ONLY_WLAN else ("cellular", "wifi")
+        script.model.rate_bps = {here: 10e6, there: 10e6 * gain}
+        script.decide(now_s)
+        return bool(script.given(MoveConnection))
 
-    assert await moves_at(1.15)
-    assert not await moves_at(1.15)
-    # Somebody sets the clock by an hour, to and fro: seconds are seconds.
+    assert moves_at(1.15)
+    assert not moves_at(1.15)
+    # The wall clock is set by an hour, to and fro: seconds are seconds.
     for set_to_unix_s in (time.time() + 3600.0, time.time() - 3600.0):
-        monkeypatch.setattr(time, "time", lambda now=set_to_unix_s: now)
-        assert not await moves_at(1.15)
-    assert await moves_at(1.6)
-    assert not await moves_at(1.6)
-    now_s += 31.0
+        script.tell(ClockRead(set_to_unix_s))
+        assert not moves_at(1.15)
+    assert moves_at(1.6)
+    assert not moves_at(1.6)
     # Of what was expected to take 800 s, 31 have passed: 20 % are saved, where 30 % were too few.
-    assert await moves_at(1.3)
+    assert moves_at(1.3, after_s=31.0)
 
 
-async def test_a_flow_leaves_a_network_that_fell_silent_however_often_it_moved(
-    stage: Stage,
-) -> None:
-    flow = stage.connection(movable=True)
-    stage.told(10**5)
-    stage.model.rate_bps["wifi"] = 30e6  # before it fell silent
+def test_a_flow_leaves_a_network_that_fell_silent_however_often_it_moved(script: Script) -> None:
+    flow = script.connection(movable=True)
+    script.told(10**5)
+    script.model.rate_bps["wifi"] = 30e6  # before it fell silent
     for choice in (ONLY_LTE, ONLY_WLAN) * 5:
         flow.on_decision(replace(MOVE, choice=choice))
-    stage.model.alone = True
-    silent = {"wlan0": {"silence_s": Indicator(0.4, 10.0)}, "lte0": {}}
-    await stage.director.reconsider(Context(10.0, silent))
+    script.model.alone = True
+    script.known(10.0, wlan0={"silence_s": 0.4})
+    script.decide(10.0)
     assert flow.strategy == ONLY_LTE
-    assert stage.director.default.decision is not None
-    assert stage.director.default.decision.choice == ONLY_LTE
+    assert script.controller.default.decision is not None
+    assert script.controller.default.decision.choice == ONLY_LTE
     said = "wlan0: no reply for 0.4 s (probably another "
-    assert any(said in each.reason for each in stage.decisions)
+    assert any(said in each.reason for each in script.decisions)
 
 
-async def test_two_do_not_both_flee_to_the_network_that_is_better_for_one(stage: Stage) -> None:
-    stage.model.alone = True
-    stage.model.rate_bps |= {"wifi": 8e6, "cellular": 10e6}
-    other = replace(stage.key, local_port=4001)
-    for token, key in ((7, stage.key), (8, other)):
-        stage.flows.on_open(FlowOpened(key, 9.5, 109.5))
-        stage.director.on_connection(stage.flows.joined(token, key, 9.5), 9.5)
-        stage.director.moves.steerable(token, True)
-        size = SizeEstimate(5_000_000, 5_000_000, 5_000_000, "content-length")
-        stage.flows.on_size(SizeLearned(key, Direction.DOWN, size))
-    context = Context(
-        10.0,
-        {name: {"available": Indicator(1.0, 10.0)} for name in ("wlan0", "lte0")},
-        competing=stage.flows.competing(10.0),
-    )
-    await stage.director.reconsider(context)
-    assert [flow.strategy for flow in stage.flows] == [ONLY_LTE, ONLY_WLAN]
+def test_two_do_not_both_flee_to_the_network_that_is_better_for_one(script: Script) -> None:
+    script.model.alone = True
+    script.model.rate_bps |= {"wifi": 8e6, "cellular": 10e6}
+    other = replace(KEY, local_port=4001)
+    for token, key in ((7, KEY), (8, other)):
+        script.connection(key, token=token, movable=True, at_s=9.5)
+        script.told(5_000_000, key=key)
+    script.decide(10.0)
+    assert [flow.strategy for flow in script.controller.flows] == [ONLY_LTE, ONLY_WLAN]
 
 
-async def test_a_connection_whose_program_reads_slowly_stays(stage: Stage) -> None:
+def test_a_connection_whose_program_reads_slowly_stays(script: Script) -> None:
     """Its server may not send for seconds on end, and no network is to blame."""
-    flow = stage.connection(movable=True)
-    stage.told(5_000_000)
-    stage.model.rate_bps = {"wifi": 10e6, "cellular": 10e6}
-    look = FlowSample(stage.key, 9.5, 1, 7, 0.02, 0.02, 1e6, 100_000, 0, 0, 0.9, 0, unread=True)
+    flow = script.connection(movable=True)
+    script.told(5_000_000)
+    script.model.rate_bps = {"wifi": 10e6, "cellular": 10e6}
+    look = replace(READS_SLOWLY, idle_down_s=0.9)
     for fifth in range(15):
         at_s = 9.5 + fifth / 5
         read = 100_000 + 40_000 * (fifth // 5)
-        stage.flows.on_samples([replace(look, at_s=at_s, bytes_down=read)], at_s)
+        script.sampled(replace(look, at_s=at_s, bytes_down=read))
         assert flow.rate_bps is None
         assert not flow.overdue(at_s)
-        assert not flow.waits_on(flow.paths[stage.key])
+        assert not flow.waits_on(flow.paths[KEY])
         if fifth:  # a single look shows no pace
-            await stage.reconsider(at_s)
+            script.decide(at_s)
             assert flow.strategy == ONLY_WLAN
-    await stage.reconsider(12.5, alive=["lte0"])
+    script.networks(replace(WLAN, up=False), LTE, at_s=12.5)
     assert flow.strategy is not None
-    assert flow.strategy.networks[0] == "lte0", "a dead network is left"
+    assert flow.strategy.networks[0] == "lte0", "a lost network is left"
 
 
-async def test_one_that_reads_again_what_then_does_not_come_is_stalled(stage: Stage) -> None:
-    flow = stage.connection(movable=True)
-    stage.told(5_000_000)
-    look = FlowSample(stage.key, 9.5, 1, 7, 0.02, 0.02, 1e6, 100_000, 0, 0, 5.0, 0, unread=True)
-    stage.flows.on_samples([look], 9.5)
-    stage.flows.on_samples([replace(look, unread=False, idle_down_s=5.2)], 9.7)
+def test_one_that_reads_again_what_then_does_not_come_is_stalled(script: Script) -> None:
+    flow = script.connection(movable=True)
+    script.told(5_000_000)
+    look = replace(READS_SLOWLY, idle_down_s=5.0)
+    script.sampled(look)
+    script.sampled(replace(look, unread=False, idle_down_s=5.2), at_s=9.7)
     assert flow.rate_bps is None, "it is asked for only now"
-    stage.flows.on_samples([replace(look, unread=False, idle_down_s=6.2)], 10.7)
+    script.sampled(replace(look, unread=False, idle_down_s=6.2), at_s=10.7)
     assert flow.rate_bps == 0.0
 
 
-async def test_a_slow_reader_whose_network_stalls_is_helped_at_once(stage: Stage) -> None:
+def test_a_slow_reader_whose_network_stalls_is_helped_at_once(script: Script) -> None:
     """At its own pace no network was sooner: it stayed on one that brought nothing."""
-    stage.model.rate_bps = {"wifi": 50e6, "cellular": 5e6}
-    flow = stage.connection(movable=True)
-    stage.told(5_000_000)
-    look = FlowSample(stage.key, 9.5, 1, 7, 0.02, 0.02, 1e6, 100_000, 0, 0, 0.05, 0, unread=True)
+    script.model.rate_bps = {"wifi": 50e6, "cellular": 5e6}
+    flow = script.connection(movable=True)
+    script.told(5_000_000)
     for fifth in range(15):
         at_s = 9.5 + fifth / 5
-        stage.flows.on_samples([replace(look, bytes_down=100_000 + 40_000 * fifth)], at_s)
+        script.sampled(replace(READS_SLOWLY, bytes_down=100_000 + 40_000 * fifth), at_s=at_s)
         if fifth:
-            await stage.reconsider(at_s)
+            script.decide(at_s)
     assert flow.strategy == ONLY_WLAN
     assert flow.paced_bps(12.3) == pytest.approx(1.6e6)
-    empty = replace(look, bytes_down=700_000, unread=False, idle_down_s=1.0)
+    empty = replace(READS_SLOWLY, bytes_down=700_000, unread=False, idle_down_s=1.0)
     for at_s in (12.5, 13.5):
-        stage.flows.on_samples([empty], at_s)
+        script.sampled(empty, at_s=at_s)
     assert flow.rate_bps == 0.0
     assert flow.paced_bps(13.5) is None
-    await stage.reconsider(13.5)
+    script.decide(13.5)
     assert flow.strategy is not None
     assert "lte0" in flow.strategy.networks
 
 
-async def test_a_window_that_is_about_to_grow_is_no_full_socket(stage: Stage) -> None:
+def test_a_window_that_is_about_to_grow_is_no_full_socket(script: Script) -> None:
     """A fast MPTCP download: for half a second its limit grew and its window stayed at 2 MB."""
-    flow = stage.connection(movable=True)
-    stage.told(50_000_000)
-    look = FlowSample(stage.key, 9.5, 1, 7, 0.02, 0.02, 1e6, 100_000, 0, 0, 0.01, 0, unread=True)
+    flow = script.connection(movable=True)
+    script.told(50_000_000)
+    look = replace(READS_SLOWLY, idle_down_s=0.01)
     for tenth in range(20):
         limit = 4_000_000 + 1_200_000 * tenth
         now = replace(look, bytes_down=100_000 + 600_000 * tenth, window_limit_bytes=limit)
-        stage.flows.on_samples([now], 9.5 + tenth / 10)
+        script.sampled(now, at_s=9.5 + tenth / 10)
         assert not flow.unread or not tenth
     assert not flow.pace.sets(11.4)
     assert not flow.read_slowly
     assert flow.rate_bps == pytest.approx(48e6)
     for tenth in range(20, 23):  # one that stays so is
-        stage.flows.on_samples([replace(now, bytes_down=13_000_000)], 9.5 + tenth / 10)
+        script.sampled(replace(now, bytes_down=13_000_000), at_s=9.5 + tenth / 10)
     assert flow.unread
 
 
-async def test_uploads_have_no_reading_pace(stage: Stage) -> None:
-    flow = stage.connection(movable=True)
-    stage.flows.on_size(
-        SizeLearned(stage.key, Direction.UP, SizeEstimate(*(5_000_000,) * 3, "content-length"))
-    )
-    look = FlowSample(stage.key, 9.5, 1, 7, 0.02, 0.02, 1e6, 0, 100_000, 0, 0.05, 9, unread=True)
+def test_uploads_have_no_reading_pace(script: Script) -> None:
+    flow = script.connection(movable=True)
+    script.told(5_000_000, direction=Direction.UP)
+    look = replace(READS_SLOWLY, bytes_down=0, unacknowledged=9)
     for fifth in range(15):
         at_s = 9.5 + fifth / 5
-        stage.flows.on_samples([replace(look, bytes_up=100_000 + 40_000 * fifth)], at_s)
+        script.sampled(replace(look, bytes_up=100_000 + 40_000 * fifth), at_s=at_s)
     assert not flow.pace.sets(12.3)
     assert flow.rate_bps == pytest.approx(1.6e6)
 
 
-async def test_who_tried_whether_one_network_is_enough_comes_back_as_easily(stage: Stage) -> None:
+def test_who_tried_whether_one_network_is_enough_comes_back_as_easily(script: Script) -> None:
     both = Strategy(StrategyKind.MPTCP, ("wlan0", "lte0"))
-    flow = stage.connection(movable=True)
-    stage.told(50_000_000)
-    moves = stage.director.moves
+    flow = script.connection(movable=True)
+    script.told(50_000_000)
+    moves = script.controller.moves
     flow.on_decision(replace(MOVE, choice=both, context=Context(9.6, {})))
     assert moves._margin(flow, 10.0) == pytest.approx(0.3)
-    look = FlowSample(stage.key, 9.5, 1, 7, 0.02, 0.02, 1e6, 100_000, 0, 0, 0.05, 0, unread=True)
     for fifth in range(5):
-        stage.flows.on_samples([replace(look, bytes_down=100_000 * fifth)], 9.7 + fifth / 5)
+        look = replace(READS_SLOWLY, bytes_down=100_000 * fifth)
+        script.controller.flows.on_samples([look], 9.7 + fifth / 5)
     flow.on_decision(replace(MOVE, choice=ONLY_WLAN, context=Context(10.5, {})))
     assert flow.tries
     assert moves._margin(flow, 10.6) == pytest.approx(0.1)
