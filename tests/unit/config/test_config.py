@@ -24,6 +24,7 @@ from cedos.config import (
     load,
     unknown_names,
 )
+from cedos.config.sections import SteeringConfig
 from cedos.config.directories import Directories, directories, user_folder
 from cedos.errors import ConfigError
 from cedos.model import Budget, NetworkKind, PhoneUse
@@ -267,3 +268,25 @@ def test_each_can_be_turned_off(setting: str) -> None:
     assert f"`{setting}`" in SECTION
     name = setting.partition(" ")[0]
     assert name in ProbesConfig.__struct_fields__
+
+
+@pytest.mark.parametrize(
+    ("value", "after_s"),
+    [
+        ("never", None),
+        ("lost", None),
+        ("after 3s", 3.0),
+        ("after 1.5s", 1.5),
+        ("after 600s", 600.0),
+    ],
+)
+def test_when_stuck_connections_are_closed(value: str, after_s: float | None) -> None:
+    assert msgspec.convert({"close_stuck": value}, SteeringConfig).closes_after_s == after_s
+
+
+@pytest.mark.parametrize(
+    "value", ["", "always", "after 0s", "after 0.5s", "after 601s", "after 3 s"]
+)
+def test_another_word_for_when_to_close_them_is_refused(value: str) -> None:
+    with pytest.raises(msgspec.ValidationError, match='"after 3s"'):
+        msgspec.convert({"close_stuck": value}, SteeringConfig)

@@ -1,19 +1,39 @@
 """Which first packets are rescued, when, and over which network: a kernel that only plays."""
 
-import asyncio
 import math
-import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface
+from typing import NamedTuple
 
 import pytest
-from cedos.daemon.decisions.rescue import KERNEL_S, LEAST_S, Rescuer
+from kit.controller import Script
 
-from cedos.errors import SteeringError
-from cedos.kernel.sock_diag import ConnectingSocket
-from cedos.model import Context, FlowKey, Indicator, Network, NetworkKind, NextHop
-
-pytestmark = pytest.mark.anyio
+from cedos.controller.commands import (
+    AskNetwork,
+    Command,
+    EndRescue,
+    LookAtFirstPacket,
+    RescueFlow,
+    SetFirstTimeouts,
+)
+from cedos.controller.decisions.rescue import KERNEL_S, LEAST_S
+from cedos.controller.events import (
+    CommandDone,
+    CommandFailed,
+    Event,
+    FirstPacketAnswered,
+    FirstPacketSeen,
+    FirstTimeoutsSet,
+    FlowClosed,
+    FlowOpened,
+    FlowSample,
+    HostDefaultsChanged,
+    PingEnded,
+    RuleSet,
+)
+from cedos.controller.rule import RuleRequest
+from cedos.model import FlowKey, Network, NetworkKind, NextHop
 
 NETWORKS = [
     Network(
@@ -41,337 +61,319 @@ NETWORKS = [
         start=1,
     )
 ]
-KEY = FlowKey(ip_address("192.0.2.2"), 40000, ip_address("203.0.113.80"), 443)
-# Fast enough for a test; a second is still a second.
-SHORT_S = 0.12
+BOTH = NETWORKS[:2]
+KEY = FlowKey(ip_address("192.0.2.2"), 40000, ip_address("192.88.99.80"), 443)
+BEGAN_S = 20.0
 
 
-class Kernel:
-    """Sockets that wait, and repeat their first packet every `timeout_s`."""
-
-    def __init__(self, timeout_s=SHORT_S, early=True):
-        self.timeout_s, self.early = timeout_s, early
-        self.begun: dict[FlowKey, float] = {}
-        self.joins: set[FlowKey] = set()
-        self.timeouts: list[dict[str, float]] = []
-        self.rescued: list[tuple[FlowKey, str, float]] = []
-        self.forgotten: list[FlowKey] = []
-        self.refuses = False
-        self.looks = 0
-
-    def connect(self, key=KEY):
-        self.begun[key] = time.monotonic()
-
-    def set_first_timeouts(self, timeouts_s):
-        self.timeouts.append(dict(timeouts_s))
-        return self.early
-
-    def connecting(self, key):
-        self.looks += 1
-        if key not in self.begun:
-            return None
-        waited_s = time.monotonic() - self.begun[key]
-        left_s = self.timeout_s - waited_s % self.timeout_s
-        return ConnectingSocket(left_s, int(waited_s / self.timeout_s), key in self.joins)
-
-    def rescue(self, key, network_name):
-        if self.refuses:
-            raise SteeringError("no")
-        self.rescued.append((key, network_name, time.monotonic() - self.begun[key]))
-        return True
-
-    def remove(self, key):
-        self.forgotten.append(key)
-
-
-def context(seen_at_s=None, **networks):
-    """Network -> round trip in s (None: it answers nothing), as of an instant; None: now."""
-    now_s = time.monotonic()
-    at_s = now_s if seen_at_s is None else seen_at_s
-    return Context(
-        now_s,
-        {
-            name: (
-                {"available": Indicator(0.0, at_s)}
-                if rtt_s is None
-                else {"rtt_s": Indicator(rtt_s, at_s), "available": Indicator(1.0, at_s)}
-            )
-            for name, rtt_s in networks.items()
-        },
-    )
+class Rescued(NamedTuple):
+    key: FlowKey
+    network: str
+    after_s: float
 
 
 class Place:
-    """A watcher among networks that can be changed."""
+    """A controller among networks, and the kernel: sockets that wait, and repeat their first packet.
+
+    Attributes:
+        timeouts: all time-outs that were set.
+        joins, answered: flows that are further subflows, and those with an answer.
+        refuses: no rescue can be carried out.
+        received_bytes: of an interface, at an instant.
+    """
 
     def __init__(
         self,
-        monkeypatch,
-        kernel,
-        networks=NETWORKS,
-        dry_run=False,
-        may_use=None,
-        heard_at_s=None,
-        received_bytes=dict,
-        **known,
-    ):
-        monkeypatch.setattr("cedos.daemon.decisions.rescue.LEAST_S", SHORT_S)
-        self.kernel, self.known, self.told = kernel, known, []
-        self.seen_at_s = time.monotonic()
-        self.rescuer = Rescuer(
-            kernel,
-            lambda: context(self.seen_at_s, **self.known),
-            lambda *said: self.told.append(said),
-            dry_run=dry_run,
-            received_bytes=received_bytes,
-            **({} if may_use is None else {"may_use": may_use}),
-            **({} if heard_at_s is None else {"heard_at_s": heard_at_s}),
-        )
-        self.rescuer.networks_changed(networks)
+        networks: Sequence[Network] = NETWORKS,
+        *,
+        early: bool = True,
+        dry_run: bool = False,
+        **rtts_s: float | None,
+    ) -> None:
+        self.early = early
+        self.begun: dict[FlowKey, float] = {}
+        self.joins: set[FlowKey] = set()
+        self.answered: set[FlowKey] = set()
+        self.refuses = False
+        self.received_bytes: Callable[[str, float], float] = lambda _name, _at_s: 0.0
+        self.timeouts: list[dict[str, float]] = []
+        self.rescued: list[Rescued] = []
+        self.looks: list[FlowKey] = []
+        self.timeout_s = LEAST_S if early else KERNEL_S
+        self.script = Script(dry_run=dry_run)
+        self.tell_all(self.script.networks(*networks, at_s=BEGAN_S - 5.0))
+        self.answers(BEGAN_S - 0.5, **rtts_s)
 
-    async def connect(self, *keys):
+    def answers(self, at_s: float, **rtts_s: float | None) -> None:
+        """Round trips end, in s; None: the network is dead."""
+        for name, rtt_s in rtts_s.items():
+            if rtt_s is None:
+                self.script.known(at_s, **{name: {"available": 0.0}})
+            else:
+                self.tell_all(self.script.tell(PingEnded(name, rtt_s, at_s, at_s), at_s=at_s))
+        self.tell_all(self.script.decide(at_s))
+
+    def connect(self, *keys: FlowKey, at_s: float = BEGAN_S) -> None:
         for key in keys or (KEY,):
-            self.kernel.connect(key)
-            self.rescuer.on_open(key, time.monotonic())
-        await asyncio.sleep(0)
+            self.begun[key] = at_s
+            self.script.tell(FlowOpened(key, at_s, 100.0), at_s=at_s)
 
-    async def until_rescued(self, count=1):
-        for _ in range(150):
-            if len(self.kernel.rescued) >= count:
-                return
-            await asyncio.sleep(0.01)
-        raise AssertionError("nothing was rescued")
+    def wait(self, until_s: float) -> list[Command]:
+        return self.script.wait(until_s, self.carry_out)
 
+    def tell_all(self, commands: Sequence[Command]) -> None:
+        while commands:
+            events = [event for each in commands for event in self.carry_out(each)]
+            commands = self.script.tell(*events)
 
-async def test_what_finds_no_answer_goes_over_the_best_network_that_lives(monkeypatch):
-    place = Place(monkeypatch, Kernel(), wlan0=0.01, lte0=0.02, eth0=0.03)
-    await place.connect()
-    await place.until_rescued()
-    await asyncio.sleep(0)
-    assert place.kernel.rescued[0][:2] == (KEY, "eth0")  # unmetered, though slower
-    assert place.told[0][:2] == (KEY, "eth0")
-    assert "no reply to its first packet over wlan0" in place.told[0][2]
-    assert place.rescuer.living == {KEY: "eth0"}
-    place.rescuer.on_close(KEY)
-    assert place.kernel.forgotten == [KEY]
-    place.rescuer.close()
-
-
-async def test_a_packet_lost_where_others_are_answered_is_repeated_there_once(monkeypatch):
-    place = Place(monkeypatch, Kernel(), NETWORKS[:2], wlan0=0.01, lte0=0.02)
-    await place.connect()
-    place.seen_at_s = time.monotonic()
-    await asyncio.sleep(1.5 * SHORT_S)
-    assert place.kernel.rescued == []
-    await place.until_rescued()
-    assert place.kernel.rescued[0][1] == "lte0"
-    place.rescuer.close()
+    def carry_out(self, command: Command) -> Sequence[Event]:
+        now_s = self.script.now_s
+        match command:
+            case SetFirstTimeouts(timeouts_s):
+                self.timeouts.append(dict(timeouts_s))
+                return [FirstTimeoutsSet(self.early)]
+            case LookAtFirstPacket(key):
+                self.looks.append(key)
+                if key in self.joins | self.answered:
+                    return [FirstPacketAnswered(key)]
+                # (On this clock an instant may be a hair before the repetition that it is at.)
+                waited_s = now_s - self.begun[key]
+                times = math.floor(waited_s / self.timeout_s + 1e-9)
+                left_s = (times + 1) * self.timeout_s - waited_s
+                received = {each.interface: int(self.received_bytes(each.name, now_s)) for each in NETWORKS}
+                return [FirstPacketSeen(key, left_s, times, received)]
+            case RescueFlow(key, network):
+                if self.refuses:
+                    return [CommandFailed(command)]
+                self.rescued.append(Rescued(key, network, now_s - self.begun[key]))
+                return [CommandDone(command)]
+        return []
 
 
-async def test_the_users_rules_are_kept(monkeypatch):
-    place = Place(
-        monkeypatch,
-        Kernel(),
-        may_use=lambda key, name: (key, name) != (KEY, "eth0"),
-        wlan0=0.01,
-        lte0=0.02,
-        eth0=0.03,
-    )
-    await place.connect()
-    await place.until_rescued()
-    assert place.kernel.rescued[0][1] == "lte0"
-    place.rescuer.close()
+ALL = {"wlan0": 0.01, "lte0": 0.02, "eth0": 0.03}
+TWO = {"wlan0": 0.01, "lte0": 0.02}
 
 
-@pytest.mark.parametrize("dead", ["eth0", "lte0"])
-async def test_dead_networks_rescue_nobody(monkeypatch, dead):
-    known = {"wlan0": 0.01, "lte0": 0.02, "eth0": 0.03} | {dead: None}
-    place = Place(monkeypatch, Kernel(), **known)
-    await place.connect()
-    await place.until_rescued()
-    assert place.kernel.rescued[0][1] == ({"eth0", "lte0"} - {dead}).pop()
-    place.rescuer.close()
+def test_what_finds_no_answer_goes_over_the_best_network_that_lives() -> None:
+    place = Place(**ALL)
+    place.connect()
+    commands = place.wait(BEGAN_S + 0.25)
+    assert [each[:2] for each in place.rescued] == [(KEY, "eth0")]  # unmetered, though slower
+    assert 0.2 < place.rescued[0].after_s < LEAST_S, "just before the kernel repeats it"
+    assert AskNetwork("wlan0") in commands, "its first packet had no reply there"
+    reason = place.script.recorded().reason
+    assert "no reply to its first packet over wlan0 for 2" in reason
+    assert place.script.recorded().transfer.flow == KEY
+    assert place.script.controller.rescuer.living == {KEY: "eth0"}
+    flow = place.script.flow(KEY)
+    assert flow.paths[KEY].rescued
+    assert flow.paths[KEY].network == "eth0"
+    ended = place.script.tell(FlowClosed(KEY, 121.0, 900, 300, at_s=21.0), at_s=21.0)
+    assert EndRescue(KEY) in ended
+    assert place.script.controller.rescuer.living == {}
 
 
-async def test_where_none_lives_each_repetition_tries_another_one(monkeypatch):
-    place = Place(monkeypatch, Kernel(), NETWORKS[:2], wlan0=0.01, lte0=None)
-    await place.connect()
-    await place.until_rescued(2)
-    assert [network for _, network, _ in place.kernel.rescued[:2]] == ["lte0", "wlan0"]
-    assert place.kernel.rescued[0][2] > SHORT_S  # the first repetition was not for a dead one
-    place.rescuer.close()
+def test_a_packet_lost_where_others_are_answered_is_repeated_there_once() -> None:
+    place = Place(BOTH, **TWO)
+    place.connect()
+    place.answers(BEGAN_S + 0.05, wlan0=0.01)
+    place.wait(BEGAN_S + 1.8 * LEAST_S)
+    assert place.rescued == []
+    place.wait(BEGAN_S + 2 * LEAST_S)
+    assert [each.network for each in place.rescued] == ["lte0"]
 
 
-async def test_it_goes_back_where_the_other_one_does_not_answer_either(monkeypatch):
-    place = Place(monkeypatch, Kernel(), NETWORKS[:2], wlan0=0.01, lte0=0.02)
-    await place.connect()
-    await place.until_rescued(2)
-    assert [network for _, network, _ in place.kernel.rescued] == ["lte0", "wlan0"]
-    assert place.rescuer.living == {}
-    place.rescuer.close()
+def test_the_users_rules_are_kept() -> None:
+    place = Place(**ALL)
+    place.script.tell(RuleSet(1, RuleRequest(host=str(KEY.remote), never=("eth0",))))
+    place.connect()
+    place.wait(BEGAN_S + 0.25)
+    assert [each.network for each in place.rescued] == ["lte0"]
 
 
-async def test_a_slow_network_is_waited_for(monkeypatch):
+@pytest.mark.parametrize(("dead", "living"), [("eth0", "lte0"), ("lte0", "eth0")])
+def test_dead_networks_rescue_nobody(dead: str, living: str) -> None:
+    place = Place(**(ALL | {dead: None}))
+    place.connect()
+    place.wait(BEGAN_S + 0.25)
+    assert [each.network for each in place.rescued] == [living]
+
+
+def test_where_none_lives_each_repetition_tries_another_one() -> None:
+    place = Place(BOTH, wlan0=0.01, lte0=None)
+    place.connect()
+    place.wait(BEGAN_S + 2.0)
+    assert [each.network for each in place.rescued[:2]] == ["lte0", "wlan0"]
+    assert place.rescued[0].after_s > LEAST_S  # the first repetition was not for a dead one
+
+
+def test_it_goes_back_where_the_other_one_does_not_answer_either() -> None:
+    place = Place(BOTH, **TWO)
+    place.connect()
+    place.wait(BEGAN_S + 0.5)
+    assert [each.network for each in place.rescued] == ["lte0", "wlan0"]
+    assert place.script.controller.rescuer.living == {}
+
+
+def test_a_slow_network_is_waited_for() -> None:
     """Three round trips, however early the kernel repeats."""
-    place = Place(monkeypatch, Kernel(), NETWORKS[:2], wlan0=0.15, lte0=0.02)
-    wanted_s = place.kernel.timeouts[-1]["wlan0"]
-    assert 0.45 <= wanted_s < 0.48
-    await place.connect()
-    await place.until_rescued()
-    assert place.kernel.rescued[0][2] > 0.36
-    place.rescuer.close()
+    place = Place(BOTH, wlan0=0.3, lte0=0.02)
+    assert 0.9 <= place.timeouts[-1]["wlan0"] < 0.95
+    place.connect()
+    place.wait(BEGAN_S + 1.5)
+    assert place.rescued[0].after_s > 0.8
 
 
-async def test_a_network_is_as_slow_as_it_is_or_mostly_was(monkeypatch):
-    place = Place(monkeypatch, Kernel(), wlan0=0.2)
-    assert place.kernel.timeouts[-1]["wlan0"] >= 0.6
-    for rtt_s, wanted_s in ((0.02, 0.33), (0.02, SHORT_S), (0.2, 0.6), (0.02, SHORT_S)):
-        place.known = {"wlan0": rtt_s}
-        place.rescuer.context_changed(context(wlan0=rtt_s))
-        assert wanted_s <= place.kernel.timeouts[-1]["wlan0"] <= wanted_s * 1.05
-    place.rescuer.close()
+def test_a_network_is_as_slow_as_it_is_or_mostly_was() -> None:
+    place = Place(BOTH, wlan0=0.2)
+    assert place.timeouts[-1]["wlan0"] >= 0.6
+    for number, (rtt_s, wanted_s) in enumerate(
+        ((0.02, 0.33), (0.02, LEAST_S), (0.2, 0.6), (0.02, LEAST_S)), 1
+    ):
+        # (Each round trip stands alone: one is the median of the last two seconds.)
+        place.answers(BEGAN_S + 2.1 * number, wlan0=rtt_s)
+        assert wanted_s <= place.timeouts[-1]["wlan0"] <= wanted_s * 1.05
 
 
-async def test_without_early_repetition_or_a_round_trip_the_kernels_second_counts(monkeypatch):
-    for known, early in (({"wlan0": 0.01, "lte0": 0.02}, False), ({"lte0": 0.02}, True)):
-        place = Place(monkeypatch, Kernel(KERNEL_S, early), NETWORKS[:2], **known)
-        assert ("wlan0" in place.kernel.timeouts[-1]) == ("wlan0" in known)
-        await place.connect()
-        await asyncio.sleep(0.5)
-        assert place.kernel.rescued == []
-        await place.until_rescued()
-        assert place.kernel.rescued[0][2] > KERNEL_S - 0.1
-        place.rescuer.close()
+@pytest.mark.parametrize(
+    ("rtts_s", "early"), [({"wlan0": 0.01, "lte0": 0.02}, False), ({"lte0": 0.02}, True)]
+)
+def test_without_early_repetition_or_a_round_trip_the_kernels_second_counts(
+    rtts_s: dict[str, float], early: bool
+) -> None:
+    place = Place(BOTH, early=early, **rtts_s)
+    place.timeout_s = KERNEL_S
+    assert ("wlan0" in place.timeouts[-1]) == ("wlan0" in rtts_s)
+    place.connect()
+    place.wait(BEGAN_S + 0.9)
+    assert place.rescued == []
+    place.wait(BEGAN_S + KERNEL_S)
+    assert len(place.rescued) == 1
 
 
-async def test_answers_joins_and_others_addresses_need_no_rescue(monkeypatch):
-    place = Place(monkeypatch, Kernel(), wlan0=0.01, lte0=0.02, eth0=0.03)
-    join = replace(KEY, local_port=40001)
-    place.kernel.joins.add(join)
-    foreign = replace(KEY, local=ip_address("10.0.0.1"))
-    udp = replace(KEY, local_port=40002, protocol="udp")
-    answered = replace(KEY, local_port=40003)
-    await place.connect(join, foreign, udp, answered)
-    del place.kernel.begun[answered]
-    await asyncio.sleep(3 * SHORT_S)
-    assert place.kernel.rescued == []
-    assert place.kernel.looks == 2  # the join and the answered one, once each
-    place.rescuer.close()
+def test_time_outs_that_were_refused_are_set_again() -> None:
+    place = Place(BOTH, **TWO)
+    (*_, last) = place.timeouts
+    place.script.tell(CommandFailed(SetFirstTimeouts(last)))
+    place.tell_all(place.script.decide(BEGAN_S))
+    assert place.timeouts[-2:] == [last, last]
 
 
-async def test_an_ipv6_flow_needs_a_network_with_ipv6(monkeypatch):
-    place = Place(monkeypatch, Kernel(), wlan0=0.01, lte0=0.02, eth0=0.03)
-    await place.connect(
-        FlowKey(ip_address("2001:db8:1::2"), 40000, ip_address("2001:db8:9::9"), 443)
-    )
-    await asyncio.sleep(3 * SHORT_S)
-    assert place.kernel.rescued == []
-    place.rescuer.close()
+def test_answers_joins_and_others_addresses_need_no_rescue() -> None:
+    place = Place(**ALL)
+    join, udp = replace(KEY, local_port=40001), replace(KEY, local_port=40002, protocol="udp")
+    foreign, answered = replace(KEY, local=ip_address("10.0.0.1")), replace(KEY, local_port=40003)
+    place.joins.add(join)
+    place.answered.add(answered)
+    place.connect(join, foreign, udp, answered)
+    place.wait(BEGAN_S + 1.0)
+    assert place.rescued == []
+    assert sorted(place.looks, key=lambda key: key.local_port) == [join, answered], "once each"
 
 
-async def test_many_are_looked_at_together_and_refusals_harm_nobody_else(monkeypatch):
-    place = Place(monkeypatch, Kernel(), wlan0=0.01, lte0=0.02, eth0=0.03)
+def test_incoming_connections_are_not_watched() -> None:
+    place = Place(**ALL)
+    place.script.tell(FlowOpened(KEY, BEGAN_S, 100.0, incoming=True), at_s=BEGAN_S)
+    place.wait(BEGAN_S + 1.0)
+    assert place.looks == []
+
+
+def test_an_ipv6_flow_needs_a_network_with_ipv6() -> None:
+    place = Place(**ALL)
+    place.connect(FlowKey(ip_address("2001:db8:1::2"), 40000, ip_address("2001:db8:9::9"), 443))
+    place.wait(BEGAN_S + 1.0)
+    assert place.looks != []
+    assert place.rescued == []
+
+
+def test_many_are_looked_at_together_and_a_refusal_is_tried_again() -> None:
+    place = Place(**ALL)
     keys = [replace(KEY, local_port=41000 + number) for number in range(200)]
-    await place.connect(*keys)
-    # (On a busy machine the first ones may be rescued anew before the last ones are.)
-    async with asyncio.timeout(5.0):
-        while {key for key, _, _ in place.kernel.rescued} != set(keys):
-            await asyncio.sleep(0.01)
-    place.kernel.refuses = True
+    place.connect(*keys)
+    place.wait(BEGAN_S + LEAST_S)
+    assert [key for key, _, _ in place.rescued] == keys
+    place.refuses = True
     late = replace(KEY, local_port=45000)
-    await place.connect(late)
-    await asyncio.sleep(3 * SHORT_S)
-    place.rescuer.close()
+    place.connect(late, at_s=BEGAN_S + 0.3)
+    place.wait(BEGAN_S + 0.7)
+    assert late not in {key for key, _, _ in place.rescued}
+    assert not place.script.flow(late).paths[late].rescued
+    place.refuses = False
+    place.wait(BEGAN_S + 1.1)
+    assert late in {key for key, _, _ in place.rescued}
 
 
-async def test_in_a_dry_run_each_is_said_once(monkeypatch):
-    place = Place(monkeypatch, Kernel(), dry_run=True, wlan0=0.01, eth0=0.03)
-    await place.connect()
-    await asyncio.sleep(4 * SHORT_S)
-    assert len(place.kernel.rescued) == 1
-    place.rescuer.close()
+def test_in_a_dry_run_each_is_said_once() -> None:
+    place = Place(dry_run=True, wlan0=0.01, eth0=0.03)
+    place.connect()
+    place.wait(BEGAN_S + 4 * LEAST_S)
+    assert len(place.rescued) == 1
 
 
-def test_the_least_is_what_the_configuration_says():
-    assert LEAST_S == 0.25
+def heard(place: Place, network: str, at_s: float) -> None:
+    """Another flow over a network receives something."""
+    own = {each.name: each.addresses[0].ip for each in NETWORKS}[network]
+    key = replace(KEY, local=own, local_port=50000)
+    sample = FlowSample(key, at_s, 1, None, 0.01, 0.01, None, int(at_s * 1e3), 9, 0, 0.0, 0, 0.0)
+    place.script.controller.flows.on_samples([sample], at_s)
 
 
-async def test_where_other_flows_hear_something_the_packet_was_lost_in_a_queue(monkeypatch):
+@pytest.mark.parametrize(
+    ("after_s", "stays"), [(-0.01, False), (0.005, False), (0.02, True)],
+    ids=["before it began", "on its way already", "since"],
+)  # fmt: skip
+def test_where_other_flows_hear_something_the_packet_was_lost_in_a_queue(
+    after_s: float, stays: bool
+) -> None:
     """A round trip is noted twice a second at most: bytes that came since say as much."""
-    heard_at_s = {}
-    place = Place(
-        monkeypatch,
-        Kernel(),
-        NETWORKS[:2],
-        heard_at_s=lambda name: heard_at_s.get(name, -math.inf),
-        wlan0=0.01,
-        lte0=0.02,
-    )
-    heard_at_s["wlan0"] = time.monotonic()
-    await place.connect(KEY)
-    heard_at_s["lte0"] = time.monotonic()
-    await place.until_rescued()
-    assert place.kernel.rescued[0][2] < SHORT_S, "what came before it began says nothing"
-    second, third = (replace(KEY, local_port=KEY.local_port + more) for more in (1, 2))
-    await place.connect(second)
-    heard_at_s["wlan0"] = time.monotonic() + 0.005
-    await place.until_rescued(2)
-    assert place.kernel.rescued[1][0] == second, "it was on its way when the packet went"
-    await place.connect(third)
-    heard_at_s["wlan0"] = time.monotonic() + 0.02
-    await asyncio.sleep(1.5 * SHORT_S)
-    assert [key for key, *_ in place.kernel.rescued if key == third] == []
-    place.rescuer.close()
+    place = Place(BOTH, **TWO)
+    place.connect()
+    heard(place, "wlan0", BEGAN_S + after_s)
+    heard(place, "lte0", BEGAN_S + 0.1)
+    place.wait(BEGAN_S + 0.4)
+    assert (place.rescued == []) is stays
 
 
-def flowing(*names, until_s=math.inf):
-    """Counters of interfaces that receive 8 Mbit/s, up to an instant."""
-    began_s = time.monotonic()
-    return lambda: dict.fromkeys(names, int(1e6 * (min(time.monotonic(), until_s) - began_s)))
+def flowing(network: str, until_s: float = math.inf) -> Callable[[str, float], float]:
+    """Counters of interfaces of which one receives 8 Mbit/s, up to an instant."""
+    return lambda name, at_s: 1e6 * (min(at_s, until_s) - BEGAN_S) if name == network else 0.0
 
 
-async def test_while_the_network_delivers_the_packet_waits_in_a_queue(monkeypatch):
-    stops_s = time.monotonic() + 1.5 * SHORT_S
-    received_bytes = flowing("wlan0", until_s=stops_s)
-    place = Place(
-        monkeypatch, Kernel(), NETWORKS[:2], received_bytes=received_bytes, wlan0=0.01, lte0=0.02
-    )
-    await place.connect()
-    await asyncio.sleep(1.4 * SHORT_S)
-    assert place.kernel.rescued == []
+def test_while_the_network_delivers_the_packet_waits_in_a_queue() -> None:
+    place = Place(BOTH, **TWO)
+    place.received_bytes = flowing("wlan0", until_s=BEGAN_S + 1.5 * LEAST_S)
+    place.connect()
+    place.wait(BEGAN_S + 1.4 * LEAST_S)
+    assert place.rescued == []
     # The second repetition goes elsewhere, whatever comes.
-    await place.until_rescued()
-    assert place.kernel.rescued[0][1] == "lte0"
-    assert place.kernel.rescued[0][2] > 1.5 * SHORT_S
-    place.rescuer.close()
+    place.wait(BEGAN_S + 2 * LEAST_S)
+    assert [each.network for each in place.rescued] == ["lte0"]
 
 
-async def test_what_the_router_sends_by_itself_is_no_sign_of_life(monkeypatch):
-    place = Place(
-        monkeypatch,
-        Kernel(),
-        NETWORKS[:2],
-        received_bytes=lambda: {"wlan0": int(20_000 * time.monotonic())},
-        wlan0=0.01,
-        lte0=0.02,
-    )
-    await place.connect()
-    await place.until_rescued()
-    assert place.kernel.rescued[0][2] < SHORT_S
-    place.rescuer.close()
+def test_what_the_router_sends_by_itself_is_no_sign_of_life() -> None:
+    place = Place(BOTH, **TWO)
+    place.received_bytes = lambda name, at_s: 20_000 * at_s if name == "wlan0" else 0.0
+    place.connect()
+    place.wait(BEGAN_S + LEAST_S)
+    assert len(place.rescued) == 1
 
 
-async def test_a_rescued_packet_stays_where_others_are_carried(monkeypatch):
+def test_a_rescued_packet_stays_where_others_are_carried() -> None:
     """Else it is led to and fro between a full network and a dead one, and ends at the dead one."""
-    place = Place(
-        monkeypatch, Kernel(), NETWORKS[:2], received_bytes=flowing("lte0"), wlan0=0.01, lte0=0.02
-    )
-    await place.connect()
-    await place.until_rescued()
-    assert place.kernel.rescued[0][1] == "lte0"
-    await asyncio.sleep(1.6 * SHORT_S)
-    assert len(place.kernel.rescued) == 1
+    place = Place(BOTH, **TWO)
+    place.received_bytes = flowing("lte0")
+    place.connect()
+    place.wait(BEGAN_S + 2.6 * LEAST_S)
+    assert [each.network for each in place.rescued] == ["lte0"]
     # Only when two have found no answer there, too, is the first network tried again.
-    await place.until_rescued(2)
-    assert place.kernel.rescued[1][1] == "wlan0"
-    place.rescuer.close()
+    place.wait(BEGAN_S + 3 * LEAST_S)
+    assert [each.network for each in place.rescued] == ["lte0", "wlan0"]
+
+
+def test_without_rescues_no_first_packet_is_watched() -> None:
+    script = Script(rescue=False)
+    script.networks(*NETWORKS, at_s=19.0)
+    script.tell(FlowOpened(KEY, BEGAN_S, 100.0), at_s=BEGAN_S)
+    script.tell(HostDefaultsChanged({}))
+    given = script.wait(BEGAN_S + 1.0)
+    assert not [each for each in given if isinstance(each, LookAtFirstPacket | SetFirstTimeouts)]

@@ -1,112 +1,152 @@
 """Which stuck connections are closed, by scripts of what is seen; and which never are."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from ipaddress import ip_address
-from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
-from cedos.daemon.decisions.stuck import StuckConnections
+from kit.controller import LTE, WLAN, Script, size_of
 
-from cedos.config.sections import SteeringConfig
-from cedos.controller.events import FlowClosed, FlowOpened, FlowSample, SizeLearned
-from cedos.errors import SteeringError
-from cedos.model import Context, Direction, FlowKey, Indicator, SizeEstimate
-from cedos.monitor.flows import own_flows
-
-pytestmark = pytest.mark.anyio
+from cedos.controller.commands import (
+    AskNetwork,
+    CloseConnection,
+    Command,
+    LookAtFlows,
+    RecordFlow,
+)
+from cedos.controller.events import (
+    CommandDone,
+    CommandFailed,
+    Event,
+    FlowClosed,
+    FlowOpened,
+    FlowSample,
+    FlowsSampled,
+    PingEnded,
+    RuleSet,
+    SizeLearned,
+    Witness,
+    Witnessed,
+)
+from cedos.controller.rule import RuleRequest
+from cedos.model import Direction, FlowKey
 
 LAPTOP = ip_address("10.0.0.2")
 SERVER = ip_address("198.51.100.1")
+PORTS = frozenset({80, 443, 8443})
 
 
-class Script:
-    """A connection over Wi-Fi, which falls silent at 20 s; LTE replies all the time."""
+class Silence:
+    """Wi-Fi falls silent at 20 s, and a ping over it has no reply since 21 s; LTE replies all the time.
 
-    def __init__(self, stage: Any, when: str = "after 3s") -> None:
-        self.stage = stage
+    Attributes:
+        closed: when which connection was closed.
+        asked: the networks that the controller had pinged.
+        pinged: of pings without a reply, when they were sent.
+        seen: what looks show of a connection, beside its silence since 20 s.
+        replying: the networks whose pings are answered with each look.
+        refusing, looking: whether closing is refused, and whether sockets can be looked at.
+    """
+
+    def __init__(
+        self,
+        when: str = "after",
+        after_s: float | None = 3.0,
+        replying: Sequence[str] = ("lte0",),
+    ) -> None:
+        self.closed: list[tuple[float, FlowKey]] = []
         self.asked: list[str] = []
-        self.closed: list[FlowKey] = []
-        self.refusing: Exception | None = None
-        self.silent: dict[str, float] = {}
-        self.pinged: dict[str, float] = {"wlan0": 21.0}
-        self.lte_replied_s = 0.0
-        self.heard_at_s = {"wlan0": 20.0}
-        observer: Any = SimpleNamespace(
-            ask=lambda network: self.asked.append(network.name),
-            prober=SimpleNamespace(heard_at_s=self.heard_at_s),
-        )
-        self.watch = StuckConnections(
-            SteeringConfig(close_stuck=when), stage.flows, stage.director, observer, self.close
-        )
+        self.pinged: dict[str, float] = {}
+        self.seen: dict[FlowKey, dict[str, Any]] = {}
+        self.replying = list(replying)
+        self.refusing, self.looking = False, True
+        self.script = Script(close_stuck=when, closes_after_s=after_s, close_stuck_ports=PORTS)
+        for name in ("wlan0", "lte0"):
+            self.script.tell(PingEnded(name, 0.02, 8.0, 8.0))
+        self.run(19.0)
 
-    def close(self, key: FlowKey) -> bool:
-        if self.refusing is not None:
-            raise self.refusing
-        self.closed.append(key)
-        return True
-
-    def opens(
-        self, port: int = 80, *, key: FlowKey | None = None, incoming: bool = False
-    ) -> FlowKey:
+    def opens(self, port: int = 80, *, key: FlowKey | None = None, **more: Any) -> FlowKey:
+        """A connection begins, on which nothing comes since 20 s."""
         key = key or FlowKey(LAPTOP, 4000 + port % 1000, SERVER, port)
-        self.stage.flows.on_open(FlowOpened(key, 19.0, 119.0, incoming))
+        self.script.tell(FlowOpened(key, 19.0, 119.0, **more))
+        self.seen[key] = {}
         return key
 
     def downloads(self, key: FlowKey, size: int = 240_000, source: str = "content-length") -> None:
-        estimate = SizeEstimate(size, size, size, source)
-        self.stage.flows.on_size(SizeLearned(key, Direction.DOWN, estimate))
+        self.script.tell(SizeLearned(key, Direction.DOWN, size_of(size, source)))
 
-    def look(self, key: FlowKey, at_s: float, **seen: Any) -> None:
-        """A look at the socket: nothing has come since 20 s, if nothing else is said."""
-        silent_s = max(0.0, at_s - 20.0)
+    def run(self, until_s: float) -> None:
+        for at_s, event in (
+            (20.0, Witnessed("wlan0", "heard", Witness.NAME, 20.0)),
+            (21.0, None),
+        ):
+            if self.script.now_s < at_s <= until_s:
+                self.script.wait(at_s, self.carry_out)
+                if event is not None:
+                    self.script.tell(event)
+                else:
+                    self.pinged = {"wlan0": 21.0}
+        self.script.wait(until_s, self.carry_out)
+
+    def when(self, key: FlowKey) -> list[float]:
+        return [at_s for at_s, each in self.closed if each == key]
+
+    def carry_out(self, command: Command) -> Sequence[Event]:
+        now_s = self.script.now_s
+        match command:
+            case LookAtFlows() if self.looking:
+                replies = [PingEnded(name, 0.02, now_s, now_s) for name in self.replying]
+                samples = tuple(self.sample(key, now_s, **it) for key, it in self.seen.items())
+                return [*replies, FlowsSampled(samples, dict(self.pinged))]
+            case AskNetwork(name):
+                self.asked.append(name)
+            case CloseConnection(key) if self.refusing:
+                return [CommandFailed(command)]
+            case CloseConnection(key):
+                self.closed.append((now_s, key))
+                return [CommandDone(command)]
+        return []
+
+    @staticmethod
+    def sample(key: FlowKey, at_s: float, silent_since_s: float = 20.0, **seen: Any) -> FlowSample:
+        silent_s = max(0.0, at_s - silent_since_s)
         sample = FlowSample(
             key, at_s, 1, None, 0.02, 0.02, None, 50_000, 300, 0, silent_s, 0, silent_s
         )
-        self.stage.flows.on_samples([replace(sample, **seen)], at_s)
-
-    async def closes(self, at_s: float, *, replies: bool = False) -> list[FlowKey]:
-        """Returns what is closed at this instant; Wi-Fi has been silent since 20 s unless it replies."""
-        self.closed.clear()
-        lte = {"rtt_s": Indicator(0.05, at_s - self.lte_replied_s)}
-        wlan = {"rtt_s": Indicator(0.02, at_s - 0.3 if replies else 19.5)}
-        await self.stage.reconsider(at_s, alive=("lte0",))
-        self.watch.check(Context(at_s, {"wlan0": wlan, "lte0": lte}), self.pinged)
-        return list(self.closed)
+        return replace(sample, **seen)
 
 
 @pytest.fixture
-def script(stage: Any) -> Script:
-    return Script(stage)
+def silence() -> Silence:
+    return Silence()
 
 
-async def test_a_download_that_stands_still_is_closed_once_and_told(script: Script) -> None:
-    key = script.opens()
-    script.downloads(key)
-    script.look(key, 22.9)
-    assert await script.closes(22.9) == []
-    script.look(key, 23.1)
-    assert await script.closes(23.1) == [key]
-    assert await script.closes(23.2) == []
-    decision = script.stage.decisions[-1]
+def test_a_download_that_stands_still_is_closed_once_and_told(silence: Silence) -> None:
+    key = silence.opens()
+    silence.downloads(key)
+    silence.run(40.0)
+    (at_s,) = silence.when(key)
+    assert 23.0 <= at_s < 23.2
+    (decision,) = [each for each in silence.script.decisions if "was closed" in each.reason]
     assert decision.transfer.flow == key
     assert str(decision.choice) == "single(lte0)"
-    assert "wlan0 has not replied for 3.1 s, and lte0 lives" in decision.reason
-    (told,) = script.watch.messages(30.0)
+    assert "wlan0 has not replied for 3." in decision.reason
+    assert "and lte0 lives" in decision.reason
+    (told,) = silence.script.controller.stuck.messages(30.0)
     assert told == (
         "1 connection on wlan0 was closed after 3 s of silence so that its program connects again"
     )
-    assert script.watch.messages(2_000.0) == []
+    assert silence.script.controller.stuck.messages(2_000.0) == []
 
 
-async def test_its_size_is_not_learned_from_what_it_carried(script: Script) -> None:
-    key = script.opens()
-    script.downloads(key)
-    script.look(key, 23.1)
-    await script.closes(23.1)
-    record = script.stage.flows.on_close(FlowClosed(key, 123.2, 50_000, 300, at_s=23.2))
-    assert not record.exact
+def test_its_size_is_not_learned_from_what_it_carried(silence: Silence) -> None:
+    key = silence.opens()
+    silence.downloads(key)
+    silence.run(23.5)
+    silence.script.tell(FlowClosed(key, 123.6, 50_000, 300, at_s=23.6), at_s=23.6)
+    (record,) = silence.script.given(RecordFlow)
+    assert not record.record.exact
 
 
 @pytest.mark.parametrize(
@@ -118,143 +158,142 @@ async def test_its_size_is_not_learned_from_what_it_carried(script: Script) -> N
         {"state": 8},
         {"token": 7},
     ],
+    ids=str,
 )
-async def test_what_hears_something_or_is_another_kind_stays(script: Script, seen: Any) -> None:
-    key = script.opens()
-    script.downloads(key)
-    script.look(key, 23.1, **seen)
-    assert await script.closes(23.1) == []
+def test_what_hears_something_or_is_another_kind_stays(silence: Silence, seen: Any) -> None:
+    key = silence.opens()
+    silence.downloads(key)
+    silence.seen[key] = seen
+    silence.run(30.0)
+    assert silence.closed == []
 
 
-async def test_what_no_look_has_seen_lately_stays(script: Script) -> None:
-    key = script.opens()
-    script.look(key, 20.9, unacknowledged=3)
-    assert await script.closes(23.1) == []
+def test_what_no_look_has_seen_lately_stays(silence: Silence) -> None:
+    key = silence.opens()
+    silence.seen[key] = {"unacknowledged": 3}
+    silence.run(20.9)
+    silence.looking = False
+    silence.run(30.0)
+    assert silence.closed == []
 
 
 @pytest.mark.parametrize("port", [22, 25, 143, 993, 1194, 5222, 3306])
-async def test_ports_that_the_user_does_not_name_are_left_alone(script: Script, port: int) -> None:
-    key = script.opens(port)
-    script.look(key, 60.0, unacknowledged=3)
-    assert await script.closes(60.0) == []
+def test_ports_that_the_user_does_not_name_are_left_alone(silence: Silence, port: int) -> None:
+    silence.seen[silence.opens(port)] = {"unacknowledged": 3}
+    silence.run(30.0)
+    assert silence.closed == []
 
 
-async def test_what_others_opened_what_is_near_and_what_is_the_daemons_own_stays(
-    script: Script, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    near = FlowKey(LAPTOP, 4001, ip_address("10.0.0.9"), 80)
-    vpn = FlowKey(ip_address("10.8.0.2"), 4002, SERVER, 80)
-    own = FlowKey(LAPTOP, 4003, SERVER, 80)
-    monkeypatch.setitem(own_flows._known, own, None)
-    keys = [script.opens(key=key) for key in (near, vpn, own)]
-    keys.append(script.opens(443, incoming=True))
-    for key in keys:
-        script.look(key, 23.1, unacknowledged=3)
-    assert await script.closes(23.1) == []
+def test_what_others_opened_what_is_near_ruled_or_the_daemons_own_stays(silence: Silence) -> None:
+    silence.opens(key=FlowKey(LAPTOP, 4001, ip_address("10.0.0.9"), 80))
+    silence.opens(key=FlowKey(ip_address("10.8.0.2"), 4002, SERVER, 80))
+    silence.opens(key=FlowKey(LAPTOP, 4003, SERVER, 80), own=True)
+    silence.opens(443, incoming=True)
+    ruled = ip_address("198.51.100.9")
+    silence.script.tell(RuleSet(1, RuleRequest(host=str(ruled), never=("lte0",))))
+    silence.opens(key=FlowKey(LAPTOP, 4004, ruled, 80))
+    for key in silence.seen:
+        silence.seen[key] = {"unacknowledged": 3}
+    silence.run(30.0)
+    assert silence.closed == []
 
 
-async def test_a_slow_server_is_waited_for(script: Script) -> None:
+@pytest.mark.parametrize("given_up", [False, True], ids=["the ping waits", "it was given up"])
+def test_a_slow_server_is_waited_for(silence: Silence, given_up: bool) -> None:
     """One connection waits and nothing else is said: only a ping tells whether the network lives."""
-    key = script.opens()
-    script.downloads(key)
-    script.pinged.clear()
-    script.look(key, 60.0, unacknowledged=1)
-    assert await script.closes(60.0) == []
-    assert script.asked == ["wlan0"]
-    script.pinged["wlan0"] = 60.1
-    assert await script.closes(60.5) == []
-    script.pinged.clear()  # given up, and the next one is not sent yet: it owes a reply all the same
-    script.look(key, 61.2, unacknowledged=1)
-    assert await script.closes(61.2) == [key]
+    key = silence.opens()
+    silence.downloads(key)
+    silence.seen[key] = {"unacknowledged": 1}
+    silence.run(21.0)
+    silence.pinged.clear()
+    silence.asked.clear()
+    silence.run(40.0)
+    assert silence.closed == []
+    assert set(silence.asked) == {"wlan0"}
+    silence.pinged["wlan0"] = 40.5
+    silence.run(41.1)
+    assert silence.closed == []
+    if given_up:  # and the next one is not sent yet: it owes a reply all the same
+        silence.pinged.clear()
+    silence.run(41.4)
+    assert len(silence.when(key)) == 1
 
 
-async def test_a_reply_to_an_earlier_ping_is_forgotten(script: Script) -> None:
-    key = script.opens()
-    script.look(key, 22.5, unacknowledged=1)
-    assert await script.closes(22.5) == []
-    script.heard_at_s["wlan0"] = 22.6
-    script.pinged.clear()
-    script.look(key, 40.0, unacknowledged=1)
-    assert await script.closes(40.0) == []
-    assert script.asked == ["wlan0"]
+def test_a_reply_to_an_earlier_ping_is_forgotten(silence: Silence) -> None:
+    key = silence.opens()
+    silence.seen[key] = {"unacknowledged": 1}
+    silence.run(22.6)
+    silence.script.tell(Witnessed("wlan0", "heard", Witness.NAME, 22.6))
+    silence.pinged.clear()
+    silence.asked.clear()
+    silence.run(40.0)
+    assert silence.closed == []
+    assert set(silence.asked) == {"wlan0"}
 
 
-async def test_nothing_is_closed_on_a_network_that_replies(script: Script) -> None:
+def test_nothing_is_closed_on_a_network_that_replies(silence: Silence) -> None:
     """A neighbour can send what it likes: at most the network counts as living."""
-    key = script.opens()
-    script.downloads(key)
-    script.look(key, 40.0, unacknowledged=3)
-    assert await script.closes(40.0, replies=True) == []
+    key = silence.opens()
+    silence.downloads(key)
+    silence.seen[key] = {"unacknowledged": 3}
+    silence.replying.append("wlan0")
+    silence.run(40.0)
+    assert silence.closed == []
 
 
-async def test_what_rests_stays_and_what_was_receiving_does_not(script: Script) -> None:
+def test_what_rests_stays_and_what_was_receiving_does_not(silence: Silence) -> None:
     """Of encrypted answers the length is not known."""
-    resting, receiving = script.opens(443), script.opens(8443)
+    resting, receiving = silence.opens(443), silence.opens(8443)
     for key in (resting, receiving):
-        script.downloads(key, 3_000, "history")
-    script.look(resting, 23.5, idle_down_s=9.0, idle_ack_s=9.0)
-    script.look(receiving, 23.5)
-    assert await script.closes(23.5) == [receiving]
+        silence.downloads(key, 3_000, "history")
+    silence.seen[resting] = {"silent_since_s": 14.5}
+    silence.run(30.0)
+    assert [key for _, key in silence.closed] == [receiving]
 
 
-async def test_another_network_has_to_live_and_is_asked(script: Script) -> None:
-    key = script.opens()
-    script.look(key, 23.1, unacknowledged=3)
-    script.lte_replied_s = 15.0
-    assert await script.closes(23.1) == []
-    assert script.asked == ["lte0"]
-    script.lte_replied_s = 0.1
-    assert await script.closes(23.3) == [key]
+def test_another_network_has_to_live_and_is_asked() -> None:
+    silence = Silence(replying=())
+    key = silence.opens()
+    silence.seen[key] = {"unacknowledged": 3}
+    silence.run(35.0)
+    assert silence.closed == []
+    assert "lte0" in silence.asked
+    silence.replying.append("lte0")
+    silence.run(36.0)
+    assert len(silence.when(key)) == 1
 
 
-async def test_what_has_carried_much_waits_for_as_long_as_that_would_take(script: Script) -> None:
-    key = script.opens()
-    script.downloads(key, 20_000_000)
-    for at_s, closed in ((24.0, []), (31.0, []), (33.0, [key])):
-        script.look(key, at_s, bytes_down=15_000_000)  # 12 s at 10 Mbit/s
-        assert await script.closes(at_s) == closed
+def test_what_has_carried_much_waits_for_as_long_as_that_would_take(silence: Silence) -> None:
+    key = silence.opens()
+    silence.downloads(key, 20_000_000)
+    silence.seen[key] = {"bytes_down": 15_000_000}  # 12 s at 10 Mbit/s
+    silence.run(40.0)
+    (at_s,) = silence.when(key)
+    assert 32.0 <= at_s < 32.2
 
 
-async def test_lost_networks(stage: Any) -> None:
-    script = Script(stage, "lost")
-    key = script.opens()
-    script.look(key, 60.0, unacknowledged=3)
-    assert await script.closes(60.0) == [], "silent is not gone"
-    stage.director.networks_changed([replace(stage.wlan, up=False), stage.lte])
-    assert await script.closes(60.1) == []
-    script.look(key, 60.9, unacknowledged=3)
-    assert await script.closes(60.9) == [], "it may be back"
-    script.look(key, 61.2, unacknowledged=3)
-    assert await script.closes(61.2) == [key]
-    assert "wlan0 is gone" in stage.decisions[-1].reason
+@pytest.mark.parametrize(("when", "closes"), [("lost", True), ("never", False)])
+def test_lost_networks(when: str, closes: bool) -> None:
+    silence = Silence(when, None)
+    key = silence.opens()
+    silence.seen[key] = {"unacknowledged": 3}
+    silence.run(40.0)
+    assert silence.closed == [], "silent is not gone"
+    silence.script.networks(replace(WLAN, up=False), LTE)
+    silence.run(40.9)
+    assert silence.closed == [], "it may be back"
+    silence.run(42.2)
+    assert len(silence.when(key)) == closes
+    if closes:
+        assert "wlan0 is gone" in silence.script.recorded().reason
 
 
-async def test_a_refusal_is_no_end(script: Script) -> None:
-    key = script.opens()
-    script.look(key, 23.1, unacknowledged=3)
-    script.refusing = SteeringError("no")
-    assert await script.closes(23.1) == []
-    script.refusing = None
-    assert await script.closes(23.2) == [key]
-
-
-@pytest.mark.parametrize(
-    ("value", "after_s"),
-    [
-        ("never", None),
-        ("lost", None),
-        ("after 3s", 3.0),
-        ("after 1.5s", 1.5),
-        ("after 600s", 600.0),
-    ],
-)
-def test_the_setting(value: str, after_s: float | None) -> None:
-    assert msgspec.convert({"close_stuck": value}, SteeringConfig).closes_after_s == after_s
-
-
-@pytest.mark.parametrize(
-    "value", ["", "always", "after 0s", "after 0.5s", "after 601s", "after 3 s"]
-)
-def test_a_wrong_setting_is_refused(value: str) -> None:
-    with pytest.raises(msgspec.ValidationError, match='"after 3s"'):
-        msgspec.convert({"close_stuck": value}, SteeringConfig)
+def test_a_refusal_is_no_end(silence: Silence) -> None:
+    key = silence.opens()
+    silence.seen[key] = {"unacknowledged": 3}
+    silence.refusing = True
+    silence.run(24.0)
+    assert not [each for each in silence.script.decisions if "was closed" in each.reason]
+    silence.refusing = False
+    silence.run(24.2)
+    assert len(silence.when(key)) == 1

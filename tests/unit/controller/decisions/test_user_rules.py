@@ -2,38 +2,42 @@
 
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface
-from typing import Any
 
 import msgspec
 import pytest
-from cedos.controller.decisions.director import Director
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.controller import KEY, LTE, ONLY_LTE, SERVER, TOKEN, WLAN, Script, led, size_of
 
-from cedos.controller.decisions.user_rules import MOST, UserRules
-from cedos.controller.events import DnsReply, HostDefault
-from cedos.controller.rule import MOST_ADDRESSES, RuleRequest
-from cedos.errors import ConfigError, NotFoundError
-from cedos.model import (
-    Context,
-    Direction,
-    FlowKey,
-    NetworkKind,
-    NetworkLife,
-    NetworkVerdict,
-    Strategy,
-    StrategyKind,
+from cedos.controller.commands import (
+    NOWHERE,
+    KeepRules,
+    MoveConnection,
+    ReleasePath,
+    SetDefault,
+    SetDestinations,
 )
-
-pytestmark = pytest.mark.anyio
-
-Stage = Any
-
+from cedos.controller.decisions.user_rules import MOST, UserRules
+from cedos.controller.events import (
+    CommandFailed,
+    DnsReply,
+    NameResolved,
+    PortalHosts,
+    RuleSet,
+    SizesKnown,
+    Witness,
+    Witnessed,
+)
+from cedos.controller.outbox import Outbox
+from cedos.controller.rule import MOST_ADDRESSES, RuleRequest
+from cedos.errors import ConfigError
+from cedos.model import Direction, FlowKey, NetworkKind, StrategyKind
 
 def rules_of(*rules: RuleRequest) -> UserRules:
-    found = UserRules()
+    """These rules, with the numbers 1, 2, ..."""
+    found = UserRules(Outbox())
     for rule in rules:
-        found.add(rule)
+        found.set(found.number_for(rule), rule)
     return found
 
 
@@ -118,11 +122,11 @@ def test_aliases_are_followed_in_one_answer_and_in_several() -> None:
 
 
 def test_a_rule_covers_what_was_looked_up_before_it_and_names_of_the_hosts_file() -> None:
-    rules = UserRules()
+    rules = rules_of()
     rules.told(told("dl.updates.example", "192.0.2.1"))
     rules.told(told("other.example", "192.0.2.2"))
     assert not rules.hosts_read({"lan.updates.example": [ip_address("10.0.0.7")]})
-    rules.add(RuleRequest(host="updates.example", never=("lte0",), addresses=("192.0.2.3",)))
+    rules.set(1, RuleRequest(host="updates.example", never=("lte0",), addresses=("192.0.2.3",)))
     covered = ("192.0.2.1", "10.0.0.7", "192.0.2.3")
     assert [rules.of(ip_address(each), 443) for each in covered] == [1, 1, 1]
     assert rules.of(ip_address("192.0.2.2"), 443) is None
@@ -149,22 +153,34 @@ def test_of_two_rules_for_one_address_one_applies_everywhere() -> None:
 
 
 def test_rules_are_kept() -> None:
-    kept: list[object] = []
-    rules = UserRules(None, kept.append)
-    assert rules.add(RuleRequest(host="192.0.2.1", never=("lte0",))) == 1
-    assert rules.add(RuleRequest(host="192.0.2.1", port=22, never=("lte0",))) == 2
-    assert rules.add(RuleRequest(host="192.0.2.1", only=("lte0",))) == 1, "it is changed"
-    again = UserRules(msgspec.json.decode(msgspec.json.encode(kept[-1])))
+    outbox = Outbox()
+    rules = UserRules(outbox)
+
+    def add(**what: object) -> int:
+        rule = msgspec.convert(what, RuleRequest)
+        number = rules.number_for(rule)
+        rules.set(number, rule)
+        return number
+
+    def kept() -> dict[str, object]:
+        (*_, last) = outbox.take()
+        assert isinstance(last, KeepRules)
+        return msgspec.json.decode(msgspec.json.encode(last.rules))  # type: ignore[no-any-return]
+
+    assert add(host="192.0.2.1", never=["lte0"]) == 1
+    assert add(host="192.0.2.1", port=22, never=["lte0"]) == 2
+    assert add(host="192.0.2.1", only=["lte0"]) == 1, "it is changed"
+    again = UserRules(Outbox(), kept())
     assert again.rules == rules.rules
     assert again.rules[1].words == "only lte0"
     rules.remove(1)
-    assert "1" not in kept[-1]  # type: ignore[operator]
-    with pytest.raises(NotFoundError, match="there is no rule 1"):
-        rules.remove(1)
+    assert "1" not in kept()
+    rules.remove(1)
+    assert outbox.take() == [], "there is none"
     for number in range(MOST - 1):
-        rules.add(RuleRequest(host=f"10.0.0.{number}", never=("lte0",)))
+        add(host=f"10.0.0.{number}", never=["lte0"])
     with pytest.raises(ConfigError, match=f"{MOST} rules already"):
-        rules.add(RuleRequest(host="10.1.0.1", never=("lte0",)))
+        rules.number_for(RuleRequest(host="10.1.0.1", never=("lte0",)))
 
 
 @given(
@@ -174,7 +190,7 @@ def test_rules_are_kept() -> None:
     )
 )
 def test_a_file_with_anything_in_it_gives_no_rules(kept: object) -> None:
-    assert UserRules(kept).rules == {}
+    assert UserRules(Outbox(), kept).rules == {}
 
 
 @pytest.mark.parametrize(
@@ -194,176 +210,6 @@ def test_what_cannot_be_a_rule_is_refused(wrong: dict[str, object]) -> None:
         msgspec.convert(wrong, RuleRequest)
 
 
-@pytest.fixture
-def ruled(stage: Stage) -> Stage:
-    """A stage whose server is never reached over LTE."""
-    rules = rules_of(RuleRequest(host=stage.server, never=("metered",)))
-    stage.director = Director(stage.steer, stage.flows, stage.sizes, stage.director.decider, rules)
-    stage.director.networks_changed([stage.wlan, stage.lte])
-    return stage
-
-
-async def test_it_goes_to_the_best_of_what_is_allowed(ruled: Stage) -> None:
-    ruled.model.rtt_s["wifi"] = 0.5
-    await ruled.reconsider()
-    assert ruled.asked() == [
-        ("destination", f"{ruled.server}/32", None, "wlan0"),
-        ("default", "lte0"),
-    ]
-    (told,) = ruled.director.ruled.messages({})
-    assert told.network == "wlan0"
-    assert told.why == ("Your rule 1: never metered. wlan0 is the only network that it allows")
-    flow = ruled.connection()
-    assert flow.decision == ruled.director.ruled.decision(ruled.key).number
-    await ruled.reconsider()
-    assert ruled.asked() == [], "nothing changed"
-
-
-async def test_without_an_allowed_network_it_is_refused(ruled: Stage) -> None:
-    await ruled.reconsider()
-    ruled.asked()
-    ruled.director.networks_changed([replace(ruled.wlan, up=False), ruled.lte])
-    await ruled.reconsider()
-    assert ruled.asked()[0] == ("destination", f"{ruled.server}/32", None, "")
-    (told,) = ruled.director.ruled.messages({})
-    assert told.network is None
-    assert "connections are refused" in told.why
-    assert ruled.director.ruled.decision(ruled.key).choice.kind is StrategyKind.DEFER
-    assert not ruled.director.ruled.may_use(ruled.key, "lte0")
-    assert ruled.director.ruled.may_use(
-        FlowKey(ruled.key.local, 1, ip_address("192.0.2.9"), 80), "lte0"
-    )
-
-
-async def test_what_a_vpn_carries_instead_is_said(ruled: Stage) -> None:
-    ruled.director.ruled.rules.add(RuleRequest(host="2001:db8:7::/48", never=("lte0",)))
-    await ruled.reconsider()
-    kept = {4: HostDefault("wg0", vpn=True, what="wireguard")}
-    four, six = ruled.director.ruled.messages(kept)
-    assert (four.vpn, six.vpn) == ({"4": "wg0"}, {})
-    kept = {6: HostDefault("br0", vpn=False, what="bridge")}
-    four, six = ruled.director.ruled.messages(kept)
-    assert (four.host_defaults, six.host_defaults, six.vpn) == ({}, {"6": "br0"}, {})
-
-
-async def test_an_address_that_its_network_cannot_reach_is_refused(ruled: Stage) -> None:
-    """By IPv6, that is, which only LTE has: the kernel would look for the next best way."""
-    lte = replace(ruled.lte, addresses=(*ruled.lte.addresses, ip_interface("2001:db8::2/64")))
-    ruled.director.networks_changed([ruled.wlan, lte])
-    ruled.director.ruled.rules.add(RuleRequest(host="2001:db8:7::/48", never=("lte0",)))
-    await ruled.reconsider()
-    assert ("destination", "2001:db8:7::/48", None, "") in ruled.asked()
-
-
-async def test_what_is_known_of_a_destination_leads_it_no_more(ruled: Stage) -> None:
-    """LTE is quicker for what it sends; the rule counts."""
-    ruled.connection()
-    await ruled.reconsider()
-    ruled.sizes.learn(ruled.server, 80, Direction.DOWN, 4_000_000)
-    await ruled.reconsider()
-    assert ("destination", f"{ruled.server}/32", 80, "lte0") not in ruled.asked()
-    ruled.director.ruled.rules.remove(1)
-    await ruled.reconsider()
-    assert ruled.asked() == [
-        ("destination", f"{ruled.server}/32", None, None),
-        ("destination", f"{ruled.server}/32", 80, "lte0"),
-    ]
-
-
-async def test_a_living_connection_leaves_a_network_that_it_may_not_use(stage: Stage) -> None:
-    """It began before its name was known to lead there."""
-    flow = stage.connection(movable=True)
-    await stage.reconsider()
-    stage.asked()
-    stage.director.ruled.rules.add(RuleRequest(host=stage.server, never=("wlan0",)))
-    await stage.reconsider()
-    asked = [each for each in stage.asked() if each[0] in ("connection", "release")]
-    assert asked == [
-        ("connection", 7, Strategy(StrategyKind.SINGLE, ("lte0",))),
-        ("release", 7, "wlan0"),
-    ]
-    assert flow.strategy == Strategy(StrategyKind.SINGLE, ("lte0",))
-
-
-async def test_a_claimed_name_counts_for_its_connection_alone(stage: Stage) -> None:
-    flow = stage.connection(movable=True)
-    await stage.reconsider()
-    stage.director.ruled.rules.add(RuleRequest(host="updates.example", never=("wlan0",)))
-    flow.server_name = "dl.updates.example"
-    await stage.reconsider()
-    assert ("release", 7, "wlan0") in stage.asked()
-    assert flow.strategy == Strategy(StrategyKind.SINGLE, ("lte0",))
-    assert stage.director.ruled.rules.rules[1].addresses == ()
-    assert not stage.director.ruled.covers(ip_address(stage.server), 443)
-
-
-async def test_a_living_connection_stays_where_no_network_is_allowed(stage: Stage) -> None:
-    stage.connection(movable=True)
-    stage.director.ruled.rules.add(RuleRequest(host=stage.server, never=("wlan0", "lte0")))
-    await stage.reconsider()
-    assert not [each for each in stage.asked() if each[0] in ("connection", "release")]
-
-
-async def captive(stage: Stage, life: NetworkLife = NetworkLife.CAPTIVE) -> None:
-    """Decide while Wi-Fi is in that state."""
-    verdict = NetworkVerdict(life, "the test page was redirected", 4.0)
-    await stage.director.reconsider(Context(10.0, {}, verdicts={"wlan0": verdict}))
-
-
-async def test_hosts_of_a_portal_lead_over_its_network_until_the_log_in(stage: Stage) -> None:
-    kept: list[object] = []
-    rules = UserRules(keep=kept.append)
-    stage.director = Director(stage.steer, stage.flows, stage.sizes, stage.director.decider, rules)
-    stage.director.networks_changed([stage.wlan, stage.lte])
-    rules.portals([("wlan0", [ip_address(stage.server), ip_address("198.51.100.2")])])
-    await captive(stage)
-    assert stage.asked() == [
-        ("destination", "198.51.100.1/32", None, "wlan0"),
-        ("destination", "198.51.100.2/32", None, "wlan0"),
-        ("default", "lte0"),
-    ]
-    why = stage.director.ruled.decision(stage.key).reason
-    assert why == (
-        "wlan0 wants a log-in, and 198.51.100.1 is on the way to it."
-        " wlan0 carries nothing but the log-in until then"
-    )
-    assert not stage.director.ruled.may_use(stage.key, "lte0"), "no rescue leads it elsewhere"
-    rules.portals([])
-    await stage.reconsider()
-    assert sorted(stage.asked()) == [
-        ("default", "wlan0"),
-        ("destination", "198.51.100.1/32", None, None),
-        ("destination", "198.51.100.2/32", None, None),
-    ]
-    assert kept == []
-
-
-async def test_the_users_rule_counts_before_the_portals(stage: Stage) -> None:
-    rules = rules_of(RuleRequest(host=stage.server, only=("lte0",)))
-    stage.director = Director(stage.steer, stage.flows, stage.sizes, stage.director.decider, rules)
-    stage.director.networks_changed([stage.wlan, stage.lte])
-    rules.portals([("wlan0", [ip_address(stage.server)])])
-    await captive(stage)
-    assert stage.director.ruled.decision(stage.key).choice.networks == ("lte0",)
-    assert list(rules.state()) == ["1"]
-    rules.portals([("wlan0", [ip_address("203.0.113.1")])])
-    assert rules.add(RuleRequest(host="203.0.113.1", never=("lte0",))) == 2
-
-
-@pytest.mark.parametrize("prefix", ["198.51.100.0/24", "198.51.100.1/32", "0.0.0.0/0"])
-async def test_a_portal_takes_no_host_out_of_the_users_prefix(stage: Stage, prefix: str) -> None:
-    """The kernel takes the longest prefix: a portal may name any address."""
-    rules = rules_of(RuleRequest(host=prefix, never=("wlan0",)))
-    stage.director = Director(stage.steer, stage.flows, stage.sizes, stage.director.decider, rules)
-    stage.director.networks_changed([stage.wlan, stage.lte])
-    rules.portals([("wlan0", [ip_address(stage.server), ip_address("2001:db8::1")])])
-    await captive(stage)
-    assert not stage.director.ruled.may_use(stage.key, "wlan0")
-    led = {each[1]: each[3] for each in stage.asked() if each[0] == "destination"}
-    assert led.pop(prefix) == "lte0"
-    assert list(led) == ["2001:db8::1/128"], "another host on the way leads there as before"
-
-
 def test_names_below_a_ruled_host_do_not_push_out_its_own_address() -> None:
     rules = rules_of(RuleRequest(host="cloud.example", never=("lte0",)))
     rules.told(told("cloud.example", "203.0.113.1"))
@@ -373,48 +219,241 @@ def test_names_below_a_ruled_host_do_not_push_out_its_own_address() -> None:
     assert len(rules.rules[1].addresses) == MOST_ADDRESSES
 
 
-async def test_a_rule_for_a_captive_network_alone_leads_there(ruled: Stage) -> None:
-    await captive(ruled)
-    assert ruled.asked()[0] == ("destination", f"{ruled.server}/32", None, "wlan0")
-    (told,) = ruled.director.ruled.messages({})
-    assert told.why == "Your rule 1: never metered. wlan0 carries nothing but the log-in until then"
-    await captive(ruled, NetworkLife.DEAD)
-    (told,) = ruled.director.ruled.messages({})
-    assert told.network is None
-    assert told.why.endswith("wlan0 does not answer, so connections are refused")
-
-
 def test_only_so_many_hosts_are_a_portals() -> None:
-    rules = UserRules()
+    rules = rules_of()
     rules.portals([("wlan0", [ip_address(0xC6336400 + n) for n in range(MOST + 9)])])
     assert len(rules.rules) == MOST
     assert max(rules.rules) < 0
 
 
-async def test_a_host_is_explained_by_the_rule_that_applies(stage: Stage) -> None:
-    """Of two rules the other one was named; of a refused host an old decision was shown."""
-    ruled = stage.director.ruled
-    ruled.rules.add(RuleRequest(host="updates.example", never=("metered",)))
-    ruled.rules.add(RuleRequest(host="updates.example", port=22, only=("lte0",)))
-    ruled.rules.add(RuleRequest(host="mirror.updates.example", only=("eth7",)))
-    ruled.rules.add(RuleRequest(host="198.51.100.0/24", only=("lte0",)))
-    ruled.rules.told(told("updates.example", "198.51.100.7"))
-    await ruled.reconsider(stage.context())
+PLACE = (f"{SERVER}/32", None)
+NOT_METERED = RuleRequest(host=str(SERVER), never=("metered",))
 
-    def rule(asked: str) -> str | None:
+
+@pytest.fixture
+def ruled() -> Script:
+    """Its server is never reached over LTE."""
+    script = Script(rules={"1": msgspec.to_builtins(NOT_METERED)})
+    script.steering()
+    return script
+
+
+def steered(script: Script) -> list[object]:
+    return [each for each in script.steering() if not isinstance(each, SetDefault)]
+
+
+def test_it_goes_to_the_best_of_what_is_allowed() -> None:
+    script = Script(rules={"1": msgspec.to_builtins(NOT_METERED)})
+    assert script.steering() == [SetDestinations({PLACE: "wlan0"}), SetDefault("wlan0", {})]
+    script.model.rtt_s["wifi"] = 0.5
+    script.decide(9.0)
+    assert script.steering() == [SetDefault("lte0", {})]
+    decision = script.controller.ruled.decision(KEY)
+    assert decision is not None
+    assert decision.reason == (
+        "Your rule 1: never metered. wlan0 is the only network that it allows"
+    )
+    assert script.connection().decision == decision.number
+    script.decide(10.0)
+    assert script.steering() == [], "nothing changed"
+
+
+def test_without_an_allowed_network_it_is_refused(ruled: Script) -> None:
+    ruled.networks(replace(WLAN, up=False), LTE, at_s=10.0)
+    assert ruled.steering()[0] == SetDestinations({PLACE: NOWHERE})
+    found = ruled.controller.ruled.by_version(1)[4]
+    assert found.network is None
+    assert "connections are refused" in found.decision.reason
+    assert found.decision.choice.kind is StrategyKind.DEFER
+    assert not ruled.controller.ruled.may_use(KEY, "lte0")
+    elsewhere = FlowKey(KEY.local, 1, ip_address("192.0.2.9"), 80)
+    assert ruled.controller.ruled.may_use(elsewhere, "lte0")
+
+
+def test_an_address_that_its_network_cannot_reach_is_refused(ruled: Script) -> None:
+    """By IPv6, that is, which only LTE has: the kernel would look for the next best way."""
+    lte = replace(LTE, addresses=(*LTE.addresses, ip_interface("2001:db8::2/64")))
+    ruled.networks(WLAN, lte, at_s=9.0)
+    given = ruled.tell(RuleSet(2, RuleRequest(host="2001:db8:7::/48", never=("lte0",))), at_s=10.0)
+    assert led(given) == {("2001:db8:7::/48", None): NOWHERE}
+
+
+def test_a_rule_that_was_refused_is_led_again(ruled: Script) -> None:
+    command = SetDestinations({PLACE: "wlan0"})
+    assert ruled.controller.ruled.stand([SERVER])
+    ruled.tell(CommandFailed(command, (PLACE,)), at_s=9.0)
+    ruled.decide(10.0)
+    assert ruled.steering() == [command]
+
+
+def test_what_is_known_of_a_destination_leads_it_no_more(ruled: Script) -> None:
+    """LTE is quicker for what it sends; the rule counts."""
+    ruled.connection()
+    large = SizesKnown(SERVER, 80, {Direction.DOWN: size_of(4_000_000, "history")})
+    ruled.tell(large)
+    ruled.decide(10.0)
+    assert steered(ruled) == []
+    ruled.tell(RuleSet(1, None), at_s=11.0)
+    assert steered(ruled) == [
+        SetDestinations({PLACE: None}),
+        SetDestinations({(f"{SERVER}/32", 80): "lte0"}),
+    ]
+    ruled.tell(RuleSet(1, NOT_METERED), at_s=12.0)
+    ruled.decide(13.0)
+    assert led(steered(ruled)) == {PLACE: "wlan0", (f"{SERVER}/32", 80): None}
+
+
+def test_a_living_connection_leaves_a_network_that_it_may_not_use(script: Script) -> None:
+    """It began before its name was known to lead there."""
+    flow = script.connection(movable=True)
+    script.tell(RuleSet(1, RuleRequest(host=str(SERVER), never=("wlan0",))), at_s=10.0)
+    assert steered(script) == [SetDestinations({PLACE: "lte0"})]
+    script.decide(10.5)
+    assert steered(script) == [MoveConnection(TOKEN, ONLY_LTE), ReleasePath(TOKEN, "wlan0")]
+    assert flow.strategy == ONLY_LTE
+
+
+def test_a_claimed_name_counts_for_its_connection_alone(script: Script) -> None:
+    flow = script.connection(movable=True)
+    script.tell(RuleSet(1, RuleRequest(host="updates.example", never=("wlan0",))), at_s=10.0)
+    flow.server_name = "dl.updates.example"
+    script.decide(10.5)
+    assert ReleasePath(TOKEN, "wlan0") in script.steering()
+    assert flow.strategy == ONLY_LTE
+    assert script.controller.ruled.rules.rules[1].addresses == ()
+    assert not script.controller.ruled.covers(SERVER, 443)
+
+
+def test_a_living_connection_stays_where_no_network_is_allowed(script: Script) -> None:
+    script.connection(movable=True)
+    script.tell(RuleSet(1, RuleRequest(host=str(SERVER), never=("wlan0", "lte0"))), at_s=10.0)
+    script.decide(10.5)
+    assert steered(script) == [SetDestinations({PLACE: NOWHERE})]
+
+
+def test_an_address_is_led_as_soon_as_a_resolver_tells_it(script: Script) -> None:
+    rule = RuleRequest(host="updates.example", never=("wlan0",))
+    assert led(script.tell(RuleSet(1, rule), at_s=10.0)) == {}
+    reply = told("dl.updates.example", str(SERVER), "2001:db8::2")
+    assert not script.controller.ruled.rules.at(SERVER)
+    given = script.tell(NameResolved(reply), at_s=10.1)
+    assert led(given) == {PLACE: "lte0", ("2001:db8::2/128", None): NOWHERE}
+    assert script.controller.ruled.stand(reply.addresses)
+    assert script.tell(NameResolved(reply), at_s=10.2) == [], "it stands"
+    assert led(script.tell(RuleSet(1, None), at_s=11.0)) == {
+        PLACE: None,
+        ("2001:db8::2/128", None): None,
+    }
+
+
+def in_a_portal(script: Script, at_s: float) -> None:
+    """Wi-Fi's test page is redirected, and nothing else is answered there."""
+    script.tell(
+        Witnessed("wlan0", "intercepted", Witness.PAGE, at_s, why="the test page was redirected"),
+        Witnessed("wlan0", "missed", Witness.CONNECTION, at_s, at_s),
+        at_s=at_s,
+    )
+    script.decide(at_s)
+
+
+def portal(*addresses: str) -> PortalHosts:
+    return PortalHosts((("wlan0", tuple(map(ip_address, addresses))),))
+
+
+def test_hosts_of_a_portal_lead_over_its_network_until_the_log_in(script: Script) -> None:
+    script.tell(portal(str(SERVER), "198.51.100.2"), at_s=10.0)
+    in_a_portal(script, 10.0)
+    given = script.steering()
+    assert led(given) == {PLACE: "wlan0", ("198.51.100.2/32", None): "wlan0"}
+    assert given[-1] == SetDefault("lte0", {})
+    decision = script.controller.ruled.decision(KEY)
+    assert decision is not None
+    assert decision.reason == (
+        "wlan0 wants a log-in, and 198.51.100.1 is on the way to it."
+        " wlan0 carries nothing but the log-in until then"
+    )
+    assert not script.controller.ruled.may_use(KEY, "lte0"), "no rescue leads it elsewhere"
+    script.tell(Witnessed("wlan0", "heard", Witness.PAGE, 11.0), portal(), at_s=11.0)
+    given = script.wait(11.0)
+    assert led(given) == {PLACE: None, ("198.51.100.2/32", None): None}
+    assert SetDefault("wlan0", {}) in given
+    assert script.given(KeepRules) == []
+
+
+def test_the_users_rule_counts_before_the_portals(script: Script) -> None:
+    script.tell(RuleSet(1, RuleRequest(host=str(SERVER), only=("lte0",))), at_s=9.0)
+    script.tell(portal(str(SERVER)), at_s=10.0)
+    in_a_portal(script, 10.0)
+    decision = script.controller.ruled.decision(KEY)
+    assert decision is not None
+    assert decision.choice.networks == ("lte0",)
+    rules = script.controller.ruled.rules
+    assert list(rules.state()) == ["1"]
+    script.tell(portal("203.0.113.1"))
+    assert rules.number_for(RuleRequest(host="203.0.113.1", never=("lte0",))) == 2
+
+
+@pytest.mark.parametrize("prefix", ["198.51.100.0/24", "198.51.100.1/32", "0.0.0.0/0"])
+def test_a_portal_takes_no_host_out_of_the_users_prefix(script: Script, prefix: str) -> None:
+    """The kernel takes the longest prefix: a portal may name any address."""
+    script.tell(RuleSet(1, RuleRequest(host=prefix, never=("wlan0",))), at_s=9.0)
+    script.tell(portal(str(SERVER), "2001:db8::1"), at_s=10.0)
+    in_a_portal(script, 10.0)
+    assert not script.controller.ruled.may_use(KEY, "wlan0")
+    found = led(script.steering())
+    assert found.pop((prefix, None)) == "lte0"
+    assert list(found) == [("2001:db8::1/128", None)], "another host leads there as before"
+
+
+def test_a_rule_for_a_captive_network_alone_leads_there(script: Script) -> None:
+    in_a_portal(script, 10.0)
+    script.tell(RuleSet(1, NOT_METERED))
+    assert steered(script) == [SetDestinations({PLACE: "wlan0"})]
+    found = script.controller.ruled.by_version(1)[4]
+    assert found.network == "wlan0"
+    assert found.decision.reason == (
+        "Your rule 1: never metered. wlan0 carries nothing but the log-in until then"
+    )
+    script.known(11.0, wlan0={"available": 0.0})
+    script.decide(11.0)
+    assert steered(script) == [SetDestinations({PLACE: NOWHERE})]
+    found = script.controller.ruled.by_version(1)[4]
+    assert found.decision.reason.endswith("wlan0 does not answer, so connections are refused")
+
+
+def test_a_host_is_explained_by_the_rule_that_applies(script: Script) -> None:
+    """Of two rules the other one was named; of a refused host an old decision was shown."""
+    ruled = script.controller.ruled
+    for number, rule in enumerate(
+        (
+            RuleRequest(host="updates.example", never=("metered",)),
+            RuleRequest(host="updates.example", port=22, only=("lte0",)),
+            RuleRequest(host="mirror.updates.example", only=("eth7",)),
+            RuleRequest(host="198.51.100.0/24", only=("lte0",)),
+        ),
+        1,
+    ):
+        script.tell(RuleSet(number, rule))
+    script.tell(NameResolved(told("updates.example", "198.51.100.7")))
+
+    def rule_of(asked: str) -> str | None:
         decision = ruled.about(asked)
         return None if decision is None else decision.reason.partition(":")[0]
 
-    assert rule("updates.example") == rule("dl.updates.example:443") == "Your rule 1"
-    assert (
-        rule("Updates.Example.:22")
-        == rule("updates.example:22")
-        == rule("198.51.100.7:22")
-        == "Your rule 2"
-    )
-    assert rule("198.51.100.7") == rule("198.51.100.7:443") == "Your rule 1"
-    assert rule("198.51.100.8:443") == "Your rule 4"
-    assert rule("other.example") is rule("203.0.113.1") is rule("[2001:db8::1]:443") is None
+    for asked, said in {
+        "updates.example": "Your rule 1",
+        "dl.updates.example:443": "Your rule 1",
+        "Updates.Example.:22": "Your rule 2",
+        "updates.example:22": "Your rule 2",
+        "198.51.100.7:22": "Your rule 2",
+        "198.51.100.7": "Your rule 1",
+        "198.51.100.7:443": "Your rule 1",
+        "198.51.100.8:443": "Your rule 4",
+        "other.example": None,
+        "203.0.113.1": None,
+        "[2001:db8::1]:443": None,
+    }.items():
+        assert rule_of(asked) == said, asked
     refused = ruled.about("eu.mirror.updates.example")
     assert refused is not None
     assert "so connections are refused" in refused.reason
