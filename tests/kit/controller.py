@@ -183,9 +183,7 @@ class Script:
     ) -> list[Command]:
         """How much a connection carries is learned; `at_once`: and decided on."""
         estimate = size_of(size, source)
-        return self.tell(
-            SizeLearned(key, direction, estimate, progressed=not at_once), at_s=at_s
-        )
+        return self.tell(SizeLearned(key, direction, estimate, progressed=not at_once), at_s=at_s)
 
     def sampled(
         self, *samples: FlowSample, at_s: float | None = None, **asked_at_s: float

@@ -24,8 +24,8 @@ from cedos.config import (
     load,
     unknown_names,
 )
-from cedos.config.sections import SteeringConfig
 from cedos.config.directories import Directories, directories, user_folder
+from cedos.config.sections import SteeringConfig
 from cedos.errors import ConfigError
 from cedos.model import Budget, NetworkKind, PhoneUse
 from emu.repository import ROOT

@@ -140,7 +140,9 @@ class Place:
                 waited_s = now_s - self.begun[key]
                 times = math.floor(waited_s / self.timeout_s + 1e-9)
                 left_s = (times + 1) * self.timeout_s - waited_s
-                received = {each.interface: int(self.received_bytes(each.name, now_s)) for each in NETWORKS}
+                received = {
+                    each.interface: int(self.received_bytes(each.name, now_s)) for each in NETWORKS
+                }
                 return [FirstPacketSeen(key, left_s, times, received)]
             case RescueFlow(key, network):
                 if self.refuses:

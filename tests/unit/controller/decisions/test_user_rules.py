@@ -33,6 +33,7 @@ from cedos.controller.rule import MOST_ADDRESSES, RuleRequest
 from cedos.errors import ConfigError
 from cedos.model import Direction, FlowKey, NetworkKind, StrategyKind
 
+
 def rules_of(*rules: RuleRequest) -> UserRules:
     """These rules, with the numbers 1, 2, ..."""
     found = UserRules(Outbox())
