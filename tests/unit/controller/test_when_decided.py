@@ -1,303 +1,316 @@
-"""When is decided again: each second while a transfer runs, every five without one, events at once."""
+"""When the controller decides again and looks at flows: at once, each second, or every ten."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Sequence
 from dataclasses import replace
-from ipaddress import IPv4Address as Address
-from ipaddress import ip_address, ip_interface
-from types import SimpleNamespace
-from typing import Any, cast
+from itertools import pairwise
+from typing import Any
 
 import pytest
-from cedos.daemon.loop.decision_loop import DecisionLoop, Wakeup
+from kit.controller import KEY, LTE, WLAN, Script, of_kind, size_of
 
-from cedos.config import Config
-from cedos.controller.decisions.decider import Decider
-from cedos.controller.decisions.user_rules import UserRules
-from cedos.controller.events import FlowOpened, FlowSample, SizeLearned
-from cedos.controller.flows.living_flows import LivingFlows
-from cedos.daemon.decisions.choices import Choices
-from cedos.daemon.loop import decision_loop, flow_sampler
-from cedos.daemon.loop.flow_sampler import CLOSE_S, FlowSampler
-from cedos.model import (
-    Context,
-    Direction,
-    FlowKey,
-    Indicator,
-    Network,
-    NetworkKind,
-    SizeEstimate,
+from cedos.controller.commands import (
+    AnswerChoice,
+    BoundQueues,
+    CheckPortals,
+    Command,
+    LookAtFlows,
+    NoteUse,
+    RescueFlow,
+    WatchSilence,
 )
-from cedos.selector.objective import MaxS, MaxSPerE, WeightedCost
+from cedos.controller.controller import CLOSE_S
+from cedos.controller.events import (
+    ChoiceAsked,
+    CommandDone,
+    Event,
+    FlowOpened,
+    FlowSample,
+    FlowsSampled,
+    HostDefaultsChanged,
+    HostSlept,
+    NetworksBarred,
+    ObjectiveChanged,
+    PingEnded,
+    PortalHosts,
+    ProvidersRead,
+    RuleSet,
+    Witness,
+    Witnessed,
+)
+from cedos.controller.rule import RuleRequest
+from cedos.model import Context, Transfer
+from cedos.selector.budgets.prices import Prices
+from cedos.selector.objective import MaxSPerE, WeightedCost
 
-pytestmark = pytest.mark.anyio
-
-WLAN = Network("wlan0", "wlan0", 2, NetworkKind.WIFI, False, (ip_interface("10.0.0.2/24"),))
-LTE = Network("lte0", "lte0", 3, NetworkKind.CELLULAR, True, (ip_interface("10.1.0.2/24"),))
-KEY = FlowKey(ip_address("10.0.0.2"), 4000, ip_address("198.51.100.1"), 80)
 SAMPLE = FlowSample(KEY, 10.0, 1, None, 0.02, 0.02, None, 0, 300, 0, 0.01, 0, idle_ack_s=0.1)
 
 
-class Stage:
-    """A daemon of which only the part that waits for reasons is real."""
+class Deciding(Script):
+    """Remembers when all was decided on again. No flow is looked at."""
 
-    def __init__(self) -> None:
-        self.now_s = 100.0
-        self.loss = 0.0
-        self.looks = 0
+    def __init__(self, **settings: Any) -> None:
         self.decided_at_s: list[float] = []
-        self.flows = LivingFlows()
-        self.director = SimpleNamespace(
-            ruled=SimpleNamespace(rules=UserRules()),
-            turn=asyncio.Lock(),
-            networks=(WLAN, LTE),
-            decider=Decider(Choices(MaxS(), None, 3000, 0.1, 0.1), lambda _: {}, lambda _: None),
-            reconsider=self._reconsider,
-        )
-        self.wakeup = Wakeup()
-        self.subject = DecisionLoop(
-            self.wakeup,
-            Config(),
-            cast(Any, SimpleNamespace(context=self._context, portals=self)),
-            self.flows,
-            cast(Any, self.director),
-            cast(Any, SimpleNamespace(context_changed=self._looked)),
-            cast(Any, None),
-        )
+        super().__init__(**settings)
+        self.wait(8.5)
+        reconsider = self.controller.reconsider
 
-    def on_the_way(self) -> list[tuple[str, list[Address]]]:
-        return []
+        def noted(context: Context) -> None:
+            self.decided_at_s.append(round(context.at_s, 3))
+            reconsider(context)
 
-    def _context(self) -> Context:
-        available = Indicator(1.0 - self.loss, self.now_s)
-        return Context(self.now_s, {"wlan0": {"available": available}, "lte0": {}})
+        self.controller.reconsider = noted  # type: ignore[method-assign]
 
-    def _looked(self, context: Context) -> None:
-        self.looks += 1
-
-    async def _reconsider(self, context: Context) -> None:
-        self.decided_at_s.append(context.at_s)
-
-    async def changed(self, now_s: float, tell: Callable[[], None] | None = None) -> None:
-        """Something is told at an instant; returns when it was taken in."""
-        before, self.now_s = self.looks, now_s
-        (tell or self.wakeup.wake)()
-        while self.looks == before:
-            await asyncio.sleep(0)
-        for _ in range(5):
-            await asyncio.sleep(0)
-
-
-async def playing(play: Callable[[Stage], Awaitable[None]]) -> Stage:
-    stage = Stage()
-    running = asyncio.create_task(stage.subject.run())
-    await play(stage)
-    running.cancel()
-    return stage
-
-
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decision_loop, "_CHANGED_AT_MOST_S", 0.0)
-
-
-@pytest.mark.parametrize(("transfer", "seconds"), [(False, [0, 5, 10, 15]), (True, range(20))])
-async def test_each_second_while_a_transfer_runs_and_every_five_without(
-    transfer: bool, seconds: Any
-) -> None:
-    async def play(stage: Stage) -> None:
-        if transfer:
-            stage.flows.on_open(FlowOpened(KEY, 99.0, 1.0))
-        for second in range(20):
-            await stage.changed(100.0 + second)
-
-    stage = await playing(play)
-    assert stage.looks == 20, "first packets follow what is known at once"
-    assert stage.decided_at_s == [100.0 + second for second in seconds]
-
-
-async def test_a_network_that_dies_or_returns_counts_at_once() -> None:
-    async def play(stage: Stage) -> None:
-        await stage.changed(100.0)
-        await stage.changed(101.0)
-        stage.loss = 1.0
-        await stage.changed(101.2)
-        await stage.changed(101.4)
-        stage.loss = 0.0
-        await stage.changed(102.6)
-
-    assert (await playing(play)).decided_at_s == [100.0, 101.2, 102.6]
-
-
-async def test_what_is_urgent_counts_at_once_and_a_burst_as_one() -> None:
-    async def play(stage: Stage) -> None:
-        await stage.changed(100.0)
-
-        def burst() -> None:
-            for urgent in (False, True, False, True):
-                stage.wakeup.wake(urgent)
-
-        await stage.changed(100.5, burst)
-        await stage.changed(101.0)
-
-    assert (await playing(play)).decided_at_s == [100.0, 100.5]
-
-
-async def test_who_rests_is_not_woken_and_a_burst_is_answered_together(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pauses_s: list[float] = []
-    now_s = [10.0]
-
-    async def sleep(pause_s: float) -> None:
-        pauses_s.append(round(pause_s, 3))
-        now_s[0] += pause_s
-
-    monkeypatch.setattr(decision_loop, "_CHANGED_AT_MOST_S", 0.1)
-    monkeypatch.setattr(decision_loop, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
-
-    async def play(stage: Stage) -> None:
-        monkeypatch.setattr(decision_loop.asyncio, "sleep", sleep)
-        real = asyncio.get_running_loop()
-
-        async def settled() -> None:
-            for _ in range(20):
-                turn = real.create_future()
-                real.call_soon(turn.set_result, None)
-                await turn
-
-        for apart_s, pauses in ((1.0, []), (1.0, []), (0.03, [0.07]), (0.1, [0.07])):
-            now_s[0] += apart_s
-            stage.now_s = now_s[0]
-            stage.wakeup.wake(urgent=True)
-            await settled()
-            assert pauses_s == pauses, "it answers at once, or when the burst is over"
-        monkeypatch.undo()
-
-    stage = await playing(play)
-    assert stage.looks == 4
-
-
-async def test_exponents_that_follow_the_battery_count_at_once() -> None:
-    hungry, hungrier = MaxSPerE(beta=1.0), MaxSPerE(beta=2.0)
-
-    async def play(stage: Stage) -> None:
-        await stage.changed(100.0, lambda: stage.subject.prefer(hungry, urgent=False))
-        await stage.changed(101.0, lambda: stage.subject.prefer(hungrier, urgent=False))
-        stage.subject.prefer(hungrier, urgent=False)
-        await stage.changed(102.0)
-        assert stage.director.decider.objective is hungrier
-        await stage.changed(103.0, lambda: stage.subject.prefer(WeightedCost(1.0), urgent=True))
-
-    assert (await playing(play)).decided_at_s == [100.0, 101.0, 103.0]
-
-
-class Sockets:
-    """The kernel's sockets, a clock that only sleeping moves on, and who is told what."""
-
-    def __init__(self) -> None:
-        self.now_s = 100.0
-        self.pauses_s: list[float] = []
-        self.told: list[tuple[float, bool]] = []
-        self.received = 0
-        self.delivered_at_s: list[float] = []
-        self.delivered = self.answers = 0
-        self.elsewhere = 0
-        self.flows = LivingFlows()
-        self.subject = FlowSampler(
-            cast(Any, self),
-            self.flows,
-            cast(Any, self),
-            cast(Any, SimpleNamespace(progressed=lambda *_: [])),
-            lambda urgent: self.told.append((round(self.now_s, 3), urgent)),
-            1.0,
-        )
-
-    def answered_elsewhere(self, samples: list[FlowSample]) -> None:
-        self.elsewhere = len(samples)
-
-    def asked_at_s(self) -> dict[str, float]:
-        return {}
-
-    async def snapshot(self) -> list[FlowSample]:
-        self.received += 50_000
-        return [replace(SAMPLE, at_s=self.now_s, bytes_down=self.received)]
-
-    def observe_flows(self, samples: Any) -> None: ...
-
-    def observe_answers(self, samples: Any) -> None:
-        self.answers += len(samples)
-
-    def observe_delivery(self, samples: Any, now_s: float) -> None:
-        self.delivered_at_s.append(round(now_s, 3))
-        self.delivered += len(samples)
-
-    def silent(
-        self, networks: Mapping[str, float], pauses: Mapping[str, tuple[float, ...]], now_s: float
-    ) -> None: ...
-
-    def context(self) -> Context:
-        return Context(self.now_s, {"wlan0": {"rtt_s": Indicator(0.02, self.now_s)}})
-
-    async def sleep(self, pause_s: float) -> None:
-        self.now_s += pause_s
-        if self.now_s > 110.1:
-            raise asyncio.CancelledError
-        self.pauses_s.append(round(pause_s, 3))
+    def decided(self, until_s: float) -> list[float]:
+        """Timers fire until then; the times of decisions since the last call."""
+        self.wait(until_s)
+        found, self.decided_at_s = self.decided_at_s, []
+        return found
 
 
 @pytest.fixture
-def sockets(monkeypatch: pytest.MonkeyPatch) -> Sockets:
-    made = Sockets()
-    monkeypatch.setattr(flow_sampler, "asyncio", SimpleNamespace(sleep=made.sleep))
-    monkeypatch.setattr(flow_sampler, "aligned_sleep", made.sleep)
-    monkeypatch.setattr(flow_sampler, "time", SimpleNamespace(monotonic=lambda: made.now_s))
-    return made
+def script() -> Deciding:
+    return Deciding()
 
 
-async def run(sockets: Sockets) -> None:
-    with pytest.raises(asyncio.CancelledError):
-        await sockets.subject.run()
-
-
-async def test_a_transfer_under_way_is_sampled_closely_and_told_each_second(
-    sockets: Sockets,
+@pytest.mark.parametrize(
+    ("flow", "seconds"), [(False, [9, 19, 29]), (True, range(9, 30))], ids=["idle", "a flow lives"]
+)
+def test_each_second_while_a_flow_lives_and_every_ten_without(
+    script: Deciding, flow: bool, seconds: Sequence[int]
 ) -> None:
-    sockets.flows.on_open(FlowOpened(KEY, 99.0, 1.0))
-    whole = SizeEstimate(10**9, 10**9, 10**9, "content-length")
-    sockets.flows.on_size(SizeLearned(KEY, Direction.DOWN, whole))
-    await run(sockets)
-    assert set(sockets.pauses_s[1:]) == {CLOSE_S}
-    # What it carries is measured with each look.
-    assert sockets.delivered == len(sockets.delivered_at_s) == sockets.received / 50_000
-    assert sockets.answers == sockets.delivered, "every look tells which networks carry"
-    assert [at_s for at_s, _ in sockets.told] == [float(second) for second in range(101, 111)]
-    assert not any(urgent for _, urgent in sockets.told)
+    if flow:
+        script.tell(FlowOpened(KEY, 8.9, 1.0), at_s=8.9)
+    for second in range(9, 30):
+        script.tell(ProvidersRead(), at_s=float(second))
+        script.wait(second + 0.5)
+    assert script.decided_at_s == [float(second) for second in seconds]
 
 
-async def test_what_a_rescued_flow_carries_is_not_told_of_the_network_of_its_address(
-    sockets: Sockets,
-) -> None:
-    sockets.flows.networks_changed([WLAN, LTE])
-    sockets.flows.on_open(FlowOpened(KEY, 99.0, 1.0))
-    sockets.flows.on_rescue(KEY, "lte0")
-    await run(sockets)
-    assert sockets.received > 0
-    assert sockets.delivered == 0
+def test_a_network_that_dies_or_returns_counts_at_once(script: Deciding) -> None:
+    script.tell(ProvidersRead(), at_s=9.0)
+    assert script.decided(9.0) == [9.0]
+    script.tell(ProvidersRead(), at_s=10.0)
+    assert script.decided(10.1) == []
+    script.known(10.2, wlan0={"available": 0.0})
+    script.tell(ProvidersRead())
+    assert script.decided(10.3) == [10.2]
+    script.tell(ProvidersRead(), at_s=10.4)
+    assert script.decided(10.5) == []
+    script.known(11.6, wlan0={"available": 1.0})
+    script.tell(ProvidersRead())
+    assert script.decided(12.0) == [11.6]
 
 
-async def test_a_flow_that_rests_is_sampled_each_second_and_no_flow_never(
-    sockets: Sockets,
-) -> None:
-    sockets.flows.on_open(FlowOpened(KEY, 99.0, 1.0))
-    await run(sockets)
-    assert set(sockets.pauses_s) == {1.0}
-    assert sockets.received == 50_000 * 10
+URGENT: list[Event] = [
+    NetworksBarred({"lte0": "the budget is spent"}),
+    HostDefaultsChanged({}),
+    PortalHosts((("wlan0", (KEY.remote,)),)),
+    ObjectiveChanged(WeightedCost(1.0), urgent=True),
+    ObjectiveChanged(MaxSPerE(beta=2.0)),  # (exponents that follow the battery)
+]
 
 
-async def test_without_flows_no_socket_is_sampled(sockets: Sockets) -> None:
-    await run(sockets)
-    assert sockets.received == 0
-    assert sockets.told == []
-    # What ended between two beats is counted with the next one.
-    assert sockets.delivered_at_s == [float(second) for second in range(101, 111)]
+@pytest.mark.parametrize("event", URGENT, ids=lambda event: type(event).__name__)
+def test_what_a_person_or_a_budget_changes_counts_at_once(script: Deciding, event: Event) -> None:
+    script.tell(ProvidersRead(), at_s=9.0)
+    script.decided(9.0)
+    script.tell(event, at_s=9.5)
+    assert script.decided(9.5) == [9.5]
+
+
+def test_prices_that_change_wait_for_the_next_decision(script: Deciding) -> None:
+    script.tell(ObjectiveChanged(WeightedCost(1.0)), at_s=9.0)
+    script.decided(9.0)
+    dearer = replace(WeightedCost(1.0), prices=Prices({"lte0": ()}))
+    script.tell(ObjectiveChanged(dearer), at_s=9.5)
+    assert script.decided(10.0) == []
+    assert script.controller.decider.objective is dearer
+    script.tell(ObjectiveChanged(replace(dearer, s_per_j=2.0)), at_s=10.5)
+    assert script.decided(10.5) == [10.5], "not the prices alone"
+
+
+def test_changed_networks_are_decided_on_within_the_event(script: Deciding) -> None:
+    script.networks(WLAN, replace(LTE, up=False), at_s=9.0)
+    assert script.decided_at_s == [9.0]
+
+
+def test_a_burst_is_one_decision_a_tenth_of_a_second_after_the_last(script: Deciding) -> None:
+    lost = PingEnded("wlan0", None, 8.9, 9.0)
+    urgent = HostDefaultsChanged({})
+    script.tell(lost, urgent, lost, urgent, at_s=9.0)
+    assert script.decided(9.0) == [9.0], "one that rests answers at once"
+    script.tell(urgent, at_s=9.03)
+    script.tell(urgent, lost, at_s=9.05)
+    assert script.decided(9.09) == []
+    assert script.decided(9.3) == [9.1]
+    script.tell(urgent, at_s=9.3)
+    assert script.decided(9.3) == [9.3]
+
+
+def test_a_timer_that_is_early_or_fires_twice_does_no_harm(script: Deciding) -> None:
+    script.tell(HostDefaultsChanged({}), at_s=9.0)
+    assert script.decided(9.0) == [9.0]
+    script.decide(9.05)
+    assert script.decided_at_s == []
+    script.wait(9.2)
+    script.decide(9.4)
+    script.decide(9.4)
+    assert script.decided_at_s == [9.1, 9.4]
+
+
+# -- looks ------------------------------------------------------------------------------------
+
+
+class Looking(Script):
+    """A controller whose looks at the sockets are answered at once.
+
+    Attributes:
+        looks: when was looked, and whether there was something to look at.
+        samples: what is seen of each flow; one that downloads gets 50 kB more with each look.
+        asked_at_s: of pending pings.
+        took_s: how long a look takes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(rescue=False)
+        self.looks: list[tuple[float, bool]] = []
+        self.samples: list[FlowSample] = []
+        self.asked_at_s: dict[str, float] = {}
+        self.took_s = 0.0
+        self.downloads = True
+
+    def run(self, until_s: float) -> list[Command]:
+        return self.wait(until_s, self.answer)
+
+    def answer(self, command: Command) -> Sequence[Event]:
+        if not isinstance(command, LookAtFlows):
+            return []
+        silent = self.controller.networks.silent
+        looked = bool(self.samples or self.asked_at_s or silent)
+        self.looks.append((round(self.now_s, 3), looked))
+        more = 50_000 if self.downloads else 0
+        self.samples = [
+            replace(each, at_s=self.now_s, bytes_down=each.bytes_down + more)
+            for each in self.samples
+        ]
+        return [FlowsSampled(tuple(self.samples), dict(self.asked_at_s), self.took_s, looked)]
+
+    def pauses_s(self) -> set[float]:
+        at_s = [each for each, _ in self.looks]
+        return {round(b - a, 3) for a, b in pairwise(at_s)}
+
+
+def downloading(size: int = 10**9) -> Looking:
+    script = Looking()
+    script.run(9.0)
+    script.tell(FlowOpened(KEY, 9.0, 1.0))
+    script.told(size)
+    script.samples = [SAMPLE]
+    script.run(9.05)
+    script.looks.clear()
+    return script
+
+
+def test_a_transfer_under_way_is_looked_at_closely_and_decided_on_each_second() -> None:
+    script = downloading()
+    given = script.run(20.0)
+    assert script.pauses_s() == {CLOSE_S}
+    known = script.controller.context(20.0).networks["wlan0"]
+    assert known["delivery_down_bps"].value > 1e6, "what it carries is measured with each look"
+    assert of_kind(NoteUse, given)[-1].networks == {"wlan0"}
+    assert 10 <= len(of_kind(NoteUse, given)) <= 12, "round trips and use are taken each second"
+    assert script.controller.networks.heard_at_s["wlan0"] == pytest.approx(20.0, abs=0.3)
+
+
+def test_a_look_that_takes_long_is_followed_by_a_longer_pause() -> None:
+    script = downloading()
+    script.took_s = 0.02
+    script.run(20.0)
+    assert script.pauses_s() - {CLOSE_S} == {0.6}, "at most 3 % of a core"
+
+
+def test_a_flow_that_rests_is_looked_at_each_second_and_no_flow_never() -> None:
+    script = Looking()
+    script.run(20.0)
+    assert {looked for _, looked in script.looks} == {False}
+    assert script.pauses_s() <= {1.0, 0.02, 0.98, 1.02}
+    script.tell(FlowOpened(KEY, 20.0, 1.0))
+    script.samples, script.downloads = [SAMPLE], False
+    script.looks.clear()
+    script.run(30.0)
+    assert script.pauses_s() == {1.0}
+    assert {round(at_s % 1.0, 3) for at_s, _ in script.looks} == {0.02}, "an idle host wakes once"
+
+
+def test_a_pending_ping_is_waited_for_closely_and_its_silence_is_told() -> None:
+    script = Looking()
+    script.tell(PingEnded("wlan0", 0.03, 9.0, 9.03), at_s=9.03)
+    script.run(10.0)
+    script.asked_at_s = {"wlan0": 10.0}
+    script.looks.clear()
+    given = script.run(12.0)
+    assert CLOSE_S in script.pauses_s()
+    assert WatchSilence(frozenset({"wlan0"})) in given
+    assert script.controller.context(12.0).networks["wlan0"]["silence_s"].value > 1.5
+    # It is heard again, and how long the silence lasted is known from then on.
+    script.tell(PingEnded("wlan0", 0.03, 12.4, 12.5), at_s=12.5)
+    script.asked_at_s = {}
+    given = script.run(13.1)
+    assert WatchSilence(frozenset()) in given
+    assert script.controller.context(13.1).pauses == {"wlan0": (pytest.approx(2.5),)}
+    assert "silence_s" not in script.controller.context(13.1).networks["wlan0"]
+
+
+def test_what_a_rescued_flow_carries_is_not_told_of_the_network_of_its_address() -> None:
+    script = downloading()
+    script.tell(CommandDone(RescueFlow(KEY, "lte0", "no reply")))
+    before = script.controller.context(9.1).networks.get("wlan0", {}).get("delivery_down_bps")
+    script.run(20.0)
+    found = script.controller.context(20.0).networks["wlan0"].get("delivery_down_bps")
+    assert found == before
+
+
+def test_receive_buffers_are_bounded_by_what_was_measured() -> None:
+    script = Script(short_queues=True)
+    script.known(9.0, wlan0={"past1_bps": 8e6})
+    script.tell(PingEnded("wlan0", 0.03, 9.0, 9.03), at_s=9.03)
+    (bound,) = of_kind(BoundQueues, script.decide(9.1))
+    assert bound.paths == {"wlan0": (8e6, 0.03)}
+
+
+# -- the rest ---------------------------------------------------------------------------------
+
+
+def test_a_sleep_makes_all_that_is_known_older_and_portals_are_looked_for() -> None:
+    script = Script()
+    script.known(9.0, wlan0={"rssi_dbm": -60.0})
+    assert CheckPortals() in script.tell(HostSlept(7200.0), at_s=10.0)
+    (found,) = [script.controller.context(10.0).networks["wlan0"]["rssi_dbm"]]
+    assert found.measured_at_s == 9.0 - 7200.0
+
+
+def test_a_program_that_asks_is_answered_within_the_event() -> None:
+    script = Script()
+    asked = ChoiceAsked(Transfer(size_of(4000, "hint")), redundant=False, multipath=False)
+    (answer,) = of_kind(AnswerChoice, script.tell(asked, at_s=9.0))
+    assert answer.decision is script.recorded()
+    assert answer.detour is None
+
+
+def test_a_rule_leads_at_once_and_is_kept() -> None:
+    script = Script()
+    rule = RuleRequest(host="192.0.2.1", only=("lte0",))
+    kinds = [type(each).__name__ for each in script.tell(RuleSet(3, rule), at_s=9.0)]
+    assert kinds == ["KeepRules", "RecordDecision", "SetDestinations"]
+
+
+def test_what_witnesses_say_is_a_reason_to_look_but_an_answer_is_none(script: Deciding) -> None:
+    script.tell(ProvidersRead(), at_s=9.0)
+    script.decided(9.0)
+    script.tell(Witnessed("wlan0", "heard", Witness.NAME, 9.5), at_s=9.5)
+    timer_s = script.controller.next_timer_s()
+    assert timer_s is None or timer_s > 9.6
+    script.tell(Witnessed("wlan0", "missed", Witness.NAME, 9.7, 9.6), at_s=9.7)
+    timer_s = script.controller.next_timer_s()
+    assert timer_s is not None
+    assert timer_s <= 9.7

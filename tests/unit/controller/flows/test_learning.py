@@ -20,8 +20,6 @@ from cedos.model import (
     SizeEstimate,
     Transfer,
 )
-from cedos.monitor.events import FlowClosed, FlowOpened, FlowSample
-from cedos.profiler.profiler import SizeLearned
 from cedos.selector.decision.features import features
 from cedos.selector.decision.roles import assign
 from cedos.storage import model_files

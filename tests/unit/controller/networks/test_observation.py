@@ -1,0 +1,188 @@
+"""What flows, pings, counters and witnesses tell of networks, by scripts of events."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from ipaddress import ip_address
+
+import pytest
+from kit.controller import KEY, LTE, WLAN, Script, of_kind
+
+from cedos.controller.commands import AskName, RescueFlow, TellVerdict
+from cedos.controller.events import (
+    CommandDone,
+    CountersRead,
+    Event,
+    FlowClosed,
+    FlowOpened,
+    FlowSample,
+    FlowsSampled,
+    PingEnded,
+    Witness,
+    Witnessed,
+)
+from cedos.model import FlowKey, Indicator, NetworkLife
+
+GATEWAY = ip_address("10.0.0.1")
+
+
+@pytest.fixture
+def script() -> Script:
+    """A flow over Wi-Fi began at 9 s."""
+    script = Script(rescue=False)
+    script.tell(FlowOpened(KEY, 9.0, 100.0), at_s=9.0)
+    return script
+
+
+def known(script: Script, name: str, network: str = "wlan0") -> Indicator | None:
+    return script.controller.context(script.now_s).networks.get(network, {}).get(name)
+
+
+def test_what_a_flow_carries_since_it_began_is_known_of_its_network(script: Script) -> None:
+    script.sampled(FlowSample(KEY, 9.4, 1, None, 0.02, 0.02, None, 100_000, 500, 0, 0.0, 0))
+    found = known(script, "delivery_down_bps")
+    assert found is not None
+    assert found.value == pytest.approx(8e5 / (0.4 - 2 * 0.02)), "after handshake and request"
+
+
+@pytest.mark.parametrize("rescued", [False, True])
+def test_what_another_network_carried_is_not_held_to_the_credit_of_the_flows_own(
+    script: Script, rescued: bool
+) -> None:
+    if rescued:
+        script.tell(CommandDone(RescueFlow(KEY, "lte0", "no reply")))
+    closed = FlowClosed(KEY, 0.0, 100_000, 500, at_s=9.4, idle_down_s=0.0, idle_ack_s=0.0)
+    script.tell(closed, FlowsSampled((), {}), at_s=9.4)
+    assert (known(script, "delivery_down_bps") is None) is rescued
+    assert known(script, "delivery_down_bps", "lte0") is None
+
+
+@pytest.mark.parametrize(("answered_s", "knows"), [(0.01, True), (5.0, False), (None, False)])
+def test_a_short_flow_tells_at_its_end_what_a_round_trip_took(
+    script: Script, answered_s: float | None, knows: bool
+) -> None:
+    closed = FlowClosed(
+        KEY, 0.0, 4_000, 500, rtt_s=0.012, at_s=9.4, idle_down_s=0.0, idle_ack_s=answered_s
+    )
+    script.tell(closed, at_s=9.4)
+    found = known(script, "rtt_s")
+    assert (found is not None and found.value == 0.012) is knows
+
+
+def test_what_a_host_before_the_router_sends_says_nothing_of_what_is_behind_it() -> None:
+    """A copy from a disk in the same Wi-Fi made it a network of 800 Mbit/s and a round trip of 0.3 ms."""
+    script = Script(rescue=False)
+    disk = replace(KEY, remote=ip_address("10.0.0.9"), remote_port=445)
+    script.tell(FlowOpened(disk, 9.0, 100.0), at_s=9.0)
+    for look in range(1, 6):
+        at_s, received_bytes = 9.0 + 0.2 * look, 20_000_000 * look
+        copied = FlowSample(
+            disk, at_s, 1, None, 3e-4, 3e-4, None, received_bytes, 9_000 * look, 0, 0.0, 0, 0.0
+        )
+        script.sampled(copied)
+        script.tell(CountersRead("wlan0", received_bytes, 0))
+    ended = FlowClosed(
+        disk, 0.0, received_bytes, 45_000, 3e-4, 3e-4, at_s=10.0, idle_down_s=0.0, idle_ack_s=0.0
+    )
+    script.tell(ended, FlowsSampled((), {}))
+    found = script.controller.context(10.0).networks["wlan0"]
+    assert found.keys().isdisjoint({"past1_bps", "delivery_down_bps", "rtt_s", "rtt_min_s"})
+    assert "wlan0" not in script.controller.networks.heard_at_s
+    # Two seconds later counters are believed again, from then on, though a question goes to the router
+    # and the disk says that it is there.
+    script.tell(FlowOpened(replace(disk, remote=GATEWAY, protocol="udp"), 12.1, 1.0), at_s=12.1)
+    alive = replace(
+        copied, key=replace(disk, local_port=4001), at_s=12.1, bytes_down=500, bytes_up=500
+    )
+    script.sampled(alive)
+    script.tell(CountersRead("wlan0", received_bytes, 0))
+    script.tell(CountersRead("wlan0", received_bytes + 1_000_000, 0), at_s=13.1)
+    rate = known(script, "delivery_down_bps")
+    assert rate is not None
+    assert rate.value > 0.0
+
+
+@pytest.mark.parametrize(
+    ("remote", "bytes_down", "lives"),
+    [("198.51.100.1", 1200, True), ("198.51.100.1", 0, False), ("10.0.0.9", 1200, False)],
+)
+def test_who_drops_pings_and_answers_by_udp_lives(
+    script: Script, remote: str, bytes_down: int, lives: bool
+) -> None:
+    key = FlowKey(ip_address("10.0.0.2"), 4000, ip_address(remote), 443, "udp")
+    script.tell(FlowOpened(key, 9.0, 100.0), at_s=9.0)
+    script.tell(FlowClosed(key, 0.0, bytes_down, 500, exact=False), at_s=200.0)
+    for witness in (Witness.PING, Witness.PING, Witness.PING, Witness.PAGE):
+        script.tell(Witnessed("wlan0", "missed", witness, 200.0))
+    available = known(script, "available")
+    assert available is not None
+    assert available.value == float(lives)
+
+
+@pytest.mark.parametrize(
+    ("answer", "life"),
+    [
+        ("heard", NetworkLife.ALIVE),
+        ("missed", NetworkLife.DEAD),
+        (None, NetworkLife.UNKNOWN),  # the resolver refuses: that tells nothing
+    ],
+)
+def test_a_network_whose_pings_are_lost_is_asked_for_names(
+    answer: str | None, life: NetworkLife
+) -> None:
+    script = Script()
+    for second in range(9, 16):
+        lost = PingEnded("wlan0", None, second - 1.0, float(second))
+        assert of_kind(AskName, script.tell(lost, at_s=float(second))) == [AskName("wlan0")]
+        if answer is not None:
+            at_s = second + 0.1
+            script.tell(Witnessed("wlan0", answer, Witness.NAME, at_s, second), at_s=at_s)
+    assert script.controller.context(script.now_s).verdicts["wlan0"].life is life
+    # (Pings that are never answered while names are need not be sent.)
+    drops = script.controller.networks.keeper.liveness("wlan0").drops_pings
+    assert drops is (life is NetworkLife.ALIVE)
+
+
+def test_a_lost_ping_of_a_network_that_is_gone_asks_for_nothing(script: Script) -> None:
+    script.networks(LTE, at_s=9.5)
+    assert script.tell(PingEnded("wlan0", None, 9.0, 10.0), at_s=10.0) == []
+
+
+def test_what_a_host_on_the_link_answers_is_no_sign_of_what_is_behind_the_router() -> None:
+    script = Script()
+    for remote, hears in (("10.0.0.1", False), ("198.51.100.9", True)):
+        heard = Witnessed("wlan0", "heard", Witness.CONNECTION, 9.0, remote=ip_address(remote))
+        script.tell(heard, at_s=9.0)
+        assert ("wlan0" in script.controller.networks.heard_at_s) is hears
+
+
+def told(script: Script, at_s: float, *events: Event) -> Sequence[tuple[str, str]]:
+    given = script.tell(*events, at_s=at_s)
+    return [(each.life.value, each.before.value) for each in of_kind(TellVerdict, given)]
+
+
+def test_the_states_of_networks_that_are_up_are_told_when_they_change() -> None:
+    script = Script()
+    page, connection = Witness.PAGE, Witness.CONNECTION
+    assert told(script, 10.0, Witnessed("wlan0", "heard", page, 10.0)) == []
+    boxed = Witnessed("wlan0", "intercepted", page, 11.0, why="another page")
+    assert told(script, 11.0, boxed) == [("unknown", "alive")]
+    missed = Witnessed("wlan0", "missed", connection, 12.0)
+    assert told(script, 12.0, missed) == [("captive", "unknown")]
+    assert told(script, 13.0, Witnessed("wlan0", "heard", page, 13.0)) == [("alive", "captive")]
+    # A network that went down while it was silent has replied to nothing.
+    script.tell(PingEnded("wlan0", 0.02, 13.0, 13.0), at_s=13.0)
+    pinged = {"wlan0": 14.0}
+    assert told(script, 14.6, FlowsSampled((), pinged)) == [("silent", "alive")]
+    script.networks(replace(WLAN, up=False), LTE, at_s=14.7)
+    assert told(script, 14.8, FlowsSampled((), {})) == []
+    script.networks(LTE, at_s=14.9)
+    assert told(script, 15.0, FlowsSampled((), {})) == []
+
+
+def test_a_network_that_comes_again_is_new() -> None:
+    script = Script()
+    script.tell(PingEnded("wlan0", 0.02, 9.0, 9.0), at_s=9.0)
+    script.networks(LTE, at_s=10.0)
+    script.networks(WLAN, LTE, at_s=11.0)
+    assert known(script, "rtt_s") is None
+    assert "wlan0" not in script.controller.networks.heard_at_s

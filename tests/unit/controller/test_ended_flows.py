@@ -1,0 +1,120 @@
+"""Flows as they end: compared with what was expected of them, recorded, and forgotten."""
+
+from dataclasses import replace
+from ipaddress import ip_address
+
+import pytest
+from kit.controller import KEY, SERVER, TOKEN, Script
+
+from cedos.controller.commands import ForgetFlow, RecordFlow
+from cedos.controller.controller import JUDGED_PER_S
+from cedos.controller.events import FlowClosed, FlowOpened, HostDefault, HostDefaultsChanged
+from cedos.model import FlowKey, FlowRecord
+
+
+def ends(
+    script: Script,
+    key: FlowKey = KEY,
+    size: int = 3_000,
+    *,
+    began_s: float = 9.0,
+    took_s: float = 0.1,
+    **opened: bool,
+) -> FlowRecord:
+    """A download begins and ends; its record."""
+    script.tell(FlowOpened(key, began_s, 100.0, **opened), at_s=began_s)
+    script.told(size, key=key)
+    end_s = began_s + took_s
+    closed = FlowClosed(key, 100.0 + took_s, size, 100, at_s=end_s, idle_down_s=0.0, idle_ack_s=0.0)
+    script.tell(closed, at_s=end_s)
+    (command,) = script.given(RecordFlow)
+    return command.record
+
+
+def test_of_a_crowd_of_small_transfers_some_are_judged_and_the_large_ones_always() -> None:
+    script = Script()
+    crowd = [
+        ends(script, replace(KEY, local_port=5000 + number), began_s=9.0 + number / 200)
+        for number in range(200)
+    ]
+    judged = [each.prediction is not None for each in crowd]
+    assert 2 * JUDGED_PER_S <= sum(judged) <= 4 * JUDGED_PER_S
+    assert judged[0], "a few are never too many"
+    large = [
+        ends(script, replace(KEY, local_port=6000 + number), 3_000_000, took_s=2.0)
+        for number in range(5)
+    ]
+    assert all(each.prediction for each in large)
+    found = script.controller.reliability.of("wlan0")
+    assert found is not None
+    assert found.n == sum(judged) + 5
+
+
+def test_a_check_of_our_own_says_nothing_of_how_well_transfers_are_expected() -> None:
+    """One to a dead network, expected to take ten seconds, outweighed 200 of programs in a sum."""
+    script = Script()
+    assert ends(script, own=True).prediction is None
+    assert script.controller.reliability.of("wlan0") is None
+    assert ends(script, replace(KEY, local_port=4002)).prediction is not None
+
+
+def test_the_record_of_a_flow_names_its_decision_and_whether_it_had_a_choice() -> None:
+    script = Script()
+    script.tell(FlowOpened(KEY, 9.0, 100.0), at_s=9.0)
+    script.tell(FlowClosed(KEY, 101.0, 900, 300, at_s=10.0), at_s=10.0)
+    (ended,) = script.given(RecordFlow)
+    assert ended.chosen
+    assert ended.record.decision == 5
+    served = replace(KEY, local_port=22)
+    script.tell(FlowOpened(served, 11.0, 102.0, incoming=True), at_s=11.0)
+    script.tell(FlowClosed(served, 103.0, 900, 300, at_s=12.0), at_s=12.0)
+    (ended,) = script.given(RecordFlow)
+    assert not ended.chosen, "another host began it"
+
+
+@pytest.mark.parametrize("local", ["10.1.0.2", "10.8.0.2"], ids=["bound to LTE", "of a VPN"])
+def test_what_followed_no_decision_had_no_choice(local: str) -> None:
+    """Wi-Fi was chosen, the program went over LTE all the same: no demand, and no seconds saved."""
+    script = Script()
+    script.tell(HostDefaultsChanged({4: HostDefault("tun0", vpn=True, what="a tunnel")}))
+    script.decide(8.5)
+    key = replace(KEY, local=ip_address(local))
+    script.tell(FlowOpened(key, 9.0, 100.0), at_s=9.0)
+    script.tell(FlowClosed(key, 101.0, 10**6, 300, at_s=10.0), at_s=10.0)
+    (ended,) = script.given(RecordFlow)
+    assert not ended.chosen
+
+
+@pytest.mark.parametrize(
+    ("opened", "answered_bytes", "forgotten"),
+    [(True, 1200, False), (True, 0, True), (False, 1200, True)],
+    ids=["answered", "no peer answered", "its beginning was not seen"],
+)
+def test_datagrams_that_no_peer_answered_are_no_flow(
+    opened: bool, answered_bytes: int, forgotten: bool
+) -> None:
+    script = Script()
+    key = FlowKey(KEY.local, 4000, SERVER, 443, "udp")
+    if opened:
+        script.tell(FlowOpened(key, 9.0, 100.0), at_s=9.0)
+    script.given(RecordFlow)
+    given = script.tell(FlowClosed(key, 101.0, answered_bytes, 500, at_s=10.0), at_s=10.0)
+    assert (ForgetFlow(key) in given) is forgotten
+    assert bool(script.given(RecordFlow)) is not forgotten
+
+
+def test_nobody_remembers_a_connection_of_two_subflows_that_has_ended() -> None:
+    script = Script()
+    second = replace(KEY, local=ip_address("10.1.0.2"))
+    script.connection(movable=True)
+    script.connection(second, movable=True)
+    script.tell(FlowClosed(second, 102.0, 5_000, 500, at_s=10.0), at_s=10.0)
+    assert script.given(RecordFlow) == []
+    assert script.controller.moves.may_move(script.flow())
+    flow = script.flow()
+    script.tell(FlowClosed(KEY, 102.0, 5_000, 500, at_s=10.1), at_s=10.1)
+    (ended,) = script.given(RecordFlow)
+    assert [each.network for each in ended.record.subflows] == ["wlan0", "lte0"]
+    assert ended.record.token == TOKEN
+    assert len(script.controller.flows) == 0
+    assert not script.controller.moves.may_move(flow), "a token may be used again"
