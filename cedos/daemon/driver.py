@@ -67,9 +67,8 @@ class ControllerDriver:
 
     def context(self) -> Context:
         """Return what is known of the networks now."""
-        if slept_s := self._sleep.slept_s():
-            self.post(HostSlept(slept_s))
-            self.post(ClockRead(time.time()))
+        self._note_sleep()
+        self._work()
         return self.controller.context(self._clock())
 
     def choose(self, asked: ChoiceAsked) -> AnswerChoice:
@@ -85,6 +84,7 @@ class ControllerDriver:
         self._busy = True
         try:
             while self._waiting and self._executor is not None:
+                self._note_sleep()
                 event, now_s = self._waiting.popleft(), self._clock()
                 self.controller.handle(event, now_s)
                 commands = self.controller.commands()
@@ -112,7 +112,9 @@ class ControllerDriver:
 
     def _fired(self) -> None:
         self._timer = self._timer_at_s = None
-        if slept_s := self._sleep.slept_s():
-            self.post(HostSlept(slept_s))
-            self.post(ClockRead(time.time()))
         self.post(TimerFired())
+
+    def _note_sleep(self) -> None:
+        """Have a sleep handled before all that waits: whatever is known is older by it."""
+        if slept_s := self._sleep.slept_s():
+            self._waiting.extendleft((ClockRead(time.time()), HostSlept(slept_s)))

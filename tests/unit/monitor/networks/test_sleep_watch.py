@@ -4,15 +4,11 @@ import time
 
 import pytest
 
-from cedos.config import Config, ProvidersConfig
 from cedos.controller.events import Witness
 from cedos.controller.networks.context import ContextKeeper
 from cedos.controller.networks.rates import RateSample
-from cedos.daemon.networks.observer import Observer
 from cedos.model import Direction, Indicator, NetworkLife
 from cedos.monitor.networks.sleep_watch import SleepWatch
-
-pytestmark = pytest.mark.anyio
 
 
 def test_only_sleep_separates_the_two_clocks() -> None:
@@ -56,30 +52,6 @@ def test_after_sleep_all_that_is_known_is_old() -> None:
     # The counter went on by what was received before the sleep: no rate comes of it.
     keeper.observe_bytes("wlan0", 500_000_000, 0, 100.5)
     assert keeper.snapshot(101.0).networks["wlan0"]["delivery_down_bps"].value == pytest.approx(8e6)
-
-
-async def test_the_daemon_takes_notice_before_it_decides() -> None:
-    observer = Observer(Config(providers=ProvidersConfig(host=False)), None, _nobody)
-    observer.keeper.update("wlan0", {"rssi_dbm": Indicator(-60.0, time.monotonic())})
-    now = {"boot": 0.0}
-    observer._sleep = SleepWatch(lambda: 0.0, lambda: now["boot"])
-    assert observer.context().networks["wlan0"]["rssi_dbm"].value == -60.0
-    now["boot"] = 7200.0
-    context = observer.context()
-    assert context.at_s - context.networks["wlan0"]["rssi_dbm"].measured_at_s >= 7200.0
-
-
-def test_nobody_at_the_screen_slows_the_pings_of_the_daemon_down() -> None:
-    observer = Observer(Config(providers=ProvidersConfig(host=False)), None, _nobody)
-    told: list[bool] = []
-    observer.prober._schedule.user_present = told.append
-    for state in (True, False, False, None):  # unknown counts as somebody
-        observer.screen._learned(state)
-    assert told == [False, True]
-
-
-def _nobody() -> None:
-    pass
 
 
 def test_another_access_point_is_noticed_and_starts_with_a_clean_slate() -> None:

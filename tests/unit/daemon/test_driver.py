@@ -1,0 +1,156 @@
+"""The controller in the event loop: in which order events are handled, and when its timer fires."""
+
+import asyncio
+import time
+from typing import Any, cast
+
+import pytest
+
+from cedos.controller.commands import AnswerChoice, AskName, AskNetwork, Command
+from cedos.controller.events import (
+    ChoiceAsked,
+    ClockRead,
+    Event,
+    HostSlept,
+    ProvidersRead,
+    TimerFired,
+)
+from cedos.daemon.driver import ControllerDriver
+from cedos.model import Transfer
+from cedos.monitor.networks.sleep_watch import SleepWatch
+
+pytestmark = [pytest.mark.anyio, pytest.mark.jumping]
+
+
+class Played:
+    """A controller that gives the commands that a test puts in.
+
+    Attributes:
+        said: the events and the commands, in the order in which they were handled and carried out.
+        gives: what it gives at each kind of event.
+        timer_s: when its timer is due.
+        posts: what comes of a command at once.
+    """
+
+    def __init__(self) -> None:
+        self.said: list[object] = []
+        self.gives: dict[type, list[Command]] = {}
+        self.timer_s: float | None = None
+        self.posts: dict[Command, list[Event]] = {}
+        self._given: list[Command] = []
+        self.driver = ControllerDriver(cast(Any, self), lambda: time.monotonic())
+        self.asleep_s = 0.0
+        self.driver._sleep = cast(SleepWatch, self)
+
+    def slept_s(self) -> float:
+        slept_s, self.asleep_s = self.asleep_s, 0.0
+        return slept_s
+
+    # -- the controller
+    def handle(self, event: Event, now_s: float) -> None:
+        self.said.append(type(event) if isinstance(event, ClockRead) else event)
+        self._given += self.gives.get(type(event), [])
+        if isinstance(event, TimerFired):
+            self.timer_s = None
+
+    def commands(self) -> list[Command]:
+        given, self._given = self._given, []
+        return given
+
+    def next_timer_s(self) -> float | None:
+        return self.timer_s
+
+    # -- the executor
+    def carry_out(self, command: Command) -> None:
+        self.said.append(command)
+        for event in self.posts.get(command, []):
+            self.driver.post(event)
+
+    def heard(self) -> list[object]:
+        said, self.said = self.said, []
+        return said
+
+
+async def test_events_wait_until_the_daemon_begins_and_are_handled_in_order() -> None:
+    played = Played()
+    played.driver.post(HostSlept(1.0))
+    played.driver.post(ProvidersRead())
+    assert played.heard() == []
+    played.driver.begin(played)
+    assert played.heard() == [ClockRead, HostSlept(1.0), ProvidersRead()]
+    played.driver.close()
+    played.driver.post(ProvidersRead())
+    assert played.heard() == []
+
+
+async def test_what_comes_of_a_command_is_handled_after_all_commands_of_its_event() -> None:
+    played = Played()
+    played.driver.begin(played)
+    played.heard()
+    first, second = AskNetwork("wlan0"), AskName("wlan0")
+    played.gives = {ProvidersRead: [first, second]}
+    played.posts = {first: [HostSlept(1.0)]}
+    played.driver.post(ProvidersRead())
+    assert played.heard() == [ProvidersRead(), first, second, HostSlept(1.0)]
+
+
+async def test_a_failure_of_the_executor_does_not_stop_the_driver() -> None:
+    played = Played()
+    played.driver.begin(played)
+    played.gives = {ProvidersRead: [AskNetwork("wlan0")]}
+    played.driver._executor = cast(Any, object())  # (it cannot carry anything out)
+    with pytest.raises(AttributeError):
+        played.driver.post(ProvidersRead())
+    played.driver._executor = played
+    played.heard()
+    played.driver.post(HostSlept(1.0))
+    assert played.heard() == [HostSlept(1.0)]
+
+
+async def test_the_timer_fires_when_it_is_due_and_follows_the_controller() -> None:
+    played = Played()
+    played.driver.begin(played)
+    played.heard()
+    now_s = time.monotonic()
+    played.timer_s = now_s + 5.0
+    played.driver.post(ProvidersRead())
+    played.timer_s = now_s + 2.0
+    played.driver.post(ProvidersRead())
+    await asyncio.sleep(1.9)
+    assert TimerFired() not in played.heard()
+    await asyncio.sleep(0.2)
+    assert played.heard() == [TimerFired()]
+    await asyncio.sleep(10.0)
+    assert played.heard() == [], "it wants none"
+    played.timer_s = time.monotonic() - 1.0
+    played.driver.post(ProvidersRead())
+    await asyncio.sleep(0.01)
+    assert played.heard() == [ProvidersRead(), TimerFired()], "a time that is over is now"
+
+
+@pytest.mark.parametrize("first", ["an event", "a timer"])
+async def test_a_sleep_is_told_before_anything_else_is_decided(first: str) -> None:
+    """All that is known is older than the monotonic clock says: a decision must not rest on it."""
+    played = Played()
+    played.driver.begin(played)
+    played.heard()
+    played.asleep_s = 7200.0
+    if first == "an event":
+        played.driver.post(ProvidersRead())
+        assert played.heard() == [HostSlept(7200.0), ClockRead, ProvidersRead()]
+    else:
+        played.timer_s = time.monotonic() + 1.0
+        played.driver._set_timer()
+        await asyncio.sleep(1.1)
+        assert played.heard() == [HostSlept(7200.0), ClockRead, TimerFired()]
+
+
+async def test_who_asks_is_answered_at_once() -> None:
+    played = Played()
+    played.driver.begin(played)
+    asked = ChoiceAsked(cast(Transfer, None), redundant=False, multipath=False)
+    answer = AnswerChoice(cast(Any, "the decision"), None)
+    played.gives = {ChoiceAsked: [AskNetwork("wlan0"), answer]}
+    played.heard()
+    assert played.driver.choose(asked) is answer
+    assert played.heard() == [asked, AskNetwork("wlan0")]
