@@ -48,6 +48,7 @@ ONLY_LTE = Strategy(StrategyKind.SINGLE, ("lte0",))
 STEERING = (
     give.SetDefault,
     give.SetDestinations,
+    give.SetRuled,
     give.SetMark,
     give.MoveConnection,
     give.ReleasePath,
@@ -217,6 +218,7 @@ def of_kind(kind: type[C], commands: Sequence[Command]) -> list[C]:
 def led(commands: Sequence[Command]) -> dict[give.Place, str | None]:
     """Where destinations are led by these commands, in the end."""
     found: dict[give.Place, str | None] = {}
-    for each in of_kind(give.SetDestinations, commands):
-        found |= each.wanted
+    for each in commands:
+        if isinstance(each, give.SetDestinations | give.SetRuled):
+            found |= each.wanted
     return found

@@ -38,7 +38,7 @@ class Played:
         self.timer_s: float | None = None
         self.posts: dict[Command, list[Event]] = {}
         self._given: list[Command] = []
-        self.driver = ControllerDriver(cast(Any, self), lambda: time.monotonic())
+        self.driver = ControllerDriver(cast(Any, self), time.monotonic)
         self.asleep_s = 0.0
         self.driver._sleep = cast(SleepWatch, self)
 

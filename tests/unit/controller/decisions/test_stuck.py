@@ -223,7 +223,7 @@ def test_a_reply_to_an_earlier_ping_is_forgotten(silence: Silence) -> None:
     key = silence.opens()
     silence.seen[key] = {"unacknowledged": 1}
     silence.run(22.6)
-    silence.script.tell(Witnessed("wlan0", "heard", Witness.NAME, 22.6))
+    silence.script.tell(Witnessed("wlan0", "heard", Witness.NAME, 22.6, remote=SERVER))
     silence.pinged.clear()
     silence.asked.clear()
     silence.run(40.0)

@@ -16,6 +16,7 @@ from cedos.controller.commands import (
     ReleasePath,
     SetDefault,
     SetDestinations,
+    SetRuled,
 )
 from cedos.controller.decisions.user_rules import MOST, UserRules
 from cedos.controller.events import (
@@ -245,7 +246,7 @@ def steered(script: Script) -> list[object]:
 
 def test_it_goes_to_the_best_of_what_is_allowed() -> None:
     script = Script(rules={"1": msgspec.to_builtins(NOT_METERED)})
-    assert script.steering() == [SetDestinations({PLACE: "wlan0"}), SetDefault("wlan0", {})]
+    assert script.steering() == [SetRuled({PLACE: "wlan0"}), SetDefault("wlan0", {})]
     script.model.rtt_s["wifi"] = 0.5
     script.decide(9.0)
     assert script.steering() == [SetDefault("lte0", {})]
@@ -261,7 +262,7 @@ def test_it_goes_to_the_best_of_what_is_allowed() -> None:
 
 def test_without_an_allowed_network_it_is_refused(ruled: Script) -> None:
     ruled.networks(replace(WLAN, up=False), LTE, at_s=10.0)
-    assert ruled.steering()[0] == SetDestinations({PLACE: NOWHERE})
+    assert ruled.steering()[0] == SetRuled({PLACE: NOWHERE})
     found = ruled.controller.ruled.by_version(1)[4]
     assert found.network is None
     assert "connections are refused" in found.decision.reason
@@ -280,7 +281,7 @@ def test_an_address_that_its_network_cannot_reach_is_refused(ruled: Script) -> N
 
 
 def test_a_rule_that_was_refused_is_led_again(ruled: Script) -> None:
-    command = SetDestinations({PLACE: "wlan0"})
+    command = SetRuled({PLACE: "wlan0"})
     assert ruled.controller.ruled.stand([SERVER])
     ruled.tell(CommandFailed(command, (PLACE,)), at_s=9.0)
     ruled.decide(10.0)
@@ -296,7 +297,7 @@ def test_what_is_known_of_a_destination_leads_it_no_more(ruled: Script) -> None:
     assert steered(ruled) == []
     ruled.tell(RuleSet(1, None), at_s=11.0)
     assert steered(ruled) == [
-        SetDestinations({PLACE: None}),
+        SetRuled({PLACE: None}),
         SetDestinations({(f"{SERVER}/32", 80): "lte0"}),
     ]
     ruled.tell(RuleSet(1, NOT_METERED), at_s=12.0)
@@ -308,7 +309,7 @@ def test_a_living_connection_leaves_a_network_that_it_may_not_use(script: Script
     """It began before its name was known to lead there."""
     flow = script.connection(movable=True)
     script.tell(RuleSet(1, RuleRequest(host=str(SERVER), never=("wlan0",))), at_s=10.0)
-    assert steered(script) == [SetDestinations({PLACE: "lte0"})]
+    assert steered(script) == [SetRuled({PLACE: "lte0"})]
     script.decide(10.5)
     assert steered(script) == [MoveConnection(TOKEN, ONLY_LTE), ReleasePath(TOKEN, "wlan0")]
     assert flow.strategy == ONLY_LTE
@@ -329,7 +330,7 @@ def test_a_living_connection_stays_where_no_network_is_allowed(script: Script) -
     script.connection(movable=True)
     script.tell(RuleSet(1, RuleRequest(host=str(SERVER), never=("wlan0", "lte0"))), at_s=10.0)
     script.decide(10.5)
-    assert steered(script) == [SetDestinations({PLACE: NOWHERE})]
+    assert steered(script) == [SetRuled({PLACE: NOWHERE})]
 
 
 def test_an_address_is_led_as_soon_as_a_resolver_tells_it(script: Script) -> None:
@@ -409,7 +410,7 @@ def test_a_portal_takes_no_host_out_of_the_users_prefix(script: Script, prefix: 
 def test_a_rule_for_a_captive_network_alone_leads_there(script: Script) -> None:
     in_a_portal(script, 10.0)
     script.tell(RuleSet(1, NOT_METERED))
-    assert steered(script) == [SetDestinations({PLACE: "wlan0"})]
+    assert steered(script) == [SetRuled({PLACE: "wlan0"})]
     found = script.controller.ruled.by_version(1)[4]
     assert found.network == "wlan0"
     assert found.decision.reason == (
@@ -417,7 +418,7 @@ def test_a_rule_for_a_captive_network_alone_leads_there(script: Script) -> None:
     )
     script.known(11.0, wlan0={"available": 0.0})
     script.decide(11.0)
-    assert steered(script) == [SetDestinations({PLACE: NOWHERE})]
+    assert steered(script) == [SetRuled({PLACE: NOWHERE})]
     found = script.controller.ruled.by_version(1)[4]
     assert found.decision.reason.endswith("wlan0 does not answer, so connections are refused")
 
