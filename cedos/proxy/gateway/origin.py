@@ -7,7 +7,7 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Hashable
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from contextlib import suppress
 from http import HTTPStatus
 from ipaddress import ip_address
 from itertools import chain, zip_longest
@@ -35,6 +35,7 @@ class Origins:
         self._timeout_s = timeout_s
         self._lookups = asyncio.Semaphore(_MOST_LOOKUPS)
         self._shares: WeakValueDictionary[Hashable, asyncio.Semaphore] = WeakValueDictionary()
+        self._looking_up: set[asyncio.Task[list[Any]]] = set()
         self._second_attempts: Counter[Hashable] = Counter()
 
     async def connect(self, host: str, port: int, asker: Hashable = None) -> socket.socket:
@@ -61,27 +62,47 @@ class Origins:
         """Return the addresses of a host, permitted or not. RefusedError."""
         with suppress(ValueError):
             return [str(ip_address(host))]
-        async with self._share(asker), self._lookups:
-            try:
-                found = await _getaddrinfo(host)
-            except RuntimeError:  # no thread can be started
-                raise RefusedError(
-                    HTTPStatus.SERVICE_UNAVAILABLE, "proxy_internal_error", "too many look-ups"
-                ) from None
-            except (OSError, UnicodeError) as error:
-                why = getattr(error, "strerror", None) or "not a name"
-                raise RefusedError(
-                    HTTPStatus.BAD_GATEWAY, "dns_error", f"{host} was not found: {why}"
-                ) from None
+        try:
+            found = await self._answer(host, asker)
+        except RuntimeError:  # no thread can be started
+            raise RefusedError(
+                HTTPStatus.SERVICE_UNAVAILABLE, "proxy_internal_error", "too many look-ups"
+            ) from None
+        except (OSError, UnicodeError) as error:
+            why = getattr(error, "strerror", None) or "not a name"
+            raise RefusedError(
+                HTTPStatus.BAD_GATEWAY, "dns_error", f"{host} was not found: {why}"
+            ) from None
         return list(dict.fromkeys(str(entry[4][0]) for entry in found))[:MOST_ADDRESSES]
 
-    def _share(self, asker: Hashable) -> AbstractAsyncContextManager[None]:
-        if asker is None:
-            return nullcontext()
-        share = self._shares.get(asker)
-        if share is None:
-            share = self._shares[asker] = asyncio.Semaphore(_MOST_LOOKUPS_EACH)
-        return share
+    async def _answer(self, host: str, asker: Hashable) -> list[Any]:
+        """Return the resolver's answer; also who waits no more holds a share until it has come.
+
+        The C library's look-up cannot be ended: its thread stays for half a minute.
+        """
+        share = self._share(asker)
+        await share.acquire()
+        try:
+            await self._lookups.acquire()
+        except BaseException:
+            share.release()
+            raise
+        answering = asyncio.get_running_loop().create_task(_getaddrinfo(host))
+
+        def ended(done: asyncio.Task[list[Any]]) -> None:
+            self._looking_up.discard(done)
+            share.release()
+            self._lookups.release()
+            if not done.cancelled():
+                done.exception()  # for a caller that waits no more
+
+        self._looking_up.add(answering)
+        answering.add_done_callback(ended)
+        return await asyncio.shield(answering)
+
+    def _share(self, asker: Hashable) -> asyncio.Semaphore:
+        most = _MOST_LOOKUPS if asker is None else _MOST_LOOKUPS_EACH
+        return self._shares.setdefault(asker, asyncio.Semaphore(most))
 
     def _permitted(self, addresses: list[str], port: int) -> list[str]:
         """Return the permitted addresses, families in turn, in the resolver's order."""

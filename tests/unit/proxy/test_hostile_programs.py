@@ -183,6 +183,32 @@ async def test_names_that_nobody_answers_for_keep_only_who_asks_for_them_waiting
         await asyncio.gather(*floods, return_exceptions=True)
 
 
+async def test_look_ups_that_are_given_up_keep_their_share_until_they_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every ten seconds one client had sixteen threads more, and the unit allows 128 in all."""
+    answer = threading.Event()
+
+    def resolve(*_: object, **__: object) -> list[object]:
+        answer.wait(20)
+        return [(2, 1, 6, "", ("1.1.1.1", 0))]
+
+    monkeypatch.setattr(origin.socket, "getaddrinfo", resolve)
+    origins = Origins(DestinationRules(()), timeout_s=0.1)
+    before = threading.active_count()
+    try:
+        for wave in range(4):
+            asked = (origins.connect(f"stalls{wave}-{n}.test", 80, b"one") for n in range(30))
+            found = await asyncio.gather(*asked, return_exceptions=True)
+            assert {getattr(each, "kind", each) for each in found} == {"dns_timeout"}
+        assert threading.active_count() - before <= 16
+    finally:
+        answer.set()
+    while origins._looking_up:
+        await asyncio.sleep(0.01)
+    assert await origins.addresses("answers.test", 80, b"one") == ["1.1.1.1"]
+
+
 @pytest.mark.jumping
 async def test_a_name_with_thousands_of_silent_addresses_takes_no_file_from_others(
     monkeypatch: pytest.MonkeyPatch,
