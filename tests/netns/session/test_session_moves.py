@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -266,49 +265,6 @@ def test_a_server_that_lost_its_state(world: Any) -> None:
     assert "does not know this session" in ends_found
     assert "12345" in ends_found
     world.server.do(again.close())
-
-
-def test_ten_thousand_half_open_handshakes(world: Any) -> None:
-    """An honest client gets in while strangers hold, and drip, as many connections as they can."""
-    listener = world.listen()
-    serving = world.server.start(echo(listener))
-    with world.near.entered():
-        strangers = [socket.socket() for _ in range(500)]
-    most = 0
-    for number in range(10_000):
-        stranger = strangers[number % len(strangers)]
-        if number >= len(strangers):
-            stranger.close()
-            with world.near.entered():
-                stranger = strangers[number % len(strangers)] = socket.socket()
-        stranger.settimeout(5)
-        stranger.connect(("10.99.0.1", 7100))
-        if number % 3 == 0:
-            stranger.send(b"\0")  # slow loris: a byte of a header
-        most = max(most, listener.half_open)
-    assert most <= 1024
-    connection = world.client.do(world.connect())
-    world.client.do(round_trip(connection))
-    world.client.do(connection.close())
-    serving.result(20)
-    for stranger in strangers:
-        stranger.close()
-    world.server.do(listener.close())
-
-
-def test_a_slow_loris_is_shown_the_door(world: Any) -> None:
-    listener = world.listen()
-    with world.near.entered():
-        loris = socket.socket()
-    loris.settimeout(30)
-    loris.connect(("10.99.0.1", 7100))
-    began_s = time.monotonic()
-    loris.send(b"\0")  # the first byte of a message whose second one never comes
-    with pytest.raises(ConnectionResetError):
-        loris.recv(1)
-    assert time.monotonic() - began_s < 20
-    loris.close()
-    world.server.do(listener.close())
 
 
 _KEEPER = """
