@@ -33,7 +33,7 @@ from cedos.sharing.protocol.helper import HelperMachine, HelperTerms, Uplink
 from cedos.sharing.protocol.receipts import read_receipt
 from cedos.sharing.store import SharingStore
 from cedos.steer.kernel.forwarding_filter import ForwardedRequestor
-from cedos.steer.sharing.forwarding import Forwarding
+from cedos.steer.sharing.forwarding import NOTHING, Forwarding
 
 _COUNT_S: Final = 1.0
 _UPLINK_S: Final = 10.0
@@ -186,8 +186,10 @@ class HelpDriver:
             return
         source = IPv4Address(started.source)
         with suppress(OSError):
-            counted = await self._calls.call(self._forwarding.carried_bytes)
-            self._counts.on_carried(started.contract.number, counted.get(source, 0), self._now_s())
+            counted = (await self._calls.call(self._forwarding.carried)).get(source, NOTHING)
+            self._counts.on_carried(
+                started.contract.number, counted.bytes, self._now_s(), packets=counted.packets
+            )
         await self._calls.call(lambda: self._forwarding.dismiss(source))
         _log.info("helps no more", name=started.name, reason=command.reason.name.lower())
 
@@ -195,15 +197,17 @@ class HelpDriver:
         if not self._started:
             return
         try:
-            counted = await self._calls.call(self._forwarding.carried_bytes)
+            counted = await self._calls.call(self._forwarding.carried)
         except OSError as error:
             _log.warning("the kernel's counters cannot be read", why=str(error))
             return
         now_s = self._now_s()
         for requestor, each in list(self._started.items()):
-            carried = counted.get(IPv4Address(each.source), 0)
-            self._machine.on_counted(requestor, carried, now_s)
-            self._counts.on_carried(each.contract.number, carried, now_s)
+            carried = counted.get(IPv4Address(each.source), NOTHING)
+            self._machine.on_counted(requestor, carried.bytes, now_s)
+            self._counts.on_carried(
+                each.contract.number, carried.bytes, now_s, packets=carried.packets
+            )
             if self._counts.unpaid(each.contract.number, now_s):
                 _log.warning("receipts do not come", name=each.name)
                 self._machine.on_unpaid(requestor, now_s)

@@ -13,10 +13,8 @@ from typing import Final
 from cedos.errors import HostError
 from cedos.kernel.interface_socket import bind_to_interface
 from cedos.sharing.protocol.commands import LinkAddress
+from cedos.sharing.protocol.messages import GROUP_IPV4, GROUP_IPV6, PORT
 
-PORT: Final = 25_442
-GROUP4: Final = "239.255.99.98"
-GROUP6: Final = "ff12::6362:7370"
 _MOST_BYTES: Final = 2_048
 _AT_ONCE: Final = 32
 _MEMBERSHIP4: Final = struct.Struct("=4s4si")
@@ -56,7 +54,7 @@ class LinkSocket:
     def send(self, data: bytes, to: LinkAddress | None) -> None:
         """Send a datagram; None: to the groups. What the kernel refuses is lost, as on any link."""
         if to is None:
-            targets = [(4, GROUP4, PORT), (6, GROUP6, PORT)]
+            targets = [(4, GROUP_IPV4, PORT), (6, GROUP_IPV6, PORT)]
         else:
             targets = [(6 if ":" in to[0] else 4, to[0], to[1])]
         for version, address, port in targets:
@@ -109,10 +107,10 @@ class LinkSocket:
 
 def _join(opened: socket.socket, version: int, index: int) -> None:
     if version == 4:
-        member = _MEMBERSHIP4.pack(socket.inet_aton(GROUP4), bytes(4), index)
+        member = _MEMBERSHIP4.pack(socket.inet_aton(GROUP_IPV4), bytes(4), index)
         opened.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, member)
     else:
-        member = _MEMBERSHIP6.pack(socket.inet_pton(socket.AF_INET6, GROUP6), index)
+        member = _MEMBERSHIP6.pack(socket.inet_pton(socket.AF_INET6, GROUP_IPV6), index)
         opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, member)
 
 

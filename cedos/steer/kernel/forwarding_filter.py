@@ -13,7 +13,7 @@ from ipaddress import IPv4Address
 from typing import Final
 
 from cedos.steer.kernel import iptables
-from cedos.steer.kernel.iptables import Chain
+from cedos.steer.kernel.iptables import Chain, Counted
 
 PREFIX: Final = "CEDOSHARE_"
 _QUOTA: Final = f"{PREFIX}QUOTA"
@@ -71,9 +71,9 @@ def remove_counter(slot: int) -> None:
     iptables.drop_chain("filter", _counter(slot))
 
 
-def carried_bytes() -> dict[int, int]:
-    """Return by slot what the kernel has forwarded: bytes of IP, both directions. Errors: OSError."""
-    counted = iptables.counted_bytes("filter", f"{PREFIX}R")
+def carried() -> dict[int, Counted]:
+    """Return by slot what the kernel has forwarded: IP, both directions. Errors: OSError."""
+    counted = iptables.counters("filter", f"{PREFIX}R")
     return {int(name.removeprefix(f"{PREFIX}R")): rules[-1] for name, rules in counted.items()}
 
 

@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 PREFIX: Final = "CEDOS_"
 """Begins the names of the daemon's chains."""
@@ -226,20 +226,27 @@ def drop_chain(table: str, name: str) -> None:
             _restore(program, [f"*{table}", f"-F {name}", f"-X {name}", "COMMIT"], "--noflush")
 
 
-def counted_bytes(table: str, prefix: str) -> dict[str, list[int]]:
-    """Return by chain the bytes that each of its rules has matched; OSError: iptables refuses."""
-    found: defaultdict[str, list[int]] = defaultdict(list)
+class Counted(NamedTuple):
+    """The counters of a rule."""
+
+    packets: int
+    bytes: int
+
+
+def counters(table: str, prefix: str) -> dict[str, list[Counted]]:
+    """Return by chain what each of its rules has matched; OSError: iptables refuses."""
+    found: defaultdict[str, list[Counted]] = defaultdict(list)
     for program in programs().values():
         done = _run([f"{program}-save", "-c", "-t", table])
         if done.returncode != 0:
             raise OSError(errno.EIO, " ".join(done.stderr.split()))
         for line in done.stdout.splitlines():
             if (rule := _COUNTED.match(line)) and rule["chain"].startswith(prefix):
-                found[rule["chain"]].append(int(rule["bytes"]))
+                found[rule["chain"]].append(Counted(int(rule["packets"]), int(rule["bytes"])))
     return dict(found)
 
 
-_COUNTED: Final = re.compile(r"\[\d+:(?P<bytes>\d+)\] -A (?P<chain>\S+) ")
+_COUNTED: Final = re.compile(r"\[(?P<packets>\d+):(?P<bytes>\d+)\] -A (?P<chain>\S+) ")
 
 
 def _remove(program: str, table: str, prefix: str) -> bool:

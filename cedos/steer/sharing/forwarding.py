@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from ipaddress import IPv4Address
+from typing import Final
 
 from cedos.errors import HostError, SteeringError
 from cedos.kernel.policy_routing import SHARING_PROTOCOL, Route, Rule, SeenRoute
@@ -11,9 +12,11 @@ from cedos.steer.journal.journal import JournalKeeper
 from cedos.steer.journal.records import SHARING, InterfaceForwardingRecord
 from cedos.steer.kernel import forwarding_filter
 from cedos.steer.kernel.forwarding_filter import ForwardedRequestor, ForwardingLinks
+from cedos.steer.kernel.iptables import Counted
 from cedos.steer.sharing.kernel import MOST_NEIGHBOURS, SharingKernel, SharingRole, host
 
-_ROLE = SharingRole.HELP
+NOTHING: Final = Counted(0, 0)
+_ROLE: Final = SharingRole.HELP
 
 
 class Forwarding:
@@ -105,10 +108,10 @@ class Forwarding:
             self._kernel.delete_routes(self._routes(slot, requestor))
             self._kernel.delete_neighbour(self._neighbour(requestor))
 
-    def carried_bytes(self) -> Mapping[IPv4Address, int]:
-        """Return what the kernel forwarded for each requestor: bytes of IP, both directions."""
-        counted = forwarding_filter.carried_bytes()
-        return {each.address: counted.get(slot, 0) for slot, each in self._requestors.items()}
+    def carried(self) -> Mapping[IPv4Address, Counted]:
+        """Return what the kernel forwarded for each requestor: IP, both directions."""
+        counted = forwarding_filter.carried()
+        return {each.address: counted.get(slot, NOTHING) for slot, each in self._requestors.items()}
 
     def _neighbour(self, requestor: ForwardedRequestor) -> Neighbour:
         return Neighbour(

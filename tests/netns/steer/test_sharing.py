@@ -153,7 +153,7 @@ class Shared:
 
     def carried(self) -> int:
         with self._there.helper.entered():
-            return self.forwarding.carried_bytes()[self.own]
+            return self.forwarding.carried()[self.own].bytes
 
     def die(self) -> None:
         for journal in self._journals:
