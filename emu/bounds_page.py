@@ -55,12 +55,12 @@ Generated from the code by `python -m emu.bounds_page`, which a test repeats. [s
 | requests that wait; programs that listen to decisions | {api.server:MAX_REQUESTS_OF_USER} of one, {api.server:MAX_REQUESTS} of all but root; {api.server:MAX_LISTENERS_OF_USER}, {api.server:MAX_LISTENERS} | 503 |
 | programs that report connections; connections | {daemon.flows.told_connections:_MOST_OF_A_USER} of one, {daemon.flows.told_connections:_MOST_PROGRAMS} of all; {daemon.flows.told_connections:_MOST_CONNECTIONS} of all | not believed |
 | hints; transfers with deadlines | {daemon.decisions.hints:MOST_OF_A_USER} of one, {daemon.decisions.hints:MOST} of all; {selector.deadlines.transfer_table:MOST_OF_USER} of one, {selector.deadlines.transfer_table:MOST} of all | refused |
-| rules | {daemon.decisions.user_rules:MOST} | refused |
+| rules | {controller.decisions.user_rules:MOST} | refused |
 | **A neighbour, by packets** | | |
 | look-ups that are watched; asked again at once | {daemon.lookups.failover:_MOST_LOOKUPS}; {daemon.lookups.failover:_MOST_REPEATED} | the oldest goes; it stays as it is |
-| names with addresses under rules; addresses of each | {daemon.decisions.named_addresses:_MOST_NAMES}; {daemon.decisions.named_addresses:_MOST_OF_A_NAME} | the oldest goes |
+| names with addresses under rules; addresses of each | {controller.decisions.named_addresses:_MOST_NAMES}; {controller.decisions.named_addresses:_MOST_OF_A_NAME} | the oldest goes |
 | announced routers of an interface that are looked at | {kernel.policy_routing:MOST_ROUTERS} | the worse ones are left out |
-| first packets that are watched | {daemon.decisions.rescue:_MOST_WATCHED} | not rescued |
+| first packets that are watched | {controller.decisions.rescue:_MOST_WATCHED} | not rescued |
 | Invites that a helper verifies, answers each second; Joins that wait for a Confirm | {sharing.protocol.helper:INVITES_VERIFIED_PER_S}, {sharing.protocol.helper:INVITES_ANSWERED_PER_S}; {sharing.protocol.helper:_MOST_JOINED} | dropped; the oldest goes |
 | helpers that offer; hosts whose last time is known; contracts of a gateway | {sharing.protocol.requestor:_MOST_OFFERS}; {sharing.protocol.freshness:_SIGNERS}; {sharing.protocol.accounting:_MOST_CONTRACTS} | refused |
 """
