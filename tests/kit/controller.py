@@ -10,6 +10,7 @@ from cedos.controller.commands import Command
 from cedos.controller.config import Choices, ControllerConfig
 from cedos.controller.controller import Controller
 from cedos.controller.events import (
+    ChoiceAsked,
     Event,
     FlowOpened,
     FlowSample,
@@ -23,6 +24,7 @@ from cedos.controller.events import (
 )
 from cedos.controller.flows.living_flow import LivingFlow
 from cedos.model import (
+    Context,
     Decision,
     Direction,
     FlowKey,
@@ -222,3 +224,39 @@ def led(commands: Sequence[Command]) -> dict[give.Place, str | None]:
         if isinstance(each, give.SetDestinations | give.SetRuled):
             found |= each.wanted
     return found
+
+
+class ScriptedDriver:
+    """A script in the place of `ControllerDriver`: what is posted is handled, nothing is carried out.
+
+    Attributes:
+        posted: the events.
+    """
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.posted: list[Event] = []
+        self._commands: list[Command] = []
+
+    @property
+    def controller(self) -> Controller:
+        return self.script.controller
+
+    def post(self, event: Event) -> None:
+        self.posted.append(event)
+        self._commands += self.script.tell(event)
+
+    def now_s(self) -> float:
+        return self.script.now_s
+
+    def context(self) -> Context:
+        return self.controller.context(self.script.now_s)
+
+    def choose(self, asked: ChoiceAsked) -> give.AnswerChoice:
+        self.post(asked)
+        return self.commands(give.AnswerChoice)[-1]
+
+    def commands(self, kind: type[C]) -> list[C]:
+        """The commands of a kind since the last call; others are forgotten."""
+        found, self._commands = self._commands, []
+        return of_kind(kind, found)

@@ -46,6 +46,7 @@ _AT_ONCE: Final = 64
 _PORT: Final = 53
 _MOST_HELD, _MOST_STREAMS, _MOST_ASKED = 128, 64, 256
 _LONGEST_S: Final = 2.0
+_AGAIN_S: Final = 0.1
 """The longest that an answer is held; then it is dropped, and programs ask again after some seconds."""
 _ASKED_S: Final = 10.0
 _PER_S, _BURST = 5.0, 32
@@ -266,15 +267,24 @@ class HeldAnswers:
             self._decide(packet.number, passes=False)
         else:
             self._pending[key] += 1
-            self._do(self._settle(packet.number, key, claims, before))
+            self._do(self._settle(packet.number, key, claims, addresses, before))
 
     async def _settle(
-        self, number: int, key: FlowKey, claims: Mapping[str, set[int]], before: _Reading | None
+        self,
+        number: int,
+        key: FlowKey,
+        claims: Mapping[str, set[int]],
+        addresses: Sequence[Address],
+        before: _Reading | None,
     ) -> None:
         passes = False
         try:
             async with asyncio.timeout(_LONGEST_S):
-                passes = await self._confirm_all(claims)
+                told = await self._confirm_all(claims)
+                # A rule that the kernel refused is tried again with the next decision.
+                while not self._ruled.stand(addresses):
+                    await asyncio.sleep(_AGAIN_S)
+                passes = told
         except TimeoutError:
             pass
         except asyncio.CancelledError:  # the daemon ends, and its rules with it

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.controller import Script
 
-from cedos.controller.decisions.user_rules import UserRules
+from cedos.controller.commands import SetRuled
+from cedos.controller.events import CommandFailed, Event, RuleSet
 from cedos.controller.rule import RuleRequest
 from cedos.daemon.lookups.delivery import datagram
 from cedos.daemon.lookups.held_answers import HeldAnswers, _Streams
@@ -40,33 +42,35 @@ def nothing(name: str, kind: int, code: int) -> bytes:
 
 
 class Stage:
-    """Held answers over rules that lead at once, or when a test says so."""
+    """Held answers over a controller with a rule for a name; `posted` are not handled if told so."""
 
     def __init__(self) -> None:
-        self.rules = UserRules()
-        self.rules.add(RuleRequest(host=HOST, never=("lte0",)))
-        self.led: set[str] = set()
-        self.may_lead = asyncio.Event()
-        self.may_lead.set()
+        self.script = Script()
+        self.script.tell(RuleSet(1, RuleRequest(host=HOST, never=("lte0",))))
+        self.may_lead = True
         self.passed: dict[int, bool] = {}
         self.zone: dict[str, str] = {}
         self.may_answer = asyncio.Event()
         self.may_answer.set()
         self.silent, self.code = False, 3
         self.asked: list[str] = []
-        ruled: Any = SimpleNamespace(rules=self.rules, stand=self.stands)
         lookups: Any = SimpleNamespace(trusted=lambda each: each == OWN, look_up=self.look_up)
         queue: Any = SimpleNamespace(decide=self.decide)
-        self.held = HeldAnswers(ruled, self.lead, lookups, queue, self.hold)
+        ruled = self.script.controller.ruled
+        self.held = HeldAnswers(ruled, self.post, lookups, queue, self.hold)
 
-    def stands(self, addresses: list[Address]) -> bool:
-        return all(not self.rules.at(each) or str(each) in self.led for each in addresses)
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """What the rule covers."""
+        return self.script.controller.ruled.rules.rules[1].addresses
+
+    def post(self, event: Event) -> None:
+        self.script.tell(event)
+        if not self.may_lead:  # the kernel refuses it
+            for command in self.script.given(SetRuled):
+                self.script.tell(CommandFailed(command, tuple(command.wanted)))
 
     async def hold(self, on: bool) -> None: ...
-
-    async def lead(self) -> None:
-        await self.may_lead.wait()
-        self.led = set(self.rules.rules[1].addresses)
 
     async def look_up(self, name: str, kind: int) -> dns.DnsReply | None:
         self.asked.append(name)
@@ -101,30 +105,23 @@ async def stage() -> Stage:
     return Stage()
 
 
-async def test_an_answer_waits_until_its_route_stands(stage: Stage) -> None:
-    stage.may_lead.clear()
+async def test_an_answer_passes_once_its_route_stands(stage: Stage) -> None:
     stage.comes(1, answer("other.example", "203.0.113.9"))
     stage.comes(2, b"no DNS")
-    assert stage.passed == {1: True, 2: True}
     stage.comes(3, answer("dl." + HOST, "203.0.113.1"))
-    await stage.rest()
-    assert 3 not in stage.passed
-    stage.may_lead.set()
-    await stage.rest()
-    assert stage.passed[3]
-    assert stage.led == {"203.0.113.1"}
-    stage.comes(4, answer(HOST, "203.0.113.1"))  # it stands by now
-    assert stage.passed[4]
+    assert stage.passed == {1: True, 2: True, 3: True}
+    assert stage.addresses == ("203.0.113.1",)
+    assert stage.script.controller.ruled.stand([ip_address("203.0.113.1")])
 
 
 @pytest.mark.jumping
 async def test_an_answer_whose_route_does_not_stand_in_time_is_dropped(stage: Stage) -> None:
     """A daemon that was kept busy for 2 s let the first packet out over the forbidden network."""
-    stage.may_lead.clear()
+    stage.may_lead = False
     stage.comes(1, answer(HOST, "203.0.113.1"))
     await asyncio.sleep(3.0)
     assert stage.passed == {1: False}
-    stage.may_lead.set()
+    stage.may_lead = True
     stage.comes(2, answer(HOST, "203.0.113.1"))
     await stage.rest()
     assert stage.passed[2]
@@ -134,15 +131,16 @@ async def test_an_answer_whose_route_does_not_stand_in_time_is_dropped(stage: St
 async def test_a_dropped_segment_is_held_again_when_it_comes_again(stage: Stage) -> None:
     content = answer(HOST, "203.0.113.1")
     content = struct.pack("!H", len(content)) + content
-    stage.may_lead.clear()
+    stage.may_lead = False
     stage.comes_by_tcp(1, 100, content[:20])
     stage.comes_by_tcp(2, 120, content[20:])
     for number in (3, 4):
         await asyncio.sleep(3.0)
         stage.comes_by_tcp(number, 120, content[20:])
     assert stage.passed == {1: True, 2: False, 3: False}
-    stage.may_lead.set()
-    await stage.rest()
+    stage.may_lead = True
+    stage.script.decide(20.0)
+    await asyncio.sleep(1.0)
     assert stage.passed[4]
 
 
@@ -158,7 +156,7 @@ async def test_all_answers_wait_for_the_look_up_of_the_name_that_they_claim(stag
     stage.may_answer.set()
     await stage.rest()
     assert stage.passed == {1: True, 2: True}
-    assert stage.led == {"203.0.113.7"}
+    assert stage.addresses == ("203.0.113.7",)
     assert len(stage.asked) == 2
 
 
@@ -177,13 +175,13 @@ async def test_another_resolver_is_believed_once_ours_says_the_same(stage: Stage
     stage.comes(1, answer(HOST, "203.0.113.66"), STRANGER)
     await stage.rest()
     assert stage.passed == {1: True}
-    assert stage.rules.of(ip_address("203.0.113.66"), 443) is None
+    assert stage.script.controller.ruled.rules.of(ip_address("203.0.113.66"), 443) is None
     stage.zone["dl." + HOST] = "203.0.113.7"
     stage.comes(2, answer("dl." + HOST, "203.0.113.7"), STRANGER)
     assert 2 not in stage.passed
     await stage.rest()
     assert stage.passed[2]
-    assert stage.led == {"203.0.113.7"}
+    assert stage.addresses == ("203.0.113.7",)
 
 
 async def test_claims_push_nothing_out_and_are_looked_up_seldom(stage: Stage) -> None:
@@ -194,7 +192,7 @@ async def test_claims_push_nothing_out_and_are_looked_up_seldom(stage: Stage) ->
         stage.held.claimed(HOST, ip_address(f"198.51.{number // 250}.{number % 250}"))
         stage.held.claimed(f"{number}.{HOST}", ip_address("198.51.100.1"))
     await stage.rest()
-    assert stage.rules.rules[1].addresses == ("203.0.113.1",)
+    assert stage.addresses == ("203.0.113.1",)
     assert len(stage.asked) < 200
     stage.held.claimed("other.example", ip_address("198.51.100.1"))
     assert "other.example" not in stage.asked
@@ -204,7 +202,7 @@ async def test_a_true_claim_is_confirmed_by_a_look_up(stage: Stage) -> None:
     stage.zone["img." + HOST] = "203.0.113.5"
     stage.held.claimed("img." + HOST, ip_address("203.0.113.5"))
     await stage.rest()
-    assert stage.led == {"203.0.113.5"}
+    assert stage.addresses == ("203.0.113.5",)
 
 
 def segment(at: int, payload: bytes) -> CapturedPacket:

@@ -1,37 +1,123 @@
-"""What looks at the flows tell: how long a network was silent, once it is heard again."""
+"""When sockets are looked at, and who is told what was seen."""
 
-import time
-from types import SimpleNamespace
-from typing import Any
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from typing import Any, cast
 
 import pytest
+from kit.controller import KEY, Script, ScriptedDriver, size_of
 
-from cedos.controller.flows.living_flows import LivingFlows
-from cedos.controller.networks.silence import Due
+from cedos.controller.commands import RescueFlow
+from cedos.controller.events import (
+    CommandDone,
+    FlowOpened,
+    FlowSample,
+    FlowsSampled,
+    PingEnded,
+    SizeLearned,
+)
 from cedos.daemon.loop.flow_sampler import FlowSampler
-from cedos.model import Context, Indicator
-from cedos.profiler.profiler import Profiler
+from cedos.model import Direction, FlowKey
+
+pytestmark = pytest.mark.anyio
+
+SAMPLE = FlowSample(KEY, 10.0, 1, None, 0.02, 0.02, None, 50_000, 300, 0, 0.01, 0, idle_ack_s=0.1)
 
 
-def test_a_silence_that_is_over_is_told_with_how_long_it_lasted() -> None:
-    told: list[tuple[dict[str, float], dict[str, tuple[float, ...]]]] = []
-    context = Context(0.0, {})
-    observer: Any = SimpleNamespace(
-        context=lambda: context,
-        silent=lambda networks, pauses, now_s: told.append((networks, pauses)),
-        observe_delivery=lambda *_: None,
-        observe_answers=lambda *_: None,
-        observe_flows=lambda *_: None,
+class Sockets:
+    """The kernel's sockets, and the observer and the profiler that are told of them."""
+
+    def __init__(self) -> None:
+        self.script = Script(rescue=False)
+        self.driver = ScriptedDriver(self.script)
+        self.samples: list[FlowSample] = [SAMPLE]
+        self.fails = False
+        self.pinged: dict[str, float] = {}
+        self.snapshots = 0
+        self.told: list[tuple[list[FlowSample], list[FlowSample]]] = []
+        self.prober = self
+        anybody = cast(Any, self)
+        self.subject = FlowSampler(anybody, cast(Any, self.driver), anybody, anybody)
+
+    async def looks(self) -> FlowsSampled:
+        """A look that the controller asks for; its event."""
+        before = len(self.driver.posted)
+        self.subject.look()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        event = self.driver.posted[before]
+        assert isinstance(event, FlowsSampled)
+        return event
+
+    async def snapshot(self) -> list[FlowSample]:
+        self.snapshots += 1
+        if self.fails:
+            raise OSError("no buffer space")
+        return self.samples
+
+    def asked_at_s(self) -> dict[str, float]:
+        return self.pinged
+
+    def on_samples(self, here: list[FlowSample], elsewhere: list[FlowSample]) -> None:
+        self.told.append((here, elsewhere))
+
+    def follow_heard(self) -> None:
+        assert self.driver.posted, "the controller heard it first"
+
+    def progressed(self, key: FlowKey, down: int, up: int, now_s: float) -> Sequence[SizeLearned]:
+        return [SizeLearned(key, Direction.DOWN, size_of(2 * down, "progress"))]
+
+
+@pytest.fixture
+async def sockets() -> AsyncIterator[Sockets]:
+    made = Sockets()
+    running = asyncio.create_task(made.subject.run())
+    yield made
+    running.cancel()
+
+
+async def test_where_nothing_lives_no_socket_is_looked_at(sockets: Sockets) -> None:
+    assert not (await sockets.looks()).looked
+    assert (sockets.snapshots, sockets.told) == (0, [])
+    # A pending ping is waited for where pings were ever answered.
+    sockets.pinged = {"wlan0": 9.0}
+    assert not (await sockets.looks()).looked
+    sockets.script.tell(PingEnded("wlan0", 0.02, 8.5, 8.52))
+    event = await sockets.looks()
+    assert event.looked
+    assert event.asked_at_s == {"wlan0": 9.0}
+
+
+async def test_a_look_is_told_to_all_and_what_carried_more_has_another_size(
+    sockets: Sockets,
+) -> None:
+    sockets.script.tell(FlowOpened(KEY, 9.0, 1.0), at_s=9.0)
+    event = await sockets.looks()
+    assert event.samples == (SAMPLE,)
+    assert sockets.told == [([SAMPLE], [])]
+    learned = sockets.driver.posted[-1]
+    assert learned == SizeLearned(
+        KEY, Direction.DOWN, size_of(100_000, "progress"), progressed=True
     )
-    changed: list[bool] = []
-    source: Any = None
-    sampler = FlowSampler(source, LivingFlows(), observer, Profiler(), changed.append, 1.0)
-    now_s = time.monotonic()
-    sampler._take([], {"wlan0": now_s}, now_s + 2.0)  # a ping that nobody answered
-    ((found, _),) = told
-    assert found == {"wlan0": Due(pytest.approx(2.0), transfers=False, pings=True)}
-    assert changed == [True]
-    answered = Indicator(0.03, now_s + 2.5)
-    context = Context(0.0, {"wlan0": {"rtt_s": answered, "rtt_min_s": answered}})
-    sampler._take([], {}, now_s + 2.6)
-    assert told[1:] == [({}, {"wlan0": (pytest.approx(2.5),)})]
+
+
+async def test_what_another_network_carries_is_told_apart(sockets: Sockets) -> None:
+    other = replace(KEY, local_port=4001)
+    for key in (KEY, other):
+        sockets.script.tell(FlowOpened(key, 9.0, 1.0), at_s=9.0)
+    sockets.script.tell(CommandDone(RescueFlow(KEY, "lte0", "no reply")))
+    sockets.samples.append(replace(SAMPLE, key=other))
+    await sockets.looks()
+    assert [[[each.key for each in part] for part in told] for told in sockets.told] == [
+        [[other], [KEY]]
+    ]
+
+
+async def test_a_look_that_fails_is_none_and_the_next_one_comes(sockets: Sockets) -> None:
+    sockets.script.tell(FlowOpened(KEY, 9.0, 1.0), at_s=9.0)
+    sockets.fails = True
+    assert not (await sockets.looks()).looked
+    assert sockets.script.controller.next_timer_s() is not None
+    sockets.fails = False
+    assert (await sockets.looks()).looked

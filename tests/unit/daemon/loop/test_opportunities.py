@@ -1,94 +1,71 @@
 """Which finished flows tell the budgets of a choice."""
 
-from dataclasses import replace
-from ipaddress import ip_address, ip_interface
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from kit.controller import KEY
 
-from cedos.controller.events import FlowClosed, FlowOpened
-from cedos.controller.flows.living_flow import LivingFlow
-from cedos.controller.flows.living_flows import LivingFlows
-from cedos.daemon.loop.opportunities import Opportunities
-from cedos.model import (
-    Context,
-    Decision,
-    Direction,
-    FlowKey,
-    Network,
-    NetworkKind,
-    SizeEstimate,
-    Strategy,
-    StrategyKind,
-    Transfer,
-)
-
-WLAN = Network("wlan0", "wlan0", 2, NetworkKind.WIFI, False, (ip_interface("10.0.0.2/24"),))
-LTE = Network("lte0", "lte0", 3, NetworkKind.CELLULAR, True, (ip_interface("10.1.0.2/24"),))
-OVER_LTE = FlowKey(ip_address("10.1.0.2"), 4000, ip_address("198.51.100.1"), 80)
-CONTEXT = Context(9.0, {})
+from cedos.daemon.loop.opportunities import LEAST_BYTES, Opportunities
+from cedos.model import Context, FlowRecord, Strategy, StrategyKind, Subflow
 
 
-def decision(network: str) -> Decision:
-    size = SizeEstimate(3000, 3000, 3000, "prior")
-    return Decision(
-        number=5, made_unix_s=100.0, transfer=Transfer(size, Direction.DOWN), context=CONTEXT,
-        evaluations=(), choice=Strategy(StrategyKind.SINGLE, (network,)), objective="balanced",
-        reason="",
-    )  # fmt: skip
+class Told:
+    """Budgets that are told of choices, which a megabyte over LTE in one second was."""
+
+    def __init__(self, prefetched: bool = False) -> None:
+        self.keepers: dict[str, object] = {"data": None}
+        self.choices: list[tuple[Any, int]] = []
+        self.subject = Opportunities(cast(Any, self), cast(Any, self), lambda *_: prefetched)
+
+    def offered(self, options: Any, taken: int) -> None:
+        self.choices.append((options, taken))
+
+    def weighed(self, transfer: object, context: Context) -> list[Any]:
+        return [
+            SimpleNamespace(
+                strategy=Strategy(StrategyKind.SINGLE, (name,)), time_s=time_s, energy_j=1.0
+            )
+            for name, time_s in (("wlan0", 2.0), ("lte0", 1.0))
+        ]
+
+    def finishes(
+        self, size: int = 1_000_000, network: str | None = "lte0", at_s: float = 9.0
+    ) -> None:
+        record = FlowRecord((Subflow(KEY, network, size, 80),), None, 100.0, 102.0)
+        self.subject.finished(record, lambda: Context(at_s, {}))
 
 
-@pytest.fixture
-def offered() -> list[Any]:
-    return []
-
-
-@pytest.fixture
-def finish(offered: list[Any]) -> Any:
-    """A flow over LTE begins while a network is chosen, carries a megabyte and ends."""
-    budgets = SimpleNamespace(
-        keepers={"data": None}, offered=lambda options, taken: offered.append((options, taken))
-    )
-    ways = [
-        SimpleNamespace(
-            strategy=Strategy(StrategyKind.SINGLE, (name,)), time_s=time_s, energy_j=1.0
-        )
-        for name, time_s in (("wlan0", 2.0), ("lte0", 1.0))
-    ]
-    decider = SimpleNamespace(weighed=lambda transfer, context: ways)
-    opportunities = Opportunities(budgets, decider)  # type: ignore[arg-type]
-
-    def finish(chosen: str | None, key: FlowKey = OVER_LTE) -> LivingFlow:
-        flows = LivingFlows()
-        flows.networks_changed([WLAN, LTE])
-        flow = flows.on_open(FlowOpened(key, 9.0, 100.0))
-        if key.protocol == "tcp":
-            flow.note_leading(None if chosen is None else decision(chosen))
-        record = flows.on_close(FlowClosed(key, 102.0, 1_000_000, 80))
-        assert record is not None
-        opportunities.finished(flow, record, lambda: CONTEXT)
-        return flow
-
-    return finish
-
-
-def test_what_followed_the_choice_is_one(finish: Any, offered: list[Any]) -> None:
-    assert finish("lte0").decision == 5
-    ((options, taken),) = offered
-    assert [name for name, *_ in options] == ["wlan0", "lte0"]
+def test_a_choice_is_told_with_what_each_way_would_have_taken() -> None:
+    told = Told()
+    told.finishes()
+    ((options, taken),) = told.choices
+    assert options == [("wlan0", 2.0, 1.0, 1_000_000), ("lte0", 1.0, 1.0, 1_000_000)]
     assert taken == 1
 
 
-@pytest.mark.parametrize("chosen", ["wlan0", None])
-def test_a_program_bound_to_an_interface_bought_nothing(
-    finish: Any, offered: list[Any], chosen: str | None
-) -> None:
-    """Wi-Fi was chosen, the program went over LTE all the same: no demand, and no seconds saved."""
-    assert finish(chosen).decision is None
-    assert not offered
+@pytest.mark.parametrize(
+    ("prefetched", "size", "network"),
+    [(True, 10**6, "lte0"), (False, LEAST_BYTES - 81, "lte0"), (False, 10**6, None)],
+    ids=["prefetched", "small", "of a VPN"],
+)
+def test_what_tells_nothing_is_left_out(prefetched: bool, size: int, network: str | None) -> None:
+    told = Told(prefetched)
+    told.finishes(size, network)
+    assert told.choices == []
 
 
-def test_udp_flows_are_not_told_apart(finish: Any, offered: list[Any]) -> None:
-    finish(None, replace(OVER_LTE, protocol="udp"))
-    assert len(offered) == 1
+def test_on_a_busy_host_one_stands_for_those_just_before_it() -> None:
+    told = Told()
+    told.finishes(at_s=9.0)
+    told.finishes(at_s=9.05)
+    told.finishes(at_s=9.2)
+    (_, (options, _)) = told.choices
+    assert options == [("wlan0", 4.0, 2.0, 2_000_000), ("lte0", 2.0, 2.0, 2_000_000)]
+
+
+def test_without_budgets_nothing_is_weighed() -> None:
+    told = Told()
+    told.keepers = {}
+    told.finishes()
+    assert told.choices == []
