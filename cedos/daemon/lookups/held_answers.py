@@ -282,7 +282,7 @@ class HeldAnswers:
             async with asyncio.timeout(_LONGEST_S):
                 told = await self._confirm_all(claims)
                 # A rule that the kernel refused is tried again with the next decision.
-                while not self._ruled.stand(addresses):
+                while not self._ruled.stand(addresses):  # noqa: ASYNC110, no event tells of it
                     await asyncio.sleep(_AGAIN_S)
                 passes = told
         except TimeoutError:

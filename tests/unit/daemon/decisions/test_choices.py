@@ -7,27 +7,22 @@ from ipaddress import ip_interface
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 
 from cedos import config
 from cedos.controller.config import Choices
 from cedos.controller.decisions.decider import Decider
-from cedos.controller.flows.finished_transfer import FinishedTransfer
-from cedos.controller.flows.learning import PLACES_FILE, POSTERIOR_FILE, Learning
+from cedos.controller.flows.learning import Learning
 from cedos.controller.flows.living_flows import LivingFlows
 from cedos.controller.outbox import Outbox
-from cedos.daemon.decisions.choices import choices, keep_learned
+from cedos.daemon.decisions.choices import choices
 from cedos.errors import ConfigError
 from cedos.model import (
     Context,
-    Direction,
-    Indicator,
     Network,
     NetworkKind,
     SizeEstimate,
     Transfer,
 )
-from cedos.selector.decision.roles import assign
 from cedos.selector.objective import WeightedCost
 from cedos.selector.uncertainty import METHODS
 from predictors.base import Distribution
@@ -105,79 +100,3 @@ def test_brute_force_is_the_default(tmp_path: Path) -> None:
 def test_a_method_that_nobody_knows_is_refused_with_those_there_are(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"(?s)method.*"):
         configured(tmp_path, 'method = "dice"')
-
-
-KNOWN = Context(
-    0.0,
-    {
-        name: {"rtt_s": Indicator(0.03, 0.0), "past1_bps": Indicator(1e7, 0.0)}
-        for name in ("wlan0", "lte0")
-    },
-)
-
-
-def learning_by(tmp_path: Path, method: str, adapt: str = "true") -> Learning:
-    file = tmp_path / "cedos.toml"
-    file.write_text(f'[decision]\nmethod = "{method}"\n[predictors]\nadapt = {adapt}\n')
-    (tmp_path / "state").mkdir(exist_ok=True)
-    found = choices(config.load(file), tmp_path / "state", []).model
-    assert isinstance(found, Learning)
-    found.on_move(BOTH, KNOWN)
-    return found
-
-
-def finish(learning: Learning, times: int) -> None:
-    """A megabyte over Wi-Fi took five seconds."""
-    slow = FinishedTransfer("wifi", assign(BOTH), "wlan0", Direction.DOWN, 1_000_000, 5.0)
-    for _ in range(times):
-        learning.on_transfer(slow, KNOWN, 100.0)
-
-
-def test_what_is_learned_is_kept_over_a_restart_each_in_its_file(tmp_path: Path) -> None:
-    state = tmp_path / "state"
-    learning = learning_by(tmp_path, "brute-force")
-    finish(learning, 20)
-    keep_learned(learning, state)
-    assert [file.name for file in state.iterdir()] == [PLACES_FILE]
-    again = learning_by(tmp_path, "brute-force")
-    assert again.note == learning.note == "Predictions are corrected by 20 transfers at this place"
-    # What came of predictions is another topic: places are neither read nor written for it.
-    bayesian = learning_by(tmp_path, "bayesian", adapt="false")
-    finish(bayesian, 3)
-    keep_learned(bayesian, state)
-    assert {file.name for file in state.iterdir()} == {PLACES_FILE, POSTERIOR_FILE}
-    again = learning_by(tmp_path, "bayesian", adapt="false")
-    assert again.note == "Predictions are corrected by 3 earlier transfers"
-    finish(again, 1)
-    assert again.note == "Predictions are corrected by 4 earlier transfers"
-    assert learning_by(tmp_path, "bayesian").note == learning.note
-
-
-@pytest.mark.parametrize("name", [PLACES_FILE, POSTERIOR_FILE])
-@pytest.mark.parametrize(
-    "nonsense",
-    [
-        b"{",
-        b"[]",
-        b"\xff",
-        b'{"model": "other", "places": {}, "seen": 0, "favoured": {}}',
-        b'{"model": 3, "places": 4, "seen": 5, "favoured": 6}',
-        b'{"seen": 1, "favoured": {"wifi": {"99999": {"wifi": 1.0}}}}',
-        b'{"seen": 1, "favoured": {"wifi": {"1": {"wifi": -1.0}}}}',
-        b'{"seen": 1, "favoured": {"wifi": {"1": {}}}}',
-    ],
-)
-def test_a_file_that_cannot_be_used_is_put_aside_and_not_written_over(
-    tmp_path: Path, name: str, nonsense: bytes
-) -> None:
-    state = tmp_path / "state"
-    state.mkdir()
-    for number in (1, 2):
-        (state / name).write_bytes(nonsense)
-        with capture_logs() as said:
-            learning = learning_by(tmp_path, "bayesian")
-        assert learning.note == ""
-        aside = state / f"{name}.aside-{number}"
-        assert [each["kept_as"] for each in said] == [str(aside)]
-        keep_learned(learning, state)
-        assert aside.read_bytes() == nonsense
