@@ -9,7 +9,7 @@ kernel until the routes of its addresses stand:
     a name in a TLS hello or a request     counts for its connection alone, and is looked up likewise
 
 An answer about a ruled name whose routes do not stand after 2 s, or that no look-up of ours could judge,
-is dropped: its program asks again. One whose routes the kernel refuses passes (the log says so).
+is dropped: its program asks again.
 UDP and TCP are read, and what a stub on loopback answers. Names that are asked for in TLS (DoT, DoH)
 cannot be seen: there the first connection to a new address is not covered.
 """
@@ -46,8 +46,8 @@ _AT_ONCE: Final = 64
 _PORT: Final = 53
 _MOST_HELD, _MOST_STREAMS, _MOST_ASKED = 128, 64, 256
 _LONGEST_S: Final = 2.0
-_AGAIN_S: Final = 0.1
 """The longest that an answer is held; then it is dropped, and programs ask again after some seconds."""
+_AGAIN_S: Final = 0.1
 _ASKED_S: Final = 10.0
 _PER_S, _BURST = 5.0, 32
 """The rate at which claimed names are looked up."""
