@@ -27,7 +27,7 @@ DAEMON = """
 import asyncio, sys, types
 from cedos.errors import ConfigError
 module = types.ModuleType("cedos.daemon.service")
-async def run(config, dry_run, config_file, *, complaints, wait, privileged):
+async def run(config, dry_run, config_file, **_):
     if config.probes.key_file:
         raise ConfigError("no such key")
     try:
