@@ -11,6 +11,7 @@ import pytest
 from emu.repository import ROOT
 
 MOST_FILES = 20
+MOST_LINES = 3000
 PACKAGES = sorted(
     path.parent
     for room in ("cedos", "predictors", "emu")
@@ -100,6 +101,13 @@ def test_every_decision_is_listed() -> None:
     text = (folder / "README.md").read_text()
     pages = {path.name for path in folder.glob("*.md")} - {"README.md"}
     assert {name for name in pages if f"({name})" not in text} == set()
+
+
+def test_pages_stay_short() -> None:
+    """Counts Markdown alone; the list of claims is data."""
+    docs = ROOT / "docs"
+    pages = [*docs.glob("*.md"), *(docs / "decisions").glob("*.md")]
+    assert sum(len(page.read_text().splitlines()) for page in pages) <= MOST_LINES
 
 
 def test_no_cancellation_is_lost() -> None:
