@@ -28,6 +28,7 @@ from cedos.model import (
     Decision,
     Direction,
     FlowKey,
+    FlowRecord,
     Indicator,
     Network,
     NetworkKind,
@@ -95,12 +96,19 @@ class Script:
         decisions: all that were recorded.
     """
 
-    def __init__(self, model: Any = None, *, rules: object = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        model: Any = None,
+        *,
+        rules: object = None,
+        records: Sequence[FlowRecord] = (),
+        **settings: Any,
+    ) -> None:
         self.model: Any = Rates() if model is None else model
         predictors: CompletionModel = self.model
         choices = Choices(MaxS(), predictors, 3000, margin=0.1, switch_cost_s=0.1)
         config = ControllerConfig(choices, first_number=5)
-        self.controller = Controller(replace(config, **settings), rules)
+        self.controller = Controller(replace(config, **settings), rules, records)
         self.now_s = 8.0
         self.decisions: list[Decision] = []
         self._given: list[Command] = []

@@ -1,29 +1,29 @@
 """Which living flows `cedos status` and programs are told of."""
 
 import socket
+from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from kit.controller import LTE, WLAN, Script, ScriptedDriver
 
 from cedos.api.messages import CarriedReport, flow_text
-from cedos.controller.events import FlowClosed, FlowOpened
-from cedos.controller.flows.living_flows import LivingFlows
-from cedos.controller.flows.reliability import Reliability
-from cedos.daemon import api_backend
+from cedos.api.programs import ChoiceRequest
+from cedos.controller.events import FlowClosed, FlowOpened, HostDefault, HostDefaultsChanged
+from cedos.controller.flows.living_flow import LivingFlow
+from cedos.controller.flows.reliability import TRANSFERS
+from cedos.controller.rule import RuleRequest
+from cedos.daemon import api_backend, startup
 from cedos.daemon.api_backend import ApiBackend
 from cedos.daemon.flows.told_connections import ToldConnections
-from cedos.errors import NotFoundError
+from cedos.errors import ConfigError, NotFoundError
 from cedos.model import (
     CarriedConnection,
-    Context,
     Direction,
     FlowKey,
     FlowRecord,
-    Network,
-    NetworkKind,
     Prediction,
 )
 from cedos.monitor.flows import own_flows
@@ -36,54 +36,115 @@ pytestmark = pytest.mark.anyio
 RESOLVER = (ip_address("127.0.0.1"), 53)
 
 
-def backend_of(flows: LivingFlows, open_sockets: OpenSockets, **known: Any) -> ApiBackend:
+def backend_of(script: Script, open_sockets: OpenSockets, **known: Any) -> ApiBackend:
+    """A backend over the controller of a script."""
+
     async def sockets() -> OpenSockets:
         return open_sockets
 
+    async def rules_changed() -> None: ...
+
     others = (
-        "reliability hints log budgets hard_budgets prefetching transfers"
-        " probing problems closed host_defaults rules_changed config_file usage history history_file"
+        "hints log observer budgets hard_budgets prefetching transfers probing problems"
+        " usage history history_file config_file"
     )
-    parts: Any = dict.fromkeys(others.split())
-    parts["observer"] = SimpleNamespace(context=lambda: Context(1.0, {}))
-    parts["director"] = SimpleNamespace(
-        networks=(), ruled=SimpleNamespace(about=lambda _host: None)
-    )
-    parts |= known
+    parts: Any = dict.fromkeys(others.split()) | known
     carried = ToldConnections(list, lambda _number: None, None)
-    return ApiBackend(flows=flows, dry_run=False, open_sockets=sockets, carried=carried, **parts)
+    return ApiBackend(
+        driver=cast(Any, ScriptedDriver(script)),
+        dry_run=False,
+        open_sockets=sockets,
+        rules_changed=rules_changed,
+        carried=carried,
+        **parts,
+    )
+
+
+def opened(script: Script, key: FlowKey) -> LivingFlow:
+    script.tell(FlowOpened(key, script.now_s, 1.0))
+    return script.flow(key)
+
+
+@pytest.fixture
+def script() -> Script:
+    return Script(rescue=False)
 
 
 async def test_networks_come_with_how_well_they_were_predicted() -> None:
-    wlan, lte = (
-        Network(name, name, index, kind, metered=False)
-        for name, index, kind in (("wlan0", 2, NetworkKind.WIFI), ("lte0", 3, NetworkKind.CELLULAR))
-    )
     expected = {"wifi": (0.5, 1.0, 2.0, 1.2)}
     one = Prediction("wifi", "wlan0", Direction.DOWN, 3000, 1.0, 0.0, expected)
-    reliability = Reliability([FlowRecord((), None, 1.0, 2.0, prediction=one)])
-    backend = backend_of(
-        LivingFlows(),
-        OpenSockets(None, None),
-        reliability=reliability,
-        observer=SimpleNamespace(context=lambda: Context(1.0, {})),
-        director=SimpleNamespace(networks=(wlan, lte), decider=SimpleNamespace(barred={})),
-    )
+    script = Script(records=[FlowRecord((), None, 1.0, 2.0, prediction=one)])
+    backend = backend_of(script, OpenSockets(None, None))
     found = {each.name: each.predicted for each in await backend.networks()}
-    assert found == {"wlan0": reliability.of("wlan0"), "lte0": None}
+    assert found == {"wlan0": script.controller.reliability.of("wlan0"), "lte0": None}
     assert found["wlan0"] is not None
 
 
+async def test_the_next_daemon_knows_how_well_networks_were_predicted(tmp_path: Path) -> None:
+    expected = {"wifi": (0.5, 1.0, 2.0, 1.2)}
+    one = Prediction("wifi", "wlan0", Direction.DOWN, 3000, 1.0, 0.0, expected)
+    history = History(tmp_path / "history.sqlite")
+    for took_s in (9.0, *[1.0] * TRANSFERS):
+        prediction = replace(one, took_s=took_s)
+        history.add_flow(FlowRecord((), None, 1.0, 2.0, prediction=prediction))
+    history.close()
+    again = History(tmp_path / "history.sqlite")
+    script = Script(records=list(reversed(again.flows(startup.JUDGED_FLOWS))))
+    held = script.controller.reliability.of("wlan0")
+    assert held is not None
+    assert (held.n, held.coverage90) == (TRANSFERS, 1.0), "the oldest one is left out"
+    again.close()
+
+
+async def test_programs_name_networks_by_name_or_interface(script: Script) -> None:
+    script.networks(replace(WLAN, name="home"), LTE)
+    backend = backend_of(script, OpenSockets(None, None))
+    for name in ("home", "wlan0"):
+        request = ChoiceRequest(size_bytes=4000, redundant=True, sent_over=name, waited_s=0.25)
+        assert "No answer over home for 0.25 s so far" in (await backend.choose(request)).reason
+    with pytest.raises(ConfigError, match=r"no network eth7. The networks are: home, lte0"):
+        await backend.choose(ChoiceRequest(size_bytes=4000, sent_over="eth7"))
+
+
+async def test_a_rule_that_is_added_is_told_with_where_it_leads(script: Script) -> None:
+    backend = backend_of(script, OpenSockets(None, None))
+    rule = RuleRequest(host="192.0.2.1", never=("metered",))
+    told = await backend.add_rule(rule)
+    assert (told.number, told.network, told.refused) == (1, "wlan0", {})
+    assert told.why == "Your rule 1: never metered. wlan0 is the only network that it allows"
+    assert await backend.rules() == [told]
+    script.networks(LTE)
+    (refused,) = await backend.rules()
+    assert refused.network is None
+    assert "connections are refused" in refused.why
+    await backend.remove_rule(1)
+    assert await backend.rules() == []
+    with pytest.raises(NotFoundError, match="there is no rule 1"):
+        await backend.remove_rule(1)
+
+
+async def test_what_a_vpn_carries_instead_of_a_rule_is_said(script: Script) -> None:
+    backend = backend_of(script, OpenSockets(None, None))
+    await backend.add_rule(RuleRequest(host="192.0.2.1", never=("metered",)))
+    await backend.add_rule(RuleRequest(host="2001:db8:7::/48", never=("lte0",)))
+    script.tell(HostDefaultsChanged({4: HostDefault("wg0", vpn=True, what="wireguard")}))
+    four, six = await backend.rules()
+    assert (four.vpn, six.vpn) == ({"4": "wg0"}, {})
+    script.tell(HostDefaultsChanged({6: HostDefault("br0", vpn=False, what="bridge")}))
+    four, six = await backend.rules()
+    assert (four.host_defaults, six.host_defaults, six.vpn) == ({}, {"6": "br0"}, {})
+
+
 async def test_flows_without_a_socket_are_over() -> None:
-    flows = LivingFlows()
+    script = Script(rescue=False)
     here, there = ip_address("192.0.2.1"), ip_address("198.51.100.1")
     living, dead = (FlowKey(here, port, there, 443) for port in (1111, 2222))
     asked, served = (FlowKey(here, port, there, 53, "udp") for port in (3333, 4444))
     for key in (living, dead, asked, served):
-        flows.on_open(FlowOpened(key, 1.0, 1.0))
+        opened(script, key)
 
     async def listed(sockets: OpenSockets) -> list[str]:
-        return [each.flow for each in await backend_of(flows, sockets).flows()]
+        return [each.flow for each in await backend_of(script, sockets).flows()]
 
     sockets = OpenSockets(frozenset({living}), frozenset({served.local_port}))
     assert await listed(sockets) == [flow_text(living), flow_text(served)]
@@ -91,8 +152,8 @@ async def test_flows_without_a_socket_are_over() -> None:
 
 
 async def test_the_daemons_own_look_ups_are_left_out() -> None:
-    flows = LivingFlows()
-    backend = backend_of(flows, OpenSockets(None, None))
+    script = Script(rescue=False)
+    backend = backend_of(script, OpenSockets(None, None))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
         own_flows.connect(asker, *RESOLVER)
         host, port = asker.getsockname()
@@ -100,8 +161,8 @@ async def test_the_daemons_own_look_ups_are_left_out() -> None:
     # Somebody else's question to the same resolver.
     other = FlowKey(ip_address(host), port ^ 1, RESOLVER[0], RESOLVER[1], "udp")
     for key in (own, other):
-        flows.on_open(FlowOpened(key, 1.0, 1.0))
-    assert len(flows) == 2
+        opened(script, key)
+    assert len(script.controller.flows) == 2
     assert [each.flow for each in await backend.flows()] == [flow_text(other)]
 
 
@@ -109,14 +170,13 @@ async def test_the_status_shows_the_largest_flows_and_counts_the_rest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(api_backend, "SHOWN_FLOWS", 3)
-    flows = LivingFlows()
+    script = Script(rescue=False)
     here, there = ip_address("192.0.2.1"), ip_address("198.51.100.1")
     for port in range(2000, 2010):
-        flow = flows.on_open(FlowOpened(FlowKey(here, port, there, 443), 1.0, 1.0))
-        assert flow is not None
+        flow = opened(script, FlowKey(here, port, there, 443))
         for path in flow.paths.values():
             path.on_close(FlowClosed(path.key, 2.0, bytes_down=port, bytes_up=0))
-    backend = backend_of(flows, OpenSockets(None, None))
+    backend = backend_of(script, OpenSockets(None, None))
     shown, others = await backend._largest(api_backend.SHOWN_FLOWS)
     assert [each.bytes_down for each in shown] == [2007, 2008, 2009]
     assert others == 7
@@ -124,16 +184,15 @@ async def test_the_status_shows_the_largest_flows_and_counts_the_rest(
 
 
 async def test_what_open_connections_have_carried_is_used_as_well(tmp_path: Path) -> None:
-    flows = LivingFlows()
+    script = Script(rescue=False)
     here, there = ip_address("192.0.2.1"), ip_address("198.51.100.1")
     for port, named in ((1111, "big.example"), (2222, "big.example"), (3333, None)):
-        flow = flows.on_open(FlowOpened(FlowKey(here, port, there, 443), 1.0, 1.0))
-        assert flow is not None
+        flow = opened(script, FlowKey(here, port, there, 443))
         flow.server_name = named
         for path in flow.paths.values():
             path.network = "wlan0"
             path.on_close(FlowClosed(path.key, 2.0, bytes_down=port, bytes_up=1))
-    backend = backend_of(flows, OpenSockets(None, None))
+    backend = backend_of(script, OpenSockets(None, None))
     backend._usage = Usage(tmp_path / Usage.FILE, "boot")
     backend._history_file = tmp_path / "none.sqlite"
     used = await backend.usage(0.0)
@@ -142,20 +201,19 @@ async def test_what_open_connections_have_carried_is_used_as_well(tmp_path: Path
         "big.example": {"wlan0": 3335},
         "198.51.100.1": {"wlan0": 3334},
     }
-    nothing_open = backend_of(flows, OpenSockets(frozenset(), frozenset()))
+    nothing_open = backend_of(script, OpenSockets(frozenset(), frozenset()))
     nothing_open._usage, nothing_open._history_file = backend._usage, backend._history_file
     assert (await nothing_open.usage(0.0)).servers == ()
     backend._usage.close()
 
 
 async def test_connections_through_a_gateway_are_used_apart_from_it(tmp_path: Path) -> None:
-    flows = LivingFlows()
+    script = Script(rescue=False)
     session = FlowKey(ip_address("192.0.2.1"), 1111, ip_address("198.51.100.7"), 7010)
-    flow = flows.on_open(FlowOpened(session, 1.0, 1.0))
-    assert flow is not None
+    flow = opened(script, session)
     flow.paths[session].network = "wlan0"
     flow.paths[session].on_close(FlowClosed(session, 2.0, bytes_down=1000, bytes_up=0))
-    backend = backend_of(flows, OpenSockets(None, None))
+    backend = backend_of(script, OpenSockets(None, None))
     backend._usage = Usage(tmp_path / Usage.FILE, "boot")
     backend._history_file = tmp_path / "none.sqlite"
     news = CarriedConnection(
@@ -185,7 +243,7 @@ async def test_connections_through_a_gateway_are_used_apart_from_it(tmp_path: Pa
 async def test_a_connection_that_has_just_ended_is_used(tmp_path: Path) -> None:
     """It has left the living, and is not on the disk by itself for a second."""
     history = History(tmp_path / "history.sqlite")
-    backend = backend_of(LivingFlows(), OpenSockets(None, None))
+    backend = backend_of(Script(rescue=False), OpenSockets(None, None))
     backend._history, backend._history_file = history, tmp_path / "history.sqlite"
     backend._usage = Usage(tmp_path / Usage.FILE, "boot")
     backend._carried = ToldConnections(list, lambda _number: None, history)
@@ -206,7 +264,7 @@ async def test_who_asks_for_what_never_was_is_told_how_to_ask() -> None:
         async def find(self, *_: object) -> None:
             return None
 
-    backend = backend_of(LivingFlows(), OpenSockets(None, None))
+    backend = backend_of(Script(rescue=False), OpenSockets(None, None))
     backend._log = Nothing()  # type: ignore[assignment]
     with pytest.raises(NotFoundError, match="`cedos explain` alone shows the latest"):
         await backend.explain("nothing.example")
@@ -219,13 +277,9 @@ async def test_a_living_flow_without_a_decision_is_told_apart() -> None:
         async def find(self, *_: object) -> None:
             return None
 
-    flows = LivingFlows()
-    flows.on_open(
-        FlowOpened(
-            FlowKey(ip_address("192.0.2.1"), 1111, ip_address("198.51.100.1"), 443), 1.0, 1.0
-        )
-    )
-    backend = backend_of(flows, OpenSockets(None, None))
+    script = Script(rescue=False)
+    opened(script, FlowKey(ip_address("192.0.2.1"), 1111, ip_address("198.51.100.1"), 443))
+    backend = backend_of(script, OpenSockets(None, None))
     backend._log = Nothing()  # type: ignore[assignment]
     with pytest.raises(NotFoundError, match=r"^nothing was decided about 1111: it began before"):
         await backend.explain("1111")
