@@ -25,7 +25,7 @@ from cedos.controller.decisions.destinations import (
 )
 from cedos.controller.decisions.moves import Moves, Programs
 from cedos.controller.decisions.rescue import Rescuer
-from cedos.controller.decisions.stuck import StuckConnections
+from cedos.controller.decisions.stuck import StuckConnections, next_beat_s
 from cedos.controller.decisions.user_rules import RuledDestinations, UserRules
 from cedos.controller.events import Event, FlowClosed, FlowOpened, FlowsSampled
 from cedos.controller.flows.finished_transfer import FinishedTransfer, finished_transfer
@@ -56,8 +56,6 @@ cost a fifth of what they cost the daemon otherwise, and the others say the same
 _SHARE: Final = 30.0
 """A look that took long is followed by a pause of so many times that: at most 3 % of a core."""
 _DECIDED_APART_S: Final = 0.1
-# Looks fall on full multiples of their interval, a little late, so that an idle host wakes once for all.
-_LATE_S: Final = 0.02
 
 
 class Controller:
@@ -372,9 +370,7 @@ class Controller:
         if event.looked and busy:
             self._look_at_s = now_s + min(interval_s, max(CLOSE_S, _SHARE * event.took_s))
         else:
-            self._look_at_s = (
-                math.floor((now_s - _LATE_S) / interval_s) + 1
-            ) * interval_s + _LATE_S
+            self._look_at_s = next_beat_s(now_s, interval_s)
 
     def _on_close(self, event: FlowClosed, now_s: float) -> None:
         self.rescuer.on_close(event.key)

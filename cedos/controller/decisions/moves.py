@@ -70,6 +70,8 @@ class Programs:
 
 
 _MOVES_S = 30.0
+_OFTEN_S, _MOST_OFTEN = 10.0, 6
+"""A connection on which nothing comes over any network moves no more often than so."""
 _MOST_MARGIN = 0.8
 """Each move that a flow made in the last seconds triples what the next one must save, up to this:
 what made it move may have been noise, and moving to and fro costs every time."""
@@ -122,6 +124,9 @@ class Moves:
         rest_s = next((e.time_s for e in decision.evaluations if e.strategy == strategy), math.inf)
         flow.expects(rest_s, context.at_s)
         if decision.choice == strategy:
+            return False
+        often = flow.switched_since(context.at_s - _OFTEN_S) >= _MOST_OFTEN
+        if often and not self._lost(strategy, context):
             return False
         self._outbox.give(MoveConnection(flow.token, decision.choice))
         flow.on_decision(decision)

@@ -99,7 +99,7 @@ class StuckConnections:
         urgent = any(silent_s(context, name) > 0.0 for name in context.networks)
         if urgent or self._gone_since_s or self._pinged_at_s:
             return now_s + _CLOSE_LOOK_S
-        return (math.floor((now_s - _LATE_S) / _LOOK_S) + 1) * _LOOK_S + _LATE_S
+        return next_beat_s(now_s, _LOOK_S)
 
     def check(self, context: Context, asked_at_s: Mapping[str, float]) -> None:
         """Have closed what is stuck at the context's instant; `asked_at_s`: of pings without a reply."""
@@ -224,6 +224,15 @@ class StuckConnections:
             else:
                 self._outbox.give(AskNetwork(network.name))
         return None
+
+
+def next_beat_s(now_s: float, interval_s: float) -> float:
+    """Return the next full multiple of an interval, a little late: an idle host wakes once for all.
+
+    It is later than now, however the division is rounded.
+    """
+    beat_s = (math.floor((now_s - _LATE_S) / interval_s) + 1) * interval_s + _LATE_S
+    return beat_s if beat_s > now_s else beat_s + interval_s
 
 
 def _heard_s(path: FlowPath, now_s: float) -> float:
