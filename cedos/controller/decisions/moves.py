@@ -126,7 +126,7 @@ class Moves:
         if decision.choice == strategy:
             return False
         often = flow.switched_since(context.at_s - _OFTEN_S) >= _MOST_OFTEN
-        if often and not self._lost(strategy, context):
+        if often and not self._lost(strategy, context) and not _flees(strategy, decision, context):
             return False
         self._outbox.give(MoveConnection(flow.token, decision.choice))
         flow.on_decision(decision)
@@ -165,3 +165,12 @@ class Moves:
         up = {network.name for network in networks if network.up}
         dead = dead_networks(context, networks)
         return not up.issuperset(strategy.networks) or not dead.keys().isdisjoint(strategy.networks)
+
+
+def _flees(strategy: Strategy, decision: Decision, context: Context) -> bool:
+    """Return whether a decision leads from a silent network to one that is not."""
+    here, there = (
+        any(silent_s(context, name) > 0.0 for name in networks)
+        for networks in (strategy.networks, decision.choice.networks)
+    )
+    return here and not there

@@ -222,8 +222,8 @@ class World(Script):
     """Whether networks come and go, so that moving often is right."""
 
 
-@settings(max_examples=40)
-@given(st.lists(steps, max_size=40))
+@settings(max_examples=20)
+@given(st.lists(steps, max_size=25))
 def test_whatever_happens_commands_name_networks_that_are_up(happened: list[Step]) -> None:
     world = World()
     world.forced = True
@@ -236,8 +236,8 @@ def test_whatever_happens_commands_name_networks_that_are_up(happened: list[Step
 CALM = st.sampled_from(("look", "look", "look", "ping", "rates", "size", "hint"))
 
 
-@settings(max_examples=20)
-@given(st.lists(steps.flatmap(lambda it: st.builds(replace, st.just(it), kind=CALM)), max_size=40))
+@settings(max_examples=10)
+@given(st.lists(steps.flatmap(lambda it: st.builds(replace, st.just(it), kind=CALM)), max_size=25))
 def test_while_networks_stay_no_connection_moves_more_than_six_times_in_ten_seconds(
     happened: list[Step],
 ) -> None:
