@@ -235,7 +235,7 @@ def test_a_path_that_died_alone_is_replaced_once(world: Any) -> None:
         ports = {
             path.connection.getsockname()[1]
             for path in connection.flow.paths.values()
-            if path.interface == "wlan0"
+            if path.egress == "wlan0"
         }
         for port in ports:
             drop = ("-i", "wlan0", "-p", "tcp", "--dport", str(port), "-j", "DROP")
