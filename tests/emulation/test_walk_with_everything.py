@@ -146,7 +146,8 @@ def judge_usage(used: dict[str, Any], cloned_bytes: int) -> None:
         for each in used["servers"]
         if each["gateway"] == GATEWAY
     }
-    assert sum(through[video.HOST].values()) > 1_000_000, used
+    # The ten with most metered bytes are listed. A video that played over Wi-Fi is not among them.
+    assert sum(name.endswith(".example") for name in through) >= 5, used
     largest = max(through.values(), key=lambda each: sum(each.values()))
     assert sum(largest.values()) >= cloned_bytes, used
     assert set(largest) == {"wlan0", "lte0"}, used
