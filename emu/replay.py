@@ -117,7 +117,7 @@ def controller_of(header: Mapping[str, Any], model: Path | None) -> Controller:
 
 @dataclass(slots=True)
 class Replay:
-    """What came of a replay.
+    """The outcome of a replay.
 
     Attributes:
         events: how many there were; `seconds`: the time that they span.

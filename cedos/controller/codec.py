@@ -37,9 +37,9 @@ LOG_FORMAT: Final = 1
 """The version of the event log's format."""
 _ADDRESSES: Final = frozenset({IPv4Address, IPv6Address})
 _INTERFACES: Final = frozenset({IPv4Interface, IPv6Interface})
-_NAMES: Final = frozenset({"server_name", "name", "aliases", "host", "hosts", "rules", "page"})
+_NAMES: Final = frozenset({"server_name", "name", "aliases", "host", "hosts", "page"})
 """Fields that may hold the name of a host."""
-_KEPT: Final = frozenset({"Network", "Attached"})
+_KEPT: Final = frozenset({"Network", "Attached", "PortalHosts"})
 """Networks and access points have names, too, which stay."""
 
 Hide = Callable[[str], str]
@@ -96,7 +96,7 @@ def encode(value: object, hint: Any, hide: Hide | None = None, *, name: str = ""
     if isinstance(value, Mapping):
         of_key, of_value = (typing.get_args(hint) or (Any, Any))[:2]
         return [
-            [encode(k, of_key, hide, name=name), encode(each, of_value, hide, name=name)]
+            [encode(k, of_key, hide, name=name), encode(each, of_value, hide, name=_under(k, name))]
             for k, each in value.items()
         ]
     if isinstance(value, set | frozenset):
@@ -104,6 +104,11 @@ def encode(value: object, hint: Any, hide: Hide | None = None, *, name: str = ""
     if isinstance(value, Collection):
         return [encode(each, _item(hint, i), hide, name=name) for i, each in enumerate(value)]
     return str(value)  # an address
+
+
+def _under(key: object, name: str) -> str:
+    """Return the name of the field that a mapping's value stands for."""
+    return key if isinstance(key, str) and key in _NAMES else name
 
 
 def decode(plain: Any, hint: Any) -> Any:
@@ -235,10 +240,12 @@ def decode_config(plain: Mapping[str, Any], model: CompletionModel | None) -> Co
 
 
 def hidden(text: str, hide_label: Callable[[str], str]) -> str:
-    """Return a host's name with each label replaced; addresses and other texts stay.
+    """Return a host's name with each label replaced, and a page whole; addresses and others stay.
 
     Labels are replaced one by one, so that what is below a name stays below it.
     """
+    if "://" in text:
+        return hide_label(text)
     if is_address(text) or not is_host_name(text) or "." not in text:
         return text
     return ".".join(map(hide_label, text.split(".")))

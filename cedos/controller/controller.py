@@ -505,13 +505,15 @@ class Controller:
                 self.ruled.on_failure(places)
             case give.SetMark(mark, _):
                 self.programs.on_failure(mark)
+            case give.LeaveSpares():
+                self.moves.on_spares_failed()
             case give.SetFirstTimeouts():
                 self.rescuer.on_timeouts_failed()
             case give.MoveConnection(token, _):
                 if (flow := self.flows.of_token(token)) is not None:
                     flow.on_move_failed()
             case _:
-                pass  # the next look is never far away
+                pass  # the next look or decision gives it again
 
 
 def measured_paths(

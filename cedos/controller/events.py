@@ -222,7 +222,7 @@ class IndicatorsRead:
 
 @dataclass(frozen=True, slots=True)
 class ProvidersRead:
-    """All providers were read once more: a look at the facts is due."""
+    """A reason to look at the facts: the providers were read, or a check has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +295,7 @@ class SubflowJoined:
 
 @dataclass(frozen=True, slots=True)
 class Steerable:
-    """Whether an MPTCP connection may be moved; it may have ended."""
+    """A change of whether an MPTCP connection may be moved; it may have ended."""
 
     token: int
     steerable: bool
@@ -324,14 +324,14 @@ class FirstPacketAnswered:
 
 @dataclass(frozen=True, slots=True)
 class FirstTimeoutsSet:
-    """Whether first packets are repeated early, as asked."""
+    """An answer to `SetFirstTimeouts`: whether first packets are repeated early."""
 
     early: bool
 
 
 @dataclass(frozen=True, slots=True)
 class SizesKnown:
-    """How large transfers with an address and port have been, by direction."""
+    """The sizes of earlier transfers with an address and port, by direction."""
 
     remote: Address
     port: int

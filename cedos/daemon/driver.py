@@ -15,7 +15,7 @@ from cedos.monitor.networks.sleep_watch import SleepWatch
 
 
 class Executor(Protocol):
-    """What carries commands out. What comes of one is posted as an event."""
+    """A carrier of commands. It posts what comes of one as an event."""
 
     def carry_out(self, command: Command) -> None: ...
 
@@ -97,7 +97,7 @@ class ControllerDriver:
                         self._executor.carry_out(command)
         finally:
             self._busy = False
-        self._set_timer()
+            self._set_timer()
 
     def _set_timer(self) -> None:
         at_s = self.controller.next_timer_s()

@@ -9,7 +9,7 @@ import gzip
 import os
 import secrets
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final
@@ -43,11 +43,14 @@ class EventLog:
         HistoryError: the file exists, or cannot be made.
     """
 
-    def __init__(self, path: Path, header: object, *, names: bool = False) -> None:
+    def __init__(self, path: Path, header: Mapping[str, object], *, names: bool = False) -> None:
         self._path = path
         key = secrets.token_bytes(16)
         self._hide = None if names else lambda text: hidden(text, lambda label: _hash(label, key))
-        self._waiting: list[bytes] = [msgspec.msgpack.encode(header)]
+        rules = header.get("rules")
+        if self._hide is not None and isinstance(rules, dict):
+            rules = {number: _hidden(rule, self._hide) for number, rule in rules.items()}
+        self._waiting: list[bytes] = [msgspec.msgpack.encode({**header, "rules": rules})]
         self._since_s = float("-inf")
         self._written_bytes = 0
         try:
@@ -93,6 +96,13 @@ class EventLog:
         if why:
             _log.warning("events are not recorded any more", why=why)
         self._file.close()
+
+
+def _hidden(rule: object, hide: Callable[[str], str]) -> object:
+    """Return a kept rule without the name of its host."""
+    if isinstance(rule, dict) and isinstance(rule.get("host"), str):
+        return {**rule, "host": hide(rule["host"])}
+    return rule
 
 
 def _hash(label: str, key: bytes) -> str:

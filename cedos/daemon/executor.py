@@ -20,7 +20,7 @@ from cedos.controller.events import (
 from cedos.daemon import state_file
 from cedos.daemon.decisions.decision_log import DecisionLog
 from cedos.daemon.driver import ControllerDriver
-from cedos.daemon.loop.flow_records import FlowRecords
+from cedos.daemon.loop.flow_events import FlowRecords
 from cedos.daemon.loop.flow_sampler import FlowSampler
 from cedos.daemon.networks.observer import Observer
 from cedos.errors import CedosError

@@ -44,8 +44,7 @@ from cedos.daemon.executor import RULES, RULES_FILE, HostExecutor
 from cedos.daemon.flows.told_connections import ToldConnections
 from cedos.daemon.lookups.held_answers import HeldAnswers, HostLookups, OwnQueue
 from cedos.daemon.lookups.watch import LookupWatch
-from cedos.daemon.loop.flow_events import FlowEvents
-from cedos.daemon.loop.flow_records import FlowRecords
+from cedos.daemon.loop.flow_events import FlowEvents, FlowRecords
 from cedos.daemon.loop.flow_sampler import FlowSampler
 from cedos.daemon.loop.opportunities import Opportunities
 from cedos.daemon.loop.packet_handler import PacketHandler
@@ -245,7 +244,7 @@ class Daemon:
         rules = state_file.read(state / RULES_FILE, RULES)
         recorded = None
         if record is not None:
-            header = startup.log_header(settings, rules, names=record_names)
+            header = startup.log_header(settings, rules)
             recorded = EventLog(record, header, names=record_names)
         self._controller = Controller(
             settings,

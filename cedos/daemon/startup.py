@@ -123,8 +123,8 @@ def controller_config(
     )
 
 
-def log_header(config: ControllerConfig, rules: object, *, names: bool) -> dict[str, object]:
-    """Return what a replay needs beside the events; rules for names are left out with their names."""
+def log_header(config: ControllerConfig, rules: object) -> dict[str, object]:
+    """Return what a replay needs beside the events; the log replaces the names in the rules."""
     model = config.choices.model
     learning = model if isinstance(model, Learning) else None
     return {
@@ -132,7 +132,7 @@ def log_header(config: ControllerConfig, rules: object, *, names: bool) -> dict[
         "cedos": version("cedos"),
         "unix_s": time.time(),
         "config": encode_config(config),
-        "rules": rules if names else None,
+        "rules": rules,
         "model": getattr(model, "fingerprint", lambda: "none")(),
         "learned": learning.kept() if learning is not None else None,
     }

@@ -103,6 +103,10 @@ class Moves:
             self._without_spares = without
             self._outbox.give(LeaveSpares(without))
 
+    def on_spares_failed(self) -> None:
+        """Take it that spares are as they were: the next decision asks again."""
+        self._without_spares = None
+
     def reconsider(self, flow: LivingFlow, context: Context) -> bool:
         """Return whether the flow was moved."""
         strategy, transfer = flow.strategy, flow.transfer

@@ -1,1 +1,1 @@
-"""What is known of the networks: indicators, and whether each lives."""
+"""The known facts of the networks: indicators, and whether each lives."""

@@ -27,7 +27,7 @@ _MOMENT_S: Final = 0.01
 
 
 class NetworkObservation:
-    """What is known of the networks.
+    """The indicators, liveness and silences of the networks.
 
     Attributes:
         keeper: the indicators and the liveness of each network.

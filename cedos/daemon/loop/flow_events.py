@@ -1,19 +1,21 @@
-"""Tell the controller, the profiler and the observer of flows: they begin, join, and end."""
+"""Tell the controller, the profiler and the observer of flows, and keep the records of ended ones."""
 
 import time
 from dataclasses import dataclass, replace
 
 from cedos.controller.events import FlowClosed, FlowOpened, SizesKnown, Steerable, SubflowJoined
 from cedos.daemon.driver import ControllerDriver
+from cedos.daemon.loop.opportunities import Opportunities
 from cedos.daemon.loop.packet_handler import PacketHandler
 from cedos.daemon.networks.adaptive_probing import AdaptiveProbing
 from cedos.daemon.networks.observer import Observer
-from cedos.model import Direction, FlowKey
+from cedos.model import Direction, FlowKey, FlowRecord
 from cedos.monitor.flows.flow_monitor import FlowMonitor
 from cedos.monitor.flows.own_flows import is_own
 from cedos.profiler.profiler import Profiler
 from cedos.steer.mptcp.connection import ConnectionClosed, ConnectionOpened, SubflowUp
 from cedos.steer.steering import Steering
+from cedos.storage.history import History
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,37 @@ class FlowEvents:
         if event.rtt_s is not None and (path is None or path.rescued or path.near):
             self.observer.portals.answered_elsewhere(event.key)
         self.driver.post(event)
+
+
+@dataclass(frozen=True, slots=True)
+class FlowRecords:
+    """The keepers of finished flows."""
+
+    driver: ControllerDriver
+    profiler: Profiler
+    opportunities: Opportunities
+    history: History | None
+
+    def add(self, record: FlowRecord, *, chosen: bool) -> None:
+        """Keep a finished flow; `chosen`: it could have gone over another network."""
+        down: int | None = sum(path.bytes_down for path in record.subflows)
+        up: int | None = sum(path.bytes_up for path in record.subflows)
+        if not record.exact:
+            down = up = None  # nothing is learnt from bytes that were not counted to the end
+        first, *further = record.subflows
+        self.profiler.on_close(first.key, down, up)
+        for subflow in further:
+            self.profiler.forget(subflow.key)
+        if chosen:
+            self.opportunities.finished(record, self.driver.context)
+        if self.history is not None:
+            self.history.add_flow(record)
+        if (sizes := sizes_known(self.profiler, first.key)) is not None:
+            self.driver.post(sizes)
+
+    def forget(self, key: FlowKey) -> None:
+        """Forget what was learned of a flow that was none."""
+        self.profiler.forget(key)
 
 
 def sizes_known(profiler: Profiler, key: FlowKey) -> SizesKnown | None:

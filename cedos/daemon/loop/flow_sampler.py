@@ -46,6 +46,7 @@ class FlowSampler:
             await self._due.wait()
             self._due.clear()
             await self._look()
+            self._observer.follow_heard()  # also of flows that ended since the last look
 
     async def _look(self) -> None:
         known = self._driver.controller
@@ -69,7 +70,6 @@ class FlowSampler:
         now_s = time.monotonic()
         self._driver.post(FlowsSampled(tuple(samples), asked_at_s, now_s - began_s))
         self._observer.on_samples(flows.at_home(samples), flows.elsewhere(samples))
-        self._observer.follow_heard()
         # A flow that has carried more than was expected has another size.
         for flow in {id(found): found for s in samples if (found := flows.find(s.key))}.values():
             carried = flow.carried_bytes(Direction.DOWN), flow.carried_bytes(Direction.UP)

@@ -19,7 +19,7 @@ NOWHERE: Final = b""
 
 
 class MapRecord(NamedTuple):
-    """What a helper's path carried in one cell and part of the day; a smoothed rate."""
+    """The smoothed rate of a helper's path in one cell and part of the day."""
 
     helper: bytes
     place: bytes

@@ -20,7 +20,7 @@ _ROLE: Final = SharingRole.HELP
 
 
 class Forwarding:
-    """What this host forwards, until `close`. Use it from one thread.
+    """The forwarding of this host for its neighbours, until `close`. Use it from one thread.
 
     Args:
         kernel: of the host's namespace.

@@ -18,8 +18,7 @@ from cedos.controller.events import (
     SubflowJoined,
 )
 from cedos.daemon.loop import flow_events
-from cedos.daemon.loop.flow_events import FlowEvents
-from cedos.daemon.loop.flow_records import FlowRecords
+from cedos.daemon.loop.flow_events import FlowEvents, FlowRecords
 from cedos.model import Direction, FlowKey
 from cedos.profiler.profiler import Profiler
 

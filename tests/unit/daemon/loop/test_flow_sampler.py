@@ -37,8 +37,8 @@ class Sockets:
         self.snapshots = 0
         self.told: list[tuple[list[FlowSample], list[FlowSample]]] = []
         self.prober = self
-        anybody = cast(Any, self)
-        self.subject = FlowSampler(anybody, cast(Any, self.driver), anybody, anybody)
+        part = cast(Any, self)
+        self.subject = FlowSampler(part, cast(Any, self.driver), part, part)
 
     async def looks(self) -> FlowsSampled:
         """A look that the controller asks for; its event."""
