@@ -1,0 +1,73 @@
+"""The event log: names of hosts are replaced, and a replay still gives the same commands."""
+
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+from kit.controller import KEY, LTE, WLAN
+
+from cedos.controller.commands import Command
+from cedos.controller.config import Choices, ControllerConfig
+from cedos.controller.controller import Controller
+from cedos.controller.events import (
+    DnsReply,
+    Event,
+    FlowOpened,
+    NameResolved,
+    NetworksChanged,
+    RuleSet,
+    TimerFired,
+)
+from cedos.controller.rule import RuleRequest
+from cedos.daemon.event_log import EventLog
+from cedos.daemon.startup import log_header
+from cedos.errors import HistoryError
+from cedos.selector.objective import MaxS
+from emu.replay import controller_of, open_log, replay
+
+CONFIG = ControllerConfig(Choices(MaxS(), None, 3000, 0.1, 0.1))
+KEPT = {"1": {"host": "secret.example.org", "never": ["lte0"], "only": [], "addresses": []}}
+EVENTS: tuple[Event, ...] = (
+    NetworksChanged((WLAN, LTE)),
+    RuleSet(2, RuleRequest(host="other.example.net", only=("lte0",))),
+    NameResolved(DnsReply(7, 0, False, "www.secret.example.org", 1, (ip_address("203.0.113.5"),))),
+    FlowOpened(KEY, 3.0, 1003.0),
+    TimerFired(),
+)
+
+
+def record(path: Path, *, names: bool) -> list[Command]:
+    """Record the events, and return the commands that they gave."""
+    controller, given = Controller(CONFIG, KEPT), []
+    log = EventLog(path, log_header(CONFIG, KEPT), names=names)
+    for now_s, event in enumerate(EVENTS, 1):
+        controller.handle(event, float(now_s))
+        commands = controller.commands()
+        log.add(event, float(now_s), commands)
+        given += commands
+    log.close()
+    return given
+
+
+@pytest.mark.parametrize("names", [False, True])
+def test_a_log_with_rules_replays_to_the_same_commands(tmp_path: Path, *, names: bool) -> None:
+    given = record(tmp_path / "log", names=names)
+    header, events = open_log(tmp_path / "log")
+    found = replay(controller_of(header, None), events)
+    assert found.different == []
+    assert sum(found.commands.values()) == len(given)
+    assert found.commands["SetRuled"] >= 1
+    assert ("secret" in str(header)) is names
+
+
+def test_a_damaged_log_is_refused_and_one_that_breaks_off_is_read_so_far(tmp_path: Path) -> None:
+    record(tmp_path / "log", names=False)
+    whole = (tmp_path / "log").read_bytes()
+    (tmp_path / "cut").write_bytes(whole + whole[:20])
+    _, events = open_log(tmp_path / "cut")
+    assert len(list(events)) == len(EVENTS)
+    (tmp_path / "none").write_bytes(b"no log at all")
+    with pytest.raises(HistoryError, match="is no event log"):
+        open_log(tmp_path / "none")
+    with pytest.raises(HistoryError, match="is there already"):
+        EventLog(tmp_path / "log", {})
