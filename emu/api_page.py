@@ -19,7 +19,7 @@ MODULES: Final = (
     ("cedos.session.blocking", "BSD-like sockets for programs without asyncio"),
     ("cedos.session.known_hosts", "the user's file of servers"),
     ("cedos.session.keys", "key files"),
-    ("cedos.prefetch", "fetching ahead of time"),
+    ("cedos.apps.prefetch", "fetching ahead of time"),
 )
 _FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 _HEAD: Final = """# Python API

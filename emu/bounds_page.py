@@ -28,24 +28,24 @@ Generated from the code by `python -m emu.bounds_page`, which a test repeats. [s
 | associations; peers and names of each | {proxy.gateway.associations:MOST_PER_CLIENT} of one, {proxy.gateway.associations:MOST} of all; {proxy.gateway.packet_relay:MOST_PEERS}, {proxy.gateway.packet_relay:MOST_NAMES} | 503; the oldest is forgotten |
 | questions for names; look-ups of servers | {proxy.gateway.name_service:MOST_PER_CLIENT} of {proxy.gateway.name_service:MOST}; {proxy.gateway.origin:_MOST_LOOKUPS_EACH} of {proxy.gateway.origin:_MOST_LOOKUPS} | not answered; they wait |
 | addresses of a server's name; attempts beside each connection's first | {proxy.gateway.origin:MOST_ADDRESSES}; {proxy.gateway.origin:MOST_SECOND_ATTEMPTS} | left out; they wait |
-| requests to origins at once | {files.objects.object_fetcher:AT_ONCE}, {files.objects.object_fetcher:AT_ONCE_OF_ORIGIN} of one origin; of programs {files.objects.object_fetcher:PROGRAMS_AT_ONCE} | they wait; programs' go to the origin |
-| objects that are waited for; that are open; not acknowledged in a session | {files.objects.object_fetcher:MOST_WAITING}; {files.objects.object_store:MOST_OPEN}; {files.objects.object_serving:MOST_AHEAD} | refused; refused; it waits |
+| requests to origins at once | {apps.files.objects.object_fetcher:AT_ONCE}, {apps.files.objects.object_fetcher:AT_ONCE_OF_ORIGIN} of one origin; of programs {apps.files.objects.object_fetcher:PROGRAMS_AT_ONCE} | they wait; programs' go to the origin |
+| objects that are waited for; that are open; not acknowledged in a session | {apps.files.objects.object_fetcher:MOST_WAITING}; {apps.files.objects.object_store:MOST_OPEN}; {apps.files.objects.object_serving:MOST_AHEAD} | refused; refused; it waits |
 | the disk for objects, and for uploads | half of `--cache` each, in whole blocks | used longest ago first out |
-| memory for their records; one record | half of {files.client_store:MEMORY_BYTES MiB}; {files.client_store:LONGEST_RECORD KiB} | the same; it is not kept |
-| uploads that are kept; at once | {files.web_uploads.upload_store:_MOST_OF_CLIENT}; {files.web_uploads.web_uploads:_AT_ONCE} in, {files.web_uploads.web_uploads:_AT_ONCE} out | refused; they wait |
+| memory for their records; one record | half of {apps.files.client_store:MEMORY_BYTES MiB}; {apps.files.client_store:LONGEST_RECORD KiB} | the same; it is not kept |
+| uploads that are kept; at once | {apps.files.web_uploads.upload_store:_MOST_OF_CLIENT}; {apps.files.web_uploads.web_uploads:_AT_ONCE} in, {apps.files.web_uploads.web_uploads:_AT_ONCE} out | refused; they wait |
 | **A client of `cedos-serve`** | | |
 | sessions; memory while it is away | {session.protocol.handshake.limits:HandshakeLimits.flows_per_host}; {session.protocol.handshake.limits:HandshakeLimits.idle_bytes_per_host MiB} | refused; the largest ends |
-| open files of a session; uploads at once | {files.serving:_OPEN_FILES}; {files.serving:_AT_ONCE} | it waits; refused |
-| one upload; files in the tree | {files.serving:UploadLimits.largest_bytes GB}; {files.serving:UploadLimits.most_files} | refused |
+| open files of a session; uploads at once | {apps.files.serving:_OPEN_FILES}; {apps.files.serving:_AT_ONCE} | it waits; refused |
+| one upload; files in the tree | {apps.files.serving:UploadLimits.largest_bytes GB}; {apps.files.serving:UploadLimits.most_files} | refused |
 | **A stranger at a listening port** | | |
 | handshakes | {session.protocol.handshake.limits:HandshakeLimits.half_open_per_address} of an address, {session.protocol.handshake.limits:HandshakeLimits.half_open} of all, {session.protocol.handshake.limits:HandshakeLimits.handshake_s} s each | the oldest goes |
 | sessions of all hosts | {session.protocol.handshake.limits:HandshakeLimits.flows} | refused |
 | **A web server, or a server of files** | | |
-| a head; its fields | {files.objects.origin_client:LONGEST_HEAD KiB}; {web:_MOST_FIELDS} | an error |
-| silence, or less than 16 KiB; redirects | {files.objects.object_fetcher:SILENCE_S} s; {files.objects.object_fetcher:_MOST_REDIRECTS} | given up |
-| the answer to an upload | {files.messages:MOST_ANSWER_BYTES KiB} | shortened |
-| a feed of podcasts | {files.podcast_library:_MOST_FEED_BYTES MiB} | an error |
-| a folder; a tree's depth, entries, and folders that wait | {files.messages:MOST_ENTRIES} entries; {commands.sessions.shared.tree_copy:_DEEPEST}, {commands.sessions.shared.tree_copy:_MOST_ENTRIES}, {commands.sessions.shared.tree_copy:_MOST_WAITING} | an error |
+| a head; its fields | {apps.files.objects.origin_client:LONGEST_HEAD KiB}; {web:_MOST_FIELDS} | an error |
+| silence, or less than 16 KiB; redirects | {apps.files.objects.object_fetcher:SILENCE_S} s; {apps.files.objects.object_fetcher:_MOST_REDIRECTS} | given up |
+| the answer to an upload | {apps.files.messages:MOST_ANSWER_BYTES KiB} | shortened |
+| a feed of podcasts | {apps.files.podcast_library:_MOST_FEED_BYTES MiB} | an error |
+| a folder; a tree's depth, entries, and folders that wait | {apps.files.messages:MOST_ENTRIES} entries; {commands.sessions.shared.tree_copy:_DEEPEST}, {commands.sessions.shared.tree_copy:_MOST_ENTRIES}, {commands.sessions.shared.tree_copy:_MOST_WAITING} | an error |
 | **A user of this host** | | |
 | connections to the proxy; time for a request | {proxy.local.local_proxy:_MOST}; {proxy.local.local_proxy:_HEAD_S} s | the oldest silent one goes |
 | redirected sockets with datagrams; places of each | {proxy.local.redirected_datagrams:MOST_SOCKETS} of all; {proxy.local.program_packets:MOST_PLACES} | who has most loses one |
@@ -61,8 +61,8 @@ Generated from the code by `python -m emu.bounds_page`, which a test repeats. [s
 | names with addresses under rules; addresses of each | {controller.decisions.named_addresses:_MOST_NAMES}; {controller.decisions.named_addresses:_MOST_OF_A_NAME} | the oldest goes |
 | announced routers of an interface that are looked at | {kernel.policy_routing:MOST_ROUTERS} | the worse ones are left out |
 | first packets that are watched | {controller.decisions.rescue:_MOST_WATCHED} | not rescued |
-| Invites that a helper verifies, answers each second; Joins that wait for a Confirm | {sharing.protocol.helper:INVITES_VERIFIED_PER_S}, {sharing.protocol.helper:INVITES_ANSWERED_PER_S}; {sharing.protocol.helper:_MOST_JOINED} | dropped; the oldest goes |
-| helpers that offer; hosts whose last time is known; contracts of a gateway | {sharing.protocol.requestor:_MOST_OFFERS}; {sharing.protocol.freshness:_SIGNERS}; {sharing.protocol.accounting:_MOST_CONTRACTS} | refused |
+| Invites that a helper verifies, answers each second; Joins that wait for a Confirm | {apps.sharing.protocol.helper:INVITES_VERIFIED_PER_S}, {apps.sharing.protocol.helper:INVITES_ANSWERED_PER_S}; {apps.sharing.protocol.helper:_MOST_JOINED} | dropped; the oldest goes |
+| helpers that offer; hosts whose last time is known; contracts of a gateway | {apps.sharing.protocol.requestor:_MOST_OFFERS}; {apps.sharing.protocol.freshness:_SIGNERS}; {apps.sharing.protocol.accounting:_MOST_CONTRACTS} | refused |
 """
 
 

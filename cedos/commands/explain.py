@@ -287,7 +287,7 @@ _PREFETCH_COUNTS = (
 
 def _prefetch_lines(programs: Sequence[ProgramMessage]) -> Iterator[str]:
     if not programs:
-        yield "no program prefetches now (programs can, with `cedos.prefetch`)"
+        yield "no program prefetches now (programs can, with `cedos.apps.prefetch`)"
     for number, each in enumerate(programs):
         if number:
             yield ""

@@ -93,7 +93,7 @@ def command(
     source and all together have a rate limit. Therefore the server amplifies nothing, and its
     memory is bounded. It needs no privilege. It logs to standard error, at most every ten seconds.
     """
-    from cedos.monitor.probing.keyfile import read_key, write_new_key  # noqa: PLC0415
+    from cedos.host.monitor.probing.keyfile import read_key, write_new_key  # noqa: PLC0415
 
     if new_key is not None:
         write_new_key(new_key)
@@ -105,8 +105,8 @@ def command(
     key = read_key(key_file)
 
     from cedos import logs  # noqa: PLC0415
+    from cedos.host.monitor.probing.server import ProbeLimits  # noqa: PLC0415
     from cedos.kernel.rtnetlink import host_addresses  # noqa: PLC0415
-    from cedos.monitor.probing.server import ProbeLimits  # noqa: PLC0415
 
     logs.configure()
     # Answers must leave from the address of the request, so each address has its own sockets.
@@ -116,7 +116,7 @@ def command(
 
 
 async def _serve(addresses: Sequence[Address], port: int, key: bytes, limits: Any) -> None:
-    from cedos.monitor.probing.server import ProbeServing  # noqa: PLC0415
+    from cedos.host.monitor.probing.server import ProbeServing  # noqa: PLC0415
 
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()

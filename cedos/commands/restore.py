@@ -17,7 +17,7 @@ from cedos.errors import AlreadyRunningError, SteeringError
 from cedos.kernel import privileges
 
 if TYPE_CHECKING:
-    from cedos.steer.undo import Undone
+    from cedos.host.steer.undo import Undone
 
 
 @click.command(
@@ -50,7 +50,7 @@ def command(dry_run: bool, as_json: bool) -> None:
                 " stop it instead"
             )
         privileges.require("cedos restore")
-    steering = importlib.import_module("cedos.steer.steering")
+    steering = importlib.import_module("cedos.host.steer.steering")
     undone = steering.restore(where.state, dry_run)
     for each in _sharing(where.state, dry_run):
         undone = replace(undone, done=undone.done + each.done, left=undone.left + each.left)
@@ -70,7 +70,7 @@ def command(dry_run: bool, as_json: bool) -> None:
 
 def _sharing(state: Path, dry_run: bool) -> "Iterator[Undone]":
     """Undo what a dead `cedos share` left; a living one undoes its own when it ends."""
-    sharing = importlib.import_module("cedos.steer.sharing.undo")
+    sharing = importlib.import_module("cedos.host.steer.sharing.undo")
     for role in sharing.FOLDERS:
         with suppress(AlreadyRunningError):
             yield sharing.restore_sharing(state, role, dry_run=dry_run)

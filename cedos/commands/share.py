@@ -16,12 +16,28 @@ import click
 import structlog
 
 from cedos import logs
+from cedos.apps.sharing import own_identity
+from cedos.apps.sharing.charge import read_charge
+from cedos.apps.sharing.drivers import read_status
+from cedos.apps.sharing.help_driver import HelpDriver
+from cedos.apps.sharing.own_identity import SharingClock, read_identity
+from cedos.apps.sharing.protocol.helper import HelperTerms, Uplink
+from cedos.apps.sharing.protocol.messages import Endpoint
+from cedos.apps.sharing.protocol.requestor import RequestorWish
+from cedos.apps.sharing.request_driver import RequestDriver
+from cedos.apps.sharing.store import SharingStore
 from cedos.commands.console import render
 from cedos.commands.console.manual import STATE, Manual, json_option
 from cedos.commands.console.option_types import BIT_RATE, SIZE, Parsed
 from cedos.commands.console.render import echo
 from cedos.config.directories import directories
 from cedos.errors import HostError, SharingError
+from cedos.host.steer.journal.journal import Journal
+from cedos.host.steer.refusals import refusals
+from cedos.host.steer.sharing.forwarding import Forwarding
+from cedos.host.steer.sharing.helper_paths import HelperPaths
+from cedos.host.steer.sharing.kernel import SharingKernel, SharingRole
+from cedos.host.steer.sharing.undo import open_journal, undo_sharing
 from cedos.kernel import privileges
 from cedos.kernel.policy_routing import SHARING_PROTOCOL
 from cedos.model import NetworkKind
@@ -31,22 +47,6 @@ from cedos.proxy.local.joined_gateway import JoinedGateway
 from cedos.selector.sharing.offers import NetworkType
 from cedos.selector.sharing.selection import STRATEGIES
 from cedos.session.io.links import NetworkIdentifier, user_overrides
-from cedos.sharing import own_identity
-from cedos.sharing.charge import read_charge
-from cedos.sharing.drivers import read_status
-from cedos.sharing.help_driver import HelpDriver
-from cedos.sharing.own_identity import SharingClock, read_identity
-from cedos.sharing.protocol.helper import HelperTerms, Uplink
-from cedos.sharing.protocol.messages import Endpoint
-from cedos.sharing.protocol.requestor import RequestorWish
-from cedos.sharing.request_driver import RequestDriver
-from cedos.sharing.store import SharingStore
-from cedos.steer.journal.journal import Journal
-from cedos.steer.refusals import refusals
-from cedos.steer.sharing.forwarding import Forwarding
-from cedos.steer.sharing.helper_paths import HelperPaths
-from cedos.steer.sharing.kernel import SharingKernel, SharingRole
-from cedos.steer.sharing.undo import open_journal, undo_sharing
 
 _MILLIONTHS: Final = 1_000_000
 _PATIENCE_S: Final = 10.0

@@ -52,13 +52,13 @@ from cedos.daemon.flows.told_connections import ToldConnections
 from cedos.daemon.networks.adaptive_probing import AdaptiveProbing
 from cedos.daemon.networks.observer import Observer
 from cedos.errors import ConfigError, NotFoundError
+from cedos.host.monitor.flows.flow_source import OpenSockets
+from cedos.host.monitor.flows.own_flows import is_own
+from cedos.host.steer.routing.plan import is_second_choice
 from cedos.model import Budget, PhoneUse
-from cedos.monitor.flows.flow_source import OpenSockets
-from cedos.monitor.flows.own_flows import is_own
 from cedos.selector.decision.case import Sent
 from cedos.selector.decision.reason import sentences
 from cedos.selector.decision.sessions import Detour
-from cedos.steer.routing.plan import is_second_choice
 from cedos.storage.history import History
 from cedos.storage.usage import Usage
 

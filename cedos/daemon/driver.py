@@ -10,8 +10,8 @@ from cedos.controller.commands import AnswerChoice, Command
 from cedos.controller.controller import Controller
 from cedos.controller.events import ChoiceAsked, ClockRead, Event, HostSlept, TimerFired
 from cedos.daemon.event_log import EventLog
+from cedos.host.monitor.networks.sleep_watch import SleepWatch
 from cedos.model import Context
-from cedos.monitor.networks.sleep_watch import SleepWatch
 
 
 class Executor(Protocol):

@@ -24,9 +24,9 @@ from cedos.daemon.loop.flow_events import FlowRecords
 from cedos.daemon.loop.flow_sampler import FlowSampler
 from cedos.daemon.networks.observer import Observer
 from cedos.errors import CedosError
+from cedos.host.monitor.networks.counters import received_bytes
+from cedos.host.steer.steering import Steering
 from cedos.model import NetworkLife
-from cedos.monitor.networks.counters import received_bytes
-from cedos.steer.steering import Steering
 
 _log = structlog.get_logger(__name__)
 

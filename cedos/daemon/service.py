@@ -59,26 +59,26 @@ from cedos.daemon.privileged.separate import (
 )
 from cedos.daemon.startup import NamedNetworks
 from cedos.errors import HostError
+from cedos.host.monitor.bus import SystemBus
+from cedos.host.monitor.dns.resolvers import HostResolvers
+from cedos.host.monitor.events import Change, NetworkEvent
+from cedos.host.monitor.flows.flow_monitor import FlowMonitor
+from cedos.host.monitor.flows.flow_source import KernelFlows, open_sockets
+from cedos.host.monitor.networks.links import LinkMonitor
+from cedos.host.monitor.providers.battery import BatteryReader
+from cedos.host.monitor.providers.metered import HostMetered
+from cedos.host.profiler.capture import Capture
+from cedos.host.profiler.profiler import Profiler
+from cedos.host.profiler.sizes import CHUNKED, Prior, SizeHistory
+from cedos.host.steer.journal.journal import JournalKeeper
+from cedos.host.steer.kernel.answer_filter import QUEUE
+from cedos.host.steer.kernel.interface import SteeringKernel
+from cedos.host.steer.steering import Steering
 from cedos.kernel import process_limits
 from cedos.kernel.service_manager import Notifier
 from cedos.model import Address, Direction
-from cedos.monitor.bus import SystemBus
-from cedos.monitor.dns.resolvers import HostResolvers
-from cedos.monitor.events import Change, NetworkEvent
-from cedos.monitor.flows.flow_monitor import FlowMonitor
-from cedos.monitor.flows.flow_source import KernelFlows, open_sockets
-from cedos.monitor.networks.links import LinkMonitor
-from cedos.monitor.providers.battery import BatteryReader
-from cedos.monitor.providers.metered import HostMetered
-from cedos.profiler.capture import Capture
-from cedos.profiler.profiler import Profiler
-from cedos.profiler.sizes import CHUNKED, Prior, SizeHistory
 from cedos.selector.decision.liveness import is_captive
 from cedos.selector.probing.rules import Moment
-from cedos.steer.journal.journal import JournalKeeper
-from cedos.steer.kernel.answer_filter import QUEUE
-from cedos.steer.kernel.interface import SteeringKernel
-from cedos.steer.steering import Steering
 from cedos.storage.history import History
 from cedos.storage.usage import Usage
 

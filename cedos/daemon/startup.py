@@ -14,10 +14,10 @@ from cedos.controller.config import Choices, ControllerConfig
 from cedos.controller.flows.learning import Learning
 from cedos.daemon import state_file
 from cedos.errors import HistoryError, HostError
+from cedos.host.monitor.networks.links import LinkMonitor
+from cedos.host.profiler.capture import Capture, open_capture
+from cedos.host.profiler.sizes import SizeHistory
 from cedos.model import Budget, Network
-from cedos.monitor.networks.links import LinkMonitor
-from cedos.profiler.capture import Capture, open_capture
-from cedos.profiler.sizes import SizeHistory
 from cedos.storage.history import History
 from cedos.storage.usage import Usage
 

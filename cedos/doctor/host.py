@@ -16,13 +16,13 @@ from cedos.config import Config, unknown_names
 from cedos.config.directories import Directories
 from cedos.doctor import Files, Finding, FindingState, kernel, limited, missing, ok, predicted_text
 from cedos.errors import CedosError, ConfigError, HostError, ModelError, PrivilegeError
+from cedos.host.monitor.bus import BusError, SystemBus
+from cedos.host.monitor.networks.links import LinkMonitor
+from cedos.host.monitor.providers import adb, cellular, networkmanager, screen
+from cedos.host.monitor.providers.metered import HostMetered
+from cedos.host.steer.kernel.linux import LinuxKernel
+from cedos.host.steer.routing import host_default
 from cedos.model import NO_DEFAULT_ROUTE, Network
-from cedos.monitor.bus import BusError, SystemBus
-from cedos.monitor.networks.links import LinkMonitor
-from cedos.monitor.providers import adb, cellular, networkmanager, screen
-from cedos.monitor.providers.metered import HostMetered
-from cedos.steer.kernel.linux import LinuxKernel
-from cedos.steer.routing import host_default
 from cedos.storage import budget_file, model_files
 
 _BUS: Final = "org.freedesktop.DBus"

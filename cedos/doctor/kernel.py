@@ -12,15 +12,15 @@ from typing import Final
 from cedos.config import Config
 from cedos.doctor import Files, Finding, limited, missing, ok
 from cedos.errors import CedosError, HostError
+from cedos.host.profiler.capture import open_capture
+from cedos.host.steer.journal.sysctls import RETRANSMISSION, TCP_RTO_MAX
+from cedos.host.steer.kernel import first_timeout, ipset
+from cedos.host.steer.kernel.egress_wall import EgressWall
 from cedos.kernel import generic_netlink, privileges, sock_diag
 from cedos.kernel.bpf import AttachType, ProgramType, instruction, load, root_cgroup
 from cedos.kernel.mptcp import FAMILY_NAME, GET_ADDRESS, IPPROTO_MPTCP, mptcp_info, parse_endpoint
 from cedos.kernel.netlink import NETLINK_NETFILTER, NETLINK_SOCK_DIAG, AsyncRequester, Requester
 from cedos.kernel.sysctl import MPTCP_ENABLED, MPTCP_PATH_MANAGER, MPTCP_PM_TYPE
-from cedos.profiler.capture import open_capture
-from cedos.steer.journal.sysctls import RETRANSMISSION, TCP_RTO_MAX
-from cedos.steer.kernel import first_timeout, ipset
-from cedos.steer.kernel.egress_wall import EgressWall
 
 _NO_MOVES: Final = "living connections cannot be moved; new ones still get their network"
 _MPTCP_KERNEL: Final = "a kernel from 5.19 with CONFIG_MPTCP"

@@ -1,6 +1,6 @@
 """Policy rules and routes as data, and routes as the kernel lists them (linux/rtnetlink.h).
 
-What changes them is asked for by `cedos.steer.kernel.routing_requests`.
+What changes them is asked for by `cedos.host.steer.kernel.routing_requests`.
 """
 
 import socket

@@ -18,10 +18,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from cedos.errors import EmulationError
+from cedos.host.steer.mptcp.connection import SubflowUp
+from cedos.host.steer.restore import restore
+from cedos.host.steer.steering import Steering
 from cedos.model import Direction, Strategy, StrategyKind
-from cedos.steer.mptcp.connection import SubflowUp
-from cedos.steer.restore import restore
-from cedos.steer.steering import Steering
 from emu.bench.switch import ACCESSES, networks
 from emu.testbed.access import LTE, WLAN
 from emu.testbed.netns import Namespace

@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from cedos.errors import EmulationError
-from cedos.profiler.capture import Capture, open_capture
-from cedos.profiler.profiler import Profiler
+from cedos.host.profiler.capture import Capture, open_capture
+from cedos.host.profiler.profiler import Profiler
 from emu.testbed.hosts import INTERFACE, SERVER, Hosts, cabled
 from emu.testbed.netns import Namespace
 

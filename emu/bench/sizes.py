@@ -17,12 +17,12 @@ from statistics import median
 
 from cedos.controller.events import FlowClosed, FlowOpened
 from cedos.errors import EmulationError
+from cedos.host.monitor.flows.flow_monitor import FlowMonitor
+from cedos.host.profiler.capture import Capture, open_capture
+from cedos.host.profiler.frame import CapturedPacket
+from cedos.host.profiler.http import parse_response
+from cedos.host.profiler.profiler import Profiler
 from cedos.model import FlowKey, SizeEstimate
-from cedos.monitor.flows.flow_monitor import FlowMonitor
-from cedos.profiler.capture import Capture, open_capture
-from cedos.profiler.frame import CapturedPacket
-from cedos.profiler.http import parse_response
-from cedos.profiler.profiler import Profiler
 from emu.testbed.hosts import CLIENT, cabled
 from emu.testbed.netns import Namespace
 from emu.testbed.services import Watcher

@@ -20,9 +20,9 @@ from ipaddress import ip_address, ip_interface
 from pathlib import Path
 
 from cedos.errors import EmulationError
+from cedos.host.steer.steering import Steering
 from cedos.kernel.interface_socket import bind_to_interface
 from cedos.model import Direction, Network, NetworkKind, NextHop, Strategy, StrategyKind
-from cedos.steer.steering import Steering
 from emu.places.traces import Trace
 from emu.testbed.access import ADDRESSES, GATEWAYS, INTERFACES, Access
 from emu.testbed.phones import SERVER, Laptop

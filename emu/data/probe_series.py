@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cedos.errors import DataSetError
+from cedos.host.monitor.probing.prober import Prober
 from cedos.model import Direction, Network, NetworkKind
-from cedos.monitor.probing.prober import Prober
 from emu.data import probes, side_by_side
 from emu.data.probes import ProbeLaptop
 from emu.places.places import AccessTrace, Place

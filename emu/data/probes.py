@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from cedos.errors import EmulationError
+from cedos.host.monitor.probing import dns_probe, udp_train
+from cedos.host.monitor.probing.keyfile import read_key, write_new_key
+from cedos.host.monitor.probing.prober import Prober
+from cedos.host.monitor.probing.result import ProbeOutcome, ProbeServer
 from cedos.model import Direction, Network, NetworkKind
-from cedos.monitor.probing import dns_probe, udp_train
-from cedos.monitor.probing.keyfile import read_key, write_new_key
-from cedos.monitor.probing.prober import Prober
-from cedos.monitor.probing.result import ProbeOutcome, ProbeServer
 from emu.data import side_by_side
 from emu.data.measure import Row, resolve_hardware_address
 from emu.places.places import Place, load

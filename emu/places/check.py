@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cedos.errors import PlaceError, TraceError
-from cedos.monitor.providers import series_file
+from cedos.host.monitor.providers import series_file
 from emu.places.places import Place, scan
 from emu.places.stats import PlaceStats, place_stats
 

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from cedos.errors import PlaceError
+from cedos.host.monitor.providers import series_file
+from cedos.host.monitor.providers.series_file import SeriesFile
 from cedos.model import NetworkKind
-from cedos.monitor.providers import series_file
-from cedos.monitor.providers.series_file import SeriesFile
 from cedos.plain_text import plain
 from emu.places.traces import Trace
 from emu.repository import ROOT

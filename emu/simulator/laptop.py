@@ -41,10 +41,10 @@ from cedos.controller.events import (
 from cedos.daemon.decisions.choices import choices
 from cedos.daemon.loop.flow_events import sizes_known
 from cedos.daemon.startup import controller_config
+from cedos.host.monitor.probing.schedule import ProbeSchedule
+from cedos.host.profiler.profiler import Profiler
 from cedos.model import Direction, FlowKey, NetworkKind, NextHop, SizeEstimate
 from cedos.model import Network as Facts
-from cedos.monitor.probing.schedule import ProbeSchedule
-from cedos.profiler.profiler import Profiler
 from emu.simulator.connection import Transfer
 from emu.simulator.link import Clock, Network, Parcel
 from emu.simulator.tcp import PAYLOAD_BYTES

@@ -76,7 +76,7 @@ def host(tmp_path: Path, registry: Path) -> Iterator[Host]:
 
 READER = f"""
 import asyncio
-from cedos.prefetch import DaemonSurroundings, HttpFetcher, Prefetcher
+from cedos.apps.prefetch import DaemonSurroundings, HttpFetcher, Prefetcher
 
 async def read():
     async with Prefetcher(DaemonSurroundings(program="reader")) as prefetcher:

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from cedos.api.transfers import TransferInTable
+from cedos.apps.files.partial import files_of
 from cedos.controller.rule import RuleRequest
-from cedos.files.partial import files_of
 from cedos.model import NetworkKind
 from cedos.session import keys
 from emu.places.traces import Trace

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cedos.monitor.bus import BusError, SystemBus
+from cedos.host.monitor.bus import BusError, SystemBus
 
 
 class PlayedBus(SystemBus):

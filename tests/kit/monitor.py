@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Callable, Mapping
 
+from cedos.host.monitor.probing.prober import OpenPinger
 from cedos.model import Address, Indicator, Network
-from cedos.monitor.probing.prober import OpenPinger
 
 
 class PlayedProvider:

@@ -6,14 +6,13 @@ from hashlib import sha256
 from itertools import cycle
 from random import Random as Pseudo
 
-from cedos.selector.sharing.offers import NetworkType
-from cedos.sharing.protocol.certificates import (
+from cedos.apps.sharing.protocol.certificates import (
     CertificateAuthority,
     HostIdentity,
     Trust,
     request_certificate,
 )
-from cedos.sharing.protocol.commands import (
+from cedos.apps.sharing.protocol.commands import (
     AddPath,
     HelperCommand,
     LinkAddress,
@@ -22,10 +21,11 @@ from cedos.sharing.protocol.commands import (
     StartForwarding,
     TakeAddress,
 )
-from cedos.sharing.protocol.helper import HelperMachine, HelperTerms, Uplink
-from cedos.sharing.protocol.messages import Endpoint
-from cedos.sharing.protocol.requestor import RequestorMachine, RequestorWish
-from cedos.sharing.protocol.signing import SigningKey
+from cedos.apps.sharing.protocol.helper import HelperMachine, HelperTerms, Uplink
+from cedos.apps.sharing.protocol.messages import Endpoint
+from cedos.apps.sharing.protocol.requestor import RequestorMachine, RequestorWish
+from cedos.apps.sharing.protocol.signing import SigningKey
+from cedos.selector.sharing.offers import NetworkType
 
 START_S = 1_800_000_000.0
 GATEWAY = SigningKey(b"g" * 32)

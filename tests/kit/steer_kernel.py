@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_network
 
 from cedos.errors import HostError
+from cedos.host.steer.kernel.interface import FilterPlan
+from cedos.host.steer.kernel.rescue import flow_text
 from cedos.kernel.mptcp import (
     CreateSubflow,
     DestroySubflow,
@@ -20,8 +22,6 @@ from cedos.kernel.policy_routing import MAIN_TABLE, PROTOCOL, Route, Rule, SeenR
 from cedos.kernel.rtnetlink import Link
 from cedos.kernel.sock_diag import ConnectingSocket, TcpSocket
 from cedos.model import Address, FlowKey
-from cedos.steer.kernel.interface import FilterPlan
-from cedos.steer.kernel.rescue import flow_text
 
 LOCAL_TABLE = 255
 

@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from cedos.steer.steering import Steering
+from cedos.host.steer.steering import Steering
 
 
 def steered(

@@ -17,6 +17,7 @@ def _harnesses() -> ModuleType:
     spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None
     assert spec.loader is not None
+    sys.path.insert(0, str(file.parents[1]))  # where the tests' kit is
     module = sys.modules[file.stem] = importlib.util.module_from_spec(spec)
     with atheris.instrument_imports(include=["cedos"]):
         spec.loader.exec_module(module)

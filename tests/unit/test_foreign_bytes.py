@@ -30,14 +30,36 @@ from cedos.api import messages as api
 from cedos.api.budgets import parse_budget
 from cedos.api.programs import ChoiceRequest, HintRequest, PrefetchingRequest
 from cedos.api.transfers import TransferReport
+from cedos.apps.files import messages as files
+from cedos.apps.files.objects.http_rules import CacheLookup
+from cedos.apps.files.objects.object_store import HeaderLists, ObjectRecord
+from cedos.apps.sharing.protocol.certificates import (
+    CertificateAuthority,
+    UntrustedError,
+    request_certificate,
+)
+from cedos.apps.sharing.protocol.messages import InviteMessage, pack
+from cedos.apps.sharing.protocol.messages import unpack as neighbours_datagram
+from cedos.apps.sharing.protocol.receipts import Receipt, read_receipt, sign_receipt
 from cedos.config import Config
 from cedos.config.toml_file import parse as parse_toml
 from cedos.controller.rule import RuleRequest
 from cedos.daemon.privileged import wire as privileged_wire
 from cedos.errors import ConfigError, ProtocolError, TransferError
-from cedos.files import messages as files
-from cedos.files.objects.http_rules import CacheLookup
-from cedos.files.objects.object_store import HeaderLists, ObjectRecord
+from cedos.host.monitor.dns import message as dns
+from cedos.host.monitor.dns.resolvers import parse_resolv_conf
+from cedos.host.monitor.liveness.portal_verdict import TestPage, judge
+from cedos.host.monitor.probing import ping, wire
+from cedos.host.monitor.providers import access_points, adb, wifi
+from cedos.host.monitor.providers import adb as android
+from cedos.host.monitor.providers.access_points import says_metered
+from cedos.host.profiler.frame import parse_frame
+from cedos.host.profiler.profiler import Profiler
+from cedos.host.steer.journal.records import read_records
+from cedos.host.steer.kernel import traffic_control
+from cedos.host.steer.kernel.interface import FilterPlan
+from cedos.host.steer.kernel.nftables import takes_from_ours
+from cedos.host.steer.kernel.routing_requests import parse_rule
 from cedos.kernel import conntrack, mptcp, netlink, policy_routing, rtnetlink, sock_diag
 from cedos.kernel.generic_netlink import parse_family
 from cedos.kernel.interface_kind import announced_metered
@@ -47,15 +69,6 @@ from cedos.kernel.policy_routing import Rule
 from cedos.kernel.privileges import EventSocket
 from cedos.kernel.tcp_info import read_info
 from cedos.model import FlowKey
-from cedos.monitor.dns import message as dns
-from cedos.monitor.dns.resolvers import parse_resolv_conf
-from cedos.monitor.liveness.portal_verdict import TestPage, judge
-from cedos.monitor.probing import ping, wire
-from cedos.monitor.providers import access_points, adb, wifi
-from cedos.monitor.providers import adb as android
-from cedos.monitor.providers.access_points import says_metered
-from cedos.profiler.frame import parse_frame
-from cedos.profiler.profiler import Profiler
 from cedos.proxy import names
 from cedos.proxy.http import RefusedError, RequestParser, authority, forwarded
 from cedos.proxy.local import joined_gateway
@@ -64,19 +77,6 @@ from cedos.proxy.streams import frames as streams
 from cedos.session import keys
 from cedos.session.protocol.handshake import messages as handshake
 from cedos.session.protocol.unpacking import unpack
-from cedos.sharing.protocol.certificates import (
-    CertificateAuthority,
-    UntrustedError,
-    request_certificate,
-)
-from cedos.sharing.protocol.messages import InviteMessage, pack
-from cedos.sharing.protocol.messages import unpack as neighbours_datagram
-from cedos.sharing.protocol.receipts import Receipt, read_receipt, sign_receipt
-from cedos.steer.journal.records import read_records
-from cedos.steer.kernel import traffic_control
-from cedos.steer.kernel.interface import FilterPlan
-from cedos.steer.kernel.nftables import takes_from_ours
-from cedos.steer.kernel.routing_requests import parse_rule
 from emu.repository import ROOT
 
 SEED = 16

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 from cedos.plain_text import plain
 
 if TYPE_CHECKING:
-    from cedos.files.server_link import Progress
+    from cedos.apps.files.server_link import Progress
 
 
 _RATE_OVER_S: Final = 5.0

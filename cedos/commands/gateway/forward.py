@@ -25,8 +25,8 @@ from cedos.commands.console.servers import interfaces, listen_address, listen_ad
 from cedos.commands.sessions.shared.user_rules import RuledHosts, RuledNetworks
 from cedos.config.directories import directories
 from cedos.errors import CedosError, ConfigError, DaemonUnreachableError, HostError
+from cedos.host.profiler.sizes import SizeHistory
 from cedos.kernel import process_limits
-from cedos.profiler.sizes import SizeHistory
 from cedos.proxy.http import RefusedError, authority
 from cedos.proxy.local import joined_gateway
 from cedos.proxy.local.carried import CarriedConnections, CarriedTeller

@@ -15,6 +15,10 @@ import click
 import structlog
 
 from cedos import logs
+from cedos.apps.files.objects.object_store import ObjectStore
+from cedos.apps.sharing.gateway_sharing import GatewaySharing
+from cedos.apps.sharing.own_identity import gateway_signing_key
+from cedos.apps.sharing.store import SharingStore
 from cedos.commands.console.manual import Manual
 from cedos.commands.console.option_types import DURATION, NETWORK, SIZE
 from cedos.commands.console.render import echo
@@ -25,7 +29,6 @@ from cedos.commands.console.servers import (
 )
 from cedos.config.directories import user_folder
 from cedos.errors import ConfigError, SharingError
-from cedos.files.objects.object_store import ObjectStore
 from cedos.global_unicast import IPNetwork
 from cedos.kernel import process_limits
 from cedos.kernel.service_manager import Notifier
@@ -38,9 +41,6 @@ from cedos.session import keys
 from cedos.session.known_hosts import shown
 from cedos.session.protocol.crypto import KeyPair
 from cedos.session.sockets.connection import Connection
-from cedos.sharing.gateway_sharing import GatewaySharing
-from cedos.sharing.own_identity import gateway_signing_key
-from cedos.sharing.store import SharingStore
 
 if TYPE_CHECKING:
     from cedos.proxy.gateway.metrics import MetricsServer
@@ -251,13 +251,13 @@ async def _run(
         return
     settings = replace(settings, idle=_idle_file(folder))
     # What only who is asked for objects needs is loaded by no other command.
-    from cedos.files.objects.object_fetcher import ObjectFetcher  # noqa: PLC0415
-    from cedos.files.objects.object_serving import ObjectServing  # noqa: PLC0415
-    from cedos.files.objects.origin_client import OriginClient  # noqa: PLC0415
-    from cedos.files.objects.program_requests import ProgramRequests  # noqa: PLC0415
-    from cedos.files.web_uploads.upload_sender import UploadSender  # noqa: PLC0415
-    from cedos.files.web_uploads.upload_store import UploadStore  # noqa: PLC0415
-    from cedos.files.web_uploads.web_uploads import WebUploads  # noqa: PLC0415
+    from cedos.apps.files.objects.object_fetcher import ObjectFetcher  # noqa: PLC0415
+    from cedos.apps.files.objects.object_serving import ObjectServing  # noqa: PLC0415
+    from cedos.apps.files.objects.origin_client import OriginClient  # noqa: PLC0415
+    from cedos.apps.files.objects.program_requests import ProgramRequests  # noqa: PLC0415
+    from cedos.apps.files.web_uploads.upload_sender import UploadSender  # noqa: PLC0415
+    from cedos.apps.files.web_uploads.upload_store import UploadStore  # noqa: PLC0415
+    from cedos.apps.files.web_uploads.web_uploads import WebUploads  # noqa: PLC0415
 
     rules = settings.rules()
 

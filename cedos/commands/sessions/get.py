@@ -10,6 +10,11 @@ from typing import Any, Final
 
 import click
 
+from cedos.apps.files.getting import Getting, entries
+from cedos.apps.files.messages import Entry
+from cedos.apps.files.partial import disk_words
+from cedos.apps.files.playing import PipeTarget, PlayTarget
+from cedos.apps.files.server_link import ServerLink
 from cedos.commands.console import render, servers
 from cedos.commands.console.manual import Program, json_option, say
 from cedos.commands.console.option_types import BIT_RATE, BY, BY_HELP, SIZE
@@ -34,11 +39,6 @@ from cedos.commands.sessions.shared.transfers import (
 )
 from cedos.commands.sessions.shared.tree_copy import TreeCopy
 from cedos.errors import CedosError, TransferError
-from cedos.files.getting import Getting, entries
-from cedos.files.messages import Entry
-from cedos.files.partial import disk_words
-from cedos.files.playing import PipeTarget, PlayTarget
-from cedos.files.server_link import ServerLink
 from cedos.plain_text import plain
 from cedos.session import keys
 from cedos.session.known_hosts import KnownServer
@@ -411,8 +411,8 @@ async def _play(source: Source, ends: Endpoints, bitrate_bps: float, store_bytes
     CedosError: that failed.
     """
     # A slow import, only for streams.
-    from cedos.files.playing import WifiSearch  # noqa: PLC0415
-    from cedos.monitor.bus import SystemBus  # noqa: PLC0415
+    from cedos.apps.files.playing import WifiSearch  # noqa: PLC0415
+    from cedos.host.monitor.bus import SystemBus  # noqa: PLC0415
 
     window = min(max(int(bitrate_bps / 8 * _WINDOW_S), _LEAST_WINDOW), store_bytes)
     manager = BufferManager(bitrate_bps=bitrate_bps, window_bytes=window)

@@ -10,15 +10,15 @@ import click
 import msgspec
 
 from cedos.api.asking import DaemonChooser
+from cedos.apps.files.podcast_library import Episode, EpisodeState, Library, Subscription, read_feed
+from cedos.apps.files.podcasts import EpisodeFetching
+from cedos.apps.files.web_getting import LeadingNetworks
 from cedos.commands.console.manual import Program, json_option, say
 from cedos.commands.console.progress import size
 from cedos.commands.console.render import echo, print_json
 from cedos.commands.sessions.shared.transfers import interruptible, say_if_closed
 from cedos.config.directories import directories, user_folder
 from cedos.errors import ConfigError, TransferError, WebError
-from cedos.files.podcast_library import Episode, EpisodeState, Library, Subscription, read_feed
-from cedos.files.podcasts import EpisodeFetching
-from cedos.files.web_getting import LeadingNetworks
 from cedos.session import keys
 
 _AGAIN_S: Final = 1800.0

@@ -8,6 +8,9 @@ from typing import Any, Final
 
 import click
 
+from cedos.apps.files.messages import MOST_KEPT_S
+from cedos.apps.files.putting import Putting, UploadBody, put_folder
+from cedos.apps.files.server_link import ServerLink
 from cedos.commands.console import render, servers
 from cedos.commands.console.manual import Program, json_option, say
 from cedos.commands.console.option_types import BY, BY_HELP
@@ -29,9 +32,6 @@ from cedos.commands.sessions.shared.transfers import (
 )
 from cedos.commands.sessions.shared.waiting_files import FORM_VALUE, HEADERS, Method, WebTarget
 from cedos.errors import CedosError, TransferError
-from cedos.files.messages import MOST_KEPT_S
-from cedos.files.putting import Putting, UploadBody, put_folder
-from cedos.files.server_link import ServerLink
 from cedos.plain_text import plain
 from cedos.session import keys
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import click
 
 from cedos import logs
+from cedos.apps.files.serving import Serving, UploadLimits, Uploads, client_names, log
+from cedos.apps.files.tree import Tree
 from cedos.commands.console.manual import Program
 from cedos.commands.console.option_types import SIZE
 from cedos.commands.console.render import echo
@@ -22,8 +24,6 @@ from cedos.commands.console.servers import (
 from cedos.commands.sessions.shared.transfers import SCHEDULER
 from cedos.config.directories import user_folder
 from cedos.errors import SessionError
-from cedos.files.serving import Serving, UploadLimits, Uploads, client_names, log
-from cedos.files.tree import Tree
 from cedos.kernel import process_limits
 from cedos.session import keys
 from cedos.session.io.idle_sessions import IdleSessions

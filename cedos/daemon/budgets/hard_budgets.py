@@ -38,7 +38,7 @@ _Counted = tuple[str, Resource, tuple[str, ...]]
 
 
 class BarringInterface(Protocol):
-    """The interface of `cedos.steer.barring.barring.Barring`. Errors: SteeringError."""
+    """The interface of `cedos.host.steer.barring.barring.Barring`. Errors: SteeringError."""
 
     async def bar(self, names: Collection[str]) -> None:
         """Bar these networks and no others; again repairs."""

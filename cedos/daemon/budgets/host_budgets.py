@@ -16,8 +16,8 @@ from cedos.daemon.aligned_sleep import aligned_sleep
 from cedos.daemon.budgets import price_text
 from cedos.daemon.budgets.metering import Metering, money_per_mb
 from cedos.errors import ConfigError, NotFoundError
+from cedos.host.monitor.providers.battery import Battery
 from cedos.model import Budget, Network, PhoneUse, end_wrong
-from cedos.monitor.providers.battery import Battery
 from cedos.selector.budgets.controller import MakeController, Option
 from cedos.selector.budgets.keeper import Keeper, Standing, wall
 from cedos.selector.budgets.odyssey import Odyssey

@@ -7,7 +7,7 @@ from typing import Final
 import structlog
 
 from cedos.daemon.deadlines.wake_alarm import WakeAlarm
-from cedos.monitor.bus import BusError, SystemBus
+from cedos.host.monitor.bus import BusError, SystemBus
 from cedos.selector.deadlines.transfer_table import Wake
 
 _LOGIND: Final = ("org.freedesktop.login1", "/org/freedesktop/login1")

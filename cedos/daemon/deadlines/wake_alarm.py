@@ -7,7 +7,7 @@ from typing import Final
 import structlog
 
 from cedos.errors import HostError
-from cedos.monitor.providers.battery import BatteryReader
+from cedos.host.monitor.providers.battery import BatteryReader
 from cedos.selector.deadlines.transfer_table import Wake
 
 _SOONEST_S: Final = 15.0

@@ -11,9 +11,9 @@ from cedos.api.programs import HintAccepted, HintRequest, program_mark, program_
 from cedos.controller.events import DestinationHinted, ProgramHinted
 from cedos.daemon.driver import ControllerDriver
 from cedos.errors import NotFoundError, PrivilegeError
+from cedos.host.profiler.flow import HintMatch, TransferHint
+from cedos.host.profiler.profiler import Profiler
 from cedos.model import SizeEstimate, Transfer
-from cedos.profiler.flow import HintMatch, TransferHint
-from cedos.profiler.profiler import Profiler
 
 LIFETIME_S: Final = 86_400.0
 """The validity of a hint that names none: a forgotten hint must expire."""

@@ -2,8 +2,8 @@
 
 from typing import Final
 
+from cedos.host.profiler.capture import Capture, open_capture
 from cedos.kernel.classic_bpf import Assembler
-from cedos.profiler.capture import Capture, open_capture
 
 PORT: Final = 53
 _SNAP_BYTES: Final = 2048

@@ -20,9 +20,9 @@ from typing import Final
 import structlog
 
 from cedos.daemon.lookups.delivery import Deliver
+from cedos.host.monitor.dns import message as dns
+from cedos.host.profiler.frame import CapturedPacket
 from cedos.model import Address, FlowKey, Network
-from cedos.monitor.dns import message as dns
-from cedos.profiler.frame import CapturedPacket
 from cedos.token_bucket import TokenBucket
 
 PATIENCE_S, USUAL_TIMES, _MOST_PATIENCE_S = 0.3, 3.0, 1.0

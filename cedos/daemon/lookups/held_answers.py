@@ -32,13 +32,13 @@ from cedos.controller.events import DnsReply, Event, HostsFileRead, NameResolved
 from cedos.daemon.lookups.failover import resolvers_of
 from cedos.daemon.lookups.watch import ask
 from cedos.errors import CedosError
+from cedos.host.monitor.dns import message as dns
+from cedos.host.monitor.dns.resolvers import FileWatch, parse_hosts, parse_resolv_conf
+from cedos.host.monitor.flows.own_flows import is_own
+from cedos.host.profiler.frame import CapturedPacket, parse_frame
 from cedos.kernel import packet_queue
 from cedos.kernel.packet_queue import QueuedPacket
 from cedos.model import Address, FlowKey, Network
-from cedos.monitor.dns import message as dns
-from cedos.monitor.dns.resolvers import FileWatch, parse_hosts, parse_resolv_conf
-from cedos.monitor.flows.own_flows import is_own
-from cedos.profiler.frame import CapturedPacket, parse_frame
 from cedos.token_bucket import TokenBucket
 
 HOSTS, RESOLV_CONF = Path("/etc/hosts"), Path("/etc/resolv.conf")

@@ -11,12 +11,12 @@ from cedos.daemon.lookups.capture import open_lookups
 from cedos.daemon.lookups.delivery import AnswerDelivery, Deliver
 from cedos.daemon.lookups.failover import LookupFailover
 from cedos.errors import CedosError
+from cedos.host.monitor.flows import own_flows
+from cedos.host.monitor.flows.own_flows import is_own
+from cedos.host.profiler.capture import Capture
+from cedos.host.profiler.frame import CapturedPacket
 from cedos.kernel.interface_socket import interface_socket
 from cedos.model import Address, Network
-from cedos.monitor.flows import own_flows
-from cedos.monitor.flows.own_flows import is_own
-from cedos.profiler.capture import Capture
-from cedos.profiler.frame import CapturedPacket
 
 TIMEOUT_S = 2.0
 _LARGEST = 4096

@@ -9,12 +9,12 @@ from cedos.daemon.loop.opportunities import Opportunities
 from cedos.daemon.loop.packet_handler import PacketHandler
 from cedos.daemon.networks.adaptive_probing import AdaptiveProbing
 from cedos.daemon.networks.observer import Observer
+from cedos.host.monitor.flows.flow_monitor import FlowMonitor
+from cedos.host.monitor.flows.own_flows import is_own
+from cedos.host.profiler.profiler import Profiler
+from cedos.host.steer.mptcp.connection import ConnectionClosed, ConnectionOpened, SubflowUp
+from cedos.host.steer.steering import Steering
 from cedos.model import Direction, FlowKey, FlowRecord
-from cedos.monitor.flows.flow_monitor import FlowMonitor
-from cedos.monitor.flows.own_flows import is_own
-from cedos.profiler.profiler import Profiler
-from cedos.steer.mptcp.connection import ConnectionClosed, ConnectionOpened, SubflowUp
-from cedos.steer.steering import Steering
 from cedos.storage.history import History
 
 

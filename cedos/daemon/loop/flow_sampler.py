@@ -14,9 +14,9 @@ import structlog
 from cedos.controller.events import FlowSample, FlowsSampled
 from cedos.daemon.driver import ControllerDriver
 from cedos.daemon.networks.observer import Observer
+from cedos.host.monitor.events import FlowSnapshots
+from cedos.host.profiler.profiler import Profiler
 from cedos.model import Direction
-from cedos.monitor.events import FlowSnapshots
-from cedos.profiler.profiler import Profiler
 
 _log = structlog.get_logger(__name__)
 

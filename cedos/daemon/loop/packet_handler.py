@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 from cedos.daemon.driver import ControllerDriver
+from cedos.host.profiler.capture import Capture
+from cedos.host.profiler.frame import CapturedPacket
+from cedos.host.profiler.profiler import Profiler
 from cedos.kernel.netlink import BatchedReader
 from cedos.model import Address
-from cedos.profiler.capture import Capture
-from cedos.profiler.frame import CapturedPacket
-from cedos.profiler.profiler import Profiler
 
 _TOGETHER_S = 0.02
 """Seconds between two looks at the captured packets."""

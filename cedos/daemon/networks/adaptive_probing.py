@@ -20,9 +20,9 @@ from cedos.api.messages import ProbingMessage, SentProbeMessage
 from cedos.config import Config, ProbesConfig
 from cedos.daemon.aligned_sleep import aligned_sleep
 from cedos.daemon.budgets.metering import radios_of
+from cedos.host.monitor.probing.prober import Prober
+from cedos.host.monitor.probing.result import ProbeKind
 from cedos.model import Direction, Network, NetworkKind
-from cedos.monitor.probing.prober import Prober
-from cedos.monitor.probing.result import ProbeKind
 from cedos.selector.budgets.controller import PROHIBITIVE
 from cedos.selector.budgets.prices import FREE, Prices
 from cedos.selector.energy import DELPHI, PowerModel

@@ -29,6 +29,23 @@ from cedos.controller.events import (
 from cedos.controller.networks.liveness import Liveness
 from cedos.controller.networks.observation import NetworkObservation
 from cedos.daemon.budgets.metering import radios_of
+from cedos.host.monitor.bus import SystemBus
+from cedos.host.monitor.liveness.portal_check import PortalCheck
+from cedos.host.monitor.liveness.portal_verdict import TestPage
+from cedos.host.monitor.liveness.portal_watch import Check, PortalWatch, usual_rtt_s
+from cedos.host.monitor.liveness.tls_check import TlsAnswer, shake_hands
+from cedos.host.monitor.networks.counters import InterfaceCounters
+from cedos.host.monitor.probing.keyfile import read_key
+from cedos.host.monitor.probing.prober import Prober
+from cedos.host.monitor.probing.result import Price, ProbeKind, ProbeServer, Spent
+from cedos.host.monitor.probing.schedule import ProbeSchedule
+from cedos.host.monitor.providers.adb import AdbProvider
+from cedos.host.monitor.providers.cellular import CellularProvider
+from cedos.host.monitor.providers.networkmanager import NetworkManager
+from cedos.host.monitor.providers.provider import GuardedProvider, IndicatorProvider, read_each
+from cedos.host.monitor.providers.screen import Screen
+from cedos.host.monitor.providers.series import SeriesProvider
+from cedos.host.monitor.providers.wifi import WifiProvider
 from cedos.kernel.rtnetlink import Counters
 from cedos.model import (
     Address,
@@ -38,23 +55,6 @@ from cedos.model import (
     NetworkKind,
     NetworkVerdict,
 )
-from cedos.monitor.bus import SystemBus
-from cedos.monitor.liveness.portal_check import PortalCheck
-from cedos.monitor.liveness.portal_verdict import TestPage
-from cedos.monitor.liveness.portal_watch import Check, PortalWatch, usual_rtt_s
-from cedos.monitor.liveness.tls_check import TlsAnswer, shake_hands
-from cedos.monitor.networks.counters import InterfaceCounters
-from cedos.monitor.probing.keyfile import read_key
-from cedos.monitor.probing.prober import Prober
-from cedos.monitor.probing.result import Price, ProbeKind, ProbeServer, Spent
-from cedos.monitor.probing.schedule import ProbeSchedule
-from cedos.monitor.providers.adb import AdbProvider
-from cedos.monitor.providers.cellular import CellularProvider
-from cedos.monitor.providers.networkmanager import NetworkManager
-from cedos.monitor.providers.provider import GuardedProvider, IndicatorProvider, read_each
-from cedos.monitor.providers.screen import Screen
-from cedos.monitor.providers.series import SeriesProvider
-from cedos.monitor.providers.wifi import WifiProvider
 from cedos.selector.decision.liveness import usable
 from cedos.selector.energy import PowerModel
 from cedos.selector.probing.value import probe_cost

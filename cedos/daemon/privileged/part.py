@@ -18,6 +18,31 @@ from typing import Any, Final, TypeVar, cast
 from cedos.daemon.lookups import capture as lookups
 from cedos.daemon.lookups.delivery import AnswerDelivery, links_of
 from cedos.daemon.privileged.wake_timer import WakeTimer
+from cedos.host.profiler import capture
+from cedos.host.steer.journal.journal import Journal
+from cedos.host.steer.journal.records import (
+    FILTER,
+    RESCUE,
+    ROUTING,
+    HostRecord,
+    Record,
+    SysctlRecord,
+    journal_line,
+    read_records,
+)
+from cedos.host.steer.journal.sysctls import CHANGED
+from cedos.host.steer.kernel.answer_filter import QUEUE
+from cedos.host.steer.kernel.barring_filter import INTERFACE
+from cedos.host.steer.kernel.interface import FilterPlan
+from cedos.host.steer.kernel.linux import LinuxKernel
+from cedos.host.steer.kernel.rescue import RescueKernel
+from cedos.host.steer.routing.plan import (
+    REFUSING_ROUTE,
+    REFUSING_TABLE,
+    TABLE_BASE,
+    TABLE_COUNT,
+    is_ours,
+)
 from cedos.kernel import conntrack, packet_queue, process_limits, sock_diag
 from cedos.kernel.mptcp import PathManagerCommand
 from cedos.kernel.netlink import (
@@ -30,31 +55,6 @@ from cedos.kernel.netlink import (
 from cedos.kernel.policy_routing import MAIN_TABLE, Route, Rule
 from cedos.kernel.privileges import EchoSocket, EventSocket, PacketSocket
 from cedos.model import Address, FlowKey
-from cedos.profiler import capture
-from cedos.steer.journal.journal import Journal
-from cedos.steer.journal.records import (
-    FILTER,
-    RESCUE,
-    ROUTING,
-    HostRecord,
-    Record,
-    SysctlRecord,
-    journal_line,
-    read_records,
-)
-from cedos.steer.journal.sysctls import CHANGED
-from cedos.steer.kernel.answer_filter import QUEUE
-from cedos.steer.kernel.barring_filter import INTERFACE
-from cedos.steer.kernel.interface import FilterPlan
-from cedos.steer.kernel.linux import LinuxKernel
-from cedos.steer.kernel.rescue import RescueKernel
-from cedos.steer.routing.plan import (
-    REFUSING_ROUTE,
-    REFUSING_TABLE,
-    TABLE_BASE,
-    TABLE_COUNT,
-    is_ours,
-)
 
 _DNS_PORT: Final = 53
 _MOST_AT_ONCE: Final = 256

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from cedos.daemon.privileged.process import PrivilegedProcess
+from cedos.host.monitor.flows.flow_source import PrivilegedQuestions
+from cedos.host.steer.journal.records import JournalReading, Record, journal_line, read_records
+from cedos.host.steer.kernel.linux import LinuxKernel
+from cedos.host.steer.kernel.rescue import RescueKernel
 from cedos.kernel.mptcp import PathManagerCommand
 from cedos.kernel.policy_routing import Route, Rule
 from cedos.model import Address
-from cedos.monitor.flows.flow_source import PrivilegedQuestions
-from cedos.steer.journal.records import JournalReading, Record, journal_line, read_records
-from cedos.steer.kernel.linux import LinuxKernel
-from cedos.steer.kernel.rescue import RescueKernel
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 

@@ -9,8 +9,8 @@ from typing import Final, TypeVar
 import structlog
 
 from cedos.errors import CedosError, SessionError, SessionRefusedError
+from cedos.host.profiler.sizes import SizeHistory
 from cedos.model import Label
-from cedos.profiler.sizes import SizeHistory
 from cedos.proxy.gateway.gateway import KEEP_ALIVE_S, LIMITS
 from cedos.proxy.local.carried import CarriedConnections
 from cedos.proxy.local.joined_gateway import JoinedGateway

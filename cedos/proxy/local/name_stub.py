@@ -12,9 +12,9 @@ from typing import Final
 import structlog
 
 from cedos.errors import HostError
+from cedos.host.monitor.dns.message import parse
 from cedos.kernel.process_limits import OUT_OF_FILES
 from cedos.model import Address
-from cedos.monitor.dns.message import parse
 from cedos.proxy.local.direct import NoRules, RuleBook, is_near
 from cedos.proxy.local.gateway_link import GatewayUnreachableError
 from cedos.proxy.local.gateway_links import GatewayLinks

@@ -9,10 +9,16 @@ from math import inf
 from statistics import median_low
 from typing import Final
 
+from cedos.host.profiler.http import (
+    HttpRequest,
+    HttpResponse,
+    domain,
+    parse_request,
+    parse_response,
+)
+from cedos.host.profiler.sizes import SizeHistory
+from cedos.host.profiler.tls import read_records
 from cedos.model import Direction
-from cedos.profiler.http import HttpRequest, HttpResponse, domain, parse_request, parse_response
-from cedos.profiler.sizes import SizeHistory
-from cedos.profiler.tls import read_records
 
 _HEAD_BYTES: Final = 4_096
 _BODILESS: Final = frozenset((204, 304))

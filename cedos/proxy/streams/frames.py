@@ -253,7 +253,7 @@ class NameAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ShareQuestion:
-    """A question of a host that shares bandwidth (`cedos.sharing.questions`)."""
+    """A question of a host that shares bandwidth (`cedos.apps.sharing.questions`)."""
 
     number: int
     message: bytes

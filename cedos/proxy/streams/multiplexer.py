@@ -10,8 +10,8 @@ from typing import Final
 import structlog
 
 from cedos.errors import SessionError
+from cedos.host.profiler.sizes import SizeHistory
 from cedos.model import Direction, Label
-from cedos.profiler.sizes import SizeHistory
 from cedos.proxy.streams.association import EarlyPackets, ProxiedAssociation
 from cedos.proxy.streams.expected_sizes import AnnouncedBodies, ExpectedBursts
 from cedos.proxy.streams.frames import (

@@ -3,8 +3,8 @@
 Every connection of a session is bound to one interface, so the routing table's own preference does
 not count: an interface is an egress if a route leads through it, whatever its metric. Where the kernel
 itself would go through a tunnel (a VPN) or stay inside the host, that is the only one: a session
-never goes around a VPN. An address that leads by way of a helper (`cedos.steer.sharing`) is an egress
-of its own, beside that of its interface.
+never goes around a VPN. An address that leads by way of a helper (`cedos.host.steer.sharing`) is an
+egress of its own, beside that of its interface.
 """
 
 import asyncio

@@ -3,7 +3,7 @@
 The decisions are those of the real program (`cedos.selector`), at the same moments: once a second and
 whenever something begins or ends. Networks are replayed packet opportunity by packet opportunity
 (`emu.experiments.replayed_network`). One fetch at a time on a network, each over a connection of its
-own, as the fetchers of `cedos.prefetch` open them. What a person
+own, as the fetchers of `cedos.apps.prefetch` open them. What a person
 waits for has the networks to itself: prefetches stand back, and go on with what is left. A host is
 taken to know what a network carried in the last seconds, without paying for it: so are all strategies.
 """

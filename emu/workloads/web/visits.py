@@ -8,9 +8,9 @@ browser does it: over HTTP up to six connections to a host, over TLS one to each
 holes, since their content is nothing to a profiler.
 
 `python -m emu.workloads.web.visits` prints the shipped prior of whole TLS and QUIC connections, which
-`cedos.profiler.priors.WHOLE` is to hold. Beside the bodies come 0.8 KB of handshake and 160 bytes for the
-head of each answer (measured by regression over 894 connections of curl 7.88 to nginx 1.22 with HTTP/2
-and a certificate of half a kilobyte), and 3 KB for a real chain of certificates, our assumption.
+`cedos.host.profiler.priors.WHOLE` is to hold. Beside the bodies come 0.8 KB of handshake and 160 bytes
+for the head of each answer (measured by regression over 894 connections of curl 7.88 to nginx 1.22 with
+HTTP/2 and a certificate of half a kilobyte), and 3 KB for a real chain of certificates, our assumption.
 """
 
 import json
@@ -23,7 +23,7 @@ from math import log
 from pathlib import Path
 
 from cedos.errors import EmulationError
-from cedos.profiler.sizes import Prior
+from cedos.host.profiler.sizes import Prior
 from emu.testbed.netns import Namespace
 from emu.workloads.web import corpus
 from emu.workloads.web.corpus import CSS, FONT, IMAGE, SCRIPT, Corpus, Object, Page

@@ -12,8 +12,8 @@ import pytest
 
 from cedos.api.budgets import BudgetMessage
 from cedos.budget_kinds import Resource
+from cedos.host.steer.restore import restore
 from cedos.model import Budget, Every
-from cedos.steer.restore import restore
 
 PORT = 8000
 CONTROLLED = ("qdisc show dev lte0", "filter show dev lte0 egress")

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from cedos.daemon.lookups.delivery import AnswerDelivery
+from cedos.host.monitor.dns import message as dns
 from cedos.model import FlowKey
-from cedos.monitor.dns import message as dns
 from emu.testbed.netns import Namespace
 
 GATEWAYS = ("192.168.43.1", "192.168.44.1")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cedos.doctor import Files, FindingState, kernel
-from cedos.steer.kernel import first_timeout, ipset
+from cedos.host.steer.kernel import first_timeout, ipset
 from emu.testbed.netns import Namespace
 
 DOCTOR = (sys.executable, "-m", "cedos", "doctor", "--json")

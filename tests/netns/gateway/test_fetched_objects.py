@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cedos.files.partial import files_of
+from cedos.apps.files.partial import files_of
 from tests.netns.gateway.conftest import ORIGIN
 
 Laptop = Any

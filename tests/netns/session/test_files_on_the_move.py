@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from cedos import session
-from cedos.files import messages
-from cedos.files.partial import files_of
+from cedos.apps.files import messages
+from cedos.apps.files.partial import files_of
 from cedos.session import keys
 from cedos.session.io.idle_sessions import RECORD_BYTES
 from cedos.session.protocol.handshake.credentials import CREDENTIALS_BYTES

@@ -9,12 +9,12 @@ import pytest
 from pyroute2.netlink.diag import MarshalDiag
 from pyroute2.netlink.nfnetlink.nfctsocket import nfct_msg
 
+from cedos.host.monitor.dns.resolvers import Resolvers
+from cedos.host.monitor.networks.links import Tables, assemble, changes_networks
 from cedos.kernel import conntrack, netlink, rtnetlink, sock_diag
 from cedos.kernel.interface_kind import Hardware
 from cedos.kernel.rtnetlink import Link, parse_counters
 from cedos.model import Address, NetworkKind
-from cedos.monitor.dns.resolvers import Resolvers
-from cedos.monitor.networks.links import Tables, assemble, changes_networks
 
 HERE = Path(__file__).parent
 # What record.py sends: ports are its own.

@@ -13,6 +13,7 @@ from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
+from cedos.host.steer.kernel.linux import LinuxKernel
 from cedos.kernel import generic_netlink, mptcp, sock_diag
 from cedos.kernel.mptcp import (
     CreateSubflow,
@@ -25,7 +26,6 @@ from cedos.kernel.mptcp import (
 from cedos.kernel.netlink import Requester
 from cedos.kernel.policy_routing import Route, Rule
 from cedos.model import FlowKey
-from cedos.steer.kernel.linux import LinuxKernel
 from emu.testbed.netns import Namespace
 
 HERE = Path(__file__).parent

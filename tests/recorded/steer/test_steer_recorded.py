@@ -13,6 +13,9 @@ from pyroute2.netlink.rtnl import RTM_NEWROUTE, RTM_NEWRULE
 from pyroute2.netlink.rtnl.fibmsg import fibmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
+from cedos.host.steer.kernel import routing_requests
+from cedos.host.steer.kernel.linux import changes_routing
+from cedos.host.steer.routing.host_default import examine
 from cedos.kernel import generic_netlink, mptcp, netlink, policy_routing, sock_diag
 from cedos.kernel.mptcp import (
     CreateSubflow,
@@ -26,9 +29,6 @@ from cedos.kernel.netlink import NLMSG_DONE, NLMSG_ERROR, NetlinkMessage
 from cedos.kernel.policy_routing import PROTOCOL, Route, SeenRoute, SeenRule
 from cedos.kernel.rtnetlink import Link, parse_link
 from cedos.model import Network, NetworkKind
-from cedos.steer.kernel import routing_requests
-from cedos.steer.kernel.linux import changes_routing
-from cedos.steer.routing.host_default import examine
 
 HERE = Path(__file__).parent
 HEADER_BYTES = 16

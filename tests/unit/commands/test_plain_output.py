@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos import logs
+from cedos.apps.files.server_link import Progress
 from cedos.commands.console import render
 from cedos.commands.console.manual import Program, say
 from cedos.commands.console.progress import ProgressLine
@@ -20,7 +21,6 @@ from cedos.commands.doctor import _line
 from cedos.commands.sessions.shared.transfers import summary
 from cedos.doctor import Finding, FindingState
 from cedos.errors import CedosError
-from cedos.files.server_link import Progress
 from cedos.plain_text import plain, plain_json
 from emu import terminal
 from emu.places.places import load

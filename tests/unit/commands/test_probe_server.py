@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from cedos.config.sections import endpoint
-from cedos.monitor.probing import udp_train
-from cedos.monitor.probing.keyfile import read_key
-from cedos.monitor.probing.result import ProbeServer
+from cedos.host.monitor.probing import udp_train
+from cedos.host.monitor.probing.keyfile import read_key
+from cedos.host.monitor.probing.result import ProbeServer
 
 
 def test_a_key_is_made_and_kept(cedos: Any, tmp_path: Path) -> None:

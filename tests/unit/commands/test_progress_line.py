@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from cedos.apps.files.server_link import Progress
 from cedos.commands.console.progress import ProgressLine, duration, size
-from cedos.files.server_link import Progress
 
 
 class Terminal(io.StringIO):

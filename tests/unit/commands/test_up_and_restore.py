@@ -21,7 +21,7 @@ from cedos.api.lock import only_daemon
 from cedos.commands import restore, up
 from cedos.config import Config
 from cedos.errors import HostError, SteeringError
-from cedos.steer.undo import Undone
+from cedos.host.steer.undo import Undone
 
 DAEMON = """
 import asyncio, sys, types
@@ -259,9 +259,9 @@ def some_steering(
         calls.append((state_dir, dry_run))
         return Undone(tuple(undone), left)
 
-    module = types.ModuleType("cedos.steer.steering")
+    module = types.ModuleType("cedos.host.steer.steering")
     module.restore = undo
-    monkeypatch.setitem(sys.modules, "cedos.steer.steering", module)
+    monkeypatch.setitem(sys.modules, "cedos.host.steer.steering", module)
     monkeypatch.setattr(restore.privileges, "require", lambda what: None)
     return calls
 
@@ -320,6 +320,6 @@ def test_what_cannot_be_undone(cedos: Any, monkeypatch: pytest.MonkeyPatch) -> N
     def undo(state_dir: Path, dry_run: bool = False) -> Undone:
         raise SteeringError("rule 100: operation not permitted")
 
-    sys.modules["cedos.steer.steering"].restore = undo
+    sys.modules["cedos.host.steer.steering"].restore = undo
     result = cedos("restore")
     assert (result.exit_code, result.stderr) == (1, "cedos: rule 100: operation not permitted\n")

@@ -19,6 +19,8 @@ from cedos.daemon import api_backend, startup
 from cedos.daemon.api_backend import ApiBackend
 from cedos.daemon.flows.told_connections import ToldConnections
 from cedos.errors import ConfigError, NotFoundError
+from cedos.host.monitor.flows import own_flows
+from cedos.host.monitor.flows.flow_source import OpenSockets
 from cedos.model import (
     CarriedConnection,
     Direction,
@@ -26,8 +28,6 @@ from cedos.model import (
     FlowRecord,
     Prediction,
 )
-from cedos.monitor.flows import own_flows
-from cedos.monitor.flows.flow_source import OpenSockets
 from cedos.storage.history import History
 from cedos.storage.usage import Usage
 

@@ -16,8 +16,8 @@ from cedos.controller.events import (
     TimerFired,
 )
 from cedos.daemon.driver import ControllerDriver
+from cedos.host.monitor.networks.sleep_watch import SleepWatch
 from cedos.model import Transfer
-from cedos.monitor.networks.sleep_watch import SleepWatch
 
 pytestmark = [pytest.mark.anyio, pytest.mark.jumping]
 

@@ -29,9 +29,9 @@ from cedos.doctor import (
 )
 from cedos.doctor.host import can_run
 from cedos.errors import PrivilegeError
+from cedos.host.monitor.bus import BusError, SystemBus
+from cedos.host.steer.journal.sysctls import RETRANSMISSION, TCP_RETRIES
 from cedos.model import NetworkKind
-from cedos.monitor.bus import BusError, SystemBus
-from cedos.steer.journal.sysctls import RETRANSMISSION, TCP_RETRIES
 from predictors.base import Calibration
 
 pytestmark = pytest.mark.anyio

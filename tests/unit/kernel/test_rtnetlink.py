@@ -6,10 +6,10 @@ from ipaddress import ip_address, ip_interface
 
 import pytest
 
+from cedos.host.monitor.networks.links import changes_networks
 from cedos.kernel import rtnetlink
 from cedos.kernel.netlink import NetlinkMessage, attribute, message, messages
 from cedos.kernel.policy_routing import DefaultRoute, parse_default_routes
-from cedos.monitor.networks.links import changes_networks
 
 NEWLINK, NEWADDR, NEWROUTE = 16, 20, 24
 FAR4, FAR6 = ip_address("10.9.1.1"), ip_address("fd09::1")

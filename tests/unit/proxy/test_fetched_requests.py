@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from kit.waiting import until
 
-from cedos.files.objects.object_fetcher import PROGRAMS_AT_ONCE, ObjectFetcher
-from cedos.files.objects.object_store import ObjectStore
-from cedos.files.objects.program_requests import ProgramRequests
+from cedos.apps.files.objects.object_fetcher import PROGRAMS_AT_ONCE, ObjectFetcher
+from cedos.apps.files.objects.object_store import ObjectStore
+from cedos.apps.files.objects.program_requests import ProgramRequests
 from cedos.proxy.streams.stream import WINDOW_BYTES
 from cedos.session.protocol.crypto import host_id
 
@@ -292,7 +292,7 @@ async def test_what_fails_at_the_gateway_breaks_and_leaves_nothing_open(
 
     for where in ("pread", "open"):
         with monkeypatch.context() as patch:
-            patch.setattr(f"cedos.files.objects.program_requests.os.{where}", fails)
+            patch.setattr(f"cedos.apps.files.objects.program_requests.os.{where}", fails)
             for _ in range(5):
                 answer = b""
                 with suppress(ConnectionError):

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.errors import HostError
+from cedos.host.monitor.dns import message as dns_message
 from cedos.model import Address
-from cedos.monitor.dns import message as dns_message
 from cedos.proxy import names
 from cedos.proxy.gateway.name_service import NameService
 from cedos.proxy.local import name_stub

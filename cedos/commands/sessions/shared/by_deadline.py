@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 
 from cedos.api.asking import FollowedTransfer
 from cedos.api.transfers import TransferReport, lateness, sentence
+from cedos.apps.files.server_link import Progress, ServerLink
 from cedos.commands.console.manual import say
 from cedos.commands.console.progress import ProgressLine, size
 from cedos.commands.console.servers import Source
@@ -28,7 +29,6 @@ from cedos.commands.sessions.shared.waiting_files import (
 )
 from cedos.config.directories import directories
 from cedos.errors import CedosError, SessionError, TransferError
-from cedos.files.server_link import Progress, ServerLink
 from cedos.model import Direction
 from cedos.plain_text import plain
 from cedos.session.known_hosts import KnownServer

@@ -13,6 +13,8 @@ import click
 
 from cedos.api.asking import DaemonChooser
 from cedos.api.client import ControlClient
+from cedos.apps.files.partial import Partial
+from cedos.apps.files.server_link import Progress, ServerLink
 from cedos.commands.console import servers
 from cedos.commands.console.manual import say
 from cedos.commands.console.option_types import DURATION
@@ -20,8 +22,6 @@ from cedos.commands.console.progress import ProgressLine, duration, size
 from cedos.commands.sessions.shared.user_rules import RuledNetworks
 from cedos.config.directories import directories
 from cedos.errors import CedosError, PrivilegeError, SessionError, SessionRefusedError
-from cedos.files.partial import Partial
-from cedos.files.server_link import Progress, ServerLink
 from cedos.proxy.local import joined_gateway
 from cedos.session.known_hosts import KnownServer
 from cedos.session.protocol.crypto import KeyPair

@@ -8,11 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from cedos.apps.files.getting import entries
+from cedos.apps.files.messages import Entry
+from cedos.apps.files.partial import PART_NAME, disk_words
+from cedos.apps.files.server_link import ServerLink
 from cedos.errors import TransferError
-from cedos.files.getting import entries
-from cedos.files.messages import Entry
-from cedos.files.partial import PART_NAME, disk_words
-from cedos.files.server_link import ServerLink
 
 _DEEPEST: Final = 1_000
 _MOST_ENTRIES: Final = 1_000_000

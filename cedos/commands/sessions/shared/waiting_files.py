@@ -13,15 +13,15 @@ from urllib.parse import quote
 import click
 
 from cedos.api.asking import forget
+from cedos.apps.files.getting import Getting
+from cedos.apps.files.messages import WebUpload
+from cedos.apps.files.putting import Putting, UploadBody, framing
+from cedos.apps.files.server_link import Progress, Sessions
 from cedos.commands.console.option_types import Parsed
 from cedos.commands.console.servers import Source
 from cedos.commands.sessions.shared.transfers import Endpoints, partial_of
 from cedos.config.directories import directories
 from cedos.errors import TransferError
-from cedos.files.getting import Getting
-from cedos.files.messages import WebUpload
-from cedos.files.putting import Putting, UploadBody, framing
-from cedos.files.server_link import Progress, Sessions
 from cedos.model import Direction
 from cedos.session import keys
 

@@ -13,15 +13,15 @@ import pytest
 
 from cedos import session
 from cedos.api.transfers import TurnMessage
+from cedos.apps.files.partial import files_of
+from cedos.apps.files.server_link import Progress
+from cedos.apps.files.serving import Serving
+from cedos.apps.files.tree import Tree
 from cedos.commands.console.servers import SOURCE, Source
 from cedos.commands.sessions.shared import by_deadline, waiting_files
 from cedos.commands.sessions.shared.by_deadline import FilesByDeadline, SessionPool
 from cedos.commands.sessions.shared.transfers import Endpoints, too_late
 from cedos.errors import CedosError, SessionError, TransferError
-from cedos.files.partial import files_of
-from cedos.files.server_link import Progress
-from cedos.files.serving import Serving
-from cedos.files.tree import Tree
 from cedos.session.known_hosts import KnownServer
 from cedos.session.protocol.crypto import KeyPair
 from cedos.session.sockets.connection import Connection

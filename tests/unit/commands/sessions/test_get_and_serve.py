@@ -17,10 +17,10 @@ import pytest
 from click.testing import CliRunner
 
 from cedos import session
+from cedos.apps.files import messages
+from cedos.apps.files.partial import files_of
 from cedos.commands.sessions import get, serve
 from cedos.errors import SessionError
-from cedos.files import messages
-from cedos.files.partial import files_of
 from cedos.session import keys
 from cedos.session.protocol.crypto import KeyPair
 

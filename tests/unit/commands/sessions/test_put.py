@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cedos.files.partial import files_of
+from cedos.apps.files.partial import files_of
 from cedos.session import keys
 
 BIG = random.Random(4).randbytes(30_000_000)

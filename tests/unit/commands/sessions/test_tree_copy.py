@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from cedos.apps.files.messages import Entry, path_of
 from cedos.commands.sessions.shared import tree_copy
 from cedos.commands.sessions.shared.tree_copy import TreeCopy
 from cedos.errors import TransferError
-from cedos.files.messages import Entry, path_of
 
 Listed = Callable[[str], list[Entry]]
 

@@ -7,6 +7,8 @@ import pytest
 from cedos.controller.events import FlowClosed, FlowOpened, FlowSample, SizeLearned
 from cedos.controller.flows.finished_transfer import FinishedTransfer, finished_transfer
 from cedos.controller.flows.living_flows import LivingFlows
+from cedos.host.profiler.frame import CapturedPacket
+from cedos.host.profiler.profiler import Profiler
 from cedos.model import (
     CompetingTransfer,
     Context,
@@ -17,8 +19,6 @@ from cedos.model import (
     NetworkKind,
     SizeEstimate,
 )
-from cedos.profiler.frame import CapturedPacket
-from cedos.profiler.profiler import Profiler
 from cedos.selector.decision.roles import assign
 from cedos.storage import model_files
 from predictors.completion import CompletionModel

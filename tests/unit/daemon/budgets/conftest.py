@@ -12,9 +12,9 @@ from cedos.config import Config
 from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.daemon.budgets.metering import Metering, money_per_mb, radios_of
 from cedos.daemon.decisions.choices import curves, objective
+from cedos.host.monitor.providers.battery import Battery
 from cedos.kernel.rtnetlink import Counters
 from cedos.model import Network, NetworkKind
-from cedos.monitor.providers.battery import Battery
 from cedos.selector.objective import Objective
 from cedos.storage.usage import Usage
 

@@ -7,8 +7,8 @@ from structlog.testing import capture_logs
 
 from cedos.budget_kinds import Resource
 from cedos.daemon.budgets.messages import messages
+from cedos.host.monitor.providers.battery import Battery
 from cedos.model import Budget, Every
-from cedos.monitor.providers.battery import Battery
 
 pytestmark = pytest.mark.anyio
 

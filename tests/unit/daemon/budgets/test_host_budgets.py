@@ -20,8 +20,8 @@ from cedos.daemon.budgets.messages import messages
 from cedos.daemon.budgets.metering import radios_of
 from cedos.daemon.decisions.choices import objective as objective_of
 from cedos.errors import ConfigError
+from cedos.host.monitor.providers.battery import Battery
 from cedos.model import Budget, Every, PhoneUse
-from cedos.monitor.providers.battery import Battery
 from cedos.selector.budgets.controller import PROHIBITIVE
 from cedos.selector.objective import MaxSPerE
 

@@ -1,5 +1,5 @@
 """The private message bus of the monitor's tests."""
 
-from tests.unit.monitor.conftest import address
+from tests.unit.host.monitor.conftest import address
 
 __all__ = ["address"]

@@ -12,7 +12,7 @@ from dbus_fast import ErrorType, Message, MessageType
 from dbus_fast.aio import MessageBus
 
 from cedos.daemon.deadlines.d_lock import LID, SleepInhibitor
-from cedos.monitor.bus import SystemBus
+from cedos.host.monitor.bus import SystemBus
 
 pytestmark = pytest.mark.anyio
 

@@ -8,7 +8,7 @@ import pytest
 from cedos.daemon.deadlines.d_lock import DLock, SleepInhibitor
 from cedos.daemon.deadlines.wake_alarm import WakeAlarm
 from cedos.errors import HostError
-from cedos.monitor.providers.battery import Battery, BatteryReader
+from cedos.host.monitor.providers.battery import Battery, BatteryReader
 from cedos.selector.deadlines.transfer_table import Wake
 
 pytestmark = pytest.mark.anyio

@@ -11,7 +11,7 @@ from cedos.controller.controller import Controller
 from cedos.controller.events import Event
 from cedos.daemon.decisions.hints import LIFETIME_S, MOST, MOST_OF_A_USER, Hints
 from cedos.errors import NotFoundError, PrivilegeError
-from cedos.profiler.profiler import Profiler
+from cedos.host.profiler.profiler import Profiler
 
 MINE, THEIRS, ROOT = 1000, 1001, 0
 

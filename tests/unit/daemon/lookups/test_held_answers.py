@@ -16,11 +16,11 @@ from cedos.controller.events import CommandFailed, Event, RuleSet
 from cedos.controller.rule import RuleRequest
 from cedos.daemon.lookups.delivery import datagram
 from cedos.daemon.lookups.held_answers import HeldAnswers, _Streams
+from cedos.host.monitor.dns import message as dns
+from cedos.host.monitor.dns.resolvers import parse_hosts
+from cedos.host.profiler.frame import CapturedPacket
 from cedos.kernel.packet_queue import QueuedPacket
 from cedos.model import Address, FlowKey
-from cedos.monitor.dns import message as dns
-from cedos.monitor.dns.resolvers import parse_hosts
-from cedos.profiler.frame import CapturedPacket
 
 pytestmark = pytest.mark.anyio
 

@@ -7,9 +7,9 @@ from ipaddress import ip_address, ip_interface
 import pytest
 
 from cedos.daemon.lookups.failover import LookupFailover, is_local
+from cedos.host.monitor.dns import message as dns
+from cedos.host.profiler.frame import CapturedPacket
 from cedos.model import Address, FlowKey, Network, NetworkKind, NextHop
-from cedos.monitor.dns import message as dns
-from cedos.profiler.frame import CapturedPacket
 
 pytestmark = [pytest.mark.anyio, pytest.mark.jumping]
 

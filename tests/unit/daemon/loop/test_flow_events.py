@@ -19,8 +19,8 @@ from cedos.controller.events import (
 )
 from cedos.daemon.loop import flow_events
 from cedos.daemon.loop.flow_events import FlowEvents, FlowRecords
+from cedos.host.profiler.profiler import Profiler
 from cedos.model import Direction, FlowKey
-from cedos.profiler.profiler import Profiler
 
 pytestmark = pytest.mark.anyio
 

@@ -16,9 +16,9 @@ from cedos.daemon.budgets.metering import radios_of
 from cedos.daemon.networks import adaptive_probing
 from cedos.daemon.networks.adaptive_probing import AdaptiveProbing, rule_of
 from cedos.daemon.networks.observer import joules_taken
+from cedos.host.monitor.probing.prober import Prober
+from cedos.host.monitor.probing.result import ProbeKind, Spent
 from cedos.model import Direction, Evaluation, Network, NetworkKind, NextHop, Strategy, StrategyKind
-from cedos.monitor.probing.prober import Prober
-from cedos.monitor.probing.result import ProbeKind, Spent
 from cedos.selector.budgets.prices import Prices
 from cedos.selector.probing.rules import FixedRate, Moment, PassiveChange
 from cedos.selector.probing.value import ProbeValue

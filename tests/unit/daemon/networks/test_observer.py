@@ -13,10 +13,10 @@ from cedos.controller.flows.living_flows import LivingFlows
 from cedos.controller.networks.observation import NetworkObservation
 from cedos.controller.outbox import Outbox
 from cedos.daemon.networks.observer import LivenessReports, Observer
+from cedos.host.monitor.liveness.tls_check import TlsAnswer
+from cedos.host.monitor.probing.result import ProbeOutcome, Spent
 from cedos.kernel.rtnetlink import Counters
 from cedos.model import Address, Network, NetworkKind, NextHop
-from cedos.monitor.liveness.tls_check import TlsAnswer
-from cedos.monitor.probing.result import ProbeOutcome, Spent
 
 pytestmark = pytest.mark.anyio
 

@@ -19,11 +19,7 @@ from cedos.daemon.privileged import wire
 from cedos.daemon.privileged.part import PrivilegedPart
 from cedos.daemon.privileged.process import answered
 from cedos.daemon.privileged.wake_timer import WakeTimer
-from cedos.kernel.netlink import NETLINK_ROUTE
-from cedos.kernel.policy_routing import MAIN_TABLE, Route, Rule
-from cedos.kernel.privileges import EventSocket, PacketSocket
-from cedos.model import FlowKey
-from cedos.steer.journal.records import (
+from cedos.host.steer.journal.records import (
     FILTER,
     RESCUE,
     ROUTING,
@@ -32,9 +28,13 @@ from cedos.steer.journal.records import (
     SysctlRecord,
     journal_line,
 )
-from cedos.steer.journal.sysctls import CONNTRACK_ACCOUNTING, TCP_RMEM
-from cedos.steer.kernel.interface import FilterPlan
-from cedos.steer.routing.plan import REFUSING_ROUTE, TABLE_BASE, Preference
+from cedos.host.steer.journal.sysctls import CONNTRACK_ACCOUNTING, TCP_RMEM
+from cedos.host.steer.kernel.interface import FilterPlan
+from cedos.host.steer.routing.plan import REFUSING_ROUTE, TABLE_BASE, Preference
+from cedos.kernel.netlink import NETLINK_ROUTE
+from cedos.kernel.policy_routing import MAIN_TABLE, Route, Rule
+from cedos.kernel.privileges import EventSocket, PacketSocket
+from cedos.model import FlowKey
 
 RULE = Rule(4, Preference.DEFAULT, TABLE_BASE + 3)
 ROUTE = Route(TABLE_BASE + 3, ip_network("0.0.0.0/0"), 3, ip_address("192.0.2.1"))

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.daemon.privileged import wire
+from cedos.host.steer.kernel.interface import FilterPlan
+from cedos.host.steer.routing.plan import Preference
 from cedos.kernel.mptcp import CreateSubflow, DestroySubflow, PathManagerCommand, SetBackup
 from cedos.kernel.policy_routing import Route, Rule
 from cedos.kernel.sock_diag import ConnectingSocket
 from cedos.model import Address, FlowKey
-from cedos.steer.kernel.interface import FilterPlan
-from cedos.steer.routing.plan import Preference
 
 KEY = FlowKey(ip_address("192.0.2.1"), 40_000, ip_address("2001:db8::1"), 443)
 RULE = Rule(4, Preference.DESTINATION, 7_300_003, destination=ip_network("192.0.2.0/24"), port=443)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cedos.host.profiler.sizes import WHOLE
 from cedos.model import Direction
-from cedos.profiler.sizes import WHOLE
 from emu.testbed.wiring import SERVER_ADDRESSES
 from emu.workloads.web import corpus
 from emu.workloads.web.corpus import (

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cedos.monitor.dns import message as dns
+from cedos.host.monitor.dns import message as dns
 from cedos.proxy.local import local_names
 from cedos.proxy.local.local_names import LocalNames
 from cedos.proxy.local.name_stub import NameStub

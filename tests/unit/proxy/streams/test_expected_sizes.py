@@ -5,8 +5,8 @@ from contextlib import suppress
 
 import pytest
 
+from cedos.host.profiler.sizes import SizeHistory
 from cedos.model import Direction
-from cedos.profiler.sizes import SizeHistory
 from cedos.proxy.streams.expected_sizes import AnnouncedBodies, ExpectedBursts
 
 GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"

@@ -5,8 +5,8 @@ import itertools
 
 import pytest
 
+from cedos.host.profiler.sizes import SizeHistory
 from cedos.model import Direction, Label
-from cedos.profiler.sizes import SizeHistory
 from cedos.proxy.streams.expected_sizes import AnnouncedBodies, ExpectedBursts
 from cedos.proxy.streams.frames import StreamBytes, StreamEnd, StreamWindow, parse
 from cedos.proxy.streams.stream import (

@@ -1,0 +1,1 @@
+"""Applications over the transport: files, prefetching, sharing of bandwidth."""

@@ -1,0 +1,291 @@
+"""The files that a gateway keeps for its clients: a folder for each client, limits for each and for all.
+
+A kept body lies beside its record, ID.json. One process uses the folder at a time. Two accounts are
+kept, of which one client has half at most: the disk's (bodies and records, in whole blocks) and the
+memory's (records, and what each costs beside). All that is done for one body takes constant time.
+"""
+
+import fcntl
+import os
+import re
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+
+import msgspec
+import structlog
+
+from cedos.apps.files.partial import files_of
+from cedos.errors import TransferError
+from cedos.kernel import own_file
+
+LONGEST_RECORD: Final = 1 << 17
+MEMORY_BYTES: Final = 32 << 20
+"""The memory for the records of all clients."""
+
+_EACH_BYTES: Final = 4_096  # of memory, beside its record
+_BLOCK: Final = 4_096
+_TIDIED_EVERY_S: Final = 60.0
+_CLIENT: Final = re.compile(r"[0-9a-f]{32}")
+
+_log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
+
+
+class KeptBody(Protocol):
+    """A body with its record.
+
+    Attributes:
+        path: of the body; its record is beside it.
+        record: a struct with `id`, which is the body's name.
+    """
+
+    path: Path
+    record: Any
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the disk that its body takes, or will take."""
+
+    @property
+    def used_unix_s(self) -> float:
+        """When its client last used it."""
+
+    @property
+    def may_make_room(self) -> bool:
+        """True if the body may be removed to make room for others."""
+
+    def expired(self, now_unix_s: float) -> bool:
+        """Tell whether it has waited for its client for too long."""
+
+
+Kept = TypeVar("Kept", bound=KeptBody)
+
+
+class Cost(NamedTuple):
+    """Bytes on the disk and in memory."""
+
+    disk: int
+    memory: int
+
+
+class _Account:
+    """The costs of some bodies."""
+
+    def __init__(self) -> None:
+        self.disk = self.memory = 0
+
+    def change(self, old: Cost, new: Cost) -> None:
+        self.disk += new.disk - old.disk
+        self.memory += new.memory - old.memory
+
+    def has_room(self, more: Cost, most: Cost) -> bool:
+        return self.disk + more.disk <= most.disk and self.memory + more.memory <= most.memory
+
+
+_NOTHING: Final = Cost(0, 0)
+
+
+class ClientStore(Generic[Kept]):
+    """Kept bodies by client, in the order of their last use, within `most_bytes` of the disk.
+
+    Args:
+        restore: returns what an earlier process kept at a path, by its record; None: it is of no use.
+        ours: matches names of files of ours; its group 1 is the body's name.
+        durable: records survive a crash of the host.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        most_bytes: int,
+        restore: Callable[[Path, bytes], Kept | None],
+        ours: re.Pattern[str],
+        *,
+        durable: bool,
+    ) -> None:
+        self._folder, self._most = folder, Cost(most_bytes, MEMORY_BYTES)
+        self._restore, self._ours, self._durable = restore, ours, durable
+        self._kept: dict[str, OrderedDict[str, Kept]] = {}
+        self._costs: dict[str, Cost] = {}
+        self._accounts: defaultdict[str, _Account] = defaultdict(_Account)
+        self._total = _Account()
+        self._tidied_unix_s = 0.0
+        self._lock = -1
+
+    @property
+    def used_before(self) -> bool:
+        """Tell whether an earlier process may have kept something."""
+        return self._folder.is_dir()
+
+    @property
+    def most_per_client(self) -> int:
+        return self._most.disk // 2
+
+    def open(self) -> None:
+        """Lock the folder and read it, if that was not done. TransferError: it cannot be used."""
+        if self._lock >= 0:
+            return
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._read()
+            except BaseException:
+                os.close(lock)
+                raise
+        except OSError as error:
+            _log.warning("nothing can be kept", folder=str(self._folder), why=str(error))
+            raise TransferError("the gateway cannot store files now; its log says why") from None
+        self._lock = lock
+
+    def close(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def of(self, client: str) -> list[Kept]:
+        return list(self._kept.get(client, {}).values())
+
+    def all(self) -> list[tuple[str, Kept]]:
+        return [(client, each) for client in self._kept for each in self.of(client)]
+
+    def remove(self, client: str, kept: Kept) -> None:
+        if self._kept.get(client, {}).pop(kept.record.id, None) is not None:
+            self._settle(client, kept.record.id, _NOTHING)
+        for path in (kept.path, *files_of(kept.path), kept.path.with_suffix(".json")):
+            path.unlink(missing_ok=True)
+
+    def used(self, client: str, kept: Kept) -> None:
+        """Note that a client uses a body now: others make room before it."""
+        if client in self._kept and kept.record.id in self._kept[client]:
+            self._kept[client].move_to_end(kept.record.id)
+
+    def tidy(self, now_unix_s: float) -> None:
+        """Remove what has expired."""
+        self._tidied_unix_s = now_unix_s
+        for client, each in self.all():
+            if each.expired(now_unix_s):
+                self.remove(client, each)
+
+    def account(self, client: str, kept: Kept, record: bytes | None = None) -> None:
+        """Count a body, new or changed, with its record."""
+        of = self._kept.setdefault(client, OrderedDict())
+        of.setdefault(kept.record.id, kept)
+        if record is not None:
+            cost = cost_of(kept.held_bytes, len(record))
+        else:
+            old = self._costs.get(kept.record.id, _NOTHING)
+            in_record = max(old.memory - _EACH_BYTES, 0)
+            cost = cost_of(kept.held_bytes, in_record)
+        self._settle(client, kept.record.id, cost)
+
+    def _settle(self, client: str, name: str, cost: Cost) -> None:
+        old = self._costs.pop(name, _NOTHING)
+        if cost != _NOTHING:
+            self._costs[name] = cost
+        for account in (self._accounts[client], self._total):
+            account.change(old, cost)
+
+    def write(self, client: str, kept: Kept) -> None:
+        """Write the record, so that the body survives a restart. TransferError."""
+        draft, folder = kept.path.with_suffix(".new"), self._folder_of(client)
+        record = encoded(kept.record)
+        try:
+            draft.unlink(missing_ok=True)
+            with os.fdopen(own_file.create(draft), "wb") as written:
+                written.write(record)
+                written.flush()
+                if self._durable:
+                    os.fdatasync(written.fileno())
+            draft.replace(kept.path.with_suffix(".json"))
+            if self._durable:
+                _sync(folder)
+        except OSError as error:
+            raise TransferError(f"the gateway cannot store it: {error.strerror}") from error
+        self.account(client, kept, record)
+
+    def make_room(self, client: str, more: Cost, now_unix_s: float) -> None:
+        """Make room for one more body of a client. TransferError: there is none."""
+        if more.disk > self.most_per_client:
+            raise TransferError(
+                f"the file is larger than the {self.most_per_client} bytes that this gateway stores for a"
+                " client"
+            )
+        if now_unix_s > self._tidied_unix_s + _TIDIED_EVERY_S:
+            self.tidy(now_unix_s)
+        half = Cost(self._most.disk // 2, self._most.memory // 2)
+        while not self._accounts[client].has_room(more, half):
+            self._drop_oldest([client])
+        while not self._total.has_room(more, self._most):
+            self._drop_oldest(list(self._kept))
+
+    def _drop_oldest(self, clients: list[str]) -> None:
+        """Drop what was used longest ago of what may go. TransferError: nothing may."""
+        oldest = []
+        for client in clients:
+            found = next((each for each in self.of(client) if each.may_make_room), None)
+            if found is not None:
+                oldest.append((found.used_unix_s, client, found))
+        if not oldest:
+            raise TransferError("the gateway has no room for it while it fetches others")
+        _, client, kept = min(oldest, key=lambda each: each[0])
+        self._drop(client, kept)
+
+    def _drop(self, client: str, kept: Kept) -> None:
+        """Make room with a body that may."""
+        self.remove(client, kept)
+
+    def _folder_of(self, client: str) -> Path:
+        """Return a client's folder, which is made. TransferError."""
+        folder = self._folder / client
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise TransferError(f"the gateway cannot store it: {error.strerror}") from error
+        return folder
+
+    def _read(self) -> None:
+        for folder in self._clients():
+            found: dict[str, tuple[Kept, bytes]] = {}
+            for path in folder.glob("*.json"):
+                with suppress(OSError, msgspec.MsgspecError):
+                    record = own_file.read(path, LONGEST_RECORD)
+                    kept = self._restore(path.with_suffix(""), record)
+                    if kept is not None and kept.record.id == path.stem:
+                        found[path.stem] = kept, record
+            for kept, record in sorted(found.values(), key=lambda each: each[0].used_unix_s):
+                self.account(folder.name, kept, record)
+            for path in folder.iterdir():
+                # Remove what an earlier process began, and no file of others.
+                ours = self._ours.fullmatch(path.name)
+                if ours is not None and ours[1] not in found:
+                    path.unlink()
+
+    def _clients(self) -> Iterator[Path]:
+        for each in self._folder.iterdir():
+            if not each.is_symlink() and each.is_dir() and _CLIENT.fullmatch(each.name):
+                yield each
+
+
+def encoded(record: Any) -> bytes:
+    """Return a record as it lies on the disk. TransferError: it is too long to be kept."""
+    found = msgspec.json.encode(record)
+    if len(found) > LONGEST_RECORD:
+        raise TransferError(f"its head is longer than the {LONGEST_RECORD} bytes that are kept")
+    return found
+
+
+def cost_of(body_bytes: int, record_bytes: int) -> Cost:
+    blocks = -(-body_bytes // _BLOCK) + -(-record_bytes // _BLOCK)
+    return Cost(blocks * _BLOCK, _EACH_BYTES + record_bytes)
+
+
+def _sync(folder: Path) -> None:
+    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

@@ -1,0 +1,139 @@
+"""The rules of HTTP's caches (RFC 9111), by hishel: pure but for the date of today."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from email.utils import formatdate, parsedate_to_datetime
+from typing import Final
+from uuid import UUID
+
+from hishel import (
+    AnyState,
+    CacheMiss,
+    CacheOptions,
+    Entry,
+    FromCache,
+    Headers,
+    IdleClient,
+    InvalidateEntries,
+    NeedRevalidation,
+    NeedToBeUpdated,
+    Request,
+    Response,
+    StoreAndUse,
+)
+
+from cedos.apps.files.objects.object_store import HeaderLists, ObjectRecord
+
+# Each client has objects of its own: what is meant for one user alone may be kept.
+_OPTIONS: Final = CacheOptions(shared=False)
+_TAG: Final = re.compile(r'"[\x21\x23-\x7e\x80-\xff]*"')
+_RANGE: Final = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The use of an answer: `fresh`, the stored object that answers the request, or a new object.
+
+    `store`: the answer's may serve other requests; `replaced` are no good any more; `updated` have
+    other headers now.
+    """
+
+    store: bool = False
+    fresh: str | None = None
+    replaced: list[str] = field(default_factory=list)
+    updated: dict[str, HeaderLists] = field(default_factory=dict)
+
+
+class CacheLookup:
+    """A request, and which of the `kept` objects may answer it.
+
+    `fresh`: the id of one that does, without asking; else `headers` are to be asked with.
+    """
+
+    def __init__(self, url: str, headers: Mapping[str, str], kept: Sequence[ObjectRecord]) -> None:
+        request = Request("GET", url, Headers(dict(headers)))
+        entries = [_entry(each) for each in kept if each.reusable]
+        found = IdleClient(options=_OPTIONS).next(request, entries)
+        self.fresh = str(found.entry.id) if isinstance(found, FromCache) else None
+        self.headers = dict(headers)
+        self._state: CacheMiss | NeedRevalidation | None = None
+        if isinstance(found, NeedRevalidation):
+            self.headers = {name: found.request.headers[name] for name in found.request.headers}
+        if not isinstance(found, FromCache):
+            self._state = found
+
+    @property
+    def conditional(self) -> bool:
+        return isinstance(self._state, NeedRevalidation)
+
+    def on_answer(self, status: int, headers: HeaderLists) -> Verdict:
+        """Return what the origin's answer means for the kept objects."""
+        assert self._state is not None
+        old = self._state.revalidating_entries if isinstance(self._state, NeedRevalidation) else []
+        state: AnyState = self._state.next(Response(status, Headers(dict(headers))))
+        replaced = [str(each.id) for each in old] if status == 200 else []
+        if isinstance(state, InvalidateEntries):
+            replaced += [str(each) for each in state.entry_ids]
+            state = state.next_state
+        if isinstance(state, NeedToBeUpdated):
+            updated = {
+                str(each.id): _lists(each.response.headers) for each in state.updating_entries
+            }
+            for newer in updated.values():
+                if "age" not in headers:  # how old the answer before this one was says nothing now
+                    newer.pop("age", None)
+            return Verdict(fresh=str(state.next().entry.id), replaced=replaced, updated=updated)
+        return Verdict(store=isinstance(state, StoreAndUse), replaced=list(dict.fromkeys(replaced)))
+
+
+def _entry(record: ObjectRecord) -> Entry:
+    request = Request("GET", record.url, Headers(dict(record.asked)))
+    # hishel tells an age by the date alone: what caches before us, and clocks that are ahead, make of it
+    # (RFC 9111, 4.2.3) goes in there.
+    dated_s = min(_dated_s(record), record.received_unix_s - _age_s(record))
+    headers = record.headers | {"date": [formatdate(dated_s, usegmt=True)]}
+    return Entry(UUID(record.id), request, Response(200, Headers(dict(headers))))
+
+
+def _dated_s(record: ObjectRecord) -> float:
+    try:
+        return parsedate_to_datetime(record.headers["date"][0]).timestamp()
+    except (KeyError, ValueError, OverflowError):
+        return record.received_unix_s
+
+
+def _age_s(record: ObjectRecord) -> int:
+    text = record.headers.get("age", ["0"])[0]
+    return int(text) if text.isdecimal() and len(text) < 10 else 0
+
+
+def _lists(headers: Headers) -> HeaderLists:
+    return {name: list(headers.get_list(name) or []) for name in headers}
+
+
+def not_modified(asked: Mapping[str, str], headers: HeaderLists) -> bool:
+    """Return True if the client has this version: `if-none-match`, else `if-modified-since` (13.2.2)."""
+    if (wanted := asked.get("if-none-match")) is not None:
+        tag = headers.get("etag", [""])[0].removeprefix("W/")
+        if wanted.strip() == "*":
+            return True
+        # Compared weakly (RFC 9110, 13.1.2).
+        return bool(tag) and tag in _TAG.findall(wanted)
+    try:
+        since = parsedate_to_datetime(asked["if-modified-since"])
+        return parsedate_to_datetime(headers["last-modified"][0]) <= since
+    except (KeyError, ValueError, TypeError, OverflowError):
+        return False
+
+
+def one_range(text: str, size: int) -> tuple[int, int] | None:
+    """Return the first byte and the one behind the last (RFC 9110, 14.1.2); None: not one valid range."""
+    match = _RANGE.fullmatch(text.strip())
+    if match is None or not (match[1] or match[2]):
+        return None
+    if not match[1]:
+        first, end = max(0, size - int(match[2])), size
+    else:
+        first, end = int(match[1]), min(size, int(match[2]) + 1 if match[2] else size)
+    return (first, end) if first < end else None

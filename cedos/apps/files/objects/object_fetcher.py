@@ -1,0 +1,460 @@
+"""Fetches objects from their origins, each whole and at once, whether its client is there or not."""
+
+import asyncio
+import hashlib
+import time
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+from weakref import WeakValueDictionary
+
+import aiohttp
+import structlog
+from aiohttp import hdrs
+from yarl import URL
+
+from cedos.apps.files.messages import unix_time
+from cedos.apps.files.objects.http_rules import CacheLookup
+from cedos.apps.files.objects.object_store import ObjectStore, StoredObject
+from cedos.apps.files.objects.origin_client import LookUp, OriginClient, words
+from cedos.errors import TransferError
+from cedos.web import AGENT, AnswerHead, strong_validator
+
+_BLOCK: Final = 1 << 17
+SILENCE_S: Final = 60.0
+"""An origin that brings less than `_LEAST_BYTES` in this time is given up."""
+
+_LEAST_BYTES: Final = 16_384
+_MOST_REDIRECTS: Final = 10
+AT_ONCE: Final = 8
+AT_ONCE_OF_ORIGIN: Final = 4
+PROGRAMS_AT_ONCE: Final = 32
+MOST_WAITING: Final = 256
+"""Objects that a client waits for at once."""
+
+_AGAIN_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+_ASKED: Final[dict[str, str]] = {
+    hdrs.ACCEPT: "*/*",
+    hdrs.ACCEPT_ENCODING: "identity",  # a compressed body has no ranges of its own
+    hdrs.USER_AGENT: AGENT,
+    hdrs.VIA: "1.1 cedos",
+}
+_LEAST_KEPT: Final = 1 << 16
+"""A program's smaller answers are handed on as they come."""
+
+_CONDITIONS: Final = frozenset({"if-none-match", "if-modified-since"})
+
+_log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class PassedOn:
+    """An origin's answer for the caller to hand on; `close` ends it and gives its slot back."""
+
+    answer: aiohttp.ClientResponse
+    slot: ExitStack
+
+    def close(self, *, whole: bool) -> None:
+        with self.slot:
+            if whole:
+                self.answer.release()
+            else:
+                self.answer.close()
+
+
+_Ways = StoredObject | str
+"""The result of an origin's answer: an object, or the URL of its new place."""
+
+_Answered = Callable[
+    [str, URL, CacheLookup, dict[str, StoredObject], aiohttp.ClientResponse],
+    _Ways | aiohttp.ClientResponse,
+]
+
+
+class _Slots:
+    """The requests of a client to origins: so many at once, and of these so many to one origin."""
+
+    def __init__(self, most: int, most_of_origin: int) -> None:
+        self._all, self._most_of_origin = asyncio.Semaphore(most), most_of_origin
+        self._of_origin: WeakValueDictionary[URL, asyncio.Semaphore] = WeakValueDictionary()
+
+    def full(self, url: URL) -> bool:
+        return self._all.locked() or self._of(url).locked()
+
+    async def take(self, url: URL, taken: ExitStack) -> None:
+        # First the origin's: who waits for a silent origin keeps no other one waiting.
+        for slot in (self._of(url), self._all):
+            await slot.acquire()
+            taken.callback(slot.release)
+
+    def _of(self, url: URL) -> asyncio.Semaphore:
+        slot = self._of_origin.get(url.origin())
+        if slot is None:
+            slot = self._of_origin[url.origin()] = asyncio.Semaphore(self._most_of_origin)
+        return slot
+
+
+class _Asking:
+    """A question to an origin, for all who ask it now; it ends with the last of them."""
+
+    def __init__(self, asking: Coroutine[Any, Any, _Ways], over: Callable[[], object]) -> None:
+        self._task = asyncio.get_running_loop().create_task(asking)
+        self._task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._over, self._askers = over, 0
+
+    async def result(self) -> _Ways:
+        self._askers += 1
+        try:
+            return await asyncio.shield(self._task)
+        finally:
+            self._askers -= 1
+            if not self._askers:
+                self._task.cancel()
+                self._over()
+
+
+class ObjectFetcher:
+    """The fetching of objects from origins for all clients; `close` ends it.
+
+    Args:
+        refused, look_up: as of `OriginClient`.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        refused: Callable[[str, int], str],
+        look_up: LookUp | None = None,
+    ) -> None:
+        self.store, self._origins = store, OriginClient(refused, look_up)
+        self._under_way: defaultdict[str, dict[str, _Asking]] = defaultdict(dict)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._slots = defaultdict[str, _Slots](lambda: _Slots(AT_ONCE, AT_ONCE_OF_ORIGIN))
+        self._programs = defaultdict[str, _Slots](
+            lambda: _Slots(PROGRAMS_AT_ONCE, PROGRAMS_AT_ONCE // 2)
+        )
+
+    async def find(self, client: str, url: str, version: str) -> StoredObject:
+        """Return the object, which may still grow; `version`: the one that the client has begun with.
+
+        Raises:
+            TransferError: there is none, in words for who asked.
+        """
+        self.store.open()
+        if version and (found := self.store.find(client, version)) is not None:
+            return found
+        there = object_url(url)
+        for _ in range(_MOST_REDIRECTS):
+            way = await self._ask(client, there)
+            if isinstance(way, StoredObject):
+                return way
+            further = object_url(way)
+            if there.scheme == "https" and further.scheme != "https":
+                raise TransferError(f"{there.host} leads to {further.host} without encryption")
+            there = further
+        raise TransferError(f"{url} leads from one place to the next, {_MOST_REDIRECTS} times")
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._origins.close()
+        self.store.close()
+
+    async def _ask(self, client: str, url: URL) -> _Ways:
+        """Ask the origin once for all requests of now."""
+        under_way = self._under_way[client]
+        asking = under_way.get(str(url))
+        if asking is None:
+            if len(under_way) >= MOST_WAITING:
+                raise TransferError(f"{MOST_WAITING} objects are on their way for this client")
+            asking = under_way[str(url)] = _Asking(
+                self._asked(client, url), partial(under_way.pop, str(url))
+            )
+        return await asking.result()
+
+    async def _asked(self, client: str, url: URL) -> _Ways:
+        for each in self.store.of_url(client, str(url)):
+            if not (each.whole or each.failed):
+                return each
+        if (found := self.find_kept(client, url, _ASKED)) is not None:
+            return found
+        way = await self._looked_up(client, url, _ASKED, self._slots[client], self._answered)
+        assert not isinstance(way, PassedOn)
+        return way
+
+    async def answer(
+        self, client: str, url: URL, asked: dict[str, str]
+    ) -> StoredObject | PassedOn | None:
+        """Answer a program's own request; None: this client has too many requests pending.
+
+        Large ones that are whole answers are kept and brought, whatever becomes of the program; others
+        are the origin's answer, for the caller to hand on and to close.
+
+        Raises:
+            TransferError: the origin cannot be asked.
+        """
+        if (found := self.find_kept(client, url, asked)) is not None:
+            return found
+        slots = self._programs[client]
+        if slots.full(url):
+            return None
+        way = await self._looked_up(client, url, asked, slots, self._kept_or_not)
+        assert not isinstance(way, str)
+        return way
+
+    def find_kept(self, client: str, url: URL, asked: dict[str, str]) -> StoredObject | None:
+        """Return a whole object that answers a request by itself. TransferError: the disk fails."""
+        self.store.open()
+        there = self._whole(client, url)
+        if not there:
+            return None
+        fresh = CacheLookup(str(url), asked, [each.record for each in there.values()]).fresh
+        return None if fresh is None else there[fresh]
+
+    def invalidate(self, client: str, url: URL) -> None:
+        """Invalidate a URL that a request has changed at its origin (RFC 9111, 4.4)."""
+        for each in self.store.of_url(client, str(url)):
+            each.record.reusable = False  # (of one that is on its way yet)
+            if each.whole:
+                self.store.remove(client, each)
+
+    def unwanted(self, client: str, found: StoredObject) -> None:
+        """Drop an object without users, unless it may answer other requests."""
+        if not found.record.reusable and not found.users:
+            found.fail("no request waits for it any more")
+            self.store.remove(client, found)
+
+    async def _looked_up(
+        self, client: str, url: URL, asked: dict[str, str], slots: _Slots, answered: _Answered
+    ) -> _Ways | PassedOn:
+        with ExitStack() as taken:
+            await slots.take(url, taken)
+            with self._asked_about(client, url) as kept:
+                lookup = CacheLookup(str(url), asked, [each.record for each in kept.values()])
+                if lookup.fresh is not None:  # it came while this waited
+                    return kept[lookup.fresh]
+                answer = await self._request(client, url, lookup.headers)
+                try:
+                    way = answered(client, url, lookup, kept, answer)
+                except TransferError:
+                    answer.close()
+                    raise
+                except Exception as error:
+                    answer.close()
+                    _log.warning("an answer cannot be used", host=url.host, exc_info=True)
+                    raise TransferError(
+                        f"{url.host} sends an answer that cannot be used"
+                    ) from error
+            # What takes longer keeps the slot.
+            if isinstance(way, aiohttp.ClientResponse):
+                return PassedOn(answer, taken.pop_all())
+            if isinstance(way, StoredObject) and not way.whole:
+                self._bring_later(client, url, asked, way, answer, taken.pop_all())
+            else:
+                answer.release()
+            return way
+
+    def _whole(self, client: str, url: URL) -> dict[str, StoredObject]:
+        return {each.record.id: each for each in self.store.of_url(client, str(url)) if each.whole}
+
+    @contextmanager
+    def _asked_about(self, client: str, url: URL) -> Iterator[dict[str, StoredObject]]:
+        """Return the whole objects of a URL, which stay while the origin is asked about them."""
+        kept = self._whole(client, url)
+        for each in kept.values():
+            each.users += 1
+        try:
+            yield kept
+        finally:
+            for each in kept.values():
+                each.users -= 1
+
+    def _bring_later(
+        self,
+        client: str,
+        url: URL,
+        asked: dict[str, str],
+        found: StoredObject,
+        answer: aiohttp.ClientResponse,
+        slot: ExitStack,
+    ) -> None:
+        bringing = self._bring(client, url, asked, found, answer)
+        task = asyncio.get_running_loop().create_task(bringing)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _done: slot.close())
+
+    async def _request(
+        self, client: str, url: URL, headers: dict[str, str]
+    ) -> aiohttp.ClientResponse:
+        """Ask the origin, which answers in time. TransferError."""
+        try:
+            async with asyncio.timeout(SILENCE_S):
+                return await self._origins.ask("GET", url, headers, silence_s=None, asker=client)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise TransferError(f"{url.host} cannot be asked: {words(error)}") from None
+
+    def _answered(
+        self,
+        client: str,
+        url: URL,
+        lookup: CacheLookup,
+        kept: dict[str, StoredObject],
+        answer: aiohttp.ClientResponse,
+    ) -> _Ways:
+        head = AnswerHead.of(url, answer)
+        if (there := head.redirect()) is not None:
+            return str(there)
+        if head.status != 200 and not (head.status == 304 and lookup.conditional):
+            raise TransferError(f"{url.host} answers {head.says}")
+        return self._keep(client, url, _ASKED, lookup, kept, answer)
+
+    def _kept_or_not(
+        self,
+        client: str,
+        url: URL,
+        lookup: CacheLookup,
+        kept: dict[str, StoredObject],
+        answer: aiohttp.ClientResponse,
+    ) -> StoredObject | aiohttp.ClientResponse:
+        large = (AnswerHead.of(url, answer).size or 0) >= _LEAST_KEPT
+        if (answer.status == 304 and lookup.conditional) or (answer.status == 200 and large):
+            asked = {
+                name: value for name, value in lookup.headers.items() if name not in _CONDITIONS
+            }
+            try:
+                return self._keep(client, url, asked, lookup, kept, answer)
+            except TransferError:
+                if answer.status == 304:
+                    raise
+        return answer  # also without room to store it
+
+    def _keep(
+        self,
+        client: str,
+        url: URL,
+        asked: dict[str, str],
+        lookup: CacheLookup,
+        kept: dict[str, StoredObject],
+        answer: aiohttp.ClientResponse,
+    ) -> StoredObject:
+        head = AnswerHead.of(url, answer)
+        status, headers = head.status, head.fields
+        # An answer without a date came now (RFC 9110, 6.6.1).
+        headers.setdefault("date", [time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime())])
+        verdict = lookup.on_answer(status, headers)
+        # The answer confirms stored objects, and replaces others.
+        for name, newer in verdict.updated.items():
+            kept[name].record.headers = newer
+            kept[name].record.received_unix_s = time.time()
+            self.store.write(client, kept[name])
+        for name in verdict.replaced:
+            if name != verdict.fresh and name in kept:
+                self.store.remove(client, kept[name])
+        if status == 304:
+            if verdict.fresh is None:
+                raise TransferError(f"{url.host} answers 304, for what it was not asked")
+            return kept[verdict.fresh]
+        # A new object: equal strong validators make equal versions.
+        validator = head.validator
+        version = (
+            hashlib.sha256(f"{url}\0{validator}".encode()).hexdigest()[:32] if validator else ""
+        )
+        found = self.store.create(
+            client, str(url), version, {name: [value] for name, value in asked.items()}, headers,
+            reusable=verdict.store, size=head.size,
+        )  # fmt: skip
+        found.record.modified_unix_s = unix_time(head.modified_unix_s)
+        return found
+
+    async def _bring(
+        self,
+        client: str,
+        url: URL,
+        asked: dict[str, str],
+        found: StoredObject,
+        answer: aiohttp.ClientResponse | None,
+    ) -> None:
+        """Receive the whole object, over as many connections to the origin as necessary."""
+        failures = 0
+        try:
+            while True:
+                had = found.have
+                try:
+                    if answer is None:
+                        answer = await self._rest(client, url, asked, found)
+                    async with answer:
+                        await self._take(client, found, answer)
+                    break
+                except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
+                    # Only a strong validator allows to ask for the rest of the same bytes.
+                    answer = None
+                    failures = 0 if found.have >= had + _LEAST_BYTES else failures + 1
+                    if failures >= len(_AGAIN_S) or not strong_validator(found.record.headers):
+                        raise TransferError(f"{url.host} broke off: {words(error)}") from None
+                    await asyncio.sleep(_AGAIN_S[failures])
+            await found.finish()
+            self.store.write(client, found)
+            _log.debug("fetched", bytes=found.have)
+        except (TransferError, OSError) as error:
+            why = str(error) if isinstance(error, TransferError) else f"the disk: {error.strerror}"
+            _log.debug("not fetched", bytes=found.have, why=why)
+            found.fail(why)
+            self.store.remove(client, found)
+        except BaseException:
+            found.fail("the gateway ends")
+            self.store.remove(client, found)
+            raise
+
+    async def _rest(
+        self, client: str, url: URL, asked: dict[str, str], found: StoredObject
+    ) -> aiohttp.ClientResponse:
+        """Ask for the missing rest of the same version."""
+        validator = strong_validator(found.record.headers)
+        wanted = {hdrs.RANGE: f"bytes={found.have}-", hdrs.IF_RANGE: validator}
+        async with asyncio.timeout(SILENCE_S):
+            answer = await self._origins.ask(
+                "GET", url, asked | wanted, silence_s=None, asker=client
+            )
+        part = AnswerHead.of(url, answer).part
+        if answer.status == 206 and part is not None and part[0] == found.have:
+            return answer
+        # Another version, or a fault of the moment.
+        answer.close()
+        if answer.status >= 500 or answer.status == 429:
+            raise aiohttp.ClientError(f"it answers {answer.status}")
+        raise TransferError(f"{url.host} has another one now")
+
+    async def _take(self, client: str, found: StoredObject, answer: aiohttp.ClientResponse) -> None:
+        size, since = found.record.size, 0
+        now_s = asyncio.get_running_loop().time
+        async with asyncio.timeout(SILENCE_S) as silence:
+            while block := await answer.content.read(_BLOCK):
+                since += len(block)
+                if since >= _LEAST_BYTES:
+                    silence.reschedule(now_s() + SILENCE_S)
+                    since = 0
+                if found.failed:
+                    raise TransferError(found.failed)
+                if size is not None and found.have + len(block) > size:
+                    raise TransferError("the origin sent more than it had announced")
+                self.store.grow(client, found, block)
+        if size is not None and found.have < size:
+            raise aiohttp.ClientPayloadError(f"{found.have} of {size} bytes came")
+
+
+def object_url(text: str) -> URL:
+    """Parse a URL. TransferError: a gateway does not fetch such URLs."""
+    try:
+        url = URL(text).with_fragment(None)
+    except ValueError:
+        url = URL()
+    if url.scheme not in ("http", "https") or not url.host:
+        raise TransferError(f"{text[:200]} is no http:// or https:// URL")
+    if url.user is not None or url.password is not None:
+        raise TransferError("a URL with a user's name or password in it is not asked for")
+    return url

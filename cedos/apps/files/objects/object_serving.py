@@ -1,0 +1,190 @@
+"""Hands objects of the web on over a session's stream, as `cedos-serve` does with files."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import structlog
+
+from cedos.apps.files.messages import (
+    DIGEST_BYTES,
+    VERSION,
+    Answer,
+    AnyRequest,
+    FileRequest,
+    Listing,
+    ListRequest,
+    PutAnswer,
+    PutRequest,
+    pack,
+    read,
+)
+from cedos.apps.files.objects.object_fetcher import ObjectFetcher
+from cedos.apps.files.objects.object_store import OpenObject, StoredObject
+from cedos.apps.files.tree import reader
+from cedos.errors import SessionError, TransferError
+from cedos.session.protocol.crypto import host_id
+from cedos.session.sockets.connection import Connection
+
+_log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
+
+MOST_AHEAD: Final = 8
+"""Objects of one session that are not acknowledged."""
+
+_GOODBYE_S: Final = 3.0
+_AHEAD_BYTES: Final = 32 << 20
+"""The most that the session may hold unacknowledged; it takes no memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class _HandedOn:
+    """An object that was handed to the session; its digest ends at `end` of the stream."""
+
+    end: int
+    opened: OpenObject
+
+
+class UploadTaker(Protocol):
+    """A receiver of uploads to web servers, such as `web_uploads.WebUploads`."""
+
+    async def take(self, connection: Connection, client: str, request: PutRequest) -> None:
+        """Take an upload. Errors: TransferError, it is refused; SessionError."""
+
+
+class ObjectServing:
+    """The gateway's end of a stream of requests; `admitted` tells whether the client is still served.
+
+    Attributes:
+        busy: something was asked for: the session cannot go on without this.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        fetcher: ObjectFetcher,
+        admitted: Callable[[], bool],
+        uploads: UploadTaker | None = None,
+    ) -> None:
+        self._connection, self._fetcher, self._admitted = connection, fetcher, admitted
+        self._uploads = uploads
+        self._client = host_id(connection.peer_key).hex()[:32]
+        self._handed_on: deque[_HandedOn] = deque()
+
+    async def run(self) -> None:
+        """Answer requests until the stream ends. SessionError: it broke."""
+        connection = self._connection
+        try:
+            while begun := bytes(await connection.read(1)):
+                try:
+                    request: AnyRequest = await read(AnyRequest, connection.read_exactly, begun)
+                except TransferError as error:
+                    connection.abort(str(error))
+                    return
+                self._let_go()
+                before, why = connection.written_bytes, ""
+                try:
+                    await self._answer(request)
+                except TransferError as error:
+                    why = str(error)
+                except SessionError:
+                    raise
+                except Exception as error:
+                    if connection.written_bytes != before:
+                        raise
+                    _log.error("answering a client failed", exc_info=error)
+                    why = "the gateway failed at this; its owner's log says why"
+                if why:
+                    await connection.write(pack(_refusal(request, why)))
+                    if isinstance(request, PutRequest):
+                        break  # what follows may be bytes of the file
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_GOODBYE_S):
+                    await connection.acknowledged(connection.written_bytes)
+        finally:
+            self._let_go()
+            for each in self._handed_on:
+                each.opened.close()
+
+    async def _answer(self, request: AnyRequest) -> None:
+        if not self._admitted():
+            raise TransferError("this client is no longer invited")
+        if request.protocol != VERSION:
+            raise TransferError(f"this gateway speaks version {VERSION} of the file protocol")
+        if (
+            isinstance(request, PutRequest)
+            and request.web is not None
+            and self._uploads is not None
+        ):
+            await self._uploads.take(self._connection, self._client, request)
+            return
+        if not isinstance(request, FileRequest):
+            raise TransferError(
+                "a gateway has neither folders nor room for files, but takes uploads to web servers"
+            )
+        # A client that asks ahead waits until it has acknowledged what came before.
+        while len(self._handed_on) >= MOST_AHEAD:
+            await self._connection.acknowledged(self._handed_on[0].end)
+            self._let_go()
+        found = await self._fetcher.find(self._client, request.path, request.version)
+        if found.whole and not found.path.exists():  # a user deleted it
+            self._fetcher.store.remove(self._client, found)
+            found = await self._fetcher.find(self._client, request.path, request.version)
+        with ExitStack() as taken:
+            opened = self._fetcher.store.open_object(self._client, found)
+            taken.callback(opened.close)
+            size = await found.known_size()
+            if request.head:  # the object stays until the client asks for it, while there is room
+                await self._connection.write(pack(_answer(request, found, size)))
+                return
+            await self._hand_on(request, opened, size)
+            # It stays open until the client has acknowledged all of it.
+            taken.pop_all()
+            self._handed_on.append(_HandedOn(self._connection.written_bytes, opened))
+
+    async def _hand_on(self, request: FileRequest, opened: OpenObject, size: int) -> None:
+        connection, found = self._connection, opened.found
+        answer = _answer(request, found, size)
+        at = answer.start
+        await connection.write(pack(answer))
+        try:
+            while at < size:
+                have = min(await found.beyond(at), size, at + _AHEAD_BYTES // 4)
+                # Hand on what is here; the session reads the file when it sends.
+                if have > at:
+                    await connection.write_source(reader(opened.number, at), have - at)
+                    at = have
+                    await connection.acknowledged(connection.written_bytes - _AHEAD_BYTES)
+            await found.beyond(size)
+        except TransferError as error:
+            # The announced rest will not come: the client asks again, in another session.
+            connection.abort(str(error))
+            raise SessionError(str(error)) from error
+        digest = bytes.fromhex(found.record.sha256)
+        assert len(digest) == DIGEST_BYTES
+        await connection.write(digest)
+
+    def _let_go(self) -> None:
+        """Release objects that the client has received; those that may not be reused are removed."""
+        handed = self._handed_on
+        while handed and handed[0].end <= self._connection.acknowledged_bytes:
+            each = handed.popleft().opened
+            each.close()
+            if not each.found.record.reusable and not each.found.users:
+                self._fetcher.store.remove(self._client, each.found)
+
+
+def _answer(request: FileRequest, found: StoredObject, size: int) -> Answer:
+    record = found.record
+    known = request.version == record.version and request.have <= size
+    return Answer(size, request.have if known else 0, record.version, record.modified_unix_s)
+
+
+def _refusal(request: AnyRequest, why: str) -> Answer | Listing | PutAnswer:
+    if isinstance(request, FileRequest):
+        return Answer(refused=why[:1000])
+    return Listing(refused=why[:1000]) if isinstance(request, ListRequest) else PutAnswer(
+        refused=why[:1000]
+    )  # fmt: skip

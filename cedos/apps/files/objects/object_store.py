@@ -1,0 +1,254 @@
+"""Objects of the web that a gateway keeps for its clients (D2Prox)."""
+
+import asyncio
+import fcntl
+import hashlib
+import os
+import re
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+import msgspec
+
+from cedos.apps.files.client_store import ClientStore, cost_of, encoded
+from cedos.errors import TransferError
+from cedos.kernel import own_file
+
+KEPT_S: Final = 7 * 86_400.0
+"""An object that is not asked for in so long is removed."""
+
+MOST_OPEN: Final = 64
+"""Objects that are open for one client at once."""
+
+_ENOUGH: Final = 1 << 18
+_OURS: Final = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?:\.json|\.new)?")
+
+HeaderLists = dict[str, list[str]]
+
+
+class ObjectRecord(msgspec.Struct, forbid_unknown_fields=True):
+    """An object's origin and headers, as they lie on the disk beside its bytes.
+
+    Attributes:
+        version: of one state of the object; equal for equal strong validators.
+        reusable: HTTP lets the object answer other requests, too.
+    """
+
+    id: str
+    url: str
+    version: str
+    asked: HeaderLists
+    headers: HeaderLists
+    reusable: bool
+    received_unix_s: float
+    size: int | None = None
+    sha256: str = ""
+    used_unix_s: float = 0.0
+    modified_unix_s: float = 0.0
+
+
+class StoredObject:
+    """An object on the disk, written by the fetcher while clients already read it.
+
+    Attributes:
+        have: bytes that are here.
+        whole: all bytes are here.
+        failed: why the rest will never be here.
+        users: readers; while there are any the object is not removed.
+    """
+
+    def __init__(self, path: Path, record: ObjectRecord, *, whole: bool = False) -> None:
+        self.path, self.record = path, record
+        self.whole, self.failed = whole, ""
+        self.have = record.size or 0 if whole else 0
+        self.users = 0
+        self._digest = hashlib.sha256()
+        self._number = -1 if whole else own_file.create(path)
+        self._grown = asyncio.Event()
+
+    @property
+    def held_bytes(self) -> int:
+        return 0 if self.failed else max(self.have, self.record.size or 0)
+
+    @property
+    def used_unix_s(self) -> float:
+        return self.record.used_unix_s
+
+    @property
+    def may_make_room(self) -> bool:
+        return not self.users and (self.whole or bool(self.failed))
+
+    def expired(self, now_unix_s: float) -> bool:
+        return self.record.used_unix_s < now_unix_s - KEPT_S and self.may_make_room
+
+    def reserve(self) -> None:
+        """Take its room on the disk now, if its size is known. OSError: there is none."""
+        if self.record.size:
+            # O_APPEND would write behind the reserved room.
+            flags = fcntl.fcntl(self._number, fcntl.F_GETFL)
+            fcntl.fcntl(self._number, fcntl.F_SETFL, flags & ~os.O_APPEND)
+            os.posix_fallocate(self._number, 0, self.record.size)
+
+    def write(self, data: bytes) -> None:
+        """Write the next bytes. OSError: the disk is full, say."""
+        self._digest.update(data)
+        view = memoryview(data)
+        while view:
+            count = os.write(self._number, view)
+            view = view[count:]
+            self.have += count
+        self._tell()
+
+    async def finish(self) -> None:
+        """Note that the object is whole. OSError: it is not on the disk."""
+        await asyncio.to_thread(os.fdatasync, self._number)
+        self.record.size, self.record.sha256 = self.have, self._digest.hexdigest()
+        self.whole = True
+        self._close()
+
+    def fail(self, why: str) -> None:
+        if not self.whole:
+            self.failed = why
+            self._close()
+
+    async def known_size(self) -> int:
+        """Return its size, once that is known. TransferError: it failed."""
+        while self.record.size is None:
+            self._check()
+            await self._grown.wait()
+        self._check()
+        return self.record.size
+
+    async def beyond(self, offset: int, least: int = _ENOUGH) -> int:
+        """Return `have` once `least` bytes beyond `offset` are here, or all. TransferError."""
+        while not self.whole and self.have < offset + least:
+            self._check()
+            await self._grown.wait()
+        return self.have
+
+    def _check(self) -> None:
+        if self.failed:
+            raise TransferError(self.failed)
+
+    def _tell(self) -> None:
+        self._grown.set()
+        self._grown = asyncio.Event()
+
+    def _close(self) -> None:
+        if self._number >= 0:
+            os.close(self._number)
+            self._number = -1
+        self._tell()
+
+
+class OpenObject:
+    """An object that is open for reading: until `close` it stays, whatever it makes room for."""
+
+    def __init__(self, store: "ObjectStore", client: str, found: StoredObject) -> None:
+        self.found = found
+        self._store, self._client = store, client
+        self.number = os.open(found.path, os.O_RDONLY | os.O_CLOEXEC)
+        found.users += 1
+
+    def close(self) -> None:
+        os.close(self.number)
+        self.found.users -= 1
+        self._store.closed(self._client)
+
+
+class ObjectStore(ClientStore[StoredObject]):
+    """The objects of all clients: those used longest ago make room first, whosever they are."""
+
+    def __init__(self, folder: Path, most_bytes: int) -> None:
+        super().__init__(folder, most_bytes, _restored, _OURS, durable=False)
+        self._open: Counter[str] = Counter()
+        self._by_url: dict[tuple[str, str], dict[str, StoredObject]] = {}
+
+    def find(self, client: str, version: str) -> StoredObject | None:
+        """Return that state of an object, if it is here or on its way."""
+        for each in self.of(client):
+            if each.record.version == version and not each.failed:
+                return each
+        return None
+
+    def of_url(self, client: str, url: str) -> list[StoredObject]:
+        return list(self._by_url.get((client, url), {}).values())
+
+    def create(
+        self,
+        client: str,
+        url: str,
+        version: str,
+        asked: HeaderLists,
+        headers: HeaderLists,
+        *,
+        reusable: bool,
+        size: int | None,
+    ) -> StoredObject:
+        """Return a new object, to be written. TransferError: there is no room, or no disk."""
+        name, now_s = str(uuid4()), time.time()
+        record = ObjectRecord(
+            name, url, version or name, asked, headers, reusable, now_s, size, used_unix_s=now_s
+        )
+        head = encoded(record)
+        self.make_room(client, cost_of(size or 0, len(head)), now_s)
+        path = self._folder_of(client) / name
+        try:
+            made = StoredObject(path, record)
+        except OSError as error:
+            raise TransferError(f"the gateway cannot store it: {error.strerror}") from error
+        try:
+            made.reserve()
+        except OSError as error:
+            made.fail("the disk is full")
+            path.unlink(missing_ok=True)
+            raise TransferError(f"the gateway cannot store it: {error.strerror}") from error
+        self.account(client, made, head)
+        return made
+
+    def open_object(self, client: str, found: StoredObject) -> OpenObject:
+        """Open an object for reading. TransferError: its file is gone, or the client has too many."""
+        if self._open[client] >= MOST_OPEN:
+            raise TransferError(f"{MOST_OPEN} objects are open for this client: try again later")
+        try:
+            opened = OpenObject(self, client, found)
+        except OSError as error:
+            raise TransferError(f"the gateway has lost it: {error.strerror}") from error
+        self._open[client] += 1
+        self.mark_used(client, found)
+        return opened
+
+    def closed(self, client: str) -> None:
+        self._open[client] -= 1
+
+    def grow(self, client: str, found: StoredObject, data: bytes) -> None:
+        """Write the next bytes of an object. TransferError: there is no room. OSError: no disk."""
+        if found.record.size is None:
+            self.make_room(client, cost_of(len(data), 0), time.time())
+        found.write(data)
+        if found.record.size is None:
+            self.account(client, found)
+
+    def mark_used(self, client: str, kept: StoredObject) -> None:
+        kept.record.used_unix_s = time.time()
+        super().used(client, kept)
+
+    def account(self, client: str, kept: StoredObject, record: bytes | None = None) -> None:
+        super().account(client, kept, record)
+        self._by_url.setdefault((client, kept.record.url), {})[kept.record.id] = kept
+
+    def remove(self, client: str, kept: StoredObject) -> None:
+        super().remove(client, kept)
+        same = self._by_url.get((client, kept.record.url), {})
+        same.pop(kept.record.id, None)
+        if not same:
+            self._by_url.pop((client, kept.record.url), None)
+
+
+def _restored(path: Path, record: bytes) -> StoredObject | None:
+    found = msgspec.json.decode(record, type=ObjectRecord)
+    whole = path.lstat().st_size == found.size
+    return StoredObject(path, found, whole=True) if whole else None

@@ -1,0 +1,328 @@
+"""A file that is not whole yet: a part, and a note with its version and its bytes by network.
+
+Only whole files appear under their name. After a crash the next attempt continues the part. The digest
+finds a part of an older version, or one whose end was never written to the disk.
+
+A part's name has the beginning of the file's name and a hash of all of it: it fits wherever the file's
+name does, and nothing else of the user has it.
+"""
+
+import asyncio
+import errno
+import fcntl
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from cedos.apps.files.messages import text_of
+from cedos.errors import DiskError, TransferBusyError, TransferError
+from cedos.kernel import own_file
+
+_LONGEST: Final = 1 << 20
+_FLAGS: Final = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+_Bytes = Annotated[int, msgspec.Meta(ge=0)]
+
+PART_NAME: Final = re.compile(r".*\.[0-9a-f]{16}\.part(?P<note>\.json(\.new)?)?", re.DOTALL)
+"""The names of parts and of their notes."""
+
+_SHOWN_BYTES: Final = 60  # eCryptfs takes 143 bytes in all
+
+
+def files_of(target: Path) -> tuple[Path, Path, Path]:
+    """Return the paths of a file's part, of the part's note, and of the note's draft."""
+    name = os.fsencode(target.name)
+    shown = name[:_SHOWN_BYTES].decode(errors="ignore")
+    part = f"{shown}.{hashlib.sha256(name).hexdigest()[:16]}.part"
+    return (
+        target.with_name(part),
+        target.with_name(f"{part}.json"),
+        target.with_name(f"{part}.json.new"),
+    )
+
+
+class PartOf(msgspec.Struct, frozen=True):
+    """The source, the version and the whole size of a file."""
+
+    source: str
+    version: str
+    size: int
+
+
+class NotedBytes(msgspec.Struct, frozen=True):
+    """Received bytes by interface; `metered_bytes` of them came over metered networks."""
+
+    by_network: dict[str, _Bytes] = {}
+    metered_bytes: _Bytes = 0
+
+
+class PartNote:
+    """The note beside a part: a line that is replaced as a whole, and one that each piece overwrites.
+
+    Nothing depends on the second line: without it the bytes by network are unknown.
+    """
+
+    def __init__(self, target: Path) -> None:
+        _, self._path, self._draft = files_of(target)
+        self._first_length = self._length = 0
+
+    def read(self) -> tuple[PartOf, NotedBytes] | None:
+        """Return the note; None if there is none, or another file."""
+        try:
+            first, _, second = own_file.read(self._path, _LONGEST).partition(b"\n")
+            part_of = msgspec.json.decode(first, type=PartOf)
+        except (OSError, msgspec.MsgspecError):
+            return None
+        noted = NotedBytes()
+        with suppress(msgspec.MsgspecError):
+            noted = msgspec.json.decode(second, type=NotedBytes)
+        return part_of, noted
+
+    def write(self, part_of: PartOf, noted: NotedBytes) -> None:
+        """Replace the note. OSError: it is unchanged."""
+        draft = self._draft
+        draft.unlink(missing_ok=True)
+        first, second = msgspec.json.encode(part_of) + b"\n", msgspec.json.encode(noted)
+        with os.fdopen(own_file.create(draft), "wb") as written:
+            written.write(first + second)
+        draft.replace(self._path)
+        self._first_length, self._length = len(first), len(second)
+
+    def write_bytes(self, noted: NotedBytes) -> None:
+        """Overwrite the second line alone, so that no file is made for each piece. Errors: OSError."""
+        number = os.open(self._path, _FLAGS)
+        try:
+            own_file.check(number, self._path)
+            # Nothing of a longer one is left behind it.
+            second = msgspec.json.encode(noted).ljust(self._length)
+            os.pwrite(number, second, self._first_length)
+        finally:
+            os.close(number)
+        self._length = len(second)
+
+    def remove(self) -> None:
+        """Remove the note. Errors: OSError."""
+        self._path.unlink(missing_ok=True)
+
+
+_READ_AT_ONCE: Final = 1 << 20
+_BUSY_S: Final = 5.0
+_LOOK_S: Final = 0.05
+
+
+def _opened(path: Path) -> int:
+    """Open the part; others may write into its folder, so that only a file of this user is accepted."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    number = os.open(path, flags, 0o666)
+    try:
+        own_file.check(number, path)
+    except OSError:
+        os.close(number)
+        raise
+    return number
+
+
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
+_WHY: Final = {
+    errno.ELOOP: "is a link, which is not followed; remove it",
+    errno.ENAMETOOLONG: "the name, or the whole path, is too long for this file system",
+    errno.EINVAL: "this file system does not take such a name; -o gives it another one",
+    errno.EILSEQ: "this file system does not take such a name; -o gives it another one",
+}
+
+
+def disk_words(error: OSError) -> str:
+    """Return in words why the disk refuses a file."""
+    words, number = error.strerror or str(error), error.errno or 0
+    return _WHY.get(number, words) if words == os.strerror(number) else words
+
+
+def disk_error(path: Path, error: OSError, kept: str = "") -> DiskError:
+    """Return the error of a path, for one of the disk."""
+    return DiskError(f"{path}: {disk_words(error)}{kept}", full=error.errno in _FULL)
+
+
+def _refuse_existing(target: Path) -> None:
+    """Refuse a target that is there, also as a link to nothing, or that cannot be. TransferError."""
+    try:
+        target.lstat()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise disk_error(target, error) from error
+    raise TransferError(f"{target} is there already; it is not overwritten")
+
+
+class Partial:
+    """A part on the disk, locked against other programs.
+
+    A part from another `source` than this is not continued. `have` bytes are here, of `version`
+    (empty: there is nothing to continue); `by_network` came before, as far as that was noted. `replaces`:
+    something of another source is here under this name, and goes.
+
+    Raises:
+        TransferError: the target is there already, another program fetches it, or it cannot be written.
+    """
+
+    def __init__(self, target: Path, source: str) -> None:
+        _refuse_existing(target)
+        self.target = target
+        self.path = files_of(target)[0]
+        self._note = PartNote(target)
+        self._source = text_of(source)
+        self.have = 0
+        self.version = ""
+        self.by_network: Mapping[str, int] = {}
+        self.replaces = False
+        self._before = NotedBytes()
+        self._noted: NotedBytes | None = None
+        try:
+            # A crash in `finish` leaves a whole file with two names, of which one may be gone by now.
+            with suppress(FileNotFoundError):
+                if self.path.lstat().st_nlink > 1:
+                    self.path.unlink()
+            self._number = _opened(self.path)
+        except FileNotFoundError as error:
+            raise DiskError(f"there is no folder {target.parent}") from error
+        except OSError as error:
+            raise disk_error(self.path, error) from error
+        try:
+            fcntl.flock(self._number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._number)
+            raise TransferBusyError(
+                f"{self.path}: another program is fetching this file"
+            ) from error
+        try:  # the other program may just have finished it
+            _refuse_existing(target)
+            if not self._still_there():
+                raise TransferError(f"{target} was here a moment ago; run the same command again")
+        except TransferError:
+            os.close(self._number)
+            raise
+        # The digest of the received bytes is computed again; nothing of it is stored.
+        self._digest = hashlib.sha256()
+        self._read_note()
+
+    def _still_there(self) -> bool:
+        try:
+            return os.path.samestat(os.fstat(self._number), self.path.stat())
+        except OSError:
+            return False
+
+    def _read_note(self) -> None:
+        found = self._note.read()
+        if found is None:
+            return
+        part_of, noted = found
+        have = os.fstat(self._number).st_size
+        self.replaces = have > 0 and part_of.source != self._source
+        if part_of.source == self._source and 0 < have <= part_of.size:
+            self.have, self.version = have, part_of.version
+            self._before, self.by_network = noted, noted.by_network
+            at = 0
+            while piece := os.pread(self._number, min(_READ_AT_ONCE, have - at), at):
+                self._digest.update(piece)
+                at += len(piece)
+
+    def begin(self, start: int, version: str, size: int) -> None:
+        """Begin to receive from `start`: the end of the received bytes, or 0 if they are of no use."""
+        if start not in {0, self.have}:
+            raise TransferError(f"the server sends from byte {start}, not from {self.have} or 0")
+        try:
+            if start == 0:
+                os.ftruncate(self._number, 0)
+                self.have, self._digest = 0, hashlib.sha256()
+                self._before, self._noted, self.by_network = NotedBytes(), None, {}
+            self.version = version
+            noted = self._noted or self._before
+            self._note.write(PartOf(self._source, version, size), noted)
+            self._noted = noted
+        except OSError as error:
+            raise disk_error(self.path, error) from error
+
+    def note_networks(self, by_network: Mapping[str, int], metered_bytes: int = 0) -> None:
+        """Note all received bytes by network, for the next program after a crash."""
+        noted = NotedBytes(dict(by_network), metered_bytes)
+        # None: no byte was received yet, or the file is whole.
+        if self._noted is not None and self._noted != noted:
+            with suppress(OSError):
+                self._note.write_bytes(noted)
+                self._noted = noted
+
+    def write(self, data: Any) -> None:
+        """Append the next bytes.
+
+        Raises:
+            TransferError: the disk is full, say.
+        """
+        view = memoryview(data)
+        self._digest.update(view)
+        while view:
+            try:
+                n_bytes = os.pwrite(self._number, view, self.have)
+            except OSError as error:
+                raise disk_error(self.path, error) from error
+            self.have += n_bytes
+            view = view[n_bytes:]
+
+    def is_right(self, digest: bytes) -> bool:
+        return self._digest.digest() == digest
+
+    def finish(self, modified_unix_s: float) -> None:
+        """Give the whole file its name once it is on the disk.
+
+        Raises:
+            TransferError: it cannot be; the part is kept.
+        """
+        try:
+            # The bytes must be on the disk before the name is.
+            os.utime(self._number, (modified_unix_s, modified_unix_s))
+            os.fsync(self._number)
+            try:
+                os.link(self.path, self.target)  # unlike a rename, never over another file
+                self.path.unlink()
+            except (PermissionError, NotImplementedError):  # a file system without links
+                if self.target.exists():
+                    raise
+                self.path.rename(self.target)
+            self._note.remove()
+            self._noted = None
+        except OSError as error:
+            raise TransferError(
+                f"{self.target}: {disk_words(error)}; {self.path} is kept"
+            ) from error
+
+    def discard(self) -> None:
+        """Drop the received bytes: the server has others."""
+        self.begin(0, "", 0)
+
+    def close(self) -> None:
+        """Close the part; an empty one is removed."""
+        self._noted = None
+        if not self.have:
+            self.path.unlink(missing_ok=True)
+            self._note.remove()
+        os.close(self._number)
+
+
+async def when_free(target: Path, source: str) -> Partial:
+    """Return a part once an earlier session, which ends now, has released it.
+
+    Errors: as of `Partial`.
+    """
+    loop = asyncio.get_running_loop()
+    give_up_s = loop.time() + _BUSY_S
+    while True:
+        try:
+            return await asyncio.to_thread(Partial, target, source)
+        except TransferBusyError:
+            if loop.time() > give_up_s:
+                raise
+        await asyncio.sleep(_LOOK_S)

@@ -1,0 +1,239 @@
+"""The sending end of a file: in as many pieces as networks make of it, also as a web form."""
+
+import asyncio
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from cedos.apps.files.messages import (
+    PutAnswer,
+    PutRequest,
+    WebAnswer,
+    WebUpload,
+    pack,
+    path_text,
+    read,
+    unix_time,
+)
+from cedos.apps.files.server_link import Progress, Sessions
+from cedos.apps.files.tree import Version, digest_of, reader
+from cedos.errors import TransferError
+
+if TYPE_CHECKING:
+    from cedos.session.sockets.connection import Connection
+
+
+class UploadBody:
+    """The bytes of an upload: `before`, the file, `after`. The file is open until `close`.
+
+    Raises:
+        TransferError: the file cannot be read.
+    """
+
+    def __init__(self, source: Path, before: bytes = b"", after: bytes = b"") -> None:
+        self._before, self._after = before, after
+        try:
+            self._number = os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            raise TransferError(str(error.strerror)) from error
+        status = os.fstat(self._number)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(self._number)
+            raise TransferError("is no plain file")
+        self.version = Version.of(status)
+        self.size = len(before) + self.version.size + len(after)
+
+    def close(self) -> None:
+        os.close(self._number)
+
+    def reader(self, start: int) -> Callable[[int, int], bytes]:
+        """Return a reader as `tree.reader` does."""
+        before, behind = len(self._before), len(self._before) + self.version.size
+        if not (self._before or self._after):
+            return reader(self._number, start)
+        of_file = reader(self._number, 0)
+
+        def fetch(offset: int, count: int) -> bytes:
+            first, end = start + offset, start + offset + count
+            data = self._before[first:end]
+            if (inside := max(first, before)) < min(end, behind):
+                data += of_file(inside - before, min(end, behind) - inside)
+            return data + self._after[max(first - behind, 0) : max(end - behind, 0)]
+
+        return fetch
+
+    def digest(self) -> bytes:
+        """Return SHA-256 of the whole. TransferError: the file has changed."""
+        if not (self._before or self._after):
+            digest = digest_of(self._number, self.size)
+        else:
+            whole, fetch, at = hashlib.sha256(), self.reader(0), 0
+            while at < self.size:
+                piece = fetch(at, min(1 << 20, self.size - at))
+                whole.update(piece)
+                at += len(piece)
+            digest = whole.digest()
+        if Version.of(os.fstat(self._number)) != self.version:
+            raise TransferError("changed while it was sent; run the same command again")
+        return digest
+
+
+def framing(
+    boundary: str,
+    field: str,
+    file_name: str,
+    content_type: str,
+    values: Sequence[tuple[str, str]] = (),
+) -> tuple[bytes, bytes]:
+    """Return the bytes before and behind the file's; `values` are the form's other fields."""
+    before = "".join(
+        f'--{boundary}\r\nContent-Disposition: form-data; name="{_escaped(name)}"\r\n\r\n{value}\r\n'
+        for name, value in values
+    )
+    before += (
+        f'--{boundary}\r\nContent-Disposition: form-data; name="{_escaped(field)}";'
+        f' filename="{_escaped(file_name)}"\r\nContent-Type: {content_type}\r\n\r\n'
+    )
+    return before.encode(errors="surrogateescape"), f"\r\n--{boundary}--\r\n".encode()
+
+
+def _escaped(name: str) -> str:
+    """Escape a name as browsers do (WHATWG HTML, 4.10.21.8)."""
+    return name.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
+
+
+_SHOWN_S: Final = 0.2
+
+
+class Putting:
+    """An upload of one file; it fails after `patience_s` without a byte and without a session.
+
+    `web`: the server is a gateway, `path` a URL, and `answer` what came of it there.
+    """
+
+    def __init__(
+        self,
+        body: UploadBody,
+        path: str,
+        link: Sessions,
+        patience_s: float,
+        web: WebUpload | None = None,
+    ) -> None:
+        self._body, self._path, self._link = body, path, link
+        self._patience_s, self._web = patience_s, web
+        self._begun = False
+        self.answer: WebAnswer | None = None
+        self.progress = Progress(size_bytes=body.size)
+
+    async def ask(self) -> None:
+        """Reach the server, so that its networks are known. Errors: as of `run`."""
+        await self._link.until_done(self._reached, self.progress, self._patience_s)
+
+    async def run(self) -> None:
+        """Upload until the server has the whole file under its name.
+
+        Raises:
+            TransferError: the server will not, or the file changed; or what became of an upload is no
+                good news.
+            SessionError: no server for too long; what has arrived is kept there.
+        """
+        await self._link.until_done(self._over, self.progress, self._patience_s)
+        if (answer := self.answer) is None or answer.good:
+            return
+        if answer.status:
+            text = answer.text.strip().partition("\n")[0][:200]
+            raise TransferError(
+                f"the web server answers {answer.status} {answer.reason}".rstrip()
+                + (f": {text}" if text and "<" not in text else "")
+            )
+        again = "; if it has not, --again sends it once more" if answer.unknown else ""
+        raise TransferError(answer.problem + again)
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """Return for --json what the web server answered."""
+        if (answer := self.answer) is None:
+            return {}
+        return {
+            "status": answer.status,
+            "reason": answer.reason,
+            "headers": answer.headers,
+            "answer": answer.text,
+            "answer_shortened": answer.shortened,
+        }
+
+    def close(self) -> None:
+        self._body.close()
+
+    @staticmethod
+    async def _reached(_connection: "Connection") -> bool:
+        return True
+
+    async def _over(self, connection: "Connection") -> bool:
+        body, progress = self._body, self.progress
+        version = body.version
+        # Ask from where on the server wants the file: an earlier session may have brought a part.
+        asked = PutRequest(
+            path_text(self._path),
+            body.size,
+            str(version),
+            unix_time(version.modified_ns / 1e9),
+            web=self._web,
+        )
+        await connection.write(pack(asked))
+        start = (await self._answer(connection)).start
+        if start > body.size:
+            raise TransferError(f"the server wants byte {start} of {body.size}")
+        if not self._begun:
+            self._begun, progress.began_bytes = True, start
+        progress.have_bytes, progress.state = start, ""
+        # A server that refuses says so while bytes are under way.
+        answering = asyncio.get_running_loop().create_task(self._answer(connection))
+        sending = asyncio.get_running_loop().create_task(self._send(connection, start))
+        # Progress is what the server has acknowledged, not what was written.
+        first = connection.written_bytes
+        try:
+            while not answering.done():
+                await asyncio.wait((answering,), timeout=_SHOWN_S)
+                sent = max(connection.acknowledged_bytes - first, 0)
+                progress.have_bytes = min(start + sent, body.size)
+                if self._web is not None and progress.have_bytes == body.size:
+                    progress.state = "the gateway sends it on"
+                if sending.done() and not answering.done():
+                    sending.result()
+            self.answer = answering.result().web
+            await sending
+        finally:
+            answering.cancel()
+            sending.cancel()
+            await asyncio.gather(answering, sending, return_exceptions=True)
+        progress.have_bytes, progress.state = body.size, ""
+        return True
+
+    async def _answer(self, connection: "Connection") -> PutAnswer:
+        answer: PutAnswer = await read(PutAnswer, connection.read_exactly)
+        if answer.refused:
+            who = "server" if self._web is None else "gateway"
+            raise TransferError(f"the {who} says: {answer.refused}")
+        return answer
+
+    async def _send(self, connection: "Connection", start: int) -> None:
+        if length := self._body.size - start:
+            await connection.write_source(self._body.reader(start), length)
+        await connection.write(await asyncio.to_thread(self._body.digest))
+
+
+async def put_folder(link: Sessions, path: str, patience_s: float) -> None:
+    """Make a folder at the server, also one that stays empty. Errors: as of `Putting.run`."""
+
+    async def over(connection: "Connection") -> bool:
+        await connection.write(pack(PutRequest(path_text(path), 0, "", folder=True)))
+        answer: PutAnswer = await read(PutAnswer, connection.read_exactly)
+        if answer.refused:
+            raise TransferError(f"the server says: {answer.refused}")
+        return True
+
+    await link.until_done(over, Progress(), patience_s)

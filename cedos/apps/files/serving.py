@@ -1,0 +1,409 @@
+"""The server of files: one request after the other in a session; clients may send new files."""
+
+import asyncio
+import os
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import structlog
+
+from cedos.apps.files.messages import (
+    DIGEST_BYTES,
+    LONGEST_LISTING,
+    VERSION,
+    Answer,
+    AnyRequest,
+    FileRequest,
+    Listing,
+    ListRequest,
+    PutAnswer,
+    PutRequest,
+    pack,
+    read,
+    unix_time,
+)
+from cedos.apps.files.partial import PART_NAME, Partial, when_free
+from cedos.apps.files.tree import Tree, Version, reader
+from cedos.errors import SessionError, TransferError
+from cedos.session import keys
+from cedos.session.protocol.crypto import host_id
+
+if TYPE_CHECKING:
+    from cedos.session.sockets.connection import Connection
+    from cedos.session.sockets.listener import Listener
+
+_AT_ONCE: Final = 8  # of one host
+_KEEP_FREE_FILES: Final = 0.1  # of those that the disk has room for
+_COUNTED_EVERY_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class UploadLimits:
+    """The largest file, the bytes of the disk that must stay free, and the most files in the tree."""
+
+    largest_bytes: int = 10 * 10**9
+    keep_free_bytes: int = 10**9
+    most_files: int = 1_000_000
+
+
+class Uploads:
+    """The uploads into a tree. A part lies beside the file's name until it is whole."""
+
+    def __init__(self, tree: Tree, limits: UploadLimits) -> None:
+        self._tree, self._limits = tree, limits
+        self._of_host: dict[bytes, int] = {}
+        self._reserved = 0
+        self._files, self._counted_s = limits.most_files, -_COUNTED_EVERY_S
+        self._counting = asyncio.Lock()
+
+    async def make_folder(self, path: str) -> None:
+        """Make a folder. TransferError: the name cannot be, or there is no room."""
+        parts = self._parts(path)
+        await self._count(parts)
+        os.close(self._tree.folder(parts, make=True))
+
+    @asynccontextmanager
+    async def begun(self, peer_key: bytes, request: PutRequest) -> AsyncIterator[Partial]:
+        """Open the part of a file that a host sends, with the bytes of earlier sessions.
+
+        Raises:
+            TransferError: the name cannot be, there is such a file, or it does not fit.
+        """
+        parts = self._parts(request.path)
+        if request.size > self._limits.largest_bytes:
+            raise TransferError(
+                f"{request.size} bytes; {self._limits.largest_bytes} are the most for one file here"
+            )
+        running = self._of_host.get(peer_key, 0)
+        if running >= _AT_ONCE:
+            raise TransferError(f"{_AT_ONCE} files at once are the most here; try again later")
+        await self._count(parts)
+        # Open the folder once: its path may lead elsewhere later.
+        folder = self._tree.folder(parts[:-1], make=True)
+        self._of_host[peer_key] = running + 1
+        partial, reserved = None, 0
+        inside = f"/proc/self/fd/{folder}/"  # this very folder, whatever its path leads to by now
+        try:
+            source = f"{keys.to_text(peer_key)}/{request.version}"
+            partial = await when_free(Path(inside) / parts[-1], source)
+            # Reserve the disk space of all running uploads.
+            missing = request.size - (partial.have if partial.version == request.version else 0)
+            disk = os.fstatvfs(folder)
+            free = disk.f_bavail * disk.f_frsize - self._reserved - missing
+            files_left = disk.f_favail >= disk.f_files * _KEEP_FREE_FILES
+            if free < self._limits.keep_free_bytes or not files_left:
+                raise TransferError("not enough room on the server's disk")
+            reserved = missing
+            self._reserved += reserved
+            yield partial
+        except TransferError as error:
+            why = str(error).replace(inside, "")
+            raise TransferError(why.replace(inside[:-1], "/".join(parts[:-1]))) from error
+        finally:
+            self._reserved -= reserved
+            if partial is not None:
+                partial.close()
+            os.close(folder)
+            self._of_host[peer_key] -= 1
+            if not self._of_host[peer_key]:
+                del self._of_host[peer_key]
+
+    def _parts(self, path: str) -> list[str]:
+        """Return the names of a path from the root on. TransferError: it cannot be kept."""
+        parts = self._tree.parts(path)
+        if (
+            parts is None
+            or any(part.startswith(".") for part in parts)
+            or PART_NAME.fullmatch(parts[-1])
+        ):
+            raise TransferError(
+                f"{path!r} cannot be kept; a path without .., without names that begin with a dot, and "
+                "without the names of parts would be right"
+            )
+        return parts
+
+    async def _count(self, parts: list[str]) -> None:
+        """Count a file and its folders, as if all were new. TransferError: there are too many."""
+        most = self._limits.most_files
+        async with self._counting:
+            due = time.monotonic() > self._counted_s + _COUNTED_EVERY_S
+            if self._files + len(parts) > most and due:
+                self._files = await asyncio.to_thread(self._tree.count, most)
+                self._counted_s = time.monotonic()
+            if self._files + len(parts) > most:
+                raise TransferError(f"{most} files and folders are the most here")
+            self._files += len(parts)
+
+
+REQUEST_S: Final = 60.0
+_READ_BYTES: Final = 1 << 18
+_OPEN_FILES: Final = 8  # of one session, that are not acknowledged yet
+_LOOK_S: Final = 0.02
+
+log = structlog.get_logger("cedos-serve")
+
+
+class Serving:
+    """A server of a tree to the clients that the listener admits; it counts whole files.
+
+    Without `uploads` no file is taken.
+    """
+
+    def __init__(
+        self,
+        tree: Tree,
+        listener: "Listener",
+        names: dict[bytes, str],
+        uploads: Uploads | None = None,
+    ) -> None:
+        self._tree, self._listener, self._names = tree, listener, names
+        self._uploads = uploads
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._sending: dict[tuple[bytes, str], list[Connection]] = {}
+        self.served = self.kept = 0
+
+    async def run(self) -> None:
+        while True:
+            try:
+                connection = await self._listener.accept()
+            except SessionError:
+                return
+            task = asyncio.get_running_loop().create_task(self._serve(connection))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Close all sessions; clients go on with the next server at this address."""
+        await self._listener.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, connection: "Connection") -> None:
+        who = self._names.get(connection.peer_key) or host_id(connection.peer_key).hex()[:12]
+        files: deque[tuple[int, int]] = deque()  # where each ends in the stream
+        served: dict[str, Any] = {}  # what the client has whole once it asks for more, or ends
+        path, began_s = "", time.monotonic()
+        new = not connection.resumed  # else it has asked before, and may ask when it likes
+        try:
+            while (request := await _next(connection, first=new)) is not None:
+                self._count(served)
+                new = False
+                path, began_s = request.path or "/", time.monotonic()
+                _close_old(files, connection.acknowledged_bytes)
+                try:
+                    if request.protocol != VERSION:
+                        raise TransferError(
+                            f"this server speaks version {VERSION} of the file protocol"
+                        )
+                    with self._only(connection, path):
+                        served = await self._answer(connection, request, who, files)
+                except TransferError as error:
+                    log.info("refused", path=path, to=who, why=str(error))
+                    await connection.write(pack(_refusal(request, str(error))))
+                    if isinstance(request, PutRequest):
+                        break  # what follows may be bytes of the file
+            self._count(served)
+            connection.finish()
+            await connection.close()
+        except TransferError as error:  # no request at all
+            log.info("refused", path=path, to=who, why=str(error))
+            connection.abort(str(error))
+        except TimeoutError:
+            connection.abort("no request came")
+        except SessionError as error:
+            log.info("broken off", path=path, to=who, seconds=_since(began_s), why=str(error))
+        except asyncio.CancelledError:
+            connection.abort("the server stops")
+            raise
+        finally:
+            for _, number in files:
+                os.close(number)
+
+    def _count(self, served: dict[str, Any]) -> None:
+        if served:
+            self.served += 1
+            began_s = served.pop("began_s")
+            log.info("served", **served, seconds=_since(began_s))
+            served.clear()
+
+    async def _answer(
+        self,
+        connection: "Connection",
+        request: AnyRequest,
+        who: str,
+        files: "deque[tuple[int, int]]",
+    ) -> dict[str, Any]:
+        if isinstance(request, ListRequest):
+            await self._list(connection, request)
+            return {}
+        if isinstance(request, PutRequest):
+            await self._take(connection, request, who)
+            return {}
+        # Bound the open files: each stays open until the client has acknowledged its bytes.
+        while len(files) >= _OPEN_FILES:  # a client that asks ahead
+            await asyncio.sleep(_LOOK_S)
+            if connection.ended:
+                raise SessionError("the session has ended")
+            _close_old(files, connection.acknowledged_bytes)
+        began_s = time.monotonic()
+        number = self._tree.open(request.path)
+        end = connection.written_bytes
+        try:
+            n_bytes = await self._send(connection, request, number)
+            end = connection.written_bytes
+        finally:
+            files.append((end, number))
+        if request.head:
+            return {}
+        return {"path": request.path, "to": who, "bytes": n_bytes, "began_s": began_s}
+
+    @contextmanager
+    def _only(self, connection: "Connection", path: str) -> Iterator[None]:
+        """Abort older sessions of this host for this file without a network: their client is gone.
+
+        A client that crashed would else be waited for until its deadline.
+        """
+        of = self._sending.setdefault((connection.peer_key, path), [])
+        for other in list(of):
+            if not other.paths():
+                other.abort("the file was asked for again")
+        of.append(connection)
+        try:
+            yield
+        finally:
+            of.remove(connection)
+            if not of:
+                self._sending.pop((connection.peer_key, path), None)
+
+    async def _send(self, connection: "Connection", request: FileRequest, number: int) -> int:
+        """Send answer, bytes and digest as far as there is room; the session goes on with the rest."""
+        status = os.fstat(number)
+        version = Version.of(status)
+        # Continue a part of this very version, else begin anew.
+        known = request.version == str(version) and request.have <= version.size
+        start = request.have if known else 0
+        answer = Answer(version.size, start, str(version), unix_time(status.st_mtime))
+        await connection.write(pack(answer))
+        length = version.size - start
+        if request.head:
+            return 0
+        if length:
+            await connection.write_source(reader(number, start), length)
+        digest = await self._tree.digest(number, version)
+        await connection.write(digest)
+        return length
+
+    async def _list(self, connection: "Connection", request: ListRequest) -> None:
+        body = msgspec.json.encode(await asyncio.to_thread(self._tree.entries, request.path))
+        if len(body) > LONGEST_LISTING:
+            raise TransferError(f"{request.path!r} holds too many files to be listed")
+        await connection.write(pack(Listing(len(body))))
+        await connection.write(body)
+
+    async def _take(self, connection: "Connection", request: PutRequest, who: str) -> None:
+        """Receive a file from a client, from where an earlier session ended."""
+        if request.web is not None:
+            raise TransferError("this server is not a gateway and does not forward files")
+        if self._uploads is None:
+            raise TransferError("this server takes no files (cedos-serve --writable)")
+        if request.folder:
+            await self._uploads.make_folder(request.path)
+            await connection.write(pack(PutAnswer()))
+            return
+        began_s = time.monotonic()
+        # The answer to a whole file may have been lost: do not take it twice.
+        if await self._has(connection, request):
+            return
+        async with self._uploads.begun(connection.peer_key, request) as partial:
+            # Go on where an earlier session ended, if it was the same version.
+            start = partial.have if partial.version == request.version else 0
+            partial.begin(start, request.version, request.size)
+            await connection.write(pack(PutAnswer(start)))
+            while partial.have < request.size:
+                data = await connection.read(min(_READ_BYTES, request.size - partial.have))
+                if not data:
+                    raise SessionError("the client closed the connection within the file")
+                partial.write(data)
+            # The file gets its name only if its digest is the client's.
+            if not partial.is_right(await connection.read_exactly(DIGEST_BYTES)):
+                partial.discard()
+                raise TransferError(
+                    "the received file differs from the sent one; run the same command again"
+                )
+            await asyncio.to_thread(partial.finish, request.modified_unix_s)
+        self.kept += 1
+        n_bytes = request.size - start
+        log.info("kept", path=request.path, of=who, bytes=n_bytes, seconds=_since(began_s))
+        await connection.write(pack(PutAnswer(request.size)))
+
+    async def _has(self, connection: "Connection", request: PutRequest) -> bool:
+        """Return True if the file is here: a client that ended before the answer sends it again.
+
+        Raises:
+            TransferError: there is another one.
+        """
+        try:
+            number = self._tree.open(request.path)
+        except TransferError:
+            return False
+        try:
+            version = Version.of(os.fstat(number))
+            if version.size != request.size:
+                return False  # refused with the usual words
+            await connection.write(pack(PutAnswer(request.size)))
+            theirs = await connection.read_exactly(DIGEST_BYTES)
+            if theirs != await self._tree.digest(number, version):
+                raise TransferError(
+                    f"{request.path} is there already, with another content; it is not overwritten"
+                )
+        finally:
+            os.close(number)
+        await connection.write(pack(PutAnswer(request.size)))
+        return True
+
+
+async def _next(connection: "Connection", *, first: bool) -> AnyRequest | None:
+    """Return the next request, None when the client has finished. The first one must come soon."""
+    async with asyncio.timeout(REQUEST_S if first else None):
+        begun = bytes(await connection.read(1))
+        if not begun:
+            return None
+        request: AnyRequest = await read(AnyRequest, connection.read_exactly, begun)
+        return request
+
+
+def _close_old(files: "deque[tuple[int, int]]", acknowledged_bytes: int) -> None:
+    """Close the files that the client has acknowledged: their bytes are not sent again."""
+    while files and files[0][0] <= acknowledged_bytes:
+        os.close(files.popleft()[1])
+
+
+def _refusal(request: AnyRequest, why: str) -> Answer | Listing | PutAnswer:
+    kinds = {FileRequest: Answer, ListRequest: Listing, PutRequest: PutAnswer}
+    refusal: Answer | Listing | PutAnswer = kinds[type(request)](refused=why[:1000])
+    return refusal
+
+
+def _since(began_s: float) -> float:
+    return round(time.monotonic() - began_s, 3)
+
+
+def client_names(clients: dict[str, bytes]) -> dict[bytes, str]:
+    """Return the names of clients by key, for the log.
+
+    Raises:
+        TransferError: one key has two names.
+    """
+    names: dict[bytes, str] = {}
+    for name, key in clients.items():
+        if key in names:
+            raise TransferError(f"{names[key]} and {name} have one key, {keys.to_text(key)}")
+        names[key] = name
+    return names

@@ -1,0 +1,213 @@
+"""The served tree: the regular files below one folder, and nothing outside of it."""
+
+import asyncio
+import hashlib
+import os
+import stat
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cedos.apps.files.messages import MOST_ENTRIES, Entry, path_of, path_text, unix_time
+from cedos.apps.files.partial import PART_NAME
+from cedos.errors import TransferError
+
+_DIGESTS_KEPT: Final = 1000
+_HASHED_AT_ONCE: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """The version of a file: any change of its content changes one of these."""
+
+    inode: int
+    size: int
+    modified_ns: int
+    changed_ns: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> "Version":
+        return cls(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+    def __str__(self) -> str:
+        return f"{self.inode:x}-{self.size:x}-{self.modified_ns:x}-{self.changed_ns:x}"
+
+
+class Tree:
+    """A folder that is served.
+
+    Raises:
+        TransferError: it is not a folder.
+    """
+
+    def __init__(self, root: Path) -> None:
+        if not root.is_dir():
+            raise TransferError(f"{root} is not a folder that can be served")
+        self.root = root.resolve()
+        self._digests: OrderedDict[Version, bytes] = OrderedDict()
+
+    @staticmethod
+    def parts(path: str) -> list[str] | None:
+        """Return the names, from the root on, that a message has; None: empty, leads out, no path."""
+        try:
+            parts = [part for part in path_of(path).split("/") if part not in {"", "."}]
+        except ValueError:
+            return None
+        return None if not parts or ".." in parts else parts
+
+    def open(self, path: str) -> int:
+        """Open a file below the root for reading; symbolic links are not followed.
+
+        Raises:
+            TransferError: there is no such file; the same words whatever is there instead, but for a
+                folder, which may be listed anyway.
+        """
+        missing = TransferError(f"there is no file {path!r}")
+        parts = self.parts(path)
+        if parts is None:
+            raise missing
+        try:
+            folder = self.folder(parts[:-1])
+        except TransferError as error:
+            raise missing from error
+        try:
+            # A fifo must not make the server wait for a writer.
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            number = os.open(parts[-1], flags, dir_fd=folder)
+        except OSError as error:
+            raise missing from error
+        finally:
+            os.close(folder)
+        mode = os.fstat(number).st_mode
+        if not stat.S_ISREG(mode):
+            os.close(number)
+            if stat.S_ISDIR(mode):
+                raise TransferError(
+                    f"{missing}, but a folder: with -r it comes whole, {path}/ shows what is in it"
+                )
+            raise missing
+        return number
+
+    def folder(self, parts: list[str], *, make: bool = False) -> int:
+        """Open a folder below the root; `make` creates a missing one.
+
+        Raises:
+            TransferError: there is no such folder, or it cannot be made.
+        """
+        flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        number = os.open(self.root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            # Folder by folder, so that no link can lead out, not even one that appears meanwhile.
+            for part in parts:
+                if make:
+                    with suppress(FileExistsError):
+                        os.mkdir(part, dir_fd=number)
+                number = _replaced(number, os.open(part, flags, dir_fd=number))
+        except OSError as error:
+            os.close(number)
+            raise TransferError(f"there is no folder {'/'.join(parts)!r}") from error
+        return number
+
+    def entries(self, path: str) -> list[Entry]:
+        """Return what is in a folder, without parts.
+
+        Raises:
+            TransferError: there is no such folder, or it holds too many of them.
+        """
+        parts = [] if path.strip("/.") == "" and ".." not in path else self.parts(path)
+        if parts is None:
+            raise TransferError(f"there is no folder {path!r}")
+        number = self.folder(parts)
+        found: list[Entry] = []
+        try:
+            inside = f"/proc/self/fd/{number}"
+            with os.scandir(inside) as listed:
+                each: os.DirEntry[str]
+                for each in listed:
+                    if len(found) >= MOST_ENTRIES:
+                        raise TransferError(f"{path!r} holds more than {MOST_ENTRIES} files")
+                    entry = _entry(each)
+                    if entry is not None:
+                        found.append(entry)
+        except OSError as error:
+            raise TransferError(f"there is no folder {path!r}") from error
+        finally:
+            os.close(number)
+        # A part lies beside its note; another file with such a name is one of the user's.
+        names = {each.name for each in found}
+        notes = {
+            name for name in names if (is_part := PART_NAME.fullmatch(name)) and is_part["note"]
+        }
+        hidden = notes | {name for name in names if f"{name}.json" in notes}
+        return [each for each in found if each.name not in hidden]
+
+    def count(self, most: int) -> int:
+        """Return the number of files and folders below the root, or `most` if there are more."""
+        # Not by os.walk, which calls itself for each level: clients may make thousands.
+        found, waiting = 0, [str(self.root)]
+        while waiting and found < most:
+            with suppress(OSError), os.scandir(waiting.pop()) as listed:
+                for each in listed:
+                    found += 1
+                    if each.is_dir(follow_symlinks=False):
+                        waiting.append(each.path)
+        return min(found, most)
+
+    async def digest(self, number: int, version: Version) -> bytes:
+        """Return SHA-256 of a whole open file, computed in a thread, once per version."""
+        digest = self._digests.get(version)
+        if digest is None:
+            digest = await asyncio.to_thread(digest_of, number, version.size)
+            if Version.of(os.fstat(number)) == version:
+                self._digests[version] = digest
+                if len(self._digests) > _DIGESTS_KEPT:
+                    self._digests.popitem(last=False)
+        return digest
+
+
+def _entry(each: "os.DirEntry[str]") -> Entry | None:
+    """Return an entry; None: it has just been removed."""
+    try:
+        status = each.stat(follow_symlinks=False)
+    except OSError:
+        return None
+    name, when_s = path_text(each.name), unix_time(status.st_mtime)
+    if stat.S_ISREG(status.st_mode):
+        return Entry(name, "file", status.st_size, when_s)
+    if stat.S_ISDIR(status.st_mode):
+        return Entry(name, "folder", 0, when_s)
+    return Entry(name, "link" if stat.S_ISLNK(status.st_mode) else "other", 0, when_s)
+
+
+def _replaced(old: int, new: int) -> int:
+    os.close(old)
+    return new
+
+
+def reader(number: int, start: int) -> Callable[[int, int], bytes]:
+    """Return a function that reads an open file from `start` on; a session calls it when it sends."""
+
+    def fetch(offset: int, count: int) -> bytes:
+        data = os.pread(number, count, start + offset)
+        # A file that became shorter meanwhile: the digest will tell.
+        return data if len(data) == count else data.ljust(count, b"\0")
+
+    return fetch
+
+
+def digest_of(number: int, size: int) -> bytes:
+    """Return SHA-256 of the first `size` bytes of an open file."""
+    digest = hashlib.sha256()
+    buffer = bytearray(_HASHED_AT_ONCE)
+    view = memoryview(buffer)
+    offset = 0
+    while offset < size:
+        n_bytes = os.preadv(number, [view[: min(len(view), size - offset)]], offset)
+        if not n_bytes:
+            break
+        digest.update(view[:n_bytes])
+        offset += n_bytes
+    return digest.digest()

@@ -1,0 +1,353 @@
+"""HTTP downloads from web servers over one chosen network, resumed after any failure.
+
+A `Partial` keeps the received bytes with the server's validator. The next attempt continues them only if
+the server still has that very version (RFC 9110, 13.1.5 and 14).
+"""
+
+import asyncio
+import errno
+import socket
+import time
+import zlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from ipaddress import ip_address, ip_network
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import aiohttp
+from aiohttp import hdrs
+from yarl import URL
+
+from cedos import web
+from cedos.apps.files.partial import Partial
+from cedos.errors import DiskError, HostError, TransferError, WebError
+from cedos.global_unicast import is_global, meanings, within
+from cedos.model import Address
+from cedos.session.io.advice import Chooser
+from cedos.session.io.links import Egress, EgressReader
+from cedos.web import AnswerHead
+
+_BLOCK_BYTES: Final = 1 << 16
+_SILENCE_S: Final = 10.0
+_WHOLE_S: Final = 60.0
+_LARGEST: Final = 1 << 40
+_MOST_REDIRECTS: Final = 10
+_LOOK_UP_S: Final = 1.0
+_GROWTH: Final = 10  # no recording is compressed further
+_SMALL_BYTES: Final = 1 << 20
+_SILENT: Final = "does not answer"
+_WORDS: Final = {
+    errno.ECONNREFUSED: "refused the connection",
+    errno.ECONNRESET: "broke off the connection",
+    errno.EPIPE: "broke off the connection",
+    errno.ETIMEDOUT: _SILENT,
+}
+_NO_WAY: Final = frozenset(
+    {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENODEV, errno.EADDRNOTAVAIL}
+)
+
+_FAILURES: Final = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
+
+
+# What laboratories and tunnels play the internet with: nothing private is there.
+_PLAYED: Final = tuple(
+    map(
+        ip_network,
+        ("192.0.2.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32",
+         "3fff::/20"),
+    )
+)  # fmt: skip
+
+
+class Distance(IntEnum):
+    """The distance of an address from this host."""
+
+    HOST = 0
+    LINK = 1
+    PRIVATE = 2
+    INTERNET = 3
+
+
+def distance(text: str) -> Distance:
+    """Return how far an address is, wherever a translator leads it."""
+    return min(map(_distance, meanings(text)))
+
+
+def _distance(address: Address) -> Distance:
+    if address.is_loopback or address.is_unspecified:
+        return Distance.HOST
+    if address.is_link_local:
+        return Distance.LINK
+    return Distance.INTERNET if is_global(address) or within(address, _PLAYED) else Distance.PRIVATE
+
+
+@dataclass(slots=True)
+class WebWay:
+    """A way to web servers.
+
+    Attributes:
+        interface: the network; None: as the host routes.
+        least: how far addresses must be. A server leads to none that is nearer than its own: what it
+            leads to is its choice and not the user's.
+        refused: why it led no further; empty: it did.
+    """
+
+    interface: str | None = None
+    least: Distance = Distance.HOST
+    refused: str = ""
+    _tried: Distance = Distance.HOST
+
+    def socket(self, address: Any) -> socket.socket:
+        """Return a socket for a connection to an address. OSError: there may be none."""
+        family, kind, protocol, _, where = address
+        self._tried = max(self._tried, far := distance(where[0]))
+        if far < self.least:
+            self.refused = f"{where[0]} is nearer to this host than the server that leads there"
+            raise OSError(errno.EACCES, self.refused)
+        one = socket.socket(family, kind, protocol)
+        try:
+            one.setblocking(False)
+            if self.interface is not None:
+                name = self.interface.encode() + b"\0"
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, name)
+        except BaseException:
+            one.close()
+            raise
+        return one
+
+    def on_answer(self) -> None:
+        """Note that a server has answered."""
+        self.least = max(self.least, self._tried)
+
+
+async def fetch(
+    url: str,
+    partial: Partial,
+    way: WebWay,
+    on_bytes: Callable[[int, int | None], None] = lambda _have, _size: None,
+) -> None:
+    """Download a file until it is whole and has its name.
+
+    Args:
+        on_bytes: receives the bytes that are here and the file's size, None while that is unknown. The
+            last call, with both equal, comes before the file has its name.
+
+    Raises:
+        WebError: this attempt failed; another one may go on.
+        TransferError: the server does not have the file, or the disk cannot be written.
+    """
+    # A compressed body has no ranges of its own.
+    headers: dict[str, str] = {hdrs.ACCEPT_ENCODING: "identity"}
+    # Ask for the rest only if the server still has this version, else it sends the whole.
+    if partial.have and partial.version:
+        headers |= {hdrs.RANGE: f"bytes={partial.have}-", hdrs.IF_RANGE: partial.version}
+    try:
+        async with _asked(url, headers, way) as (head, answer):
+            size = _begin(head, partial)
+            async for block in _body(head, answer, _GROWTH):
+                partial.write(block)
+                if partial.have > _LARGEST or (size is not None and partial.have > size):
+                    raise TransferError("the server sent more than it had announced")
+                on_bytes(partial.have, size)
+    except (WebError, DiskError):
+        raise
+    except TransferError:
+        partial.discard()  # no other attempt will go on with it
+        raise
+    if size is not None and partial.have != size:
+        raise WebError(f"the server broke off: {partial.have} of {size} bytes came")
+    if size is None:
+        on_bytes(partial.have, partial.have)
+    await asyncio.to_thread(partial.finish, time.time())
+
+
+async def read(url: str, most_bytes: int, way: WebWay) -> bytes:
+    """Return something small.
+
+    Raises:
+        WebError: this attempt failed.
+        TransferError: the server does not have it, or it is larger than `most_bytes`.
+    """
+    data = bytearray()
+    headers: dict[str, str] = {hdrs.ACCEPT_ENCODING: "gzip, deflate"}
+    try:
+        async with asyncio.timeout(_WHOLE_S), _asked(url, headers, way) as (head, answer):
+            if head.status != 200:
+                raise _refusal(head)
+            async for block in _body(head, answer, most_bytes):
+                data += block
+                if len(data) > most_bytes:
+                    raise TransferError(f"more than {most_bytes} bytes came")
+    except TimeoutError as error:
+        raise _failure(error) from error
+    return bytes(data)
+
+
+@asynccontextmanager
+async def _asked(
+    url: str, headers: dict[str, str], way: WebWay
+) -> AsyncIterator[tuple[AnswerHead, aiohttp.ClientResponse]]:
+    """Ask for a URL, and where it leads to. Errors, also of the block: WebError, TransferError."""
+    try:
+        there = URL(url)
+        async with web.client(way.socket, silence_s=_SILENCE_S, limit=1) as client:
+            for _ in range(_MOST_REDIRECTS):
+                async with client.get(there, headers=headers, allow_redirects=False) as answer:
+                    way.on_answer()
+                    head = AnswerHead.of(there, answer)
+                    if (to := head.redirect()) is None:
+                        yield head, answer
+                        return
+                    there = to
+    except _FAILURES as error:
+        if way.refused:
+            raise TransferError(way.refused) from error
+        raise _failure(error) from error
+    raise TransferError("the server redirects in circles")
+
+
+async def _body(
+    head: AnswerHead, answer: aiohttp.ClientResponse, growth: int
+) -> AsyncIterator[bytes]:
+    """Yield a body, decoded where a server encodes it; it may grow `growth` times by that."""
+    encoding = head.field(hdrs.CONTENT_ENCODING).strip().lower()
+    if encoding in ("", "identity"):
+        async for block in answer.content.iter_chunked(_BLOCK_BYTES):
+            yield block
+        return
+    if encoding not in ("gzip", "x-gzip", "deflate"):
+        raise TransferError(f"the body is encoded as {encoding[:20]}, which nothing here reads")
+    decoder = zlib.decompressobj(zlib.MAX_WBITS | 32)  # of both kinds
+    came = made = 0
+    try:
+        async for block in answer.content.iter_chunked(_BLOCK_BYTES):
+            came, rest = came + len(block), block
+            while rest and not decoder.eof:
+                data = decoder.decompress(rest, _BLOCK_BYTES)
+                rest, made = decoder.unconsumed_tail, made + len(data)
+                if made > _SMALL_BYTES + growth * came:
+                    raise TransferError("the body is compressed beyond all measure")
+                yield data
+        yield decoder.flush()
+    except zlib.error as error:
+        raise WebError("the body is no gzip, which the server says that it is") from error
+    if not decoder.eof:
+        raise WebError("the server broke off before the end")
+
+
+def _begin(head: AnswerHead, partial: Partial) -> int | None:
+    """Prepare the part for an answer's body; return the file's size, None if it is unknown."""
+    if head.status == 206:
+        if head.part is None or head.part[0] != partial.have:
+            partial.discard()
+            raise WebError("the server sent another part than requested")
+        partial.begin(partial.have, partial.version, head.part[1])
+        return head.part[1]
+    if head.status == 416:
+        partial.discard()
+    if head.status != 200:
+        raise _refusal(head)
+    if head.field(hdrs.CONTENT_ENCODING).strip().lower() not in ("", "identity"):
+        # The body is decoded: neither its length nor its ranges are those of the file.
+        partial.begin(0, "", _LARGEST)
+        return None
+    partial.begin(0, head.validator, head.size or _LARGEST)
+    return head.size
+
+
+def _refusal(head: AnswerHead) -> TransferError:
+    """Return the error for a status: a `WebError` if the same request may succeed later."""
+    kind = WebError if head.status in (416, 429) or head.status >= 500 else TransferError
+    return kind(f"the server says {head.says}")
+
+
+def _failure(error: Exception) -> TransferError:
+    """Return the error for one of aiohttp's: a `WebError` if another attempt may succeed."""
+    match error:
+        case aiohttp.InvalidURL() | aiohttp.NonHttpUrlClientError():
+            return TransferError("its URL cannot be fetched")
+        case aiohttp.ClientResponseError():
+            return TransferError("what answers there is no web server")
+        case aiohttp.ClientConnectorDNSError():
+            return WebError(_unknown_name(error))
+        case aiohttp.ClientConnectorCertificateError():
+            return WebError(f"the certificate of {error.host} is not valid")
+        case aiohttp.ClientConnectorSSLError():
+            return WebError(f"there is no TLS with {error.host}")
+        case aiohttp.ClientConnectorError():
+            return WebError(_unreachable(error.os_error))
+        case TimeoutError():
+            return WebError(f"the server {_SILENT}")
+        case aiohttp.ServerDisconnectedError():
+            return WebError("the server closed the connection without an answer")
+        case aiohttp.ClientPayloadError():
+            return WebError("the server broke off before the end")
+        case OSError():
+            return WebError(_unreachable(error))
+        case ValueError():  # a label of the host's name is too long, say
+            return TransferError("its URL cannot be fetched")
+    return WebError("the connection to the server failed")
+
+
+def _unknown_name(error: aiohttp.ClientConnectorError) -> str:
+    if error.os_error.errno == socket.EAI_NONAME:
+        return f"there is no server {error.host}"
+    return f"the name {error.host} cannot be looked up now"
+
+
+def _unreachable(error: OSError) -> str:
+    if error.errno in _NO_WAY:
+        return "no network leads to the server"
+    return f"the server {_WORDS.get(error.errno or 0, 'cannot be reached')}"
+
+
+def is_web(url: str) -> bool:
+    """Return True for an http or https URL with a host."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        return False
+
+
+class LeadingNetworks:
+    """The networks that lead to servers, metered or not as the daemon (`chooser`) says."""
+
+    def __init__(self, chooser: Chooser | None = None) -> None:
+        self._chooser, self._reader = chooser, EgressReader()
+        self._addresses: dict[str, tuple[float, list[str]]] = {}
+
+    def close(self) -> None:
+        self._reader.close()
+
+    async def to(self, host: str) -> list[Egress]:
+        """Return the networks that lead to a host, or far away while its name is unknown."""
+        until_s, addresses = self._addresses.get(host, (0.0, []))
+        if time.monotonic() >= until_s:
+            addresses = await self._look_up(host) or addresses
+            # The attempt itself finds out that there is no such name, and can say so.
+            again_s = 60.0 if addresses else 5.0
+            self._addresses[host] = time.monotonic() + again_s, addresses
+        if self._chooser is not None:
+            await self._chooser.learn()
+        found: dict[str, Egress] = {}
+        with suppress(ValueError, HostError):
+            for address in addresses or ("192.0.2.1", "2001:db8::1"):
+                for each in self._reader.egresses(ip_address(address)):
+                    found.setdefault(each.interface, self._as_known(each))
+        return list(found.values())
+
+    async def _look_up(self, host: str) -> list[str]:
+        loop = asyncio.get_running_loop()
+        with suppress(OSError, ValueError):
+            async with asyncio.timeout(_LOOK_UP_S):
+                found = await loop.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+                return [str(each[4][0]).partition("%")[0] for each in found]
+        return []
+
+    def _as_known(self, egress: Egress) -> Egress:
+        known = self._chooser.network(egress.interface) if self._chooser is not None else None
+        return egress if known is None else replace(egress, kind=known.kind, metered=known.metered)

@@ -1,0 +1,401 @@
+"""Fetches a URL, resumes it (RFC 9110, 13.1.5 and 14), and keeps out of other programs' way.
+
+Received bytes are used again only if the server says by its validator that they are of the same version.
+Without a strong validator the next attempt begins anew: half of one version and half of another is worse
+than a second download.
+
+What is prefetched must not delay what a person waits for. The receive window follows the round trip that
+the host sees (in the spirit of LEDBAT, RFC 6817, at the receiving end): it grows while the round trip is
+short, and shrinks once a queue builds up. While another program begins something, the window is closed.
+"""
+
+import asyncio
+import errno
+import socket
+import ssl
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+
+import aiohttp
+from aiohttp import hdrs
+
+from cedos import web
+from cedos.apps.prefetch.turn import FetchError, NotThereError, Turn
+from cedos.errors import HostError
+from cedos.kernel.interface_socket import bind_to_interface
+from cedos.kernel.tcp_info import receive_rtt_s, tcp_info
+from cedos.model import Urgency
+
+FIRST_BYTES: Final = 32 * 1024
+LEAST_BYTES: Final = 8 * 1024
+MOST_BYTES: Final = 1 << 20
+_WANTED_QUEUE_S: Final = 0.002
+"""The wanted queue: it shows that the path is full."""
+_DOUBLES: Final = 2.0
+_GROWS_BYTES: Final = 1_500
+_SHRINKS: Final = 0.8
+
+
+class BackgroundWindow:
+    """The receive window of one connection.
+
+    Attributes:
+        bytes: what may be on its way.
+    """
+
+    __slots__ = ("_ramps", "_rtt_least_s", "bytes")
+
+    def __init__(self, rtt_least_s: float | None = None) -> None:
+        """Begin with the shortest round trip so far, such as the handshake's."""
+        self.bytes = FIRST_BYTES
+        self._ramps = True
+        self._rtt_least_s = rtt_least_s
+
+    def observe(self, rtt_s: float | None, came_bytes: float) -> int:
+        """Take a round trip and the bytes received in it; return the window in bytes."""
+        if rtt_s is None or rtt_s <= 0.0:
+            return self.bytes
+        least_s = rtt_s if self._rtt_least_s is None else min(rtt_s, self._rtt_least_s)
+        self._rtt_least_s = least_s
+        if rtt_s - least_s > _WANTED_QUEUE_S:
+            self._ramps = False
+            # What fills the path without the queue.
+            fills = came_bytes * least_s / rtt_s if came_bytes else self.bytes
+            self.bytes = int(max(_SHRINKS * self.bytes, min(self.bytes, fills)))
+        elif came_bytes > self.bytes / 2:  # else the window is not what bounds it
+            more = _DOUBLES * self.bytes if self._ramps else self.bytes + _GROWS_BYTES
+            self.bytes = int(more)
+        self.bytes = max(LEAST_BYTES, min(self.bytes, MOST_BYTES))
+        return self.bytes
+
+
+_BACKGROUND_BUFFER = 256 * 1024
+"""The bytes that a server may send ahead of time before the fetch can step back."""
+
+_TCP_WINDOW_CLAMP = 10
+
+
+def bind_to(one: socket.socket, interface: str | None, *, background: bool) -> None:
+    """Bind a socket that has not been connected yet.
+
+    Raises:
+        HostError: there is no such interface, or the host does not let us.
+    """
+    if background:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BACKGROUND_BUFFER)
+    if interface is None:
+        return
+    try:
+        bind_to_interface(one, interface)
+    except OSError as error:
+        if error.errno == errno.ENODEV:
+            raise HostError(f"there is no network interface {interface}") from error
+        raise HostError(f"cannot bind to {interface}: {error.strerror}") from error
+
+
+def clamp_window(one: Any, size_bytes: int) -> None:
+    """Limit what the other end may send from now on; what it has been granted stays granted."""
+    # A connection that is over has nothing on its way.
+    with suppress(OSError):
+        one.setsockopt(socket.IPPROTO_TCP, _TCP_WINDOW_CLAMP, size_bytes)
+
+
+_LOOK_S: Final = 0.010
+"""Another program's first packet is on its way for longer than this, and its answer as long again."""
+_LEAST_ROUND_S: Final = 0.020
+_HARDLY_ANY_BYTES: Final = 1
+"""The kernel makes it its least, a small segment a round trip."""
+
+
+class Yielding:
+    """A `with` block in which a connection reads only what leaves other programs their rate.
+
+    Its window keeps its queue short (`BackgroundWindow`). While other programs begin something, or this
+    one's user waits for something else, the window is closed; so the other end stops within a round trip.
+
+    Args:
+        transport: of the connection; None: it has been handed back already.
+    """
+
+    def __init__(self, transport: asyncio.Transport | None, turn: Turn) -> None:
+        self._transport = transport
+        self._turn = turn
+        self._socket: Any = None if transport is None else transport.get_extra_info("socket")
+        info = None if self._socket is None else tcp_info(self._socket)
+        self._window = BackgroundWindow(None if info is None else info.rtt_min_s)
+        self._came = 0
+        self._round_at_s = 0.0
+        self._paused = False
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> "Yielding":
+        if self._socket is not None and self._behind:
+            clamp_window(self._socket, self._window.bytes)
+            self._task = asyncio.create_task(self._watch())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            self._pause(False)
+
+    def on_bytes(self, count: int) -> None:
+        self._came += count
+
+    @property
+    def _behind(self) -> bool:
+        return self._turn.label.urgency is Urgency.BACKGROUND
+
+    async def _watch(self) -> None:
+        while self._behind:
+            self._pause(self._turn.waits())
+            if not self._paused:
+                self._steer(time.monotonic())
+            await asyncio.sleep(_LOOK_S)
+        self._pause(False)
+        clamp_window(self._socket, MOST_BYTES)
+
+    def _steer(self, now_s: float) -> None:
+        rtt_s = receive_rtt_s(self._socket)
+        if now_s - self._round_at_s < max(rtt_s or 0.0, _LEAST_ROUND_S):
+            return
+        self._round_at_s = now_s
+        before = self._window.bytes
+        came, self._came = self._came, 0
+        if self._window.observe(rtt_s, came) != before:
+            clamp_window(self._socket, self._window.bytes)
+
+    def _pause(self, pauses: bool) -> None:
+        transport = self._transport
+        if pauses is self._paused or transport is None or transport.is_closing():
+            return
+        self._paused = pauses
+        if pauses:
+            transport.pause_reading()
+            # Else as much would still come as the kernel's buffer holds.
+            clamp_window(self._socket, _HARDLY_ANY_BYTES)
+        else:
+            transport.resume_reading()
+            clamp_window(self._socket, self._window.bytes)
+            self._came, self._round_at_s = 0, time.monotonic()
+
+
+_BLOCK_BYTES = 16 * 1024
+_SILENCE_S = 30.0
+_GONE = frozenset({400, 401, 403, 404, 405, 406, 410, 414, 451})
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A fetched body: its final URL, its type, and its bytes or its file."""
+
+    url: str
+    content_type: str
+    content: bytes | Path
+
+
+class HttpFetcher:
+    """A fetcher of one URL, into a file that appears when it is complete, or into memory."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        into: Path | None = None,
+        headers: dict[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.url = url
+        self._into = into
+        self._headers = headers or {}
+        self._tls = tls
+        self._part: _ReceivedPart = _MemoryPart() if into is None else _FilePart(into)
+
+    @property
+    def title(self) -> str:
+        """Return the URL for people, without its query and user, which are secrets."""
+        scheme, separator, rest = self.url.partition("?")[0].partition("://")
+        authority, slash, path = rest.partition("/")
+        return f"{scheme}{separator}{authority.rpartition('@')[2]}{slash}{path}"
+
+    async def fetch(self, turn: Turn) -> Body:
+        """Fetch the body.
+
+        Raises:
+            NotThereError: the server does not have it, or not for us.
+            FetchError: it did not come, or not whole; what came is kept for the next attempt.
+        """
+        try:
+            async with self._session(turn) as session:
+                return await self._fetch(session, turn)
+        except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError) as error:
+            raise NotThereError(f"{self.url} is no URL that can be fetched") from error
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise FetchError(f"{self.url}: {error or type(error).__name__}") from error
+
+    def _session(self, turn: Turn) -> aiohttp.ClientSession:
+        def make(address: Any) -> socket.socket:
+            family, kind, protocol, *_ = address
+            turn.connects()
+            one = socket.socket(family, kind, protocol)
+            try:
+                one.setblocking(False)
+                background = turn.label.urgency is Urgency.BACKGROUND
+                bind_to(one, turn.interface, background=background)
+            except BaseException:
+                one.close()
+                raise
+            return one
+
+        return web.client(
+            make, silence_s=_SILENCE_S, tls=self._tls if self._tls is not None else True, decode=True,
+            read_bufsize=_BLOCK_BYTES, limit=1,
+        )  # fmt: skip
+
+    async def _fetch(self, session: aiohttp.ClientSession, turn: Turn) -> Body:
+        part = self._part
+        # A compressed body has no ranges of its own.
+        headers = {**self._headers, hdrs.ACCEPT_ENCODING: "identity"}
+        if part.size and part.validator:
+            headers[hdrs.RANGE] = f"bytes={part.size}-"
+            headers[hdrs.IF_RANGE] = part.validator
+        await turn.turn()
+        async with session.get(self.url, headers=headers) as answer:
+            total = self._begin(answer)
+            turn.received(part.size, total)
+            # A small body came with the first packets; its connection was returned already.
+            connection = answer.connection
+            async with Yielding(None if connection is None else connection.transport, turn) as slow:
+                await turn.turn()
+                async for block in answer.content.iter_chunked(_BLOCK_BYTES):
+                    part.append(block)
+                    slow.on_bytes(len(block))
+                    turn.received(part.size, total)
+                    await turn.turn()
+        if total is not None and part.size != total:
+            raise FetchError(f"{self.url}: {part.size} of {total} bytes came")
+        return Body(str(answer.url), answer.content_type, part.finish())
+
+    def _begin(self, answer: aiohttp.ClientResponse) -> int | None:
+        """Take the head of an answer; return the size of the whole, None if it is unknown."""
+        part = self._part
+        if answer.status == 206:
+            span = _content_range(answer.headers.get(hdrs.CONTENT_RANGE, ""))
+            if span is not None and span[0] == part.size:
+                return span[1]
+            part.restart(None)
+            raise FetchError(f"{self.url}: the server sent another part than requested")
+        if answer.status == 416:
+            part.restart(None)
+            raise FetchError(f"{self.url}: it became shorter; it is fetched anew")
+        if answer.status in _GONE:
+            raise NotThereError(f"{self.url}: {answer.status} {answer.reason}")
+        if answer.status != 200:
+            raise FetchError(f"{self.url}: {answer.status} {answer.reason}")
+        if answer.headers.get(hdrs.CONTENT_ENCODING, "identity") != "identity":
+            # The body is decoded: neither its length nor its ranges are those of the file.
+            part.restart(None)
+            return None
+        part.restart(_validator(answer))
+        return answer.content_length
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.discard()
+
+    def discard(self) -> None:
+        self._part.restart(None)
+
+
+def _validator(answer: aiohttp.ClientResponse) -> str | None:
+    """Return what tells one version from another: a strong entity tag, else a date that is old enough."""
+    tag = answer.headers.get(hdrs.ETAG, "")
+    if tag and not tag.startswith("W/"):
+        return tag
+    modified, date = answer.headers.get(hdrs.LAST_MODIFIED), answer.headers.get(hdrs.DATE)
+    # It may have changed again within the second that the date counts in (RFC 9110, 8.8.2.2).
+    return modified if modified and date and modified != date else None
+
+
+def _content_range(text: str) -> tuple[int, int | None] | None:
+    """Return (100, 1000) of `bytes 100-199/1000`; None for anything else."""
+    unit, _, rest = text.partition(" ")
+    span, _, total = rest.partition("/")
+    first, _, last = span.partition("-")
+    if unit.lower() != "bytes" or not (_number(first) and _number(last)):
+        return None
+    if total != "*" and not (_number(total) and int(first) <= int(last) < int(total)):
+        return None
+    return int(first), None if total == "*" else int(total)
+
+
+def _number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 19
+
+
+class _ReceivedPart(Protocol):
+    """The received part of a body, and the validator of its version."""
+
+    validator: str | None
+    size: int
+
+    def append(self, block: bytes) -> None: ...
+
+    def restart(self, validator: str | None) -> None: ...
+
+    def finish(self) -> bytes | Path: ...
+
+
+class _MemoryPart:
+    def __init__(self) -> None:
+        self.validator: str | None = None
+        self.size = 0
+        self._content = bytearray()
+
+    def append(self, block: bytes) -> None:
+        self._content += block
+        self.size = len(self._content)
+
+    def restart(self, validator: str | None) -> None:
+        self._content.clear()
+        self.size, self.validator = 0, validator
+
+    def finish(self) -> bytes:
+        return bytes(self._content)
+
+
+class _FilePart:
+    """A part in a file beside the wanted one, until it is complete; it ends with its program."""
+
+    def __init__(self, into: Path) -> None:
+        self.validator: str | None = None
+        self.size = 0
+        self._into = into
+        self._beside = into.with_name(f".{into.name}.part")
+
+    def append(self, block: bytes) -> None:
+        with self._beside.open("ab" if self.size else "wb") as file:
+            file.write(block)
+        self.size += len(block)
+
+    def restart(self, validator: str | None) -> None:
+        self._beside.unlink(missing_ok=True)
+        self.size, self.validator = 0, validator
+
+    def finish(self) -> Path:
+        if not self.size:
+            self._beside.write_bytes(b"")
+        self._beside.replace(self._into)
+        self.size, self.validator = 0, None
+        return self._into

@@ -1,0 +1,152 @@
+"""The memory of a program's prefetching: how often hints came true, and what networks are like.
+
+A JSON file keeps both from one start to the next. A damaged file is logged and its content lost. The
+present rate is the shared predictor's (`predictors.network`), the average the outlook's.
+"""
+
+import os
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+
+from cedos.apps.prefetch.surroundings import NetworkFacts
+from cedos.model import NetworkKind
+from cedos.selector.prefetch.outlook import Average, Outlook, mean_wake_j
+from cedos.selector.prefetch.outlook import Path as NetworkPath
+from cedos.selector.prefetch.value import ShadowAccuracy
+from predictors.network import NetworkPredictor
+
+_log = structlog.get_logger(__name__)
+
+
+class LearntState(msgspec.Struct):
+    accuracy: dict[str, list[float]] = {}
+    outlook: dict[str, dict[str, Any]] = {}
+
+
+def load(file: Path) -> LearntState:
+    """Read the state; an empty one if the file is missing or damaged."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=LearntState)
+    except FileNotFoundError:
+        return LearntState()
+    except (OSError, msgspec.MsgspecError) as error:
+        _log.warning(
+            "prefetching starts anew: its file cannot be read", file=str(file), why=str(error)
+        )
+        return LearntState()
+
+
+def save(file: Path, accuracy: ShadowAccuracy, outlook: Outlook) -> None:
+    """Write the state as a whole; a failure is logged."""
+    content = msgspec.json.encode(LearntState(accuracy.to_state(), outlook.to_state()))
+    temporary = None
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+        with os.fdopen(handle, "wb") as new:
+            new.write(content)
+        Path(temporary).replace(file)
+    except OSError as error:
+        _log.warning("what prefetching learned was not kept", file=str(file), why=str(error))
+        if temporary is not None:
+            with suppress(OSError):
+                Path(temporary).unlink()
+
+
+_FRESH_S = 30.0
+_LEAST_BYTES = 20_000
+"""Less says more of the latency than of the rate."""
+
+_ROUND_TRIPS = 2.0
+"""The round trips until the first byte of an answer over a new connection."""
+
+PRIORS: Mapping[NetworkKind, Average] = {
+    NetworkKind.WIFI: Average(0.5, 1 / 10e6, 0.08, 300.0),
+    NetworkKind.CELLULAR: Average(0.98, 1 / 8e6, 0.15, 30.0),
+    NetworkKind.ETHERNET: Average(0.5, 1 / 50e6, 0.04, 3600.0),
+    NetworkKind.HELPER: Average(0.5, 1 / 4e6, 0.2, 30.0),
+}
+"""The assumptions on unknown networks: round figures, worth ten minutes of watching."""
+
+
+class Rates:
+    """The outlook on networks, and the rates of this program's own transfers."""
+
+    def __init__(self, outlook: Outlook) -> None:
+        self.outlook = outlook
+        self._predictors: dict[str, NetworkPredictor] = {}
+        self._measured_at_s: dict[str, float] = {}
+        self._used_at_s: dict[str, float] = {}
+        self._seen_at_s: float | None = None
+
+    def on_transfer(
+        self, network: str, received_bytes: float, seconds: float, now_s: float
+    ) -> None:
+        """Take a transfer of this program: its bytes and its seconds after the first byte."""
+        self._used_at_s[network] = now_s
+        if received_bytes < _LEAST_BYTES or seconds <= 0.0:
+            return
+        if self._fresh_bps(network, now_s) is None:
+            self._predictors[network] = NetworkPredictor(network)
+        self._predictors[network].observe_rate(8.0 * received_bytes / seconds, now_s)
+        self._measured_at_s[network] = now_s
+
+    def update(self, networks: list[NetworkFacts], now_s: float) -> list[NetworkPath]:
+        """Take the facts into the averages; return all networks as a prefetch would find them.
+
+        Networks that are known and not there any more are among them, absent: they may come back.
+        """
+        elapsed_s = now_s - self._seen_at_s if self._seen_at_s is not None else 0.0
+        self._seen_at_s = now_s
+        paths = []
+        for facts in networks:
+            name = facts.name
+            self.outlook.expect(name, PRIORS[facts.kind])
+            rate_bps = self._rate(facts, now_s)
+            latency_s = facts.rtt_s * _ROUND_TRIPS if facts.rtt_s is not None else None
+            # Only what was measured is learned; an idle network's rate is not.
+            fresh_bps = self._fresh_bps(name, now_s)
+            self.outlook.observe(name, elapsed_s, facts.up, fresh_bps, latency_s)
+            average = self.outlook.of(name) or PRIORS[facts.kind]
+            used_s = self._used_at_s.get(name)
+            own_idle_s = None if used_s is None else now_s - used_s
+            paths.append(
+                NetworkPath(
+                    name,
+                    rate_bps or 1.0 / average.s_per_bit,
+                    average.latency_s if latency_s is None else latency_s,
+                    facts.radio,
+                    average,
+                    mean_wake_j(facts.radio, facts.shares or {}),
+                    idle_s=_least(own_idle_s, facts.idle_s),
+                    present=facts.up,
+                    stretch=self.outlook.stretch(name),
+                )
+            )
+        return paths
+
+    def _fresh_bps(self, name: str, now_s: float) -> float | None:
+        at_s = self._measured_at_s.get(name)
+        if at_s is None or now_s - at_s >= _FRESH_S:
+            return None
+        return self._predictors[name].bandwidth_bps
+
+    def _rate(self, facts: NetworkFacts, now_s: float) -> float | None:
+        """Return the rate of own transfers, else of all programs', which may be less than possible."""
+        fresh_bps = self._fresh_bps(facts.name, now_s)
+        if fresh_bps is not None:
+            return fresh_bps
+        average = self.outlook.of(facts.name)
+        usual_bps = 1.0 / average.s_per_bit if average is not None and average.s_per_bit else 0.0
+        return max(facts.rate_bps or 0.0, usual_bps) or None
+
+
+def _least(a: float | None, b: float | None) -> float | None:
+    known = [value for value in (a, b) if value is not None]
+    return min(known) if known else None

@@ -1,0 +1,214 @@
+"""The gateway's part: it certifies hosts, counts what helpers' paths carry, and signs receipts.
+
+A session names the source address of each of its paths that leads by a helper (`PathSays`), and the
+requestor declares over a session which contract that address belongs to. So a path is the pair of the
+session's key and the address. The gateway counts what it received over the path, and what the other end's
+kernel acknowledged there, both with the session's own overhead.
+"""
+
+import asyncio
+import hmac
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from cedos.apps.sharing.helper_rates import HelperRates
+from cedos.apps.sharing.own_identity import SharingClock
+from cedos.apps.sharing.protocol.accounting import GatewayAccounts
+from cedos.apps.sharing.protocol.certificates import CertificateAuthority, Trust, UntrustedError
+from cedos.apps.sharing.protocol.receipts import Receipt
+from cedos.apps.sharing.protocol.signing import SigningKey
+from cedos.apps.sharing.questions import (
+    Answered,
+    AskCertificate,
+    Asked,
+    AskFacts,
+    AskRates,
+    AskReceipts,
+    DeclarePath,
+    GatewayFacts,
+    GivenCertificate,
+    GivenRates,
+    GivenReceipts,
+    PathDeclared,
+    SharingRefused,
+    pack_answer,
+    read_question,
+)
+from cedos.apps.sharing.store import SharingStore
+from cedos.errors import SharingError
+from cedos.session.io.path import SessionPath
+from cedos.session.protocol.schedulers.interface import PathFacts
+from cedos.session.sockets.connection import Connection
+
+_COUNT_S: Final = 0.5
+_MOST_DECLARED: Final = 4096
+_MOST_DECLARED_EACH: Final = 64
+_MOST_UNWRITTEN: Final = 10_000
+_MOST_RECEIPTS: Final = 100
+
+_log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class _Followed:
+    path: SessionPath
+    declared: tuple[bytes, bytes] | None = None
+    helper: bytes | None = None
+    rate_at_s: float | None = None
+
+
+class GatewaySharing:
+    """The sharing of a gateway.
+
+    Args:
+        key: the one that signs.
+        store: of certificates and receipts.
+        connections: the sessions of now.
+    """
+
+    def __init__(
+        self,
+        key: SigningKey,
+        store: SharingStore,
+        connections: Callable[[], Iterable[Connection]],
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self._store, self._connections = store, connections
+        self._now_s = clock or SharingClock().now_s
+        self._authority = CertificateAuthority(key)
+        self._trust = Trust(key.public)
+        self._accounts = GatewayAccounts(
+            key,
+            self._trust,
+            first_serial=store.highest_serial(key.public) + 1,
+            now_s=self._now_s(),
+            total_before=store.total_bytes,
+        )
+        self._declared: dict[tuple[bytes, int], tuple[bytes, bytes]] = {}
+        self._followed: dict[int, _Followed] = {}
+        self._unwritten: list[tuple[Receipt, bytes]] = []
+        secret = hmac.digest(key.private, b"bandwidth map", "sha256")
+        self._rates = HelperRates(store.path.with_name("helper-rates"), secret)
+
+    def answer(self, connection: Connection, question: bytes) -> bytes | None:
+        """Return the answer to a question that came over a session; None: it was none."""
+        try:
+            asked = read_question(question)
+        except ValueError:
+            return None
+        try:
+            return pack_answer(self._answer(connection.peer_key, asked))
+        except (UntrustedError, SharingError) as error:
+            return pack_answer(SharingRefused(str(error)))
+
+    def _answer(self, session: bytes, asked: Asked) -> Answered:
+        now_s = self._now_s()
+        match asked:
+            case AskFacts():
+                revocations = self._store.revocations(self._authority, now_s)
+                return GatewayFacts(self._authority.key.public, revocations)
+            case AskCertificate():
+                given = self._store.register(self._authority, asked.request, session, now_s)
+                return GivenCertificate(given)
+            case AskReceipts():
+                host = self._store.host_of_session(session)
+                if host is None:
+                    return SharingRefused("this host is not registered")
+                return GivenReceipts(tuple(self._store.since(asked.after, host, _MOST_RECEIPTS)))
+            case AskRates():
+                if self._store.host_of_session(session) is None:
+                    return SharingRefused("this host is not registered")
+                return GivenRates(tuple(self._rates.rate_bps(it, now_s) for it in asked.helpers))
+            case DeclarePath():
+                self._declare(session, asked)
+                return PathDeclared()
+
+    def _declare(self, session: bytes, asked: DeclarePath) -> None:
+        """Keep a declaration; one too many pushes out the oldest, of the same session if it has many."""
+        key = session, int.from_bytes(asked.source)
+        self._declared.pop(key, None)
+        theirs = [each for each in self._declared if each[0] == session]
+        if len(theirs) >= _MOST_DECLARED_EACH:
+            del self._declared[theirs[0]]
+        elif len(self._declared) >= _MOST_DECLARED:
+            del self._declared[next(iter(self._declared))]
+        self._declared[key] = asked.join, asked.confirm
+
+    async def run(self) -> None:
+        """Count paths and write receipts until it is cancelled; then write those of the last period."""
+        try:
+            while True:
+                self.count()
+                if self._now_s() >= self._accounts.next_receipts_s:
+                    self.write_receipts()
+                await asyncio.sleep(_COUNT_S)
+        finally:
+            self.count()
+            self.write_receipts(early=True)
+
+    def count(self) -> None:
+        """Take the counts of all helpers' paths."""
+        self._trust.revoke(self._store.revocations(self._authority, self._now_s()))
+        here: set[int] = set()
+        for connection in self._connections():
+            for flight in connection.flow.core.paths:
+                source = flight.peer.source if flight.peer is not None else 0
+                path = connection.flow.paths.get(flight.path_id)
+                if not source or path is None:
+                    continue
+                here.add(path.path_id)
+                self._count(connection.peer_key, source, path)
+                self._learn(path.path_id, flight.facts)
+        for number in self._followed.keys() - here:
+            self._finish(number)
+
+    def write_receipts(self, *, early: bool = False) -> None:
+        """Sign the receipts of the period and write them; on a full disk they wait for the next time."""
+        self._rates.save()
+        made = self._unwritten + self._accounts.receipts(self._now_s(), early=early)
+        try:
+            self._store.add(made)
+        except SharingError as error:
+            lost = max(len(made) - _MOST_UNWRITTEN, 0)
+            _log.error("receipts cannot be written", why=str(error), waiting=len(made), lost=lost)
+            self._unwritten = made[lost:]
+        else:
+            self._unwritten = []
+
+    def _count(self, session: bytes, source: int, path: SessionPath) -> None:
+        followed = self._followed.get(path.path_id)
+        if followed is None:
+            host = self._store.host_of_session(session)
+            if host is None:
+                return
+            followed = self._followed[path.path_id] = _Followed(path)
+            self._accounts.on_path(path.path_id, host)
+        contract = self._declared.get((session, source))
+        if contract is not None and contract != followed.declared:
+            followed.declared = contract
+            try:
+                agreed = self._accounts.on_declared(path.path_id, *contract, self._now_s())
+                followed.helper = agreed.helper
+            except UntrustedError as error:
+                _log.warning("a contract is not accepted", why=str(error))
+        self._accounts.on_counts(path.path_id, path.received_bytes, path.acknowledged_bytes())
+
+    def _learn(self, number: int, facts: PathFacts) -> None:
+        """Take the rate towards the requestor, if the session has measured it well since."""
+        followed = self._followed.get(number)
+        if followed is None or followed.helper is None or facts.rate_bps is None:
+            return
+        if facts.rate_at_s != followed.rate_at_s:
+            followed.rate_at_s = facts.rate_at_s
+            self._rates.learn(followed.helper, facts.rate_bps, self._now_s())
+
+    def _finish(self, number: int) -> None:
+        path = self._followed.pop(number).path
+        with suppress(OSError):
+            # On a closed path the kernel does not say what was acknowledged: the last count stands.
+            self._accounts.on_counts(number, path.received_bytes, 0)
+        self._accounts.on_closed(number)

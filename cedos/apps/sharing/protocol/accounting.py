@@ -1,0 +1,320 @@
+"""The accounts: the gateway's counts become receipts, a host's own counts stand beside them. Pure.
+
+The gateway believes only what it counts itself: payload that it accepted from a path, and payload of its
+own that the requestor acknowledged there. Neither end can claim more. A path belongs to the contract that
+the requestor declares for it over its session, with the signed Join and Confirm; without that it belongs
+to no helper. A requestor that keeps a helper secret pays nothing, and the helper, whose own count then
+exceeds its receipts, leaves (`OwnCounts.unpaid`).
+
+A period ends every `period_s`. Bytes that no receipt names are lost where the gateway is killed: those of
+one period at most.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Final
+
+from cedos.apps.sharing.protocol.certificates import Trust, UntrustedError
+from cedos.apps.sharing.protocol.receipts import (
+    Charge,
+    Contract,
+    Receipt,
+    by_volume,
+    read_contract,
+    read_receipt,
+    sign_receipt,
+)
+from cedos.apps.sharing.protocol.signing import SigningKey
+
+PERIOD_S: Final = 10.0
+RECORD_BYTES: Final = 64 << 10
+"""The most that two honest counts of one path may differ by: a record that was cut."""
+_CONTRACT_S: Final = 86_400.0
+_MOST_CONTRACTS: Final = 10_000
+_MOST_UNDECLARED: Final = 10_000
+
+
+@dataclass(slots=True)
+class _Account:
+    contract: Contract
+    total_bytes: int
+    up_bytes: int = 0
+    down_bytes: int = 0
+
+
+@dataclass(slots=True)
+class _CountedPath:
+    requestor: bytes
+    up_bytes: int = 0
+    down_bytes: int = 0
+    account: _Account | None = None
+
+
+class GatewayAccounts:
+    """The gateway's counts by path, and the receipts that they make.
+
+    Args:
+        first_serial: one more than any serial that this gateway has signed.
+        total_before: bytes that a contract's receipts already name, from the store; 0: none.
+    """
+
+    def __init__(
+        self,
+        key: SigningKey,
+        trust: Trust,
+        *,
+        first_serial: int,
+        now_s: float,
+        period_s: float = PERIOD_S,
+        charge: Charge = by_volume,
+        total_before: Callable[[bytes], int] = lambda _: 0,
+    ) -> None:
+        self._key, self._trust, self._charge = key, trust, charge
+        self._serial, self._total_before, self._period_s = first_serial, total_before, period_s
+        self._start_s = int(now_s)
+        self._paths: dict[Hashable, _CountedPath] = {}
+        self._accounts: OrderedDict[bytes, _Account] = OrderedDict()
+        self._newest_us: OrderedDict[tuple[bytes, bytes], int] = OrderedDict()
+        self._undeclared: OrderedDict[bytes, int] = OrderedDict()
+
+    def on_path(self, path: Hashable, requestor: bytes) -> None:
+        """Count a new path of a session. `requestor`: the host of the certificate for its session key."""
+        assert path not in self._paths
+        self._paths[path] = _CountedPath(requestor)
+
+    def on_declared(self, path: Hashable, join: bytes, confirm: bytes, now_s: float) -> Contract:
+        """Take the requestor's word which contract a path is about; all its bytes belong to that one.
+
+        Raises:
+            UntrustedError: the contract is forged, another host's, too old, or the path has another one.
+        """
+        counted = self._paths.get(path)
+        if counted is None:
+            raise UntrustedError("a contract for a path that is closed")
+        contract = read_contract(join, confirm, self._trust, now_s)
+        if contract.requestor != counted.requestor:
+            raise UntrustedError("a contract of another requestor")
+        if counted.account is not None:
+            if counted.account.contract.number != contract.number:
+                raise UntrustedError("a second contract for one path")
+            return contract
+        # An older contract of the two, at another price perhaps, is not taken out again.
+        pair = (contract.requestor, contract.helper)
+        newest_us = self._newest_us.get(pair, 0)
+        if contract.made_us < max(newest_us, int((now_s - _CONTRACT_S) * 1e6)):
+            raise UntrustedError("a contract that a newer one has replaced")
+        account = self._accounts.get(contract.number)
+        if account is None:
+            self._make_room(now_s)
+            account = _Account(contract, self._total_before(contract.number))
+            self._accounts[contract.number] = account
+        self._newest_us[pair] = contract.made_us
+        self._newest_us.move_to_end(pair)
+        if len(self._newest_us) > _MOST_CONTRACTS:
+            self._newest_us.popitem(last=False)
+        counted.account = account
+        account.up_bytes += counted.up_bytes
+        account.down_bytes += counted.down_bytes
+        return contract
+
+    def on_counts(self, path: Hashable, up_bytes: int, down_bytes: int) -> None:
+        """Take a path's totals: payload accepted from it, payload acknowledged on it."""
+        counted = self._paths.get(path)
+        if counted is None:
+            return
+        up_more = max(up_bytes - counted.up_bytes, 0)
+        down_more = max(down_bytes - counted.down_bytes, 0)
+        counted.up_bytes += up_more
+        counted.down_bytes += down_more
+        if counted.account is not None:
+            counted.account.up_bytes += up_more
+            counted.account.down_bytes += down_more
+
+    def on_closed(self, path: Hashable) -> None:
+        """Forget a path; its bytes stay in its contract's account."""
+        counted = self._paths.pop(path, None)
+        if counted is None or counted.account is not None:
+            return
+        more = counted.up_bytes + counted.down_bytes
+        requestor = counted.requestor
+        self._undeclared[requestor] = self._undeclared.get(requestor, 0) + more
+        self._undeclared.move_to_end(requestor)
+        if len(self._undeclared) > _MOST_UNDECLARED:
+            self._undeclared.popitem(last=False)
+
+    def undeclared_bytes(self, requestor: bytes) -> int:
+        """Return the bytes of a requestor's closed paths that no contract names: its own network's."""
+        return self._undeclared.get(requestor, 0)
+
+    @property
+    def next_receipts_s(self) -> float:
+        return self._start_s + self._period_s
+
+    def receipts(self, now_s: float, *, early: bool = False) -> list[tuple[Receipt, bytes]]:
+        """Return the signed receipts of the period, if it has ended.
+
+        Args:
+            now_s: the time.
+            early: end the period now, as the gateway stops.
+        """
+        if now_s < self.next_receipts_s and not early:
+            return []
+        end_s = max(int(now_s), self._start_s)
+        made = [
+            self._receipt(account, end_s)
+            for account in self._accounts.values()
+            if account.up_bytes or account.down_bytes
+        ]
+        self._start_s = end_s
+        return made
+
+    def _receipt(self, account: _Account, end_s: int) -> tuple[Receipt, bytes]:
+        contract = account.contract
+        before_bytes = account.total_bytes
+        account.total_bytes += account.up_bytes + account.down_bytes
+        receipt = Receipt(
+            self._key.public,
+            self._serial,
+            contract.requestor,
+            contract.helper,
+            contract.number,
+            self._start_s,
+            end_s,
+            account.up_bytes,
+            account.down_bytes,
+            account.total_bytes,
+            self._charge(contract, before_bytes, account.total_bytes),
+            contract.currency,
+        )
+        self._serial += 1
+        account.up_bytes = account.down_bytes = 0
+        return receipt, sign_receipt(receipt, self._key)
+
+    def _make_room(self, now_s: float) -> None:
+        """Forget contracts that are too old to be declared again and have nothing to be charged."""
+        if len(self._accounts) < _MOST_CONTRACTS:
+            return
+        used = {id(each.account) for each in self._paths.values()}
+        oldest_us = int((now_s - _CONTRACT_S) * 1e6)
+        for number, account in list(self._accounts.items()):
+            idle = id(account) not in used and not account.up_bytes and not account.down_bytes
+            if idle and account.contract.made_us < oldest_us:
+                del self._accounts[number]
+        if len(self._accounts) >= _MOST_CONTRACTS:
+            raise UntrustedError("more contracts than this gateway keeps")
+
+
+@dataclass(frozen=True, slots=True)
+class CountDifference:
+    """A contract's bytes by a host's own count, and by the gateway's receipts."""
+
+    contract: Contract
+    own_bytes: int
+    receipted_bytes: int
+    amount: int
+
+    @property
+    def bytes_more(self) -> int:
+        """Bytes that the host counted and no receipt names; negative: receipts name more."""
+        return self.own_bytes - self.receipted_bytes
+
+
+@dataclass(slots=True)
+class _OwnCount:
+    contract: Contract
+    own_bytes: int = 0
+    receipted_bytes: int = 0
+    counts: deque[tuple[float, int]] = field(default_factory=deque)
+
+
+class OwnCounts:
+    """A helper's or a requestor's own counts, by contract, and the receipts beside them.
+
+    A helper counts the kernel's packets. Without their headers its count may still exceed receipts by
+    `overhead`, for what was sent twice; a requestor counts payload.
+    """
+
+    _MOST: Final = 1024
+    HEADER_BYTES: Final = 52  # IPv4, TCP, and TCP's time stamps; of IPv6 20 more
+
+    def __init__(
+        self, gateway: bytes, *, charge: Charge = by_volume, overhead: float = 0.1
+    ) -> None:
+        self._gateway, self._charge, self._overhead = gateway, charge, overhead
+        self._counts: OrderedDict[bytes, _OwnCount] = OrderedDict()
+
+    def on_contract(self, contract: Contract) -> None:
+        if contract.number not in self._counts:
+            self._counts[contract.number] = _OwnCount(contract)
+            if len(self._counts) > self._MOST:
+                self._counts.popitem(last=False)
+
+    def on_carried(
+        self, number: bytes, carried_bytes: int, now_s: float, *, packets: int = 0
+    ) -> None:
+        """Take the total of a contract, as this host counts it.
+
+        Args:
+            number: of the contract.
+            carried_bytes: payload; or whole packets, whose headers are then taken off.
+            now_s: the time.
+            packets: of these bytes; 0: they are payload.
+        """
+        found = self._counts.get(number)
+        if found is None:
+            return
+        found.own_bytes = max(found.own_bytes, carried_bytes - packets * self.HEADER_BYTES)
+        # One count a second is enough to know what was carried a while ago.
+        if not found.counts or now_s - found.counts[-1][0] >= 1.0:
+            found.counts.append((now_s, found.own_bytes))
+
+    def on_receipt(self, data: bytes) -> Receipt:
+        """Take a receipt, in any order: the highest total of a contract counts, so replays do no harm.
+
+        Raises:
+            UntrustedError: it is forged, of a contract unknown here, or at another price.
+        """
+        receipt = read_receipt(data, self._gateway)
+        found = self._counts.get(receipt.contract)
+        if found is None:
+            raise UntrustedError("a receipt of a contract that this host did not make")
+        contract = found.contract
+        if (receipt.requestor, receipt.helper) != (contract.requestor, contract.helper):
+            raise UntrustedError("a receipt that names others than its contract")
+        before_bytes = receipt.total_bytes - receipt.carried_bytes
+        due = self._charge(contract, before_bytes, receipt.total_bytes)
+        if receipt.amount != due or receipt.currency != contract.currency:
+            raise UntrustedError("a receipt at another price than its contract's")
+        found.receipted_bytes = max(found.receipted_bytes, receipt.total_bytes)
+        return receipt
+
+    def differences(self) -> list[CountDifference]:
+        return [
+            CountDifference(
+                each.contract,
+                each.own_bytes,
+                each.receipted_bytes,
+                self._charge(each.contract, 0, each.receipted_bytes),
+            )
+            for each in self._counts.values()
+        ]
+
+    def unpaid(self, number: bytes, now_s: float, *, paths: int = 1) -> bool:
+        """Return whether receipts say less than was carried, but for the last three periods.
+
+        Args:
+            number: of the contract.
+            now_s: the time.
+            paths: connections that the contract's bytes may have come over; each may end in a cut record.
+        """
+        found = self._counts.get(number)
+        if found is None:
+            return False
+        counts, due_s = found.counts, now_s - 3 * PERIOD_S
+        while len(counts) > 1 and counts[1][0] <= due_s:
+            counts.popleft()
+        if not counts or counts[0][0] > due_s:
+            return False
+        least = counts[0][1] / (1 + self._overhead) - paths * RECORD_BYTES
+        return found.receipted_bytes < least

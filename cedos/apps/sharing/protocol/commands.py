@@ -1,0 +1,103 @@
+"""The commands of the two state machines to their drivers, in the order they are to be done in. Pure.
+
+A helper and a requestor are named by their public keys.
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from cedos.apps.sharing.protocol.messages import Endpoint, LeaveReason
+from cedos.apps.sharing.protocol.receipts import Contract
+
+LinkAddress: TypeAlias = tuple[str, int, int]
+"""Address, port and interface index of a neighbour's socket; the machines only hand it back."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendDatagram:
+    """A datagram for a neighbour; `to` None: for the multicast group on the link."""
+
+    data: bytes
+    to: LinkAddress | None
+
+
+@dataclass(frozen=True, slots=True)
+class TakeAddress:
+    """The need of an address on the link for one helper; `on_address` or `on_no_address` answers.
+
+    `via`: the helper's own addresses there, packed, of the families that it offers.
+    """
+
+    helper: bytes
+    via: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AddPath:
+    """A path is ready: from `source`, by way of `via`, to `reaches`.
+
+    `join` and `confirm` are the datagrams of the contract, for the gateway.
+    """
+
+    helper: bytes
+    name: str
+    source: bytes
+    via: bytes
+    reaches: tuple[Endpoint, ...]
+    contract: Contract
+    join: bytes
+    confirm: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendPath:
+    """Nothing is scheduled on this helper's path until `ResumePath`: it may be gone."""
+
+    helper: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ResumePath:
+    helper: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RemovePath:
+    """The end of a helper: what lies with it is scheduled again, its address and route are removed.
+
+    It also comes where only an address was taken. `by_helper`: the helper said so itself.
+    """
+
+    helper: bytes
+    reason: LeaveReason
+    by_helper: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StartForwarding:
+    """The need of NAT and forwarding, from `source` to `reaches` alone, of `limit_bytes` at most.
+
+    `on_forwarding` or `on_not_forwarding` answers. `join` and `confirm` prove the contract.
+    """
+
+    requestor: bytes
+    name: str
+    source: bytes
+    reaches: tuple[Endpoint, ...]
+    limit_bytes: int
+    contract: Contract
+    join: bytes
+    confirm: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StopForwarding:
+    requestor: bytes
+    reason: LeaveReason
+    by_requestor: bool
+
+
+RequestorCommand: TypeAlias = (
+    SendDatagram | TakeAddress | AddPath | SuspendPath | ResumePath | RemovePath
+)
+HelperCommand: TypeAlias = SendDatagram | StartForwarding | StopForwarding

@@ -1,0 +1,637 @@
+"""The requestor's machine: it finds helpers, confirms the chosen ones, and watches them. Pure.
+
+It invites every T seconds until the rate wanted is offered, and T doubles each time. It begins again with
+the first T when the sum of its helpers' rates falls below that rate. Each helper has a state:
+
+| state | event | next state, and what is done |
+|---|---|---|
+| none | Join to a recent Invite, at a price that is accepted | OFFERED |
+| OFFERED | chosen | ADDRESSING; TakeAddress |
+| OFFERED | the offer is old | none |
+| ADDRESSING | the driver has an address | CONFIRMING; Confirm |
+| ADDRESSING | the driver has none, or takes too long | none; RemovePath |
+| CONFIRMING | Hello-ACK to the Confirm | ACTIVE; AddPath |
+| CONFIRMING | timer | the Confirm again; after the last one none; RemovePath |
+| ACTIVE | nothing heard for a while | SILENT; Hello, and SuspendPath if data waits |
+| SILENT | Hello-ACK, or data carried | ACTIVE; ResumePath |
+| SILENT | timer | Hello again, and SuspendPath; after the last one none; RemovePath |
+| ACTIVE, SILENT | data waits, and too little of it arrives | none; Leave, RemovePath |
+| any | Leave of the helper, its certificate ends, the requestor stops | none; RemovePath |
+
+A helper that failed or refused is not chosen again for 5 s, and for twice as long each further time: the
+link or the gateway may have failed. A helper that drops data yet answers each Hello is left by the last
+but one row, which does not ask the helper.
+"""
+
+import math
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from cedos.apps.sharing.protocol.certificates import (
+    Certificate,
+    HostIdentity,
+    Trust,
+    UntrustedError,
+)
+from cedos.apps.sharing.protocol.commands import (
+    AddPath,
+    LinkAddress,
+    RemovePath,
+    RequestorCommand,
+    ResumePath,
+    SendDatagram,
+    SuspendPath,
+    TakeAddress,
+)
+from cedos.apps.sharing.protocol.freshness import Freshness, SendTimes
+from cedos.apps.sharing.protocol.messages import (
+    NONCE_BYTES,
+    ConfirmMessage,
+    HelloAckMessage,
+    HelloMessage,
+    InviteMessage,
+    JoinMessage,
+    LeaveMessage,
+    LeaveReason,
+    Motion,
+    ShareDatagram,
+    ShareMessage,
+    pack,
+    unpack,
+)
+from cedos.apps.sharing.protocol.receipts import Contract, by_volume, contract_of
+from cedos.selector.sharing.encounter import Relative, encounter_s
+from cedos.selector.sharing.offers import HelperOffer
+from cedos.selector.sharing.selection import HelperStrategy, by_price
+from cedos.session.protocol.crypto import Random
+from cedos.token_bucket import TokenBucket
+
+_MOST_OFFERS: Final = 64
+_MOST_AVOIDED: Final = 256
+_RECENT_INVITES: Final = 2
+_METRES_PER_DEGREE: Final = 111_320.0
+_FAULTS: Final = {
+    LeaveReason.CARRIES_NOTHING, LeaveReason.REFUSED, LeaveReason.SILENT, LeaveReason.UNTRUSTED,
+}  # fmt: skip
+_CARRIED_SHARE: Final = 0.1
+_REPORTS_APART_S: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class RequestorWish:
+    """The person's wish.
+
+    Attributes:
+        rate_bps: rho of the paper, bit/s from helpers.
+        most_price: millionths of `currency` for 10^9 bytes; dearer helpers are not taken.
+        budget: millionths of `currency` for all helpers together; None: no limit.
+        own_network: the host has a network of its own. Without one the first helper is taken at once, so
+            that the gateway can be asked about the others.
+        range_m: transmission range of the link, for the encounter's duration.
+    """
+
+    rate_bps: int
+    currency: str = "EUR"
+    most_price: int | None = None
+    budget: int | None = None
+    own_network: bool = False
+    strategy: HelperStrategy = by_price
+    range_m: float = 50.0
+
+
+@dataclass(frozen=True, slots=True)
+class RequestorTiming:
+    """Durations in seconds, and numbers of attempts.
+
+    Attributes:
+        first_invite_s: T of the paper at the beginning.
+        gather_s: Joins are collected for so long before helpers are chosen.
+        offer_s: a Join is good for so long.
+        silent_s: nothing is heard of a helper while data waits, then it gets a Hello.
+        idle_s: the same while no data waits.
+        hello_s: to the first repetition of a Hello or Confirm; doubles.
+        judge_s: data waits for so long, then enough of it must have arrived.
+        avoid_s: a helper that failed once is not chosen again for so long; doubles, to `most_avoid_s`.
+    """
+
+    first_invite_s: float = 1.0
+    most_invite_s: float = 64.0
+    gather_s: float = 1.0
+    offer_s: float = 10.0
+    address_s: float = 5.0
+    silent_s: float = 0.2
+    idle_s: float = 2.0
+    hello_s: float = 0.1
+    hellos: int = 3
+    confirms: int = 5
+    judge_s: float = 1.5
+    avoid_s: float = 5.0
+    most_avoid_s: float = 320.0
+
+
+class HelperState(Enum):
+    OFFERED = "offered"
+    ADDRESSING = "addressing"
+    CONFIRMING = "confirming"
+    ACTIVE = "active"
+    SILENT = "silent"
+
+
+@dataclass(frozen=True, slots=True)
+class HelperView:
+    """A helper as the person sees it."""
+
+    helper: bytes
+    name: str
+    state: HelperState
+    price: int
+    currency: str
+    rate_bps: float
+    carried_bytes: int
+    amount: int
+    left_bytes: int
+
+
+@dataclass(slots=True)
+class _Helper:
+    offer: HelperOffer
+    certificate: Certificate
+    link: LinkAddress
+    join: ShareDatagram
+    terms: JoinMessage
+    due_s: float
+    left_bytes: int
+    state: HelperState = HelperState.OFFERED
+    contract: Contract | None = None
+    source: bytes = b""
+    confirm: bytes = b""
+    asked: tuple[bytes, ...] = ()  # nonces of Confirms or Hellos that were not answered
+    suspended: bool = False
+    heard_s: float = 0.0
+    carried_bytes: int = 0
+    waiting_bytes: int = 0
+    # (now_s, carried, waiting) while data waits, of the last `judge_s`
+    reports: deque[tuple[float, int, int]] = field(default_factory=deque)
+
+    @property
+    def amount(self) -> int:
+        return by_volume(self.contract, 0, self.carried_bytes) if self.contract else 0
+
+
+class RequestorMachine:
+    def __init__(
+        self,
+        identity: HostIdentity,
+        trust: Trust,
+        wish: RequestorWish,
+        *,
+        random: Random,
+        now_s: float,
+        timing: RequestorTiming | None = None,
+    ) -> None:
+        self._identity, self._trust, self._wish, self._random = identity, trust, wish, random
+        self._timing = timing or RequestorTiming()
+        self._me = identity.key.public
+        self._times, self._freshness = SendTimes(), Freshness()
+        self._joins = TokenBucket(50, 100, now_s)
+        self._answers = TokenBucket(200, 400, now_s)
+        self._motion: Motion | None = None
+        self._commands: list[RequestorCommand] = []
+        self._helpers: OrderedDict[bytes, _Helper] = OrderedDict()
+        self._avoided: OrderedDict[bytes, tuple[float, float]] = (
+            OrderedDict()
+        )  # until, for how long
+        self._history: OrderedDict[bytes, float] = OrderedDict()
+        self._invites: deque[bytes] = deque(maxlen=_RECENT_INVITES)
+        self._running = False
+        self._interval_s = self._timing.first_invite_s
+        self._invite_s = self._choose_s = math.inf
+        self._invited_s = -math.inf
+        self._spent_before = 0
+
+    # Events.
+
+    def start(self, now_s: float) -> None:
+        """Begin to look for helpers."""
+        self._running = True
+        self._discover(now_s)
+
+    def stop(self, now_s: float) -> None:
+        """Leave all helpers, and look for no other one."""
+        self._running = False
+        self._invite_s = self._choose_s = math.inf
+        for helper in list(self._helpers):
+            self._leave(helper, LeaveReason.DONE, now_s)
+
+    def receive_datagram(self, data: bytes, source: LinkAddress, now_s: float) -> None:
+        """Take a datagram of the link. What proves nothing is dropped without a word."""
+        try:
+            datagram = unpack(data)
+            message = datagram.message
+            if isinstance(message, InviteMessage | ConfirmMessage | HelloMessage):
+                return
+            if message.to != self._me or not self._is_expected(message, now_s):
+                return
+            certificate = datagram.verified(self._trust, now_s)
+        except UntrustedError:
+            return
+        if certificate.host == self._me:
+            return
+        if not self._freshness.take(certificate.host, message.sent_us, now_s):
+            return
+        if isinstance(message, JoinMessage):
+            self._on_join(datagram, message, certificate, source, now_s)
+        elif isinstance(message, HelloAckMessage):
+            self._on_hello_ack(certificate.host, message, now_s)
+        else:
+            self._drop(certificate.host, message.reason, now_s, by_helper=True)
+
+    def on_address(self, helper: bytes, address: bytes, now_s: float) -> None:
+        """Confirm a helper, now that the driver has a source address for it."""
+        found = self._helpers.get(helper)
+        if found is None or found.state is not HelperState.ADDRESSING:
+            return
+        found.source = address
+        found.state = HelperState.CONFIRMING
+        found.asked = ()
+        self._confirm(found, now_s)
+
+    def on_no_address(self, helper: bytes, now_s: float) -> None:
+        found = self._helpers.get(helper)
+        if found is not None and found.state is HelperState.ADDRESSING:
+            self._drop(helper, LeaveReason.REFUSED, now_s)
+
+    def on_traffic(
+        self, helper: bytes, carried_bytes: int, waiting_bytes: int, now_s: float
+    ) -> None:
+        """Take what the session says of a path, every 0.1 to 0.2 s.
+
+        Args:
+            helper: its key.
+            carried_bytes: payload that the path has carried both ways, since it was added.
+            waiting_bytes: payload handed to the path that the far end has not acknowledged.
+            now_s: the time.
+        """
+        found = self._helpers.get(helper)
+        if found is None or found.state not in {HelperState.ACTIVE, HelperState.SILENT}:
+            return
+        if carried_bytes > found.carried_bytes:
+            found.carried_bytes = carried_bytes
+            self._heard(found, now_s)
+        if waiting_bytes and not found.waiting_bytes:
+            # Silence counts from when there is something to be heard of.
+            found.heard_s = max(found.heard_s, now_s)
+        found.waiting_bytes = waiting_bytes
+        if self._carries_too_little(found, now_s):
+            self._leave(helper, LeaveReason.CARRIES_NOTHING, now_s)
+        self._check_budget(now_s)
+        self.handle_timer(now_s)
+
+    def on_history(self, helper: bytes, rate_bps: float, now_s: float) -> None:
+        """Take a helper's rate as the gateway's map has it, or as the session has measured it under load.
+
+        It counts more than what the helper says of itself.
+        """
+        self._history[helper] = rate_bps
+        self._history.move_to_end(helper)
+        if len(self._history) > _MOST_AVOIDED:
+            self._history.popitem(last=False)
+        if found := self._helpers.get(helper):
+            found.offer = self._offer(found.certificate.host, found.terms)
+            self._check_rate(now_s)
+
+    def on_motion(self, motion: Motion | None) -> None:
+        """Take the host's own place and movement, for the next Invite and the next choice."""
+        self._motion = motion
+
+    def on_revocations(self, data: bytes, now_s: float) -> None:
+        """Take the gateway's list. UntrustedError: the gateway did not sign it."""
+        self._trust.revoke(data)
+        self._check_certificates(now_s)
+
+    def handle_timer(self, now_s: float) -> None:
+        """Do what is due; call it at `next_timer`, or at any other time."""
+        self._check_certificates(now_s)
+        for helper, found in list(self._helpers.items()):
+            if now_s >= self._due_s(found):
+                self._on_helper_timer(helper, found, now_s)
+        if now_s >= self._choose_s:
+            self._choose_s = math.inf
+            self._choose(now_s)
+        if now_s >= self._invite_s:
+            self._invite(now_s)
+
+    def next_timer(self) -> float | None:
+        """Return when `handle_timer` has something to do; None: never, as far as is known."""
+        times = [self._invite_s, self._choose_s]
+        for found in self._helpers.values():
+            times += [self._due_s(found), found.certificate.expires_s]
+        earliest = min(times)
+        return None if earliest == math.inf else earliest
+
+    def commands(self) -> list[RequestorCommand]:
+        """Return the commands since the last call."""
+        taken, self._commands = self._commands, []
+        return taken
+
+    def helpers(self) -> list[HelperView]:
+        """Return every helper with an offer or a contract, as the person sees it."""
+        return [
+            HelperView(
+                helper,
+                each.certificate.name,
+                each.state,
+                each.terms.price,
+                each.terms.currency,
+                each.offer.rate_bps,
+                each.carried_bytes,
+                each.amount,
+                each.left_bytes,
+            )
+            for helper, each in self._helpers.items()
+        ]
+
+    @property
+    def spent(self) -> int:
+        """Millionths of the currency owed to all helpers, by this host's own count."""
+        return self._spent_before + sum(each.amount for each in self._helpers.values())
+
+    # Discovery and choice.
+
+    def _discover(self, now_s: float) -> None:
+        """Invite at once, but not more often than every `first_invite_s`."""
+        self._interval_s = self._timing.first_invite_s
+        again_s = self._invited_s + self._interval_s
+        self._invite_s = min(self._invite_s, max(now_s, again_s))
+        if now_s >= self._invite_s:
+            self._invite(now_s)
+
+    def _invite(self, now_s: float) -> None:
+        missing_bps = self._missing_bps()
+        if not self._running or self._offered_bps() >= self._wish.rate_bps:
+            self._invite_s = math.inf
+            return
+        nonce = self._nonce()
+        self._invites.append(nonce)
+        sent_us = self._times.next(now_s)
+        message = InviteMessage(sent_us, nonce, math.ceil(missing_bps), self._motion)
+        self._commands.append(SendDatagram(pack(self._identity, message), None))
+        self._choose_s = min(self._choose_s, now_s + self._timing.gather_s)
+        self._invited_s = now_s
+        self._invite_s = now_s + self._interval_s
+        self._interval_s = min(2 * self._interval_s, self._timing.most_invite_s)
+
+    def _on_join(
+        self,
+        datagram: ShareDatagram,
+        terms: JoinMessage,
+        certificate: Certificate,
+        link: LinkAddress,
+        now_s: float,
+    ) -> None:
+        helper, wish = certificate.host, self._wish
+        known = self._helpers.get(helper)
+        if known is not None and known.state is not HelperState.OFFERED:
+            return
+        if not self._running or self._avoided.get(helper, (-math.inf, 0.0))[0] > now_s:
+            return
+        if terms.currency != wish.currency or not terms.limit_bytes:
+            return
+        if wish.most_price is not None and terms.price > wish.most_price:
+            return
+        if known is None and len(self._helpers) >= _MOST_OFFERS:
+            return
+        self._helpers[helper] = _Helper(
+            self._offer(helper, terms),
+            certificate,
+            link,
+            datagram,
+            terms,
+            due_s=now_s + self._timing.offer_s,
+            left_bytes=terms.limit_bytes,
+        )
+        # The first one is the way to the gateway, which knows more about the others.
+        if not wish.own_network and not any(self._used()):
+            self._take(self._helpers[helper], now_s)
+        elif self._choose_s == math.inf:
+            self._choose(now_s)
+
+    def _choose(self, now_s: float) -> None:
+        """Take helpers for the rate that is missing; those in use stay."""
+        missing_bps = self._missing_bps()
+        if not self._running or missing_bps <= 0.0:
+            return
+        offers = [
+            each.offer for each in self._helpers.values() if each.state is HelperState.OFFERED
+        ]
+        for offer in self._wish.strategy(offers, missing_bps).helpers:
+            self._take(self._helpers[offer.helper], now_s)
+
+    def _take(self, helper: _Helper, now_s: float) -> None:
+        helper.state = HelperState.ADDRESSING
+        helper.due_s = now_s + self._timing.address_s
+        self._commands.append(TakeAddress(helper.offer.helper, helper.terms.via))
+
+    def _offer(self, helper: bytes, terms: JoinMessage) -> HelperOffer:
+        told_bps = None if terms.rate_bps is None else float(terms.rate_bps)
+        return HelperOffer(
+            helper,
+            terms.price,
+            self._history.get(helper, told_bps),
+            terms.network,
+            math.inf if terms.battery_s is None else terms.battery_s,
+            self._encounter_s(terms.motion),
+        )
+
+    def _encounter_s(self, theirs: Motion | None) -> float:
+        ours = self._motion
+        if ours is None or theirs is None:
+            return math.inf
+        north_m = (theirs.latitude - ours.latitude) / 1e7 * _METRES_PER_DEGREE
+        degrees = (theirs.longitude - ours.longitude + 1_800_000_000) % 3_600_000_000 / 1e7 - 180.0
+        east_m = degrees * _METRES_PER_DEGREE * math.cos(math.radians(ours.latitude / 1e7))
+        speed = (theirs.east - ours.east) / 100, (theirs.north - ours.north) / 100
+        return encounter_s(Relative(east_m, north_m, *speed), self._wish.range_m)
+
+    def _used(self) -> Iterator[_Helper]:
+        return (it for it in self._helpers.values() if it.state is not HelperState.OFFERED)
+
+    def _missing_bps(self) -> float:
+        return self._wish.rate_bps - sum(each.offer.rate_bps for each in self._used())
+
+    def _offered_bps(self) -> float:
+        return sum(each.offer.rate_bps for each in self._helpers.values())
+
+    def _check_rate(self, now_s: float) -> None:
+        """Begin the discovery again where the helpers' rates no longer suffice."""
+        if self._running and self._missing_bps() > 0.0:
+            self._choose(now_s)
+            if self._offered_bps() < self._wish.rate_bps:
+                self._discover(now_s)
+
+    # One helper.
+
+    def _confirm(self, helper: _Helper, now_s: float) -> None:
+        nonce = self._nonce()
+        message = ConfirmMessage(
+            self._times.next(now_s), nonce, helper.offer.helper, helper.terms.nonce,
+            helper.join.digest, helper.source,
+        )  # fmt: skip
+        if not helper.confirm:
+            helper.confirm = pack(self._identity, message)
+            helper.contract = contract_of(helper.terms, helper.join.digest, helper.offer.helper)
+            data = helper.confirm
+        else:
+            data = pack(self._identity, message)
+        self._ask(helper, nonce, data, now_s)
+
+    def _hello(self, helper: _Helper, now_s: float) -> None:
+        nonce = self._nonce()
+        message = HelloMessage(self._times.next(now_s), nonce, helper.offer.helper)
+        self._ask(helper, nonce, pack(self._identity, message), now_s)
+
+    def _ask(self, helper: _Helper, nonce: bytes, data: bytes, now_s: float) -> None:
+        helper.due_s = now_s + self._timing.hello_s * 2 ** len(helper.asked)
+        helper.asked = (*helper.asked, nonce)
+        self._commands.append(SendDatagram(data, helper.link))
+
+    def _on_helper_timer(self, helper: bytes, found: _Helper, now_s: float) -> None:
+        match found.state:
+            case HelperState.OFFERED:
+                del self._helpers[helper]
+                # The back-off goes on where it was; nothing was lost that was in use.
+                if self._running and self._missing_bps() > 0.0 and self._invite_s == math.inf:
+                    self._invite_s = now_s + self._interval_s
+            case HelperState.ADDRESSING:
+                self._drop(helper, LeaveReason.REFUSED, now_s)
+            case HelperState.CONFIRMING if len(found.asked) < self._timing.confirms:
+                self._confirm(found, now_s)
+            case HelperState.SILENT if len(found.asked) < self._timing.hellos:
+                self._suspend(found)
+                self._hello(found, now_s)
+            case HelperState.CONFIRMING | HelperState.SILENT:
+                self._leave(helper, LeaveReason.SILENT, now_s)
+            case HelperState.ACTIVE:
+                found.state, found.asked = HelperState.SILENT, ()
+                if found.waiting_bytes:
+                    self._suspend(found)
+                self._hello(found, now_s)
+
+    def _on_hello_ack(self, helper: bytes, message: HelloAckMessage, now_s: float) -> None:
+        found = self._helpers.get(helper)
+        if found is None or message.answers not in found.asked:
+            return
+        found.left_bytes = message.left_bytes
+        if found.state is HelperState.CONFIRMING:
+            assert found.contract is not None
+            found.state, found.asked = HelperState.ACTIVE, ()
+            found.heard_s = now_s
+            self._commands.append(
+                AddPath(
+                    helper,
+                    found.certificate.name,
+                    found.source,
+                    next(it for it in found.terms.via if len(it) == len(found.source)),
+                    found.terms.reaches,
+                    found.contract,
+                    found.join.raw,
+                    found.confirm,
+                )
+            )
+        else:
+            self._heard(found, now_s)
+
+    def _heard(self, helper: _Helper, now_s: float) -> None:
+        helper.heard_s = now_s
+        if helper.state is HelperState.SILENT:
+            helper.state, helper.asked = HelperState.ACTIVE, ()
+            if helper.suspended:
+                helper.suspended = False
+                self._commands.append(ResumePath(helper.offer.helper))
+
+    def _suspend(self, helper: _Helper) -> None:
+        if not helper.suspended:
+            helper.suspended = True
+            self._commands.append(SuspendPath(helper.offer.helper))
+
+    def _due_s(self, helper: _Helper) -> float:
+        if helper.state is not HelperState.ACTIVE:
+            return helper.due_s
+        timing = self._timing
+        return helper.heard_s + (timing.silent_s if helper.waiting_bytes else timing.idle_s)
+
+    def _carries_too_little(self, helper: _Helper, now_s: float) -> bool:
+        """Compare what arrived in the last `judge_s`, all of which data waited, with what should have."""
+        reports = helper.reports
+        if not helper.waiting_bytes:
+            reports.clear()
+            return False
+        if not reports or now_s - reports[-1][0] >= _REPORTS_APART_S:
+            reports.append((now_s, helper.carried_bytes, helper.waiting_bytes))
+        judge_s = self._timing.judge_s
+        if now_s - reports[0][0] < judge_s:
+            return False
+        # Keep the youngest report that is old enough; it begins the window.
+        while len(reports) > 1 and now_s - reports[1][0] >= judge_s:
+            reports.popleft()
+        _, carried_bytes, waiting_bytes = reports[0]
+        least = min(waiting_bytes, _CARRIED_SHARE * helper.offer.rate_bps * judge_s / 8)
+        return helper.carried_bytes - carried_bytes < least
+
+    def _leave(self, helper: bytes, reason: LeaveReason, now_s: float) -> None:
+        """Tell a helper that it is over, if it knows of a contract, and drop it."""
+        found = self._helpers[helper]
+        if found.confirm:
+            message = LeaveMessage(self._times.next(now_s), self._nonce(), helper, reason)
+            self._commands.append(SendDatagram(pack(self._identity, message), found.link))
+        self._drop(helper, reason, now_s)
+
+    def _drop(
+        self, helper: bytes, reason: LeaveReason, now_s: float, *, by_helper: bool = False
+    ) -> None:
+        found = self._helpers.pop(helper, None)
+        if found is None:
+            return
+        self._spent_before += found.amount
+        if found.state is not HelperState.OFFERED:
+            self._commands.append(RemovePath(helper, reason, by_helper))
+        if reason in _FAULTS:
+            self._avoid(helper, now_s)
+        self._check_rate(now_s)
+
+    def _avoid(self, helper: bytes, now_s: float) -> None:
+        timing = self._timing
+        until_s, pause_s = self._avoided.get(helper, (-math.inf, 0.0))
+        # One that has done well for long begins anew.
+        again = now_s - until_s < timing.most_avoid_s
+        pause_s = min(2 * pause_s, timing.most_avoid_s) if again else timing.avoid_s
+        self._avoided[helper] = now_s + pause_s, pause_s
+        self._avoided.move_to_end(helper)
+        if len(self._avoided) > _MOST_AVOIDED:
+            self._avoided.popitem(last=False)
+
+    def _check_certificates(self, now_s: float) -> None:
+        for helper, found in list(self._helpers.items()):
+            if helper in self._helpers and not self._trust.holds(found.certificate, now_s):
+                self._leave(helper, LeaveReason.UNTRUSTED, now_s)
+
+    def _check_budget(self, now_s: float) -> None:
+        if self._running and self._wish.budget is not None and self.spent >= self._wish.budget:
+            self.stop(now_s)
+
+    # Datagrams.
+
+    def _is_expected(self, message: ShareMessage, now_s: float) -> bool:
+        """Judge a message before its signature is checked, which costs more."""
+        if isinstance(message, JoinMessage):
+            return message.answers in self._invites and self._joins.take(now_s)
+        if isinstance(message, HelloAckMessage):
+            asked = any(message.answers in each.asked for each in self._helpers.values())
+            return asked and self._answers.take(now_s)
+        return bool(self._helpers) and self._answers.take(now_s)
+
+    def _nonce(self) -> bytes:
+        return self._random(NONCE_BYTES)

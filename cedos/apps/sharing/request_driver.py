@@ -1,0 +1,269 @@
+"""The requestor's driver: it runs the machine on the link, and makes a path by each helper."""
+
+import asyncio
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from cedos.apps.sharing.drivers import (
+    STATUS_S,
+    Ask,
+    KernelCalls,
+    MachineTimer,
+    asked,
+    follow_gateway,
+    keep_contract,
+    write_status,
+)
+from cedos.apps.sharing.link_socket import LinkSocket
+from cedos.apps.sharing.own_identity import SharingClock
+from cedos.apps.sharing.protocol.accounting import OwnCounts
+from cedos.apps.sharing.protocol.certificates import HostIdentity, Trust
+from cedos.apps.sharing.protocol.commands import (
+    AddPath,
+    LinkAddress,
+    RemovePath,
+    ResumePath,
+    SendDatagram,
+    SuspendPath,
+    TakeAddress,
+)
+from cedos.apps.sharing.protocol.receipts import read_receipt
+from cedos.apps.sharing.protocol.requestor import RequestorMachine, RequestorWish
+from cedos.apps.sharing.questions import AskRates, DeclarePath, GivenRates, PathDeclared
+from cedos.apps.sharing.store import SharingStore
+from cedos.errors import CedosError
+from cedos.host.monitor.flows.flow_monitor import FlowMonitor
+from cedos.host.steer.sharing.helper_paths import HelperPaths
+from cedos.model import FlowKey
+
+_LOOK_S: Final = 0.2
+_SEGMENT_BYTES: Final = 1448
+_DECLARE_S: Final = 0.5
+_RATES_S: Final = 60.0
+
+_log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class _Way:
+    """A path in use. `ended_bytes`: of its connections that are gone."""
+
+    command: AddPath
+    living: dict[FlowKey, int]
+    ended_bytes: int = 0
+    waiting_bytes: int = 0
+
+    @property
+    def carried_bytes(self) -> int:
+        return self.ended_bytes + sum(self.living.values())
+
+
+class RequestDriver:
+    """A requestor that uses helpers while `run` does.
+
+    Args:
+        identity, trust: of this host.
+        paths: the kernel's part; the caller undoes it.
+        interface: of the shared link.
+        ask: asks the gateway.
+        store: gets receipts.
+        status: the file that `cedos share` reads.
+    """
+
+    def __init__(
+        self,
+        identity: HostIdentity,
+        trust: Trust,
+        wish: RequestorWish,
+        paths: HelperPaths,
+        interface: str,
+        ask: Ask,
+        store: SharingStore,
+        status: Path,
+    ) -> None:
+        self._now_s = SharingClock().now_s
+        self._machine = RequestorMachine(
+            identity, trust, wish, random=os.urandom, now_s=self._now_s()
+        )
+        self._gateway, self._wish = identity.gateway, wish
+        self._paths, self._ask, self._store, self._status = paths, ask, store, status
+        self._counts = OwnCounts(identity.gateway, overhead=0.0)
+        self._calls = KernelCalls()
+        self._ways: dict[bytes, _Way] = {}
+        self._taken: dict[bytes, IPv4Address] = {}
+        self._socket = LinkSocket(interface, self._receive, listens=False)
+        self._timer = MachineTimer(self._machine, self._now_s, self._obey)
+
+    async def run(self) -> None:
+        """Find and use helpers until it is cancelled; then leave them all."""
+        gateway = asyncio.get_running_loop().create_task(
+            follow_gateway(
+                self._ask,
+                lambda: self._store.highest_serial(self._gateway),
+                lambda data: self._machine.on_revocations(data, self._now_s()),
+                self._on_receipt,
+            )
+        )
+        rates = asyncio.get_running_loop().create_task(self._follow_rates())
+        self._machine.start(self._now_s())
+        self._obey()
+        try:
+            async with FlowMonitor(self._is_ours) as flows:
+                await self._watch(flows)
+        finally:
+            gateway.cancel()
+            rates.cancel()
+            await asyncio.gather(gateway, rates, return_exceptions=True)
+            self._machine.stop(self._now_s())
+            self._obey()
+            self._timer.close()
+            await self._calls.close()
+            self._socket.close()
+            self._status.unlink(missing_ok=True)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the person sees."""
+        return {
+            "role": "request",
+            "wanted_bps": self._wish.rate_bps,
+            "budget": self._wish.budget,
+            "currency": self._wish.currency,
+            "spent": self._machine.spent,
+            "helpers": [
+                {
+                    "name": each.name,
+                    "state": each.state.value,
+                    "address": str(self._taken.get(each.helper, "")),
+                    "price": each.price,
+                    "rate_bps": each.rate_bps,
+                    "carried_bytes": each.carried_bytes,
+                    "amount": each.amount,
+                    "left_bytes": each.left_bytes,
+                }
+                for each in self._machine.helpers()
+            ],
+            "differences": [
+                {"contract": each.contract.number.hex(), "bytes_more": each.bytes_more}
+                for each in self._counts.differences()
+            ],
+        }
+
+    def _is_ours(self, address: object) -> bool:
+        return address in self._taken.values()
+
+    def _receive(self, data: bytes, source: LinkAddress) -> None:
+        self._machine.receive_datagram(data, source, self._now_s())
+        self._obey()
+
+    def _obey(self) -> None:
+        for command in self._machine.commands():
+            match command:
+                case SendDatagram():
+                    self._socket.send(command.data, command.to)
+                case TakeAddress():
+                    self._calls.begin(self._take(command))
+                case AddPath():
+                    self._calls.begin(self._add(command))
+                case RemovePath():
+                    self._calls.begin(self._remove(command))
+                case SuspendPath() | ResumePath():
+                    pass  # a session notices by itself that a path is silent, and that it speaks
+        self._timer.arm()
+
+    async def _take(self, command: TakeAddress) -> None:
+        try:
+            if not any(len(via) == 4 for via in command.via):
+                raise ValueError("the helper has no IPv4 address on the link")
+            self._taken[command.helper] = await self._calls.call(self._paths.new_address)
+        except (CedosError, OSError, ValueError) as error:
+            _log.warning("no address for a helper", why=str(error))
+            self._machine.on_no_address(command.helper, self._now_s())
+        else:
+            packed = self._taken[command.helper].packed
+            self._machine.on_address(command.helper, packed, self._now_s())
+        self._obey()
+
+    async def _add(self, command: AddPath) -> None:
+        gateway = next((each for each in command.reaches if len(each.address) == 4), None)
+        if gateway is None or len(command.via) != 4:
+            _log.warning("a helper offers no IPv4", name=command.name)
+            return
+        via, there = IPv4Address(command.via), IPv4Address(gateway.address)
+        source = IPv4Address(command.source)
+        self._counts.on_contract(command.contract)
+        keep_contract(self._store, command.contract, command.join, command.confirm)
+        self._ways[command.helper] = _Way(command, {})
+        await self._calls.call(lambda: self._paths.add(via, there, source))
+        _log.info("has a helper", name=command.name, source=str(source))
+        self._calls.begin(self._declare(command))
+
+    async def _declare(self, command: AddPath) -> None:
+        """Tell the gateway which contract the path is about; without it the helper is not paid."""
+        question = DeclarePath(command.source, command.join, command.confirm)
+        while command.helper in self._ways and self._ways[command.helper].command is command:
+            with suppress(CedosError):
+                await asked(self._ask, question, PathDeclared)
+                return
+            await asyncio.sleep(_DECLARE_S)
+
+    async def _follow_rates(self) -> None:
+        """Ask the gateway what its map says of the helpers that offer, once there is a way to it."""
+        told_s: dict[bytes, float] = {}
+        while True:
+            now_s = self._now_s()
+            told_s = {helper: at_s for helper, at_s in told_s.items() if now_s - at_s < _RATES_S}
+            new = tuple(it.helper for it in self._machine.helpers() if it.helper not in told_s)
+            if new:
+                with suppress(CedosError):
+                    given = await asked(self._ask, AskRates(new), GivenRates)
+                    for helper, rate_bps in zip(new, given.rates_bps, strict=False):
+                        told_s[helper] = now_s
+                        if rate_bps is not None:
+                            self._machine.on_history(helper, rate_bps, self._now_s())
+                    self._obey()
+            await asyncio.sleep(_LOOK_S)
+
+    async def _remove(self, command: RemovePath) -> None:
+        way = self._ways.pop(command.helper, None)
+        address = self._taken.pop(command.helper, None)
+        if address is not None:
+            await self._calls.call(lambda: self._paths.remove(address))
+        if way is not None:
+            _log.info("lost a helper", name=way.command.name, reason=command.reason.name.lower())
+
+    async def _watch(self, flows: FlowMonitor) -> None:
+        written_s = 0.0
+        while True:
+            with suppress(OSError, TimeoutError):
+                await self._look(flows)
+            self._obey()
+            now_s = self._now_s()
+            if now_s - written_s >= STATUS_S:
+                written_s = now_s
+                write_status(self._status, self.facts())
+            await asyncio.sleep(_LOOK_S)
+
+    async def _look(self, flows: FlowMonitor) -> None:
+        """Read what the kernel's connections over each path have carried."""
+        samples = await flows.snapshot()
+        now_s = self._now_s()
+        for helper, way in list(self._ways.items()):
+            source = IPv4Address(way.command.source)
+            mine = [each for each in samples if each.key.local == source]
+            living = {each.key: each.bytes_down + each.bytes_up for each in mine}
+            way.ended_bytes += sum(count for key, count in way.living.items() if key not in living)
+            way.living = living
+            way.waiting_bytes = _SEGMENT_BYTES * sum(each.unacknowledged for each in mine)
+            self._counts.on_carried(way.command.contract.number, way.carried_bytes, now_s)
+            self._machine.on_traffic(helper, way.carried_bytes, way.waiting_bytes, now_s)
+
+    def _on_receipt(self, data: bytes) -> None:
+        receipt = read_receipt(data, self._gateway)
+        self._store.add([(receipt, data)])
+        self._counts.on_receipt(data)

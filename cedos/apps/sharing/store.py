@@ -1,0 +1,220 @@
+"""The file of certificates and receipts: SQLite, append only; at the gateway and at each host.
+
+Triggers refuse any change or removal of a row, by whatever program. A receipt is stored once; so are the
+datagrams of its contract, which prove its price.
+"""
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from cedos.apps.sharing.protocol.certificates import (
+    MOST_CERTIFICATE_BYTES,
+    Certificate,
+    CertificateAuthority,
+    opened,
+)
+from cedos.apps.sharing.protocol.receipts import Receipt
+from cedos.errors import SharingError
+from cedos.kernel import own_file
+
+_APPLICATION_ID: Final = 0x63736872  # "cshr"
+_VERSION: Final = 1
+_TABLES: Final = ("certificate", "revocation", "contract", "receipt")
+_APPEND_ONLY: Final = "".join(
+    f"CREATE TRIGGER {table}_{what} BEFORE {what} ON {table}"
+    " BEGIN SELECT RAISE(ABORT, 'this table is append only'); END;\n"
+    for table in _TABLES
+    for what in ("UPDATE", "DELETE")
+)
+_SCHEMA: Final = f"""
+BEGIN IMMEDIATE;
+CREATE TABLE certificate (
+    serial INTEGER PRIMARY KEY, host BLOB NOT NULL, session BLOB NOT NULL, name TEXT NOT NULL,
+    expires_s INTEGER NOT NULL, data BLOB NOT NULL);
+CREATE INDEX certificate_host ON certificate (host);
+CREATE INDEX certificate_session ON certificate (session);
+CREATE TABLE revocation (serial INTEGER PRIMARY KEY, made_s INTEGER NOT NULL);
+CREATE TABLE contract (number BLOB PRIMARY KEY, joined BLOB NOT NULL, confirmed BLOB NOT NULL);
+CREATE TABLE receipt (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, gateway BLOB NOT NULL, serial INTEGER NOT NULL,
+    requestor BLOB NOT NULL, helper BLOB NOT NULL, contract BLOB NOT NULL,
+    start_s INTEGER NOT NULL, end_s INTEGER NOT NULL, up_bytes INTEGER NOT NULL,
+    down_bytes INTEGER NOT NULL, total_bytes INTEGER NOT NULL, amount INTEGER NOT NULL,
+    currency TEXT NOT NULL, data BLOB NOT NULL, UNIQUE (gateway, serial));
+CREATE INDEX receipt_contract ON receipt (contract);
+{_APPEND_ONLY}
+PRAGMA application_id = {_APPLICATION_ID};
+PRAGMA user_version = {_VERSION};
+COMMIT;
+"""
+_RECEIPT_COLUMNS: Final = (
+    "gateway, serial, requestor, helper, contract, start_s, end_s, up_bytes, down_bytes, total_bytes,"
+    " amount, currency"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Owed:
+    """The sum of all receipts of one requestor and one helper. `amount`: millionths of `currency`."""
+
+    requestor: bytes
+    helper: bytes
+    currency: str
+    amount: int
+    carried_bytes: int
+    receipts: int
+
+
+class SharingStore:
+    """An open file. Not for several threads at once. Errors of every method: SharingError."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            own_file.ensure(path)
+            self._connection = sqlite3.connect(
+                path, timeout=2.0, isolation_level=None, check_same_thread=False
+            )
+        except (OSError, sqlite3.Error) as error:
+            raise SharingError(f"{path}: {error}") from error
+        try:
+            self._prepare()
+        except SharingError:
+            self._connection.close()
+            raise
+
+    def close(self) -> None:
+        self._connection.close()
+
+    # Receipts and contracts.
+
+    def add(self, receipts: Iterable[tuple[Receipt, bytes]]) -> int:
+        """Write receipts, all or none; return how many were new. A serial is written once, the first."""
+        sql = (
+            f"INSERT OR IGNORE INTO receipt ({_RECEIPT_COLUMNS}, data)"  # noqa: S608
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        )
+        rows = [
+            (
+                each.gateway, each.serial, each.requestor, each.helper, each.contract, each.start_s,
+                each.end_s, each.up_bytes, each.down_bytes, each.total_bytes, each.amount,
+                each.currency, data,
+            )
+            for each, data in receipts
+        ]  # fmt: skip
+        return self._write(sql, rows)
+
+    def add_contract(self, number: bytes, join: bytes, confirm: bytes) -> None:
+        self._write("INSERT OR IGNORE INTO contract VALUES (?, ?, ?)", [(number, join, confirm)])
+
+    def contract(self, number: bytes) -> tuple[bytes, bytes] | None:
+        """Return the datagrams of the Join and the Confirm."""
+        sql = "SELECT joined, confirmed FROM contract WHERE number = ?"
+        return next((tuple(row) for row in self._read(sql, (number,))), None)
+
+    def receipts(self, limit: int = 1000) -> list[Receipt]:
+        """Return the newest receipts, the newest first."""
+        sql = f"SELECT {_RECEIPT_COLUMNS} FROM receipt ORDER BY id DESC LIMIT ?"  # noqa: S608
+        return [Receipt(*row) for row in self._read(sql, (limit,))]
+
+    def since(self, serial: int, host: bytes, limit: int = 100) -> list[bytes]:
+        """Return the signed receipts about a host with higher serials, the lowest first."""
+        sql = (
+            "SELECT data FROM receipt WHERE serial > ? AND (requestor = ? OR helper = ?)"
+            " ORDER BY serial LIMIT ?"
+        )
+        return [row[0] for row in self._read(sql, (serial, host, host, limit))]
+
+    def owed(self) -> list[Owed]:
+        """Return who owes whom how much, by currency; the largest amounts first."""
+        sql = (
+            "SELECT requestor, helper, currency, sum(amount), sum(up_bytes + down_bytes), count(*)"
+            " FROM receipt GROUP BY requestor, helper, currency ORDER BY 4 DESC, 1, 2"
+        )
+        return [Owed(*row) for row in self._read(sql, ())]
+
+    def total_bytes(self, contract: bytes) -> int:
+        """Return the bytes that a contract's receipts name; 0: it has none."""
+        sql = "SELECT coalesce(max(total_bytes), 0) FROM receipt WHERE contract = ?"
+        return int(self._read(sql, (contract,))[0][0])
+
+    def highest_serial(self, gateway: bytes) -> int:
+        sql = "SELECT coalesce(max(serial), 0) FROM receipt WHERE gateway = ?"
+        return int(self._read(sql, (gateway,))[0][0])
+
+    # Certificates. Hosts keep their own and their neighbours', for the names; the gateway issues them.
+
+    def register(
+        self, authority: CertificateAuthority, request: bytes, session: bytes, now_s: float
+    ) -> bytes:
+        """Return a new certificate, written before it is given away. UntrustedError: the request's."""
+        highest = self._read("SELECT coalesce(max(serial), 0) FROM certificate", ())[0][0]
+        data = authority.issue(request, session, highest + 1, now_s)
+        self.add_certificate(data)
+        return data
+
+    def add_certificate(self, data: bytes) -> None:
+        """Write a verified certificate."""
+        made, _ = opened(data, Certificate, MOST_CERTIFICATE_BYTES, "certificate")
+        row = (made.serial, made.host, made.session, made.name, made.expires_s, data)
+        self._write("INSERT OR IGNORE INTO certificate VALUES (?, ?, ?, ?, ?, ?)", [row])
+
+    def host_of_session(self, session: bytes) -> bytes | None:
+        """Return the host that a session's key was certified for last; None: it was never registered."""
+        sql = "SELECT host FROM certificate WHERE session = ? ORDER BY serial DESC LIMIT 1"
+        return next((row[0] for row in self._read(sql, (session,))), None)
+
+    def name_of(self, host: bytes) -> str | None:
+        sql = "SELECT name FROM certificate WHERE host = ? ORDER BY serial DESC LIMIT 1"
+        return next((row[0] for row in self._read(sql, (host,))), None)
+
+    def revoke(self, host: bytes, now_s: float) -> int:
+        """Withdraw all certificates of a host; return how many still held."""
+        sql = (
+            "INSERT OR IGNORE INTO revocation SELECT serial, ? FROM certificate"
+            " WHERE host = ? AND expires_s > ?"
+        )
+        return self._write(sql, [(int(now_s), host, int(now_s))])
+
+    def revocations(self, authority: CertificateAuthority, now_s: float) -> bytes:
+        """Return the signed list of withdrawn certificates that have not expired."""
+        sql = (
+            "SELECT serial FROM revocation JOIN certificate USING (serial) WHERE expires_s > ?"
+            " ORDER BY serial"
+        )
+        serials = tuple(row[0] for row in self._read(sql, (int(now_s),)))
+        return authority.revocations(serials, now_s)
+
+    def _prepare(self) -> None:
+        try:
+            with closing(self._connection.execute("PRAGMA application_id")) as found:
+                owner = found.fetchone()[0]
+            version = self._connection.execute("PRAGMA user_version").fetchone()[0]
+            begun = self._connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+            if begun and (owner, version) != (_APPLICATION_ID, _VERSION):
+                raise SharingError(f"{self.path} is a database of another program or version")
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute("PRAGMA synchronous = NORMAL")
+            if not begun:
+                self._connection.executescript(_SCHEMA)
+        except sqlite3.Error as error:
+            raise SharingError(f"{self.path}: {error}") from error
+
+    def _write(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> int:
+        try:
+            with self._connection:
+                self._connection.execute("BEGIN IMMEDIATE")
+                return max(self._connection.executemany(sql, rows).rowcount, 0)
+        except sqlite3.Error as error:
+            raise SharingError(f"{self.path}: {error}") from error
+
+    def _read(self, sql: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        try:
+            return list(self._connection.execute(sql, values))
+        except sqlite3.Error as error:
+            raise SharingError(f"{self.path}: {error}") from error

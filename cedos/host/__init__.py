@@ -1,0 +1,1 @@
+"""This host: facts in (monitor), sizes in (profiler), commands out (steer)."""

@@ -1,0 +1,170 @@
+"""Which DNS servers belong to which network: systemd-resolved where it runs, else resolv.conf."""
+
+import asyncio
+import contextlib
+import ctypes
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv6Address, ip_address
+from pathlib import Path
+from typing import Any, Protocol
+
+from cedos.host.monitor.bus import BusError, SystemBus
+from cedos.model import Address, Interface
+
+_SERVICE = "org.freedesktop.resolve1"
+_PATH = "/org/freedesktop/resolve1"
+_MANAGER = "org.freedesktop.resolve1.Manager"
+_PROPERTIES = "org.freedesktop.DBus.Properties"
+
+_IN_CLOSE_WRITE, _IN_MOVED_TO, _IN_CREATE = 0x08, 0x80, 0x100
+
+
+@dataclass(frozen=True, slots=True)
+class Resolvers:
+    """DNS servers as the host knows them: per interface index, and those that name no interface."""
+
+    by_index: Mapping[int, tuple[Address, ...]] = field(default_factory=dict)
+    unassigned: tuple[Address, ...] = ()
+
+    def of(
+        self, index: int, addresses: Iterable[Interface], *, genuine: bool
+    ) -> tuple[Address, ...]:
+        """Return an interface's resolvers: by index if it is the host's own, else those on its link."""
+        if genuine and index in self.by_index:
+            return self.by_index[index]
+        networks = [address.network for address in addresses]
+        return tuple(
+            server
+            for server in self.unassigned
+            if any(server in network for network in networks if network.version == server.version)
+        )
+
+
+class ResolverSource(Protocol):
+    async def start(self, changed: Callable[[], None]) -> None: ...
+
+    async def read(self) -> Resolvers:
+        """Return the resolvers now; never raises."""
+
+    async def close(self) -> None: ...
+
+
+def parse_resolv_conf(content: str, *, stubs: bool = False) -> tuple[Address, ...]:
+    """Return the `nameserver` lines' addresses.
+
+    Loopback ones belong to no network: they are returned with `stubs` only.
+    """
+    servers: list[Address] = []
+    for line in content.splitlines():
+        words = line.split()
+        if len(words) < 2 or words[0] != "nameserver":
+            continue
+        try:
+            server = ip_address(words[1])
+        except ValueError:
+            continue
+        if isinstance(server, IPv6Address) and server.scope_id is not None:
+            server = IPv6Address(int(server))
+        if (stubs or not server.is_loopback) and server not in servers:
+            servers.append(server)
+    return tuple(servers)
+
+
+def parse_hosts(content: str) -> dict[str, tuple[Address, ...]]:
+    """Return the addresses of each name in a file like /etc/hosts."""
+    found: dict[str, tuple[Address, ...]] = {}
+    for line in content.splitlines():
+        words = line.partition("#")[0].split()
+        with contextlib.suppress(ValueError):
+            address = ip_address(words[0].partition("%")[0] if words else "")
+            for name in (word.rstrip(".").lower() for word in words[1:]):
+                found[name] = (*found.get(name, ()), address)
+    return found
+
+
+def parse_resolved(dns: Any) -> dict[int, tuple[Address, ...]]:
+    """Return the resolvers in resolved's property `DNS`, which has (index, family, bytes) of each.
+
+    Index 0, the whole host, is left out.
+    """
+    servers: dict[int, tuple[Address, ...]] = {}
+    for entry in dns if isinstance(dns, list) else ():
+        if not isinstance(entry, list | tuple) or len(entry) != 3:
+            continue
+        index, _, octets = entry
+        try:
+            address = ip_address(bytes(octets))
+        except (TypeError, ValueError):
+            continue
+        if isinstance(index, int) and index > 0:
+            servers[index] = (*servers.get(index, ()), address)
+    return servers
+
+
+class HostResolvers:
+    """The host's resolvers: resolved's signals (None: without them), and inotify on resolv.conf."""
+
+    def __init__(self, bus: SystemBus | None, resolv_conf: Path = Path("/etc/resolv.conf")) -> None:
+        self._bus = bus
+        self._file = resolv_conf
+        self._watch: FileWatch | None = None
+
+    async def start(self, changed: Callable[[], None]) -> None:
+        self._watch = FileWatch(self._file, changed)
+        if self._bus is not None:
+            # Without a bus resolv.conf it is, until a bus appears.
+            with contextlib.suppress(BusError):
+                await self._bus.watch(_SERVICE, _PATH, _MANAGER, changed)
+
+    async def read(self) -> Resolvers:
+        by_index: dict[int, tuple[Address, ...]] = {}
+        if self._bus is not None:
+            with contextlib.suppress(BusError):
+                body = await self._bus.call(
+                    _SERVICE, _PATH, _PROPERTIES, "Get", "ss", [_MANAGER, "DNS"]
+                )
+                by_index = parse_resolved(body[0] if body else None)
+        try:
+            content = self._file.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            content = ""
+        return Resolvers(by_index, parse_resolv_conf(content))
+
+    async def close(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+
+
+class FileWatch:
+    """Calls `changed` when a file may have been rewritten or replaced (inotify on its folder)."""
+
+    def __init__(self, file: Path, changed: Callable[[], None]) -> None:
+        self._changed = changed
+        self._loop = asyncio.get_running_loop()
+        libc = ctypes.CDLL(None, use_errno=True)
+        self._fd: int = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+        if self._fd < 0:
+            return  # no instance left for us: changes show with the next network event
+        # A link is followed, as resolv.conf often is one into the folder that is really written to.
+        for folder in {file.parent, file.resolve().parent}:
+            libc.inotify_add_watch(
+                self._fd, os.fsencode(folder), _IN_CLOSE_WRITE | _IN_MOVED_TO | _IN_CREATE
+            )
+        self._names = {file.name, file.resolve().name}
+        self._loop.add_reader(self._fd, self._readable)
+
+    def _readable(self) -> None:
+        try:
+            events = os.read(self._fd, 1 << 16)
+        except BlockingIOError:
+            return
+        if any(name.encode() in events for name in self._names):
+            self._changed()
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            self._loop.remove_reader(self._fd)
+            os.close(self._fd)
+            self._fd = -1

@@ -1,0 +1,314 @@
+"""The host's flows by netlink events: opened, sampled, closed.
+
+A flow that this host begins opens with connection tracking's NEW event, at its first packet. One from
+outside opens when a socket of this host answers for it: packets alone, which any host can send, open
+nothing. A TCP flow or MPTCP subflow closes with sock_diag's destroy notification, which carries the
+final `tcp_info`; a UDP flow when connection tracking gives it up. Events join on the 4-tuple.
+"""
+
+import asyncio
+import contextlib
+import math
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+from cedos.controller.events import FlowClosed, FlowEvent, FlowOpened, FlowSample
+from cedos.host.monitor.events import Mailbox
+from cedos.host.monitor.flows.flow_source import FlowSource, KernelFlows
+from cedos.kernel import conntrack, sock_diag
+from cedos.model import Address, FlowKey
+
+T = TypeVar("T")
+
+_BUCKETS = 32
+
+
+class FairTable(Generic[T]):
+    """A table of flows that strangers may fill: at most `limit` entries, no sender drives out another's.
+
+    Each peer has a bucket by a salted hash of its address (as in stochastic fair queueing, McKenney
+    1990). A peer that sends much drives out the oldest entries of its own bucket, which one in 32 of the
+    other peers shares.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._salt = secrets.randbits(64)
+        self._share = max(limit // _BUCKETS, 1)
+        self._buckets: list[OrderedDict[FlowKey, T]] = [OrderedDict() for _ in range(_BUCKETS)]
+
+    def __len__(self) -> int:
+        return sum(map(len, self._buckets))
+
+    def __contains__(self, key: FlowKey) -> bool:
+        return key in self._bucket(key)
+
+    def put(self, key: FlowKey, value: T) -> FlowKey | None:
+        """Add or replaces; the flow that had to go for it, if any."""
+        bucket = self._bucket(key)
+        bucket[key] = value
+        return bucket.popitem(last=False)[0] if len(bucket) > self._share else None
+
+    def pop(self, key: FlowKey) -> T | None:
+        return self._bucket(key).pop(key, None)
+
+    def _bucket(self, key: FlowKey) -> "OrderedDict[FlowKey, T]":
+        return self._buckets[hash((self._salt, key.remote)) % _BUCKETS]
+
+
+# At most one comparison in so many seconds: it reads every socket and tracked flow.
+_REST_S = 1.0
+_GRACE_S = 0.05
+_EVENT_S = 1.0
+"""An event that tells of an opening is handled within so long."""
+_MOST_CALLERS, _MOST_UDP = 1024, 2048
+"""The most flows from outside that wait for a socket, and the most known UDP flows of this host."""
+_CHECKED_AGAIN_S = (2.0, 4.0, 8.0)
+"""Openings that are not seen at first are checked again after these."""
+
+
+@dataclass(slots=True)
+class _Living:
+    """`opened_unix_s` None: it is not announced; `seen_at_s`: when its socket was seen first."""
+
+    opened_unix_s: float | None
+    sample: FlowSample | None = None
+    seen_at_s: float = -math.inf
+
+
+class FlowMonitor:
+    """Flows opening, living and closing, as an asynchronous context manager.
+
+    Flows whose address is not local (loopback, containers, forwarded ones) are left out. `overflows`
+    counts how often the kernel dropped events (a dump then sets things right); `problem` says why
+    openings are not seen. HostError on entering: the kernel offers no destroy notifications.
+    """
+
+    def __init__(
+        self,
+        is_local: Callable[[Address], bool],
+        *,
+        source: FlowSource | None = None,
+    ) -> None:
+        self.overflows = 0
+        self.problem = ""
+        self._is_local = is_local
+        self._given_source = source
+        self._living: dict[FlowKey, _Living] = {}
+        self._callers: FairTable[float] = FairTable(_MOST_CALLERS)
+        self._udp: FairTable[None] = FairTable(_MOST_UDP)
+        self._mailbox: Mailbox[FlowEvent] = Mailbox()
+        self._doubt = asyncio.Event()
+        self._missed = False
+        self._checking: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> "FlowMonitor":
+        self._source = self._given_source or KernelFlows(is_local=self._is_local)
+        try:
+            self._source.start(self._tracked, self._destroyed, self._overflow)
+            # Flows older than we are: known, so that their loss would be noticed, but not announced.
+            with contextlib.suppress(OSError, TimeoutError):
+                await self.snapshot()
+            for known in self._living.values():
+                known.seen_at_s = -math.inf
+            await self.check_tracking()
+        except BaseException:
+            self._source.close()
+            raise
+        self._task = asyncio.create_task(self._resync(), name="flows")
+        if self.problem:
+            self._checking = asyncio.create_task(self._check_again(), name="tracking")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        tasks = {self._task} if self._checking is None else {self._task, self._checking}
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        self._source.close()
+        self._mailbox.close()
+
+    def events(self) -> AsyncIterator[FlowEvent]:
+        return self._mailbox.iterate()
+
+    async def snapshot(self) -> list[FlowSample]:
+        """Return the living TCP flows and subflows. Errors: OSError, TimeoutError."""
+        sockets = await self._source.sockets()
+        at_s = time.monotonic()
+        samples = [_sample(facts, at_s) for facts in sockets if self._counts(facts.key)]
+        for sample in samples:
+            self._answered(sample.key)
+            self._living.setdefault(sample.key, _Living(None, seen_at_s=at_s)).sample = sample
+        return samples
+
+    async def mark(self, key: FlowKey) -> int | None:
+        """Return the mark (SO_MARK) of a living TCP flow's socket; None where it has none or has gone."""
+        try:
+            return await self._source.mark(key) or None
+        except (OSError, TimeoutError):
+            return None
+
+    async def check_tracking(self, timeout_s: float = 0.2) -> str:
+        """Test with a datagram on the loopback whether openings are seen; return the new `problem`."""
+        self.problem = await self._source.blindness(timeout_s)
+        return self.problem
+
+    async def _check_again(self) -> None:
+        """Check again later: steering adds its tracking rules only after this monitor has begun."""
+        for wait_s in _CHECKED_AGAIN_S:
+            await asyncio.sleep(wait_s)
+            if not await self.check_tracking():
+                return
+
+    def _counts(self, key: FlowKey) -> bool:
+        return not key.local.is_loopback and (key in self._living or self._is_local(key.local))
+
+    def _tracked(self, tracked: conntrack.Tracked) -> None:
+        if (
+            (tracked.ended or tracked.protocol != "tcp")
+            and not self._is_local(tracked.original.source)
+            and self._is_local(tracked.reply.source)
+        ):
+            # Strangers make these at will; of theirs only a call for one of our sockets tells anything.
+            return
+        found = conntrack.flow_of(tracked, self._is_local)
+        if found is None and tracked.ended:
+            # Its address may be gone by now; then it is known by its 4-tuple.
+            found = conntrack.flow_of(tracked, lambda address: True)
+        if found is None or not self._counts(found[0]):
+            return
+        key, incoming = found
+        # A beginning: ours opens at once, a caller's once a socket answers for it.
+        if not tracked.ended:
+            if not incoming:
+                self._open(key, time.time())
+            elif key not in self._living:
+                self._callers.put(key, time.time())
+                self._doubt.set()
+        # An end: connection tracking has the bytes of UDP; TCP's come from its socket.
+        elif key.protocol == "udp":
+            up, down = tracked.bytes_original, tracked.bytes_reply
+            counted = up is not None and down is not None
+            self._close(FlowClosed(key, time.time(), down or 0, up or 0, exact=counted))
+        elif key in self._living:
+            # A flow no socket answers for (a raw packet), or a deleted entry.
+            self._doubt.set()
+
+    def _open(self, key: FlowKey, at_unix_s: float, *, incoming: bool = False) -> None:
+        known = self._living.get(key)
+        if known is not None:
+            # A look at the sockets may come before the event; what lived for longer is known.
+            if known.opened_unix_s is not None or time.monotonic() - known.seen_at_s > _EVENT_S:
+                return
+            known.opened_unix_s = at_unix_s
+        else:
+            self._living[key] = _Living(at_unix_s)
+        self._mailbox.put(FlowOpened(key, time.monotonic(), at_unix_s, incoming))
+        if key.protocol == "udp" and (oldest := self._udp.put(key, None)) is not None:
+            self._close(FlowClosed(oldest, time.time(), 0, 0, exact=False))
+
+    def _answered(self, key: FlowKey) -> None:
+        """Open a flow from outside, since a socket answers for it."""
+        if (called_unix_s := self._callers.pop(key)) is not None:
+            self._open(key, called_unix_s, incoming=True)
+
+    def _destroyed(self, facts: sock_diag.SocketFacts) -> None:
+        if not self._counts(facts.key):
+            return
+        self._answered(facts.key)
+        sample = _sample(facts, time.monotonic())
+        self._close(_closed(sample, exact=facts.counted))
+
+    def _close(self, closed: FlowClosed) -> None:
+        known = self._living.pop(closed.key, None)
+        if closed.key.protocol == "udp":
+            self._udp.pop(closed.key)
+        started = known.opened_unix_s if known is not None else None
+        self._mailbox.put(replace(closed, at_s=time.monotonic(), started_unix_s=started))
+
+    def _overflow(self) -> None:
+        self.overflows += 1
+        self._missed = True
+        self._doubt.set()
+
+    async def _resync(self) -> None:
+        while True:
+            await self._doubt.wait()
+            self._doubt.clear()
+            try:
+                await self._compare()
+            except (OSError, TimeoutError):
+                self._missed = True
+                self._doubt.set()
+            await asyncio.sleep(_REST_S)
+
+    async def _compare(self) -> None:
+        """Open and closes what lost events would have: the known flows against those there are."""
+        before = dict(self._living)
+        missed, self._missed = self._missed, False
+        # Tracked flows outlive their sockets by minutes, so that there are many of them: they are
+        # read only where events of UDP flows, which nothing else shows, may be missing.
+        entries = await self._source.entries() if missed else ()
+        if not missed:
+            before = {key: known for key, known in before.items() if key.protocol == "tcp"}
+        # Open what is there and was not known.
+        present = {sample.key for sample in await self.snapshot()}
+        for entry in entries:
+            found = conntrack.flow_of(entry, self._is_local)
+            if found is None or found[1] or found[0].protocol != "udp":
+                continue
+            if self._counts(found[0]):
+                present.add(found[0])
+                self._open(found[0], time.time())
+        for key in present - before.keys():
+            if (new := self._living.get(key)) is not None and new.opened_unix_s is None:
+                new.opened_unix_s = time.time()
+                self._mailbox.put(FlowOpened(key, time.monotonic(), new.opened_unix_s))
+        # Close what was known and is not there. Ends that are still on their way to us know more.
+        await asyncio.sleep(_GRACE_S)
+        for key in before.keys() - present:
+            if key in self._living:
+                last = before[key].sample
+                lost = FlowClosed(key, time.time(), 0, 0, exact=False)
+                self._close(lost if last is None else _closed(last, exact=False))
+
+
+def _sample(facts: sock_diag.SocketFacts, at_s: float) -> FlowSample:
+    return FlowSample(
+        key=facts.key,
+        at_s=at_s,
+        state=facts.state,
+        token=facts.token,
+        rtt_s=facts.rtt_s,
+        rtt_min_s=facts.rtt_min_s,
+        delivery_rate_bps=facts.delivery_rate_bps,
+        bytes_down=facts.bytes_down,
+        bytes_up=facts.bytes_up,
+        retransmits=facts.retransmits,
+        idle_down_s=facts.idle_down_s,
+        unacknowledged=facts.unacknowledged,
+        idle_ack_s=facts.idle_ack_s,
+        receive_rtt_s=facts.receive_rtt_s,
+        segments=facts.segments,
+        unread=facts.unread,
+        window_limit_bytes=facts.window_limit_bytes,
+    )
+
+
+def _closed(last: FlowSample, *, exact: bool) -> FlowClosed:
+    return FlowClosed(
+        key=last.key,
+        ended_unix_s=time.time(),
+        bytes_down=last.bytes_down,
+        bytes_up=last.bytes_up,
+        rtt_s=last.rtt_s,
+        rtt_min_s=last.rtt_min_s,
+        delivery_rate_bps=last.delivery_rate_bps,
+        retransmits=last.retransmits,
+        exact=exact,
+        idle_down_s=last.idle_down_s if exact else None,
+        idle_ack_s=last.idle_ack_s if exact else None,
+    )

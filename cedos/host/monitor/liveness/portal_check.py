@@ -1,0 +1,239 @@
+"""Asks for the test page over one network: names, connection and page all through its interface."""
+
+import asyncio
+import contextlib
+import errno
+import os
+import secrets
+import socket
+from collections.abc import Sequence
+from dataclasses import replace
+from ipaddress import ip_address
+
+from cedos.controller.events import Witness
+from cedos.host.monitor.dns import message
+from cedos.host.monitor.flows import own_flows
+from cedos.host.monitor.liveness.portal_verdict import (
+    MAX_ANSWER_BYTES,
+    PortalFinding,
+    PortalVerdict,
+    TestPage,
+    judge,
+    origin,
+    same_private_address,
+)
+from cedos.kernel.interface_socket import interface_socket
+from cedos.model import Address, Network
+
+_DNS_PORT = 53
+_ASK_AGAIN_S = 0.5
+# Of the time for everything, the share that names may take.
+_NAMES_SHARE = 0.5
+# A portal redirects to its host, and that perhaps to its operator's.
+_MOST_REDIRECTS = 3
+
+
+class PortalCheck:
+    """Asks for the test page.
+
+    A name that cannot exist is asked for, too: a portal's resolver gives all names the same private
+    address. Costs about 900 bytes where the answer is right.
+
+    Args:
+        page: the test page.
+        known_name: a name that every honest resolver knows.
+        port: the resolvers'.
+    """
+
+    def __init__(self, page: TestPage, known_name: str = "example.com", port: int = _DNS_PORT):
+        self._page = page
+        self._known_name = known_name
+        self._port = port
+
+    async def __call__(self, network: Network, timeout_s: float) -> PortalFinding:
+        """Ask over the network, all within `timeout_s`; never raises."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                finding = await self._find(network, timeout_s * _NAMES_SHARE)
+        except TimeoutError:
+            return PortalFinding(PortalVerdict.SILENT, "the test page does not answer")
+        except OSError as error:
+            why = os.strerror(error.errno) if error.errno else str(error)
+            return PortalFinding(PortalVerdict.SILENT, f"the test page cannot be reached ({why})")
+        if finding.verdict is PortalVerdict.CAPTIVE and finding.witness is Witness.PAGE:
+            hosts = dict(finding.hosts)
+            # A log-in page that does not answer takes nothing back.
+            with contextlib.suppress(OSError, ValueError):
+                async with asyncio.timeout(timeout_s):
+                    await self._on_the_way(network, finding.page, hosts, timeout_s * _NAMES_SHARE)
+            return replace(finding, hosts=hosts)
+        return finding
+
+    async def _find(self, network: Network, names_s: float) -> PortalFinding:
+        host = self._page.host
+        found = await self._addresses(network, names_s)
+        if isinstance(found, PortalFinding):
+            return found
+        reached = [each for each in found if each.version in _versions(network)]
+        if not reached:
+            why = f"{host} has no address that this network could lead to"
+            return PortalFinding(PortalVerdict.UNCLEAR, why)
+        address = reached[0]
+        if leads_nowhere(address):
+            return PortalFinding(PortalVerdict.FILTERED, f"{host} leads to {address} there")
+        if not message.is_public(address) and not _is_address(host):
+            # Other names are answered honestly (`_addresses`): a filter, or a page of one's own.
+            with contextlib.suppress(OSError, TimeoutError):
+                async with asyncio.timeout(names_s):
+                    own = judge(self._page, await _fetch(network, address, self._page))
+                    if own.verdict is PortalVerdict.FREE:
+                        return own
+            return PortalFinding(PortalVerdict.FILTERED, f"{host} leads to {address} there")
+        finding = judge(self._page, await _fetch(network, address, self._page))
+        if finding.verdict is not PortalVerdict.CAPTIVE:
+            return finding
+        return replace(finding, hosts={host: found})
+
+    async def _addresses(
+        self, network: Network, timeout_s: float
+    ) -> Sequence[Address] | PortalFinding:
+        host = self._page.host
+        if _is_address(host):
+            return [ip_address(host)]
+        unreal = f"{secrets.token_hex(8)}.invalid"
+        resolvers = _resolvers(network)
+        if not resolvers:
+            return PortalFinding(PortalVerdict.UNCLEAR, "it is not known whom to ask for names")
+        names = (host, unreal)
+        answers = await asyncio.gather(*(self._ask(network, name, timeout_s) for name in names))
+        asked = dict(zip(names, answers, strict=True))
+        own = asked[host]
+        if own and not any(map(message.is_public, own)) and own != asked[unreal]:
+            # Is it this name alone, or every name that exists?
+            asked = {host: own, self._known_name: await self._ask(network, self._known_name, 1.0)}
+        same = same_private_address({name: found for name, found in asked.items() if found})
+        if same is not None and not leads_nowhere(same):
+            return PortalFinding(
+                PortalVerdict.CAPTIVE,
+                f"every name is answered with {same}",
+                origin(same),
+                f"dns {same}",
+                Witness.NAME,
+                hosts={host: (same,)},
+            )
+        if own is None and asked.get(unreal) is not None:  # this name alone is dropped
+            return PortalFinding(PortalVerdict.FILTERED, f"{host} is not answered there")
+        if own is None:
+            return PortalFinding(
+                PortalVerdict.SILENT,
+                "names are not answered",
+                witness=Witness.NAME,
+                guessed=not network.resolvers,
+            )
+        # Where names that do not exist are given to an advertiser, the page's own may still be right.
+        return own or PortalFinding(PortalVerdict.FILTERED, f"{host} has no address there")
+
+    async def _ask(self, network: Network, name: str, timeout_s: float) -> Sequence[Address] | None:
+        """Return the addresses given for a name, in honesty or not; None without an answer."""
+        # A network of IPv6 alone leads to no IPv4 address.
+        kind = message.A if 4 in _versions(network) else message.AAAA
+        resolver, number = _resolvers(network)[0], secrets.randbits(16)
+        question = message.question(number, name, kind)
+        loop = asyncio.get_running_loop()
+        with (
+            interface_socket(network.interface, resolver.version, socket.SOCK_DGRAM) as asker,
+            contextlib.suppress(OSError, TimeoutError),
+        ):
+            own_flows.connect(asker, resolver, self._port, network.index)
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    await loop.sock_sendall(asker, question)
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(_ASK_AGAIN_S):
+                            return await _answer(asker, number, name, kind)
+        return None
+
+    async def _on_the_way(
+        self,
+        network: Network,
+        location: str,
+        found: dict[str, Sequence[Address]],
+        names_s: float,
+    ) -> None:
+        """Add the hosts from the redirect to the log-in page, with their addresses."""
+        for _ in range(_MOST_REDIRECTS):
+            # (Of an https:// page only the host is of interest.)
+            page = TestPage.of(location.replace("https://", "http://", 1), "")
+            if page.host in found:
+                break
+            if _is_address(page.host):
+                addresses: Sequence[Address] | None = [ip_address(page.host)]
+            else:
+                addresses = await self._ask(network, page.host, names_s)
+            usable = [each for each in addresses or () if not leads_nowhere(each)]
+            found[page.host] = usable
+            if not usable or location.startswith("https://"):
+                break
+            location = judge(page, await _fetch(network, usable[0], page)).page
+
+
+async def _answer(asker: socket.socket, number: int, name: str, kind: int) -> Sequence[Address]:
+    loop = asyncio.get_running_loop()
+    while True:
+        data = await loop.sock_recv(asker, 4096)
+        if message.fault(data, number, name, kind) is not message.DnsFault.FOREIGN:
+            reply = message.parse(data)
+            return reply.addresses if reply is not None else ()
+
+
+def leads_nowhere(address: Address) -> bool:
+    """Return whether an address is no other host's: unspecified, loopback, multicast, or this host's."""
+    if address.is_unspecified or address.is_loopback or address.is_multicast:
+        return True
+    if address.is_link_local:
+        return False
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    with socket.socket(family, socket.SOCK_DGRAM) as own:
+        try:
+            own.bind((str(address), 0))
+        except OSError as error:
+            return error.errno != errno.EADDRNOTAVAIL
+    return True
+
+
+def _is_address(host: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return bool(ip_address(host))
+    return False
+
+
+def _resolvers(network: Network) -> Sequence[Address]:
+    # Without a known resolver ask the router: mostly it is the resolver.
+    return network.resolvers or network.gateways
+
+
+def _versions(network: Network) -> set[int]:
+    return {version for version in (4, 6) if network.leads_out(version)}
+
+
+async def _fetch(network: Network, target: Address, page: TestPage) -> bytes:
+    loop = asyncio.get_running_loop()
+    with interface_socket(network.interface, target.version, socket.SOCK_STREAM) as fetcher:
+        await own_flows.connected(fetcher, target, page.port, network.index)
+        await loop.sock_sendall(fetcher, page.request())
+        answer = b""
+        while len(answer) < MAX_ANSWER_BYTES:
+            received = await loop.sock_recv(fetcher, MAX_ANSWER_BYTES - len(answer))
+            if not received:
+                break
+            answer += received
+            if _complete(answer, page):
+                break
+    return answer
+
+
+def _complete(answer: bytes, page: TestPage) -> bool:
+    """Return whether what came is enough: no body to wait for, or all of the expected one."""
+    head, end, body = answer.partition(b"\r\n\r\n")
+    right = head.split(b" ", 2)[1:2] == [b"200"]
+    return bool(end) and (not right or page.shown_by(body))

@@ -1,0 +1,357 @@
+"""The host's networks, followed by rtnetlink events.
+
+An event only says that something changed; then links, addresses and default routes are read again.
+Keeping the tables up to date from the events alone would miss what the kernel does in silence: it
+drops the IPv4 routes of a link that goes down without a word.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Protocol
+
+from cedos.errors import HostError
+from cedos.host.monitor.dns.resolvers import HostResolvers, Resolvers, ResolverSource
+from cedos.host.monitor.events import Change, Mailbox, NetworkEvent
+from cedos.kernel import policy_routing, rtnetlink
+from cedos.kernel.interface_kind import (
+    HardwareSource,
+    MeteredWord,
+    Sysfs,
+    carriers,
+    check,
+    identify,
+    is_translator,
+)
+from cedos.kernel.netlink import (
+    NETLINK_ROUTE,
+    AsyncRequester,
+    NetlinkListener,
+    NetlinkMessage,
+    messages,
+)
+from cedos.kernel.policy_routing import (
+    RTM_GETNEXTHOP,
+    DefaultRoute,
+    nexthops_request,
+    parse_nexthops,
+)
+from cedos.kernel.rtnetlink import Link, LinkAddress
+from cedos.model import Address, Network, NetworkOverride, NextHop, Translator
+
+
+class MeteredSource(Protocol):
+    """A source of the system's word on metered networks."""
+
+    async def start(self, changed: Callable[[], None]) -> None: ...
+
+    async def read(self, interfaces: Mapping[str, int]) -> Mapping[str, MeteredWord]:
+        """Return the word on each of these interfaces (name -> index) that has one; never raise."""
+
+
+class NobodysWord:
+    """Without a system that says anything."""
+
+    async def start(self, changed: Callable[[], None]) -> None: ...
+
+    async def read(self, interfaces: Mapping[str, int]) -> Mapping[str, MeteredWord]:
+        return {}
+
+
+# Bursts of events (an interface coming up) are read once, this long after the first of them.
+_SETTLE_S = 0.005
+_TRIES = 5
+_GROUPS = (
+    rtnetlink.GROUP_LINK,
+    rtnetlink.GROUP_IPV4_ADDRESS,
+    rtnetlink.GROUP_IPV4_ROUTE,
+    rtnetlink.GROUP_IPV6_ADDRESS,
+    rtnetlink.GROUP_IPV6_ROUTE,
+)
+_OF_LINKS = (
+    rtnetlink.RTM_NEWLINK,
+    rtnetlink.RTM_DELLINK,
+    rtnetlink.RTM_NEWADDR,
+    rtnetlink.RTM_DELADDR,
+)
+
+
+class Tables:
+    """Links, addresses and default routes at one instant."""
+
+    def __init__(self, answers: Iterable[NetlinkMessage]) -> None:
+        self.links: dict[int, Link] = {}
+        self.addresses: dict[int, list[LinkAddress]] = {}
+        self.routes: dict[int, list[DefaultRoute]] = {}
+        answers = list(answers)
+        objects = parse_nexthops(answers)
+        for answer in answers:
+            if (link := rtnetlink.parse_link(answer)) is not None:
+                self.links[link.index] = link
+            elif (address := rtnetlink.parse_address(answer)) is not None:
+                if address.wide:
+                    self.addresses.setdefault(address.index, []).append(address)
+            else:
+                for route in policy_routing.parse_default_routes(answer, objects):
+                    self.routes.setdefault(route.index, []).append(route)
+
+    def metric(self, index: int) -> int | None:
+        """Return the lowest metric of the interface's default routes, None where it has none."""
+        return min((route.metric for route in self.routes.get(index, ())), default=None)
+
+    def next_hops(self, index: int) -> tuple[NextHop, ...]:
+        """Return the next hops of the best default routes, one an IP version, IPv4 first."""
+        chosen: dict[int, NextHop] = {}
+        for route in sorted(self.routes.get(index, ()), key=lambda r: (r.version, r.rank)):
+            chosen.setdefault(route.version, NextHop(route.version, route.gateway))
+        return tuple(chosen.values())
+
+
+def assemble(
+    tables: Tables,
+    resolvers: Resolvers,
+    hardware: HardwareSource,
+    overrides: Mapping[str, NetworkOverride],
+    metered: Mapping[str, MeteredWord] | None = None,
+) -> list[tuple[Network, int | None]]:
+    """Return the networks with their metrics, best metric first, those without a default route last.
+
+    A network is up where its link runs, it has an address, and a default route leads over it: with
+    a gateway, or without one on a point-to-point link.
+    """
+    found: list[tuple[Network, int | None]] = []
+    for link in tables.links.values():
+        behind = hardware.look_up(link)
+        beneath = carriers(link, tables.links, hardware)
+        leads_out = link.index in tables.routes
+        identity = identify(link, behind, overrides, beneath, leads_out=leads_out)
+        if identity is None:
+            continue
+        addresses = tuple(address.interface for address in tables.addresses.get(link.index, ()))
+        metric = tables.metric(link.index)
+        network = Network(
+            name=identity.name,
+            interface=link.name,
+            index=link.index,
+            kind=identity.kind,
+            metered=identity.metered(
+                (each.ip for each in addresses), (metered or {}).get(link.name)
+            ),
+            addresses=addresses,
+            next_hops=tables.next_hops(link.index),
+            resolvers=resolvers.of(link.index, addresses, genuine=behind.genuine),
+            up=link.running and bool(addresses) and metric is not None,
+            carrier=link.running,
+        )
+        found.append((network, metric))
+    found = _translated(found, tables)
+    return sorted(found, key=lambda pair: (pair[1] is None, pair[1] or 0, pair[0].index))
+
+
+def _translated(
+    found: Sequence[tuple[Network, int | None]], tables: Tables
+) -> list[tuple[Network, int | None]]:
+    """Return the networks; the one that carries the host's IPv6 has the translator, if there is one.
+
+    Whatever the metric of the translator's own default route is, its packets leave as IPv6 by the host's.
+    """
+    translators = [
+        Translator(link.name, link.index, tuple(address.interface for address in own))
+        for link in tables.links.values()
+        if link.running
+        and any(route.version == 4 for route in tables.routes.get(link.index, ()))
+        and (own := tables.addresses.get(link.index, []))
+        and is_translator(link, (each.interface.ip for each in own))
+    ]
+    ranks = {
+        network.name: min(
+            route.rank for route in tables.routes[network.index] if route.version == 6
+        )
+        for network, _ in found
+        if network.leads_out(6)
+    }
+    first = min(ranks, key=lambda name: ranks[name], default=None)
+    return [
+        (replace(network, translator=translators[0]), metric)
+        if translators and network.name == first and not network.leads_out(4)
+        else (network, metric)
+        for network, metric in found
+    ]
+
+
+def compare(
+    before: Mapping[str, Network], after: Mapping[str, Network], at_s: float
+) -> list[NetworkEvent]:
+    """Return what changed: losses first, so that a consumer never holds two networks of one interface.
+
+    A network whose interface has another index is lost and appears again: what was bound to it is
+    dead.
+    """
+    events = [
+        NetworkEvent(Change.LOST, old, old, at_s)
+        for name, old in before.items()
+        if name not in after or after[name].index != old.index
+    ]
+    for name, new in after.items():
+        old_one = before.get(name)
+        if old_one is None or old_one.index != new.index:
+            events.append(NetworkEvent(Change.APPEARED, new, None, at_s))
+        elif old_one != new:
+            events.append(NetworkEvent(Change.CHANGED, new, old_one, at_s))
+    return events
+
+
+class TableSource(Protocol):
+    """Reads the kernel's tables and tells when they may have changed."""
+
+    def start(self, changed: "asyncio.Event") -> None: ...
+
+    async def read(self) -> Tables:
+        """Return the tables now; OSError or TimeoutError where the kernel does not tell."""
+
+    def close(self) -> None: ...
+
+
+class KernelTables:
+    """The tables of the network namespace that the calling thread is in."""
+
+    def __init__(self) -> None:
+        self._requester = AsyncRequester(NETLINK_ROUTE)
+        self._listener: NetlinkListener | None = None
+
+    def start(self, changed: "asyncio.Event") -> None:
+        """Begin to set `changed`; HostError where the kernel refuses."""
+
+        def received(datagram: bytes) -> None:
+            if not changed.is_set() and any(map(changes_networks, messages(datagram))):
+                changed.set()
+
+        self._listener = NetlinkListener(NETLINK_ROUTE, _GROUPS, received, changed.set)
+
+    async def read(self) -> Tables:
+        dump = self._requester.dump
+        answers = await dump(rtnetlink.RTM_GETLINK, rtnetlink.links_request())
+        answers += await dump(rtnetlink.RTM_GETADDR, rtnetlink.addresses_request())
+        with suppress(OSError):  # an older kernel has none
+            answers += await dump(RTM_GETNEXTHOP, nexthops_request())
+        for version in (4, 6):
+            # The kernel itself leaves other tables' routes out.
+            request = policy_routing.routes_request(version, table=policy_routing.MAIN_TABLE)
+            keeps = policy_routing.DefaultRoutesFilter()
+            answers += await dump(rtnetlink.RTM_GETROUTE, request, keeps=keeps)
+        return Tables(answers)
+
+    def close(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        self._requester.close()
+
+
+def changes_networks(message: NetlinkMessage) -> bool:
+    """Return whether an event can change a network: steering's own tables, and most routes, cannot."""
+    return message.type in _OF_LINKS or policy_routing.is_main_default(message)
+
+
+class LinkMonitor:
+    """The networks now and their changes, as an asynchronous context manager.
+
+    By default of the calling thread's namespace, the host's sysfs, and resolv.conf alone. Raises
+    ConfigError: overrides that cannot hold; HostError on entering: the kernel refuses rtnetlink.
+    """
+
+    def __init__(
+        self,
+        overrides: Mapping[str, NetworkOverride] | None = None,
+        *,
+        tables: TableSource | None = None,
+        hardware: HardwareSource | None = None,
+        resolvers: ResolverSource | None = None,
+        metered: MeteredSource | None = None,
+    ) -> None:
+        self._overrides = dict(overrides or {})
+        check(self._overrides)
+        self._given_tables = tables
+        self._hardware = hardware or Sysfs()
+        self._resolvers = resolvers or HostResolvers(None)
+        self._metered = metered or NobodysWord()
+        self._networks: dict[str, Network] = {}
+        self._metrics: dict[str, int] = {}
+        self._addresses: set[Address] = set()
+        self._mailbox: Mailbox[NetworkEvent] = Mailbox()
+        self._changed = asyncio.Event()
+
+    async def __aenter__(self) -> "LinkMonitor":
+        self._tables = self._given_tables or KernelTables()
+        # First the events, then the state: what happens in between is read twice, not missed.
+        try:
+            self._tables.start(self._changed)
+            await self._resolvers.start(self._changed.set)
+            await self._metered.start(self._changed.set)
+            await self._read()
+        except BaseException as error:
+            await self._close()
+            if isinstance(error, OSError):  # TimeoutError is one
+                raise HostError(
+                    f"rtnetlink does not report the host's networks ({error})"
+                ) from error
+            raise
+        self._task = asyncio.create_task(self._follow(), name="links")
+        # Should it ever die, its consumer must not wait for ever.
+        self._task.add_done_callback(lambda task: self._mailbox.close())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+        await asyncio.wait({self._task})
+        await self._close()
+
+    async def _close(self) -> None:
+        self._tables.close()
+        await self._resolvers.close()
+        self._mailbox.close()
+
+    def networks(self) -> list[Network]:
+        """Return all networks now, up or not, those with the better metric first."""
+        return list(self._networks.values())
+
+    def metrics(self) -> Mapping[str, int]:
+        """Return the metric of each network's default route; a network without one is missing."""
+        return dict(self._metrics)
+
+    def is_local(self, address: Address) -> bool:
+        """Return whether the address is one of a network's own."""
+        return address in self._addresses
+
+    def events(self) -> AsyncIterator[NetworkEvent]:
+        """Change since the monitor was entered; for one consumer."""
+        return self._mailbox.iterate()
+
+    async def _read(self) -> list[NetworkEvent]:
+        self._changed.clear()
+        tables, resolvers = await self._tables.read(), await self._resolvers.read()
+        interfaces = {link.name: link.index for link in tables.links.values()}
+        metered = await self._metered.read(interfaces)
+        found = assemble(tables, resolvers, self._hardware, self._overrides, metered)
+        before = self._networks
+        self._networks = {network.name: network for network, _ in found}
+        self._metrics = {network.name: m for network, m in found if m is not None}
+        self._addresses = {a.ip for network, _ in found for a in network.addresses}
+        return compare(before, self._networks, time.monotonic())
+
+    async def _follow(self) -> None:
+        failures = 0
+        while True:
+            await self._changed.wait()
+            await asyncio.sleep(_SETTLE_S * 2**failures)
+            try:
+                events = await self._read()
+            except (OSError, TimeoutError):
+                # A table that changes while it is read (ENOBUFS, EINTR) is read again, later each time.
+                failures = min(failures + 1, _TRIES)
+                self._changed.set()
+                continue
+            failures = 0
+            for event in events:
+                self._mailbox.put(event)

@@ -1,0 +1,63 @@
+"""Time the look-up of a name over a network (Delphi, Table 2: DNS lookup time)."""
+
+import asyncio
+import os
+import secrets
+import socket
+import time
+
+from cedos.host.monitor.dns.message import DnsFault, fault, question
+from cedos.host.monitor.flows import own_flows
+from cedos.host.monitor.probing.result import UDP_HEADERS, ProbeOutcome, Spent
+from cedos.kernel.interface_socket import interface_socket
+from cedos.model import Address, Network
+
+NO_ANSWER = "no answer in time"
+
+
+async def run(
+    network: Network,
+    name: str,
+    *,
+    resolver: Address | None = None,
+    port: int = 53,
+    timeout_s: float = 2.0,
+) -> ProbeOutcome:
+    """Time the lookup of a name's IPv4 address (`resolver`: None for the network's first).
+
+    A fresh name times the whole resolution, a common one the way to the cache. Gives `dns_s` (that
+    there is no such name is an answer, too), or the problem: no answer in time, or none that is
+    honest. ValueError: no valid name.
+    """
+    resolver = resolver or next(iter(network.resolvers), None)
+    if resolver is None:
+        return ProbeOutcome({}, Spent(), f"{network.name} has no resolver to ask")
+    number = secrets.randbits(16)
+    asked = question(number, name)
+    headers = UDP_HEADERS[resolver.version]
+    loop = asyncio.get_running_loop()
+    up = down = 0
+    problem: str | None = None
+    started_s = time.monotonic()
+    try:
+        with interface_socket(network.interface, resolver.version, socket.SOCK_DGRAM) as asker:
+            # Connected: the kernel lets through what comes from the resolver alone.
+            own_flows.connect(asker, resolver, port, network.index)
+            async with asyncio.timeout(timeout_s):
+                await loop.sock_sendall(asker, asked)
+                up = headers + len(asked)
+                wrong: DnsFault | None = DnsFault.FOREIGN
+                while wrong is DnsFault.FOREIGN:
+                    answer = await loop.sock_recv(asker, 4096)
+                    down += headers + len(answer)
+                    wrong = fault(answer, number, name)
+        problem = wrong
+    except TimeoutError:
+        problem = NO_ANSWER
+    except OSError as error:
+        problem = f"{network.interface}: {os.strerror(error.errno) if error.errno else error}"
+    took_s = time.monotonic() - started_s
+    spent = Spent(up, down, took_s)
+    return (
+        ProbeOutcome({}, spent, str(problem)) if problem else ProbeOutcome({"dns_s": took_s}, spent)
+    )

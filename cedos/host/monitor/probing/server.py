@@ -1,0 +1,398 @@
+"""The server's side of probes: trains both ways and short TCP transfers, for who holds the key.
+
+It never sends more than was asked for by an address that has shown itself, within rate limits, and
+what it remembers is bounded: sessions, sources, connections.
+"""
+
+import asyncio
+import errno
+import secrets
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, field
+from ipaddress import IPv6Address, ip_address, ip_network
+from typing import Any
+
+import structlog
+
+from cedos.errors import HostError
+from cedos.host.monitor.probing import wire
+from cedos.host.monitor.probing.datagrams import CLOCK_S, Datagrams, Source, clock_offset_s
+from cedos.host.monitor.probing.result import UDP_HEADERS
+from cedos.host.monitor.probing.wire import RefusalReason
+from cedos.model import Address, Direction
+from cedos.token_bucket import TokenBucket
+
+_MOST_SOURCES = 4096
+_V6_PREFIX = 64
+
+
+class ProbeLimits:
+    """Rate limits of each source (IPv6: its /64) and of all; `burst_s` seconds may be had at once."""
+
+    def __init__(self, source_bps: float, total_bps: float, burst_s: float = 5.0) -> None:
+        self._source_bps = source_bps
+        self._burst_s = burst_s
+        self._total = self._bucket(total_bps, 0.0)
+        # A source that was not heard of for longest is forgotten first. Only who holds the key and
+        # has shown its address gets an entry: no source can drive out others, or its own debt, cheaply.
+        self._sources: OrderedDict[object, TokenBucket] = OrderedDict()
+
+    def _bucket(self, rate_bps: float, now_s: float) -> TokenBucket:
+        burst_bytes = rate_bps / 8 * self._burst_s
+        return TokenBucket(rate_bps / 8, burst_bytes, now_s)
+
+    def __len__(self) -> int:
+        return len(self._sources)
+
+    def take(self, source: Address, count: int, now_s: float) -> tuple[RefusalReason, float] | None:
+        """Take `count` bytes; else why not, and the seconds until they will be there."""
+        key: object = source
+        if isinstance(source, IPv6Address):
+            key = ip_network((source, _V6_PREFIX), strict=False)
+        own = self._sources.get(key)
+        if own is None:
+            own = self._sources[key] = self._bucket(self._source_bps, now_s)
+            if len(self._sources) > _MOST_SOURCES:
+                self._sources.popitem(last=False)
+        self._sources.move_to_end(key)
+        for reason, bucket in (
+            (RefusalReason.SOURCE_LIMIT, own),
+            (RefusalReason.TOTAL_LIMIT, self._total),
+        ):
+            missing = count - bucket.available(now_s)
+            if count > bucket.burst:
+                return RefusalReason.TOO_LARGE, 0.0
+            if missing > 0:
+                return reason, missing / bucket.per_s
+        own.take(now_s, count)
+        self._total.take(now_s, count)
+        return None
+
+
+_MOST_CONNECTIONS = 64
+_REQUEST_S = 5.0
+_WHOLE_S = 30.0
+_BLOCK = bytes(65536)
+_BUFFER_BYTES = 1 << 16
+
+
+class TransferServer:
+    """The TCP half of a probe server: a challenge, a signed request, the bytes, and a report of them.
+
+    `note` is called with each event in a few words.
+    """
+
+    def __init__(self, key: bytes, limits: ProbeLimits, note: Callable[[str], None]) -> None:
+        self._key = key
+        self._limits = limits
+        self._note = note
+        self._server: asyncio.Server | None = None
+        self._serving: set[asyncio.Task[None]] = set()
+
+    async def start(self, address: Address, port: int) -> None:
+        self._server = await asyncio.start_server(
+            self._accepted, str(address), port, limit=_BUFFER_BYTES, backlog=_MOST_CONNECTIONS
+        )
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for task in list(self._serving):
+            task.cancel()
+        await asyncio.gather(*self._serving, return_exceptions=True)
+
+    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        if len(self._serving) >= _MOST_CONNECTIONS:
+            self._note("connections too many")
+            writer.transport.abort()
+            return
+        self._serving.add(task)
+        try:
+            async with asyncio.timeout(_WHOLE_S):
+                await self._serve(reader, writer)
+        except TimeoutError:
+            self._note("transfers too slow")
+        except (OSError, asyncio.IncompleteReadError):
+            self._note("transfers broken off")
+        except asyncio.CancelledError:
+            pass  # the server ends; its own task waits for this one
+        finally:
+            self._serving.discard(task)
+            writer.close()
+            with suppress(OSError, asyncio.CancelledError):
+                await writer.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        number = secrets.token_bytes(wire.SESSION_BYTES)
+        writer.write(wire.encode(wire.Challenge(number), b""))
+        async with asyncio.timeout(_REQUEST_S):
+            request = wire.decode(await reader.readexactly(wire.REQUEST_BYTES), self._key)
+        if not isinstance(request, wire.TransferRequest) or request.challenge != number:
+            self._note("connections without the key")
+            return
+        peer = ip_address(writer.get_extra_info("peername")[0])
+        refused: tuple[wire.RefusalReason, float] | None = (wire.RefusalReason.TOO_LARGE, 0.0)
+        if 0 < request.size_bytes <= wire.MAX_TRANSFER_BYTES:
+            refused = self._limits.take(peer, request.size_bytes, time.monotonic())
+        if refused is not None:
+            self._note(f"refused, {wire.REASONS[refused[0]]}")
+            writer.write(wire.encode(wire.Refused(request.session, *refused), self._key))
+            await writer.drain()
+            return
+        self._note(f"transfers {request.direction}")
+        writer.write(wire.encode(wire.TransferGrant(request.session), self._key))
+        left = request.size_bytes
+        while left:
+            if request.direction is Direction.DOWN:
+                block = _BLOCK[: min(left, len(_BLOCK))]
+                writer.write(block)
+                await writer.drain()
+                left -= len(block)
+            else:
+                received = await reader.read(min(left, _BUFFER_BYTES))
+                if not received:
+                    raise ConnectionResetError("closed by the client")
+                left -= len(received)
+        writer.write(wire.encode(wire.End(request.session, request.size_bytes), self._key))
+        await writer.drain()
+
+
+_log = structlog.get_logger(__name__)
+
+_SESSION_LIFE_S = 12.0
+"""Longer than any cookie holds: a session that was used is remembered until it cannot come again."""
+
+_MOST_SESSIONS = 2048
+_MOST_UPWARD = 256
+_REPORTS_AT_S = (0.25, 0.5, 1.0, 2.0)
+_MOST_REPORTS = 12
+_TELL_EVERY_S = 10.0
+_TRIES = 10
+
+
+@dataclass(slots=True)
+class _UpTrain:
+    source: Source
+    packets: int
+    packet_bytes: int
+    began_s: float
+    clock_offset_s: float
+    arrivals: dict[int, float] = field(default_factory=dict)
+    received_bytes: int = 0
+    reports: int = 0
+    timers: list[asyncio.TimerHandle] = field(default_factory=list)
+
+
+class ProbeServing:
+    """A probe server, as an asynchronous context manager; HostError where it cannot listen.
+
+    `address` is a particular one, for answers leave from it; `port` 0: any that is free for both UDP
+    and TCP. `counts` says how often what happened, by a few words.
+    """
+
+    def __init__(self, address: Address, port: int, key: bytes, limits: ProbeLimits) -> None:
+        self.port = port
+        self.counts: Counter[str] = Counter()
+        self._address = address
+        self._key = key
+        self._limits = limits
+        self._secret = secrets.token_bytes(wire.KEY_BYTES)
+        self._headers = UDP_HEADERS[address.version]
+        self._used: OrderedDict[bytes, float] = OrderedDict()
+        self._upward: OrderedDict[bytes, _UpTrain] = OrderedDict()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._told_s = 0.0
+        self._told: Counter[str] = Counter()
+        self._tcp = TransferServer(key, limits, self._note)
+
+    async def __aenter__(self) -> "ProbeServing":
+        # A port that UDP has free may be taken for TCP.
+        for tries_left in range(_TRIES if self.port == 0 else 1, 0, -1):
+            self._datagrams = Datagrams(self._address.version, self._received)
+            try:
+                self._datagrams.socket.bind((str(self._address), self.port))
+                port = self._datagrams.socket.getsockname()[1]
+                await self._tcp.start(self._address, port)
+            except OSError as error:
+                self._datagrams.close()
+                if error.errno == errno.EADDRINUSE and tries_left > 1:
+                    continue
+                raise HostError(
+                    f"cannot listen on {self._address} port {self.port}: {error.strerror or error}"
+                ) from error
+            self.port = port
+            break
+        _log.info("listening", address=str(self._address), port=self.port)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._datagrams.close()
+        for upward in self._upward.values():
+            _cancel(upward)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tcp.close()
+        _log.info("ended", **{words.replace(" ", "_"): n for words, n in self.counts.items()})
+
+    def _note(self, what: str) -> None:
+        """Count a refusal; one log line now and then sums them up."""
+        self.counts[what] += 1
+        now_s = time.monotonic()
+        if now_s - self._told_s >= _TELL_EVERY_S:
+            since = self.counts - self._told
+            _log.info("served", **{words.replace(" ", "_"): n for words, n in since.items()})
+            self._told_s, self._told = now_s, self.counts.copy()
+
+    def _received(self, data: bytes, at_s: float, source: Source) -> None:
+        message = wire.decode(data, self._key)
+        if message is None:
+            self._note("datagrams without the key")
+            return
+        if isinstance(message, wire.TrainUp):
+            self._arrived(message, len(data), at_s, source)
+        elif isinstance(message, wire.ProbeHello):
+            self._note("greetings")
+            cookie = wire.cookie(
+                self._secret, _address(source), source[1], message.session, time.monotonic()
+            )
+            self._begin(self._send(wire.Cookie(message.session, cookie), source))
+        elif isinstance(message, wire.TrainRequest):
+            self._asked(message, source)
+        elif isinstance(message, wire.Done):
+            self._report(message.session, source)
+
+    def _asked(self, ask: wire.TrainRequest, source: Source) -> None:
+        now_s = time.monotonic()
+        address = _address(source)
+        held = (self._secret, address, source[1], ask.session, now_s)
+        if not wire.cookie_holds(ask.cookie, *held):
+            self._note("stale or foreign cookies")
+            return
+        self._forget(now_s)
+        if ask.session in self._used:
+            # The first ASK is being answered. A lost READY is worth another one, a train is not.
+            upward = self._upward.get(ask.session)
+            if upward is not None and not upward.arrivals and upward.reports < _MOST_REPORTS:
+                upward.reports += 1
+                self._begin(self._send(wire.Ready(ask.session), source))
+            return
+        refused = self._refusal(ask, address, now_s)
+        if refused is not None:
+            reason, retry_s = refused
+            self._note(f"refused, {wire.REASONS[reason]}")
+            self._begin(self._send(wire.Refused(ask.session, reason, retry_s), source))
+            return
+        self._used[ask.session] = now_s
+        if ask.direction is Direction.DOWN:
+            self._note("trains down")
+            self._begin(self._train(ask, source))
+        else:
+            self._note("trains up")
+            self._upward[ask.session] = _UpTrain(
+                source, ask.packets, ask.packet_bytes, now_s, clock_offset_s()
+            )
+            self._begin(self._send(wire.Ready(ask.session), source))
+
+    def _refusal(
+        self, ask: wire.TrainRequest, address: Address, now_s: float
+    ) -> tuple[wire.RefusalReason, float] | None:
+        sizes_fit = (
+            wire.MIN_PACKETS <= ask.packets <= wire.MAX_PACKETS
+            and wire.MIN_PACKET_BYTES <= ask.packet_bytes <= wire.MAX_PACKET_BYTES
+        )
+        if not sizes_fit:
+            return wire.RefusalReason.TOO_LARGE, 0.0
+        if len(self._used) >= _MOST_SESSIONS or len(self._upward) >= _MOST_UPWARD:
+            return wire.RefusalReason.BUSY, _SESSION_LIFE_S
+        count = ask.packets * (ask.packet_bytes + self._headers)
+        return self._limits.take(address, count, now_s)
+
+    def _forget(self, now_s: float) -> None:
+        while self._used and next(iter(self._used.values())) < now_s - _SESSION_LIFE_S:
+            self._used.popitem(last=False)
+        while self._upward:
+            session, oldest = next(iter(self._upward.items()))
+            if oldest.began_s >= now_s - _SESSION_LIFE_S:
+                break
+            _cancel(self._upward.pop(session))
+
+    async def _train(self, ask: wire.TrainRequest, source: Source) -> None:
+        # All are made before the first one leaves, so that they leave one upon the other.
+        train = [
+            wire.encode(
+                wire.TrainDown(ask.session, index, ask.packets), self._key, ask.packet_bytes
+            )
+            for index in range(ask.packets)
+        ]
+        for datagram in train:
+            await self._datagrams.send(datagram, source)
+
+    def _arrived(self, message: wire.TrainUp, size: int, at_s: float, source: Source) -> None:
+        upward = self._upward.get(message.session)
+        if (
+            upward is None
+            or (upward.source, upward.packets, upward.packet_bytes)
+            != (source, message.packets, size)
+            or message.index in upward.arrivals
+        ):
+            self._note("stray packets")
+            return
+        if not upward.arrivals:
+            loop = asyncio.get_running_loop()
+            upward.timers = [
+                loop.call_later(pause_s, self._report, message.session, source)
+                for pause_s in _REPORTS_AT_S
+            ]
+        upward.arrivals[message.index] = at_s
+        upward.received_bytes += size
+
+    def _report(self, session: bytes, source: Source) -> None:
+        upward = self._upward.get(session)
+        if upward is None or upward.source != source or upward.reports >= _MOST_REPORTS:
+            self._note("reports about nothing")
+            return
+        if abs(clock_offset_s() - upward.clock_offset_s) > CLOCK_S:
+            self._note("trains up spoilt by a clock that was set")
+            return
+        upward.reports += 1
+        arrivals = sorted(upward.arrivals.items(), key=lambda arrival: arrival[1])
+        if any(index == upward.packets - 1 for index, _ in arrivals):
+            _cancel(upward)
+        first_s = arrivals[0][1] if arrivals else time.time()
+        report = wire.Report(
+            session,
+            upward.received_bytes,
+            max(time.time() - first_s, arrivals[-1][1] - first_s if arrivals else 0.0),
+            tuple((index, at_s - first_s) for index, at_s in arrivals),
+        )
+        self._begin(self._send(report, source))
+
+    async def _send(self, message: wire.Message, source: Source) -> None:
+        await self._datagrams.send(wire.encode(message, self._key), source)
+
+    def _begin(self, sending: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(self._guarded(sending))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _guarded(self, sending: Coroutine[Any, Any, None]) -> None:
+        try:
+            await sending
+        except OSError as error:
+            self._note(f"not sent, {error.strerror}")
+
+
+def _address(source: Source) -> Address:
+    return ip_address(str(source[0]).partition("%")[0])
+
+
+def _cancel(upward: _UpTrain) -> None:
+    for timer in upward.timers:
+        timer.cancel()
+    upward.timers.clear()

@@ -1,0 +1,222 @@
+"""The records of the journal, and changing a sysctl with its record.
+
+Rules and routes bear our mark (a protocol number, a range of preferences, tables of our own), so one
+record that stands for all of them suffices: what is found with the mark is ours, and nothing else is.
+That also keeps the disk out of the way of every later change of a rule.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+from zlib import crc32
+
+import msgspec
+
+from cedos.host.steer.journal.sysctls import CHANGED, valid
+
+MOST_SUBFLOWS: Final = 8
+"""The kernel's own limit (MPTCP_PM_ADDR_MAX)."""
+
+
+def is_interface_name(name: str) -> bool:
+    """Return whether the kernel allows such a name; it is then also a safe file name in /proc."""
+    return (
+        0 < len(name.encode()) < 16 and name not in {".", ".."} and not set(name) & set("/: \t\n")
+    )
+
+
+class _Record(msgspec.Struct, frozen=True, tag_field="undo", forbid_unknown_fields=True):
+    """A record of what is to be undone. ValueError: cedos never writes such a record."""
+
+
+class RoutingRecord(_Record, frozen=True, tag="routing"):
+    """The record of all rules and routes that bear our mark."""
+
+
+class FilterRecord(_Record, frozen=True, tag="packet-filter"):
+    """The record of the chains CEDOS_* in `filter`, their jumps, and filters at barred interfaces."""
+
+
+class ConnectionsRecord(_Record, frozen=True, tag="connections"):
+    """Living connections are handed over to the kernel's path manager."""
+
+
+class RescueRecord(_Record, frozen=True, tag="rescue"):
+    """The chains and sets that rescued flows are translated by."""
+
+
+class SharingRecord(_Record, frozen=True, tag="sharing"):
+    """The record of all addresses, rules, routes, neighbours and chains that bear sharing's mark."""
+
+
+class InterfaceForwardingRecord(_Record, frozen=True, tag="interface-forwarding"):
+    """Puts the forwarding of an interface's packets (IPv4) back to off: it is journaled only then."""
+
+    interface: str
+
+    def __post_init__(self) -> None:
+        if not is_interface_name(self.interface):
+            raise ValueError(f"{self.interface[:80]!r} is no name of an interface")
+
+
+class MptcpLimitsRecord(_Record, frozen=True, tag="mptcp-limits"):
+    """Puts the limits of the kernel's MPTCP path manager back to `before`, unless others changed them.
+
+    Each is the most further subflows of a connection.
+    """
+
+    before: int
+    after: int
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.before <= MOST_SUBFLOWS and 0 <= self.after <= MOST_SUBFLOWS):
+            raise ValueError("the kernel has no such limit")
+
+
+class HostRecord(_Record, frozen=True, tag="host"):
+    """Each journal's first: what the sysctls that we may change were before we began."""
+
+    before: dict[str, str]
+
+    def __post_init__(self) -> None:
+        for key, value in self.before.items():
+            _must_be_valid(key, value)
+
+
+class SysctlRecord(_Record, frozen=True, tag="sysctl"):
+    """Puts a sysctl back to `before`, unless it no longer holds what we gave it.
+
+    Of several records of one sysctl the first one's `before` counts, and each one's `after`.
+    """
+
+    key: str
+    before: str
+    after: str
+
+    def __post_init__(self) -> None:
+        for value in (self.before, self.after):
+            _must_be_valid(self.key, value)
+
+
+Record = (
+    RoutingRecord
+    | FilterRecord
+    | ConnectionsRecord
+    | RescueRecord
+    | HostRecord
+    | SysctlRecord
+    | SharingRecord
+    | InterfaceForwardingRecord
+    | MptcpLimitsRecord
+)
+Append = Callable[[Record], None]
+
+ROUTING: Final = RoutingRecord()
+FILTER: Final = FilterRecord()
+CONNECTIONS: Final = ConnectionsRecord()
+RESCUE: Final = RescueRecord()
+SHARING: Final = SharingRecord()
+
+
+def _must_be_valid(key: str, value: str) -> None:
+    if not valid(key, value):
+        raise ValueError(f"{key[:80]!r} = {value[:80]!r} is nothing that cedos changes")
+
+
+class Sysctls(Protocol):
+    """A kernel, as far as its sysctls are concerned (`SteeringKernel`)."""
+
+    def read_sysctl(self, key: str) -> str | None: ...
+
+    def write_sysctl(self, key: str, value: str) -> None: ...
+
+
+def host_record(kernel: Sysctls) -> HostRecord:
+    """Return what the host has now."""
+    now = {key: kernel.read_sysctl(key) for key in CHANGED}
+    return HostRecord(
+        {key: value for key, value in now.items() if value is not None and valid(key, value)}
+    )
+
+
+def change_sysctl(kernel: Sysctls, append: Append, key: str, after: str) -> None:
+    """Set a sysctl, the way back on the disk first; one that this kernel lacks is left out."""
+    before = kernel.read_sysctl(key)
+    if before is not None and before.split() != after.split():
+        append(SysctlRecord(key, before, after))
+        kernel.write_sysctl(key, after)
+
+
+_DECODER: Final = msgspec.json.Decoder(Record)
+_SHOWN: Final = 80
+_SUM_BYTES: Final = 8
+_TOLD: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class JournalReading:
+    """`foreign`: what stands there, legibly, and is nothing that cedos may undo; in words.
+
+    `damaged`: something is illegible or missing.
+    """
+
+    records: Sequence[Record] = ()
+    foreign: Sequence[str] = field(default=())
+    damaged: bool = False
+
+
+def read_records(data: bytes) -> JournalReading:
+    """Return all whole records, oldest first; bytes that cedos never writes are damage.
+
+    A torn last line is no damage: a process was killed while it wrote it, and its change never made.
+    Nor is a file without a line: whether there should be one is told by what stands in the kernel.
+    """
+    records: list[Record] = []
+    foreign: list[str] = []
+    damaged = False
+    lines = data.split(b"\n")
+    for number, line in enumerate(lines, 1):
+        body, whole = _checked(line)
+        try:
+            record = _DECODER.decode(body)
+            if whole:
+                records.append(record)
+            else:  # (What is cut off before its sum is torn, too.)
+                damaged = damaged or number < len(lines)
+        except msgspec.ValidationError as error:
+            if not line.startswith(b"{"):
+                damaged = True
+                continue
+            foreign.append(f"line {number} of the journal ({_shown(line)}): {_escaped(str(error))}")
+        except (ValueError, RecursionError):
+            torn = number == len(lines) and line.isascii() and b"\0" not in line
+            damaged = damaged or (bool(line) and not torn)
+    if len(foreign) > _TOLD:
+        foreign[_TOLD:] = [f"{len(foreign) - _TOLD} more lines like these"]
+    if records and not isinstance(records[0], HostRecord):
+        damaged = True
+    return JournalReading(records, foreign, damaged)
+
+
+def journal_line(record: Record) -> bytes:
+    """Return a record as a line of the file; its sum shows a lost digit."""
+    body = msgspec.json.encode(record)
+    return b"%b %08x\n" % (body, crc32(body))
+
+
+def _checked(line: bytes) -> tuple[bytes, bool]:
+    """Return a line without its sum, and whether the sum is right."""
+    body, _, checksum = line.rpartition(b" ")
+    if len(checksum) != _SUM_BYTES or not body.endswith(b"}"):
+        return line, False
+    return body, checksum == b"%08x" % crc32(body)
+
+
+def _shown(line: bytes) -> str:
+    text = _escaped(line[:_SHOWN].decode("utf-8", "replace"))
+    return f"{text}..." if len(line) > _SHOWN else text
+
+
+def _escaped(text: str) -> str:
+    """Return a terminal does nothing by it."""
+    return ascii(text)[1:-1][: 4 * _SHOWN]

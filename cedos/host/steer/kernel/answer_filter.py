@@ -1,0 +1,22 @@
+"""The packet filter's rules that hold answers to look-ups until the daemon has read them.
+
+A user's rule for a name is kept by routes to the addresses of the name. A program must not have such an
+address before its route stands: so an answer waits in a queue (`cedos.kernel.packet_queue`), usually for
+a millisecond. Without a daemon at the queue all answers pass. The chain is in the table `mangle`: the
+user's own firewall is asked about answers afterwards, as always.
+"""
+
+from typing import Final
+
+from cedos.host.steer.kernel.iptables import Chain
+
+QUEUE: Final = 7300
+_HELD: Final = tuple(
+    f"-p {protocol} --sport 53 -m conntrack ! --ctstate NEW -j NFQUEUE --queue-num {QUEUE} --queue-bypass"
+    for protocol in ("udp", "tcp")
+)
+
+
+def chain(*, holds: bool) -> Chain:
+    """Return the chain that holds answers, or none."""
+    return Chain("mangle", "CEDOS_ANSWERS", "INPUT", _HELD if holds else ())

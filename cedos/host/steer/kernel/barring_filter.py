@@ -1,0 +1,94 @@
+"""The packet filter's rules for barred networks: no program's packets go over them.
+
+Three chains, through the real `iptables` and `ip6tables`. A program that begins a connection is refused
+at once; one in the middle of it is reset by its next packet, and then the kernel itself resets whatever
+the other end still sends, so that this stops too. Datagrams are refused to their sender on either side.
+The same holds for what this host forwards (containers, guests). What keeps the network itself goes on:
+addresses (DHCP), neighbours, routers and multicast listeners of IPv6; ARP is no concern of iptables.
+
+A program without privilege can make the kernel send some of that: it joins groups of IPv6, or binds the
+ports of DHCP where a sysctl lets it. So these pass small and seldom. IPv4's reports of listeners (IGMP)
+do not pass at all, as no address depends on them.
+
+Behind these stands a second wall (`egress_wall`), until a flush here is repaired.
+"""
+
+import re
+from collections.abc import Collection, Iterator
+from typing import Final
+
+from cedos.host.steer.kernel import iptables
+from cedos.host.steer.kernel.iptables import Chain
+
+# Destination unreachable, multicast listeners (RFC 2710, RFC 3810), neighbour discovery (RFC 4861).
+_UNREACHABLE_ICMPV6: Final = 1
+_NEIGHBOURS: Final = (130, 133, 134, 135, 136, 137)
+HOST_ICMPV6: Final = (_UNREACHABLE_ICMPV6, *_NEIGHBOURS)
+LISTENER_REPORTS: Final = (131, 132, 143)
+REPORT_BYTES, RESET_BYTES = 200, 120
+"""The most that such a packet may have: a report of seven groups, a reset with all options."""
+_UNREACHABLE: Final = 3
+_SELDOM: Final = "-m limit --limit 6/minute --limit-burst 10 -m length --length 0:{bytes}"
+_DHCP_BYTES: Final = 1000
+# Each datagram that comes is answered: strangers send them from as many addresses as they like.
+_ANSWERS: Final = "-m limit --limit 5/second --limit-burst 50"
+# Each connection of a host is reset once; a guest with raw sockets can send resets without end.
+_RESETS: Final = (
+    "-p tcp --tcp-flags RST RST -m limit --limit 20/second --limit-burst 1000"
+    f" -m length --length 0:{RESET_BYTES}"
+)
+# -4 and -6: of the one IP version only.
+_HOSTS_OUT: Final = (
+    f"-4 {{where}} -p udp --sport 68 --dport 67 {_SELDOM.format(bytes=_DHCP_BYTES)} -j RETURN",
+    f"-6 {{where}} -p udp --sport 546 --dport 547 {_SELDOM.format(bytes=_DHCP_BYTES)} -j RETURN",
+    f"-4 {{where}} -p icmp --icmp-type {_UNREACHABLE} {_ANSWERS} -j RETURN",
+    f"-6 {{where}} -p ipv6-icmp --icmpv6-type {_UNREACHABLE_ICMPV6} {_ANSWERS} -j RETURN",
+    *(f"-6 {{where}} -p ipv6-icmp --icmpv6-type {kind} -j RETURN" for kind in _NEIGHBOURS),
+    *(
+        f"-6 {{where}} -p ipv6-icmp --icmpv6-type {kind} {_SELDOM.format(bytes=REPORT_BYTES)} -j RETURN"
+        for kind in LISTENER_REPORTS
+    ),
+)
+_HOSTS_IN: Final = (
+    "-4 {where} -p udp --sport 67 --dport 68 -j RETURN",
+    "-6 {where} -p udp --dport 546 -j RETURN",
+)
+# A reset ends a connection at the other end too: it must get through.
+_OUT: Final = (
+    f"{{where}} {_RESETS} -j RETURN",
+    "{where} -p tcp -j REJECT --reject-with tcp-reset",
+    "{where} -j REJECT",
+)
+# What comes for a living connection must reach it, or it would never learn that it is to end.
+_IN: Final = (
+    "{where} -p tcp --syn -j REJECT --reject-with tcp-reset",
+    "{where} -p udp -j REJECT",
+)
+
+
+# What the packet filter's program takes for one word, for no option, and (+) not for many interfaces.
+INTERFACE: Final = re.compile(r"(?!-)[0-9A-Za-z_.@:+{}-]{0,14}[0-9A-Za-z_.@:{}-]")
+"""The names of interfaces that can be barred."""
+
+
+def put_in(interfaces: Collection[str]) -> None:
+    """Bar these interfaces and no others; none: all are open. Errors: OSError, iptables' own words."""
+    iptables.put_in(chains(interfaces))
+
+
+def chains(interfaces: Collection[str]) -> list[Chain]:
+    """Return the chains that bar these interfaces on this host."""
+
+    def rules(*of: tuple[str, tuple[str, ...]]) -> Iterator[str]:
+        for interface in interfaces:
+            for side, lines in of:
+                for line in lines:
+                    # Braces are nothing special in a name.
+                    name = interface.replace("{", "{{").replace("}", "}}")
+                    yield line.format(where=f"{side} {name}")
+
+    return [
+        Chain("filter", "CEDOS_BAR_OUT", "OUTPUT", tuple(rules(("-o", _HOSTS_OUT), ("-o", _OUT)))),
+        Chain("filter", "CEDOS_BAR_IN", "INPUT", tuple(rules(("-i", _HOSTS_IN), ("-i", _IN)))),
+        Chain("filter", "CEDOS_BAR_FWD", "FORWARD", tuple(rules(("-o", _OUT), ("-i", _IN)))),
+    ]

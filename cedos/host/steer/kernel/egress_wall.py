@@ -1,0 +1,249 @@
+"""The second wall of barred networks: a filter at the interface, where no packet filter's flush reaches.
+
+After a flush of the first wall (`barring_filter`) the second one drops its packets until it is repaired.
+It also drops packets that pass the first one by (packet sockets). Resets, addresses and neighbours go
+through. Of guests that have an address of their own upon the interface (macvlan) nothing does: they pass
+the first wall by. No program is told why others do not. Incoming packets are not looked at: their bytes
+are paid for already, and without an answer the flow ends. See docs/decisions/second-wall.md.
+
+Ours is told by priority and handle. The handle says, too, whether the interface had a `clsact` before.
+"""
+
+import errno
+import threading
+from collections.abc import Collection
+from contextlib import suppress
+from functools import cache
+from typing import Final
+
+from cedos.errors import HostError
+from cedos.host.steer.kernel import traffic_control
+from cedos.host.steer.kernel.barring_filter import (
+    HOST_ICMPV6,
+    LISTENER_REPORTS,
+    REPORT_BYTES,
+    RESET_BYTES,
+)
+from cedos.host.steer.kernel.traffic_control import (
+    CLSACT,
+    DROP,
+    EGRESS,
+    INGRESS,
+    PASS,
+    TrafficControl,
+)
+from cedos.kernel import rtnetlink
+from cedos.kernel.classic_bpf import NETWORK_HEADER, PROTOCOL, Assembler
+from cedos.kernel.netlink import NETLINK_ROUTE, NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, Requester
+from cedos.kernel.rtnetlink import Link
+
+_PRIORITY: Final = 7300
+_CLSACT_IS_OURS, _CLSACT_WAS_THERE = 0xCED05, 0xCED06
+_HANDLES: Final = (_CLSACT_IS_OURS, _CLSACT_WAS_THERE)
+_ETHERNET, _ETHERNET_HEADER_BYTES = 1, 14
+_SOURCE_AT, _HARDWARE_ADDRESS_BYTES = 6, 6
+_IPV4, _IPV6 = 0x0800, 0x86DD
+_TCP, _UDP, _ICMP, _ICMPV6, _HOP_BY_HOP = 6, 17, 1, 58, 0
+_RESET: Final = 0x04
+_UNREACHABLE: Final = 3
+_DHCP, _DHCPV6 = 68 << 16 | 67, 546 << 16 | 547
+_FRAGMENT_OFFSET: Final = 0x1FFF
+_IPV6_BYTES: Final = 40
+_GONE: Final = (errno.ENODEV, errno.ENXIO)
+# What the kernel says where it has neither `clsact` nor its programs.
+_MISSING: Final = (errno.ENOENT, errno.EOPNOTSUPP, errno.EINVAL)
+
+
+class EgressWall:
+    """At the interfaces of one namespace. Other threads may call it, too. Errors: OSError.
+
+    HostError: this kernel has no such filters (CONFIG_NET_SCH_INGRESS, CONFIG_NET_CLS_BPF).
+    """
+
+    def __init__(self) -> None:
+        self._requester = Requester(NETLINK_ROUTE)
+        self._turn = threading.Lock()
+        self._made: set[int] = set()
+        self._addresses: dict[int, bytes] = {}
+
+    def put_up(self, names: Collection[str]) -> bool:
+        """Put up what is missing of it at these interfaces, without looking first; return whether it was.
+
+        An interface that is not there has none until the next time.
+        """
+        with self._turn:
+            put_up = [self._put_up(link) for link in self._there(names)]
+        return any(put_up)
+
+    def only(self, names: Collection[str]) -> bool:
+        """Have the wall at these interfaces only; return whether another one had it."""
+        with self._turn:
+            keep = self._there(names)
+            for link in keep:
+                self._put_up(link)
+            others = self._where() - {link.index for link in keep}
+            taken_down = [self._take_down(index) for index in others]
+        return any(taken_down)
+
+    def close(self) -> None:
+        self._requester.close()
+
+    def _there(self, names: Collection[str]) -> list[Link]:
+        return [link for name in names if (link := self._link(name)) is not None]
+
+    def _put_up(self, link: Link) -> bool:
+        try:
+            request = traffic_control.clsact_request(link.index)
+            if self._added(traffic_control.RTM_NEWQDISC, request):
+                self._made.add(link.index)
+            handle = _CLSACT_IS_OURS if link.index in self._made else _CLSACT_WAS_THERE
+            code = program(link.type, link.hardware_address)
+            request = traffic_control.filter_request(link.index, _PRIORITY, handle, code)
+            added = self._added(traffic_control.RTM_NEWTFILTER, request)
+            if not added and self._addresses.get(link.index) != link.hardware_address:
+                # It was put up for another address, or by a daemon that is no more.
+                flags = NLM_F_ACK | NLM_F_CREATE
+                self._requester.ask(traffic_control.RTM_NEWTFILTER, request, flags)
+            self._addresses[link.index] = link.hardware_address
+            return added
+        except OSError as error:
+            if error.errno in _GONE:
+                return False
+            if error.errno in _MISSING:
+                raise HostError(
+                    "this kernel has no filters at interfaces (CONFIG_NET_SCH_INGRESS,"
+                    f" CONFIG_NET_CLS_BPF): {error.strerror}"
+                ) from error
+            raise
+
+    def _added(self, kind: int, request: bytes) -> bool:
+        try:
+            self._requester.ask(kind, request, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL)
+        except OSError as error:
+            if error.errno == errno.EEXIST:
+                return False
+            raise
+        return True
+
+    def _link(self, name: str) -> Link | None:
+        try:
+            answers = self._requester.ask(rtnetlink.RTM_GETLINK, rtnetlink.link_request(name))
+        except OSError as error:
+            if error.errno in _GONE:
+                return None
+            raise
+        return next(filter(None, map(rtnetlink.parse_link, answers)), None)
+
+    def _where(self) -> set[int]:
+        """Return the interfaces that may have the wall."""
+        request = traffic_control.qdiscs_request()
+        try:
+            answers = self._requester.dump(traffic_control.RTM_GETQDISC, request)
+        except OSError as error:
+            if error.errno == errno.EOPNOTSUPP:  # a kernel without traffic control
+                return set()
+            raise
+        found = filter(None, map(traffic_control.parse, answers))
+        return {each.index for each in found if each.kind == CLSACT}
+
+    def _take_down(self, index: int) -> bool:
+        leaving = self._filters(index, EGRESS)
+        ours = {each.handle for each in leaving if _is_ours(each)}
+        made = index in self._made or _CLSACT_IS_OURS in ours
+        self._made.discard(index)
+        self._addresses.pop(index, None)
+        others = any(each.priority != _PRIORITY for each in leaving)
+        with suppress(FileNotFoundError):  # another program has been faster
+            if made and not others and not self._filters(index, INGRESS):
+                request = traffic_control.clsact_request(index)
+                self._requester.ask(traffic_control.RTM_DELQDISC, request)
+                return True
+            for handle in ours:
+                request = traffic_control.delete_filter_request(index, _PRIORITY, handle)
+                self._requester.ask(traffic_control.RTM_DELTFILTER, request)
+        return bool(ours)
+
+    def _filters(self, index: int, parent: int) -> list[TrafficControl]:
+        request = traffic_control.filters_request(index, parent)
+        answers = self._requester.dump(traffic_control.RTM_GETTFILTER, request)
+        return list(filter(None, map(traffic_control.parse, answers)))
+
+
+def _is_ours(found: TrafficControl) -> bool:
+    return found.priority == _PRIORITY and found.handle in _HANDLES
+
+
+@cache
+def program(link_type: int, hardware_address: bytes = b"") -> bytes:
+    """Drop what a barred interface is to send, by the interface's type (ARPHRD_*) and address.
+
+    On Ethernet headers are read wherever they lie in memory; on others where the kernel usually has them,
+    as it does not say how long their own header is. What cannot be read passes (classic BPF gives 0).
+    """
+    start = _ETHERNET_HEADER_BYTES if link_type == _ETHERNET else NETWORK_HEADER
+    code = Assembler()
+    code.load(PROTOCOL, 4)
+    code.if_equal(_IPV4, then="ip")
+    code.if_equal(_IPV6, otherwise="pass")
+    code.label("ip")
+    if link_type == _ETHERNET and len(hardware_address) == _HARDWARE_ADDRESS_BYTES:
+        code.load(_SOURCE_AT, 4)
+        code.if_equal(int.from_bytes(hardware_address[:4]), otherwise="drop")
+        code.load(_SOURCE_AT + 4, 2)
+        code.if_equal(int.from_bytes(hardware_address[4:]), otherwise="drop")
+        code.load(PROTOCOL, 4)
+    code.if_equal(_IPV6, then="ipv6")
+
+    code.load(start + 6, 2)
+    code.if_any_bit(_FRAGMENT_OFFSET, then="drop")
+    code.load_x_header_length(start)
+    code.load(start + 9, 1)
+    code.if_equal(_TCP, then="tcp")
+    code.if_equal(_UDP, then="udp")
+    code.if_equal(_ICMP, otherwise="drop")
+    code.load(start, 1, indexed=True)
+    code.if_equal(_UNREACHABLE, then="pass", otherwise="drop")
+    code.label("udp")
+    code.load(start, 4, indexed=True)
+    code.if_equal(_DHCP, then="pass", otherwise="drop")
+    code.label("tcp")
+    code.load(start + 13, 1, indexed=True)
+    code.if_any_bit(_RESET, then="a reset", otherwise="drop")
+
+    code.label("ipv6")
+    code.load_x(_IPV6_BYTES)
+    code.load(start + 6, 1)
+    code.if_equal(_TCP, then="tcp of ipv6")
+    code.if_equal(_UDP, then="udp of ipv6")
+    code.if_equal(_ICMPV6, then="icmpv6")
+    code.if_equal(_HOP_BY_HOP, otherwise="drop")
+    # Reports of multicast listeners have the router alert before them.
+    code.load(start + _IPV6_BYTES, 2)
+    code.if_equal(_ICMPV6 << 8, otherwise="drop")
+    code.load_x(_IPV6_BYTES + 8)
+    code.label("icmpv6")
+    code.load(start, 1, indexed=True)
+    for kind in HOST_ICMPV6:
+        code.if_equal(kind, then="pass")
+    for kind in LISTENER_REPORTS:
+        code.if_equal(kind, then="a report")
+    code.jump("drop")
+    code.label("udp of ipv6")
+    code.load(start, 4, indexed=True)
+    code.if_equal(_DHCPV6, then="pass", otherwise="drop")
+    code.label("tcp of ipv6")
+    code.load(start + 13, 1, indexed=True)
+    code.if_any_bit(_RESET, then="a reset", otherwise="drop")
+
+    # Small ones only: any program makes the kernel send these (`barring_filter`).
+    code.label("a report")
+    code.load_length()
+    code.if_greater(_ETHERNET_HEADER_BYTES + REPORT_BYTES, then="drop", otherwise="pass")
+    code.label("a reset")
+    code.load_length()
+    code.if_greater(_ETHERNET_HEADER_BYTES + RESET_BYTES, then="drop", otherwise="pass")
+    code.label("pass")
+    code.give(PASS)
+    code.label("drop")
+    code.give(DROP)
+    return code.assemble()

@@ -1,0 +1,134 @@
+"""The packet filter of a host that forwards for its neighbours (`cedos.host.steer.sharing`).
+
+A requestor's packets go to the gateway's address and port and nowhere else: not to this host itself, its
+local networks, or what an uplink's router answers at 169.254.169.254. They count as the requestor's only
+with the hardware address that it was admitted with. All requestors share one quota for both directions;
+beyond it the kernel resets connections. On an interface that this program made forward, nothing else is
+forwarded.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+from typing import Final
+
+from cedos.host.steer.kernel import iptables
+from cedos.host.steer.kernel.iptables import Chain, Counted
+
+PREFIX: Final = "CEDOSHARE_"
+_QUOTA: Final = f"{PREFIX}QUOTA"
+_TABLES: Final = ("filter", "nat")
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardedRequestor:
+    """A requestor that is forwarded for.
+
+    Attributes:
+        address: the one that it took for this helper, on the shared link.
+        hardware_address: where packets from that address must come from.
+        gateway: with `port`, the only destination (TCP).
+    """
+
+    address: IPv4Address
+    hardware_address: bytes
+    gateway: IPv4Address
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardingLinks:
+    """The shared link and the uplink. `closed`: those where nothing else may be forwarded."""
+
+    shared: str
+    uplink: str
+    closed: tuple[str, ...]
+
+
+def put_in(requestors: Collection[tuple[int, ForwardedRequestor]], links: ForwardingLinks) -> None:
+    """Let these requestors through and no others; the quota goes on. Errors: OSError."""
+    iptables.put_in(_chains(requestors, links), prefix=PREFIX)
+
+
+def put_quota(limit_bytes: int) -> None:
+    """Make the quota, before a requestor is let through. Errors: OSError."""
+    rules = (
+        f"-4 -m quota --quota {limit_bytes} -j RETURN",
+        "-4 -p tcp -j REJECT --reject-with tcp-reset",
+        "-4 -j DROP",
+    )
+    iptables.put_in([Chain("filter", _QUOTA, "", rules)], prefix=PREFIX)
+
+
+def put_counter(slot: int) -> None:
+    """Make the counter of a requestor, before it is let through. Errors: OSError."""
+    rules = (f"-4 -j {_QUOTA}", "-4 -j ACCEPT")
+    iptables.put_in([Chain("filter", _counter(slot), "", rules)], prefix=PREFIX)
+
+
+def remove_counter(slot: int) -> None:
+    """Forget the counter of a requestor that is not let through any more. Errors: OSError."""
+    iptables.drop_chain("filter", _counter(slot))
+
+
+def carried() -> dict[int, Counted]:
+    """Return by slot what the kernel has forwarded: IP, both directions. Errors: OSError."""
+    counted = iptables.counters("filter", f"{PREFIX}R")
+    return {int(name.removeprefix(f"{PREFIX}R")): rules[-1] for name, rules in counted.items()}
+
+
+def present() -> bool:
+    """Return whether a chain of sharing is there; False too if that is unknown."""
+    return iptables.present(*_TABLES, prefix=PREFIX)
+
+
+def remove() -> bool:
+    """Remove all chains of sharing; return whether there was one. Errors: OSError."""
+    return iptables.remove(*_TABLES, prefix=PREFIX)
+
+
+def _counter(slot: int) -> str:
+    return f"{PREFIX}R{slot}"
+
+
+def _chains(
+    requestors: Collection[tuple[int, ForwardedRequestor]], links: ForwardingLinks
+) -> list[Chain]:
+    shared, uplink = (_escaped(name) for name in (links.shared, links.uplink))
+
+    def forwarded() -> Iterator[str]:
+        for slot, each in requestors:
+            gateway = f"{each.gateway} -p tcp"
+            hardware = each.hardware_address.hex(":")
+            there = f"-4 -i {shared} -s {each.address}"
+            back = f"-4 -i {uplink} -o {shared} -d {each.address}"
+            yield (
+                f"{there} -o {uplink} -d {gateway} --dport {each.port}"
+                f" -m mac --mac-source {hardware} -j {_counter(slot)}"
+            )
+            yield (
+                f"{back} -s {gateway} --sport {each.port}"
+                f" -m conntrack --ctstate ESTABLISHED -j {_counter(slot)}"
+            )
+            # Errors of the way, above all that a packet is too large for it.
+            yield f"{back} -p icmp -m conntrack --ctstate RELATED -j {_counter(slot)}"
+            yield f"{there} -j DROP"
+            yield f"-4 -o {shared} -d {each.address} -j DROP"
+        for name in links.closed:
+            yield f"-4 -i {_escaped(name)} -j DROP"
+
+    own = tuple(f"-4 -i {shared} -s {each.address} -j DROP" for _, each in requestors)
+    hidden = tuple(
+        f"-4 -o {uplink} -s {each.address} -d {each.gateway} -p tcp --dport {each.port} -j MASQUERADE"
+        for _, each in requestors
+    )
+    return [
+        Chain("filter", f"{PREFIX}FWD", "FORWARD", tuple(forwarded())),
+        Chain("filter", f"{PREFIX}IN", "INPUT", own),
+        Chain("nat", f"{PREFIX}NAT", "POSTROUTING", hidden),
+    ]
+
+
+def _escaped(name: str) -> str:
+    # Braces are nothing special in a name.
+    return name.replace("{", "{{").replace("}", "}}")

@@ -1,0 +1,132 @@
+"""The interface of steering to the operating system: `LinuxKernel`, `DryKernel`, a test's double."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from cedos.host.steer.kernel.rescue import RescueKernel
+from cedos.kernel.mptcp import MptcpEvent, PathManagerCommand
+from cedos.kernel.policy_routing import Route, Rule, SeenRoute, SeenRule
+from cedos.kernel.rtnetlink import Link
+from cedos.kernel.sock_diag import TcpSocket
+from cedos.model import Address, FlowKey
+
+
+@dataclass(frozen=True, slots=True)
+class FilterPlan:
+    """The parts of our packet filter that are to be in place.
+
+    `track`: flows are tracked; `rescue`: rescued flows are translated.
+
+    `barred`: the interfaces that programs are kept off; None: no chain for that.
+    `holds`: answers to look-ups wait until the daemon has read them; None: no chain for that.
+    """
+
+    track: bool = False
+    rescue: bool = False
+    barred: tuple[str, ...] | None = None
+    holds: bool | None = None
+
+    def __bool__(self) -> bool:
+        return self.track or self.rescue or bool(self.barred) or bool(self.holds)
+
+
+class SteeringKernel(Protocol):
+    """An interface whose methods act at once; refusals are OSError with the kernel's own words.
+
+    Adding what is there and deleting what is gone are no refusals.
+    """
+
+    @property
+    def rescue(self) -> RescueKernel: ...
+
+    def rules(self) -> Sequence[SeenRule]:
+        """Return all policy rules of both IP versions, in the order in which the kernel asks them."""
+
+    def add_rules(self, rules: Sequence[Rule]) -> None:
+        """Add rules in this order; one with an equal preference is asked after those there."""
+
+    def delete_rules(self, rules: Sequence[Rule]) -> None:
+        """Delete rules of ours in this order."""
+
+    def routes(self, protocol: int = 0) -> Sequence[SeenRoute]:
+        """Return default routes, parts of one, and ours, of all tables; with a protocol, those of it.
+
+        Those that refuse are among them. Of announced ones the best are (`DefaultRoutesFilter`).
+        """
+
+    def add_routes(self, routes: Sequence[Route]) -> None:
+        """Add routes, replacing those to the same destination in the same table."""
+
+    def delete_routes(self, routes: Sequence[Route]) -> None: ...
+
+    def links(self) -> Sequence[Link]: ...
+
+    def lookup(self, remote: Address, local: Address | None = None) -> SeenRoute | None:
+        """Return the route that a packet to `remote` (from `local`) would take, if any."""
+
+    def read_sysctl(self, key: str) -> str | None:
+        """Return a sysctl's value without its line's end; None where this kernel does not have it."""
+
+    def write_sysctl(self, key: str, value: str) -> None: ...
+
+    def steer(self, commands: Sequence[PathManagerCommand]) -> list[OSError | None]:
+        """Carry out path-manager commands in order; what became of each."""
+
+    def ours_to_steer(self, token: int) -> bool:
+        """Return whether a living connection was made under the userspace path manager."""
+
+    def sockets(self) -> Sequence[TcpSocket]:
+        """Return all TCP sockets that listen or are connected."""
+
+    def close_silent(self, key: FlowKey) -> bool:
+        """Close a plain TCP connection on which nothing has come for a second; return whether it was.
+
+        Its program reads ECONNABORTED.
+        """
+
+    def track_flows(self) -> None:
+        """Put our packet filter in: it makes the kernel track flows."""
+
+    def bar(self, interfaces: Sequence[str]) -> None:
+        """Let nothing of a program's go over these interfaces, and over all others; none: over all."""
+
+    def hold_answers(self, on: bool) -> None:
+        """Let answers to look-ups wait in our queue, or pass. OSError: iptables cannot."""
+
+    def repair_filter(self, plan: FilterPlan) -> bool:
+        """Put back what of that is not in the packet filter; return whether there was something."""
+
+    def raise_wall(self, interfaces: Sequence[str]) -> bool:
+        """Put back what is missing of the second wall at these; return whether something was.
+
+        It takes less than a millisecond. HostError: this kernel cannot have one.
+        """
+
+    def remove_wall(self) -> bool:
+        """Take the second wall away wherever it stands; return whether there was one."""
+
+    def watch_filter(self, on_change: Callable[[], None]) -> None:
+        """Call back from the running event loop when something of ours may have gone.
+
+        HostError where the kernel tells no such thing.
+        """
+
+    def filter_is_told(self) -> bool:
+        """Return whether the packet filter is of the kind whose changes are told (`watch_filter`)."""
+
+    def has_filter(self) -> bool: ...
+
+    def remove_filter(self) -> bool:
+        """Remove our packet filter; return whether there was one."""
+
+    def watch(
+        self,
+        on_mptcp_event: Callable[[MptcpEvent], None],
+        on_routing_change: Callable[[], None],
+        on_loss: Callable[[], None],
+    ) -> None:
+        """Call back from the running event loop: path events, changed routing, lost events."""
+
+    def close(self) -> None:
+        """Give up all sockets; nothing that was changed is undone by this."""

@@ -1,0 +1,379 @@
+"""The real kernel. Its namespace is the one of the thread that makes it, for life."""
+
+import errno
+import os
+import socket
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Final
+
+from cedos.errors import HostError
+from cedos.host.steer.journal.sysctls import valid
+from cedos.host.steer.kernel import (
+    answer_filter,
+    barring_filter,
+    iptables,
+    nftables,
+    routing_requests,
+    traffic_control,
+)
+from cedos.host.steer.kernel.egress_wall import EgressWall
+from cedos.host.steer.kernel.interface import FilterPlan
+from cedos.host.steer.kernel.linux_rescue import LinuxRescue
+from cedos.host.steer.kernel.rescue import RescueKernel
+from cedos.kernel import (
+    generic_netlink,
+    mptcp,
+    policy_routing,
+    rtnetlink,
+    sock_diag,
+    sysctl,
+)
+from cedos.kernel.mptcp import DestroySubflow, MptcpEvent, PathManagerCommand
+from cedos.kernel.netlink import (
+    NETLINK_GENERIC,
+    NETLINK_NETFILTER,
+    NETLINK_ROUTE,
+    NETLINK_SOCK_DIAG,
+    NLM_F_ACK,
+    NLM_F_CREATE,
+    NLM_F_EXCL,
+    NLM_F_REPLACE,
+    Keeps,
+    NetlinkListener,
+    NetlinkMessage,
+    Requester,
+    messages,
+)
+from cedos.kernel.policy_routing import Route, Rule, SeenRoute, SeenRule
+from cedos.kernel.rtnetlink import Link
+from cedos.kernel.sock_diag import TcpSocket
+from cedos.model import Address, FlowKey
+
+_ROUTING_GROUPS: Final = (
+    rtnetlink.GROUP_LINK,
+    rtnetlink.GROUP_IPV4_ROUTE,
+    rtnetlink.GROUP_IPV4_RULE,
+    rtnetlink.GROUP_IPV6_ROUTE,
+    rtnetlink.GROUP_IPV6_RULE,
+)
+_TYPES: Final = (policy_routing.RTN_UNICAST, *policy_routing.REFUSING_TYPES)
+# What deleting says of something that is not there.
+_GONE: Final = (errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL)
+# Each new connection tells of three things within some milliseconds.
+_LOOPBACK: Final = IPv4Address("127.0.0.1")
+_NO_SUBFLOW: Final = FlowKey(_LOOPBACK, 1, _LOOPBACK, 1)
+_EVENTS_TOGETHER_S: Final = 0.02
+_SILENT_S: Final = 1.0
+
+
+class LinuxKernel:
+    """A `SteeringKernel`.
+
+    `port`: the netlink port whose requests change the host's routing on our behalf; None: its own.
+    `rescue`: the rescue of another process; None: its own. HostError: the kernel has no rtnetlink.
+    """
+
+    def __init__(self, port: int | None = None, rescue: RescueKernel | None = None) -> None:
+        self._routing = Requester(NETLINK_ROUTE)
+        self.port: int = port if port is not None else self._routing.port
+        self.rescue: RescueKernel = rescue or LinuxRescue()
+        self._wall = EgressWall()
+        self._tracking = iptables.TRACKING
+        self._listeners: list[NetlinkListener] = []
+        self._pm: tuple[Requester, generic_netlink.Family] | None = None
+        self._diag: Requester | None = None
+        # /proc/sys/net shows the namespace of the opening thread; ours is that of this thread.
+        self._namespace = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+
+    # -- routing ------------------------------------------------------------------------------
+
+    def rules(self) -> list[SeenRule]:
+        return [
+            rule
+            for version in (4, 6)
+            for message in self._dump(
+                rtnetlink.RTM_GETRULE, routing_requests.rules_request(version)
+            )
+            if (rule := routing_requests.parse_rule(message)) is not None
+        ]
+
+    def add_rules(self, rules: Sequence[Rule]) -> None:
+        requests = map(routing_requests.rule_request, rules)
+        self._change(rtnetlink.RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL, requests, errno.EEXIST)
+
+    def delete_rules(self, rules: Sequence[Rule]) -> None:
+        self._change(rtnetlink.RTM_DELRULE, 0, map(routing_requests.rule_request, rules), *_GONE)
+
+    def routes(self, protocol: int = 0) -> list[SeenRoute]:
+        objects = policy_routing.parse_nexthops(
+            self._dump(policy_routing.RTM_GETNEXTHOP, policy_routing.nexthops_request())
+        )
+        return [
+            route
+            for version in (4, 6)
+            for message in self._dump(
+                rtnetlink.RTM_GETROUTE,
+                policy_routing.routes_request(version, protocol=protocol),
+                policy_routing.DefaultRoutesFilter(),
+            )
+            if (route := policy_routing.parse_route(message, _TYPES, objects)) is not None
+            and protocol in (0, route.protocol)
+            and (route.index or not route.destination.prefixlen)
+        ]
+
+    def add_routes(self, routes: Sequence[Route]) -> None:
+        requests = map(routing_requests.route_request, routes)
+        self._change(rtnetlink.RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, requests)
+
+    def delete_routes(self, routes: Sequence[Route]) -> None:
+        requests = map(routing_requests.route_request, routes)
+        self._change(rtnetlink.RTM_DELROUTE, 0, requests, *_GONE)
+
+    def links(self) -> list[Link]:
+        return [
+            link
+            for message in self._routing.dump(rtnetlink.RTM_GETLINK, rtnetlink.links_request())
+            if (link := rtnetlink.parse_link(message)) is not None
+        ]
+
+    def lookup(self, remote: Address, local: Address | None = None) -> SeenRoute | None:
+        request = policy_routing.lookup_request(remote, local)
+        try:
+            answers = self._routing.ask(rtnetlink.RTM_GETROUTE, request)
+        except OSError:
+            return None
+        return next(filter(None, map(policy_routing.parse_route, answers)), None)
+
+    def _dump(self, kind: int, request: bytes, keeps: Keeps | None = None) -> list[NetlinkMessage]:
+        try:
+            return self._routing.dump(kind, request, keeps)
+        except OSError as error:
+            # A kernel without IPv6, or without policy routing in one of the versions.
+            if error.errno in (errno.EOPNOTSUPP, errno.EAFNOSUPPORT):
+                return []
+            raise
+
+    def _change(self, kind: int, flags: int, requests: Iterable[bytes], *fine: int) -> None:
+        for request in requests:
+            try:
+                self._routing.ask(kind, request, flags | NLM_F_ACK)
+            except OSError as error:
+                if error.errno not in fine:
+                    raise
+
+    # -- sysctls ------------------------------------------------------------------------------
+
+    def read_sysctl(self, key: str) -> str | None:
+        return sysctl.read(key)
+
+    def write_sysctl(self, key: str, value: str) -> None:
+        self._must_be_here()
+        if not valid(key, value):
+            raise OSError(errno.EINVAL, "is no sysctl that cedos changes, or no value of it", key)
+        sysctl.write(key, value)
+
+    def _must_be_here(self) -> None:
+        here = Path("/proc/thread-self/ns/net").stat().st_ino
+        if os.fstat(self._namespace).st_ino != here:
+            raise OSError(errno.EXDEV, "another network namespace than steering's own")
+
+    # -- MPTCP --------------------------------------------------------------------------------
+
+    def _path_manager(self) -> tuple[Requester, generic_netlink.Family]:
+        if self._pm is None:
+            requester = Requester(NETLINK_GENERIC)
+            try:
+                (answer,) = requester.ask(
+                    generic_netlink.GENL_ID_CTRL,
+                    generic_netlink.family_request(mptcp.FAMILY_NAME),
+                )
+                family = generic_netlink.parse_family(answer)
+                if family is None:
+                    raise FileNotFoundError(errno.ENOENT, mptcp.FAMILY_NAME)
+            except OSError as error:
+                requester.close()
+                raise HostError(
+                    "this kernel has no MPTCP path manager (CONFIG_MPTCP; Linux 5.19 or newer)"
+                ) from error
+            self._pm = (requester, family)
+        return self._pm
+
+    def steer(self, commands: Sequence[PathManagerCommand]) -> list[OSError | None]:
+        requester, family = self._path_manager()
+        results: list[OSError | None] = []
+        for command in commands:
+            try:
+                requester.ask(family.number, mptcp.command_request(command))
+                results.append(None)
+            except OSError as error:
+                results.append(error)
+        return results
+
+    def ours_to_steer(self, token: int) -> bool:
+        # All kernels look for a subflow only where a connection has this path manager. (Its addresses
+        # would tell, too, but before Linux 6.9 they are those of the kernel's own.)
+        (error,) = self.steer([DestroySubflow(token, _NO_SUBFLOW)])
+        if isinstance(error, TimeoutError):
+            raise error
+        return error is not None and error.errno == errno.ESRCH
+
+    def close_silent(self, key: FlowKey) -> bool:
+        diag = self._sock_diag()
+        try:
+            (answer,) = diag.ask(sock_diag.SOCK_DIAG_BY_FAMILY, sock_diag.connecting_request(key))
+            facts = sock_diag.parse(answer)
+            # The caller may be mistaken: a connection that is answered is never closed.
+            if (
+                facts is None
+                or facts.key != key
+                or facts.state != sock_diag.ESTABLISHED
+                or facts.token is not None
+                or key.local.is_loopback
+                or min(facts.idle_down_s, facts.idle_ack_s) < _SILENT_S
+            ):
+                return False
+            request = sock_diag.destroy_request(answer)
+            diag.ask(sock_diag.SOCK_DESTROY, request, NLM_F_ACK)
+        except FileNotFoundError:  # it has ended
+            return False
+        return True
+
+    def _sock_diag(self) -> Requester:
+        if self._diag is None:
+            self._diag = Requester(NETLINK_SOCK_DIAG)
+        return self._diag
+
+    def sockets(self) -> list[TcpSocket]:
+        diag = self._sock_diag()
+        found: list[TcpSocket] = []
+        for family in (socket.AF_INET, socket.AF_INET6):
+            # A kernel without IPv6 knows no such sockets.
+            with suppress(FileNotFoundError):
+                request = sock_diag.tcp_sockets_request(family)
+                answers = diag.dump(sock_diag.SOCK_DIAG_BY_FAMILY, request)
+                found += filter(None, map(sock_diag.parse_tcp_socket, answers))
+        return found
+
+    # -- the rest -----------------------------------------------------------------------------
+
+    def track_flows(self) -> None:
+        self._must_be_here()
+        self._tracking = iptables.track()
+
+    def bar(self, interfaces: Sequence[str]) -> None:
+        self._must_be_here()
+        try:
+            # First, as it resets what lives: what the second one drops hears of nothing.
+            barring_filter.put_in(interfaces)
+        finally:
+            with suppress(HostError):  # `raise_wall` tells
+                self._wall.only(interfaces)
+
+    def raise_wall(self, interfaces: Sequence[str]) -> bool:
+        return self._wall.put_up(interfaces)
+
+    def remove_wall(self) -> bool:
+        return self._wall.only(())
+
+    def hold_answers(self, on: bool) -> None:
+        self._must_be_here()
+        iptables.put_in([answer_filter.chain(holds=on)])
+
+    def repair_filter(self, plan: FilterPlan) -> bool:
+        self._must_be_here()
+        # The wall first: it is the one that is in a hurry.
+        chains = barring_filter.chains(plan.barred) if plan.barred is not None else []
+        chains += [self._tracking] if plan.track else []
+        chains += [answer_filter.chain(holds=plan.holds)] if plan.holds is not None else []
+        repaired = iptables.put_back(chains)
+        if plan.rescue and not self.rescue.stands():
+            self.rescue.prepare()
+            repaired = True
+        return repaired
+
+    def watch_filter(self, on_change: Callable[[], None]) -> None:
+        def told(data: bytes) -> None:
+            if any(map(nftables.takes_from_ours, messages(data))):
+                on_change()
+
+        def controlled(data: bytes) -> None:
+            if any(map(traffic_control.takes_out, messages(data))):
+                on_change()
+
+        group = traffic_control.GROUP_TRAFFIC_CONTROL
+        self._listeners += [
+            NetlinkListener(NETLINK_ROUTE, [group], controlled, on_change),
+            NetlinkListener(NETLINK_NETFILTER, [nftables.GROUP], told, on_change),
+        ]
+
+    def filter_is_told(self) -> bool:
+        return iptables.on_nf_tables()
+
+    def has_filter(self) -> bool:
+        return iptables.present()
+
+    def remove_filter(self) -> bool:
+        self._must_be_here()
+        return iptables.remove()
+
+    def watch(
+        self,
+        on_mptcp_event: Callable[[MptcpEvent], None],
+        on_routing_change: Callable[[], None],
+        on_loss: Callable[[], None],
+    ) -> None:
+        """Watch as `SteeringKernel` says; HostError without MPTCP's events (routing is still watched)."""
+
+        def routing(data: bytes) -> None:
+            for message in messages(data):
+                # What we changed ourselves is no news.
+                if message.port != self.port and changes_routing(message):
+                    on_routing_change()
+
+        def paths(data: bytes) -> None:
+            for event in mptcp.mptcp_events(data):
+                on_mptcp_event(event)
+
+        self._listeners.append(
+            NetlinkListener(NETLINK_ROUTE, _ROUTING_GROUPS, routing, on_routing_change)
+        )
+        _, family = self._path_manager()
+        group = family.groups.get(mptcp.EVENT_GROUP)
+        if group is None:
+            raise HostError(
+                "this kernel's MPTCP path manager tells no events (Linux 5.11 or newer)"
+            )
+        self._listeners.append(
+            NetlinkListener(NETLINK_GENERIC, [group], paths, on_loss, interval_s=_EVENTS_TOGETHER_S)
+        )
+
+    def close(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
+        self._routing.close()
+        self.rescue.close()
+        self._wall.close()
+        if self._diag is not None:
+            self._diag.close()
+            self._diag = None
+        if self._pm is not None:
+            self._pm[0].close()
+            self._pm = None
+        if self._namespace >= 0:
+            os.close(self._namespace)
+            self._namespace = -1
+
+
+def changes_routing(message: NetlinkMessage) -> bool:
+    """Return whether an event concerns us: a rule, one of our routes, any default route, a link."""
+    kind = message.type
+    if kind == rtnetlink.RTM_NEWLINK:
+        # IPv4 routes go with their interface in silence.
+        return rtnetlink.is_up(message)
+    if kind in (rtnetlink.RTM_NEWROUTE, rtnetlink.RTM_DELROUTE):
+        return policy_routing.is_default_or_ours(message)
+    return kind in (rtnetlink.RTM_NEWRULE, rtnetlink.RTM_DELRULE, rtnetlink.RTM_DELLINK)

@@ -1,0 +1,147 @@
+"""The helper's side: the kernel forwards from each admitted requestor to its gateway, behind NAT."""
+
+from collections.abc import Mapping
+from ipaddress import IPv4Address
+from typing import Final
+
+from cedos.errors import HostError, SteeringError
+from cedos.host.steer.journal.journal import JournalKeeper
+from cedos.host.steer.journal.records import SHARING, InterfaceForwardingRecord
+from cedos.host.steer.kernel import forwarding_filter
+from cedos.host.steer.kernel.forwarding_filter import ForwardedRequestor, ForwardingLinks
+from cedos.host.steer.kernel.iptables import Counted
+from cedos.host.steer.sharing.kernel import MOST_NEIGHBOURS, SharingKernel, SharingRole, host
+from cedos.kernel.policy_routing import SHARING_PROTOCOL, Route, Rule, SeenRoute
+from cedos.kernel.rtnetlink import Neighbour
+from cedos.model import Address
+
+NOTHING: Final = Counted(0, 0)
+_ROLE: Final = SharingRole.HELP
+
+
+class Forwarding:
+    """The forwarding of this host for its neighbours, until `close`. Use it from one thread.
+
+    Args:
+        kernel: of the host's namespace.
+        journal: gets the way back before each change.
+        shared: the interface of the link that requestors are on.
+        limit_bytes: of IP, for all requestors together, both directions; beyond it the kernel resets
+            their connections.
+        uplink: the interface that leads to gateways; None: that of the preferred default route which
+            does not go by the shared link.
+
+    Raises:
+        HostError: there is no such interface, or no uplink.
+        SteeringError: the journal cannot be written.
+        OSError: the kernel refuses, as without CAP_NET_ADMIN.
+    """
+
+    def __init__(
+        self,
+        kernel: SharingKernel,
+        journal: JournalKeeper,
+        shared: str,
+        *,
+        limit_bytes: int,
+        uplink: str | None = None,
+    ) -> None:
+        self._kernel, self._journal = kernel, journal
+        self._shared = kernel.link(shared)
+        self._way = _way_out(kernel, self._shared.index, uplink)
+        names = {link.index: name for name, link in kernel.links().items()}
+        self.uplink = names[self._way.index]
+        self._requestors: dict[int, ForwardedRequestor] = {}
+        self._journal.append(SHARING)
+        # Packets that arrive at either interface are forwarded, though only those of requestors.
+        closed = [name for name in (shared, self.uplink) if not kernel.forwards(name)]
+        self._links = ForwardingLinks(shared, self.uplink, tuple(closed))
+        forwarding_filter.put_quota(limit_bytes)
+        forwarding_filter.put_in((), self._links)
+        for name in closed:
+            self._journal.append(InterfaceForwardingRecord(name))
+            kernel.forward(name, True)
+
+    @property
+    def requestors(self) -> tuple[ForwardedRequestor, ...]:
+        return tuple(self._requestors.values())
+
+    def hardware_address(self, requestor: Address) -> bytes | None:
+        """Return the hardware address that the kernel knows of a host on the shared link."""
+        return next(
+            (
+                each.hardware_address
+                for each in self._kernel.neighbours()
+                if each.address == requestor and each.index == self._shared.index
+            ),
+            None,
+        )
+
+    def admit(self, requestor: ForwardedRequestor) -> None:
+        """Forward for one more requestor; one with the same address is replaced.
+
+        SteeringError: there are too many, or its address is one that this host uses.
+        """
+        self.dismiss(requestor.address)
+        if any(each.interface.ip == requestor.address for each in self._kernel.addresses()):
+            raise SteeringError(f"{requestor.address} is an address of this host")
+        free = set(range(MOST_NEIGHBOURS)) - self._requestors.keys()
+        if not free:
+            raise SteeringError(f"no more than {MOST_NEIGHBOURS} requestors are forwarded for")
+        slot = min(free)
+        # The counter first, the way next, and the filter that opens it last.
+        forwarding_filter.put_counter(slot)
+        self._requestors[slot] = requestor
+        self._kernel.add_neighbour(self._neighbour(requestor))
+        self._kernel.add_routes(self._routes(slot, requestor))
+        self._kernel.add_rules(_rules(slot, requestor))
+        forwarding_filter.put_in(self._requestors.items(), self._links)
+
+    def dismiss(self, address: IPv4Address) -> None:
+        """Forward nothing more from or to a requestor; none with this address is fine."""
+        slots = [slot for slot, each in self._requestors.items() if each.address == address]
+        for slot in slots:
+            requestor = self._requestors.pop(slot)
+            forwarding_filter.put_in(self._requestors.items(), self._links)
+            forwarding_filter.remove_counter(slot)
+            self._kernel.delete_rules(_rules(slot, requestor))
+            self._kernel.delete_routes(self._routes(slot, requestor))
+            self._kernel.delete_neighbour(self._neighbour(requestor))
+
+    def carried(self) -> Mapping[IPv4Address, Counted]:
+        """Return what the kernel forwarded for each requestor: IP, both directions."""
+        counted = forwarding_filter.carried()
+        return {each.address: counted.get(slot, NOTHING) for slot, each in self._requestors.items()}
+
+    def _neighbour(self, requestor: ForwardedRequestor) -> Neighbour:
+        return Neighbour(
+            self._shared.index, requestor.address, requestor.hardware_address, SHARING_PROTOCOL
+        )
+
+    def _routes(self, slot: int, requestor: ForwardedRequestor) -> list[Route]:
+        table, way = _ROLE.table(slot), self._way
+        return [
+            Route(table, host(requestor.address), self._shared.index),
+            Route(table, host(requestor.gateway), way.index, way.gateway, way.metrics),
+        ]
+
+
+def _rules(slot: int, requestor: ForwardedRequestor) -> list[Rule]:
+    table, first = _ROLE.table(slot), _ROLE.preference
+    address, gateway = host(requestor.address), host(requestor.gateway)
+    return [
+        Rule(4, first, table, destination=address),
+        Rule(4, first + 1, table, source=address, destination=gateway),
+        Rule(4, first + 2, None, source=address),
+    ]
+
+
+def _way_out(kernel: SharingKernel, shared: int, uplink: str | None) -> SeenRoute:
+    routes = [each for each in kernel.default_routes() if each.index != shared]
+    if uplink is not None:
+        index = kernel.link(uplink).index
+        routes = [each for each in routes if each.index == index]
+    if not routes:
+        where = f"by {uplink}" if uplink else "by another interface than the shared link"
+        raise HostError(f"there is no default route {where}: nothing can be shared")
+    return routes[0]

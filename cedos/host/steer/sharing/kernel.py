@@ -1,0 +1,252 @@
+"""The kernel as sharing changes it: addresses, neighbours, rules, routes, forwarding, MPTCP endpoints.
+
+Everything bears `SHARING_PROTOCOL`. The two sides are told apart by the preferences of their rules and
+by their tables, so that a host may be both.
+"""
+
+import errno
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from ipaddress import IPv4Address, ip_network
+from pathlib import Path
+from typing import Final
+
+from cedos.errors import HostError
+from cedos.host.steer.journal.records import is_interface_name
+from cedos.host.steer.kernel import routing_requests
+from cedos.kernel import generic_netlink, mptcp, policy_routing, rtnetlink
+from cedos.kernel.mptcp import MptcpEndpoint
+from cedos.kernel.netlink import (
+    NETLINK_GENERIC,
+    NETLINK_ROUTE,
+    NLM_F_ACK,
+    NLM_F_CREATE,
+    NLM_F_EXCL,
+    NLM_F_REPLACE,
+    Requester,
+)
+from cedos.kernel.policy_routing import MAIN_TABLE, SHARING_PROTOCOL, Prefix, Route, Rule, SeenRoute
+from cedos.kernel.rtnetlink import Link, LinkAddress, Neighbour
+
+_GONE: Final = (errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL)
+_SETTINGS: Final = Path("/proc/sys/net/ipv4/conf")
+MOST_NEIGHBOURS: Final = 64
+"""The most requestors of a helper, or helpers of a requestor; each has a table of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Numbers:
+    first_table: int
+    first_preference: int
+    last_preference: int
+
+
+class SharingRole(Enum):
+    """The side of sharing; one process of each side may run on a host."""
+
+    HELP = _Numbers(7_200_000, 31_900, 31_949)
+    REQUEST = _Numbers(7_200_100, 31_950, 31_999)
+
+    def table(self, slot: int) -> int:
+        return self.value.first_table + slot
+
+    @property
+    def preference(self) -> int:
+        return self.value.first_preference
+
+    def owns_table(self, table: int) -> bool:
+        return 0 <= table - self.value.first_table < MOST_NEIGHBOURS
+
+    def owns_rule(self, preference: int) -> bool:
+        return self.value.first_preference <= preference <= self.value.last_preference
+
+
+class SharingKernel:
+    """The kernel of the calling thread's namespace. Refusals are OSError; HostError without rtnetlink."""
+
+    def __init__(self) -> None:
+        self._routing = Requester(NETLINK_ROUTE)
+        self._pm: tuple[Requester, generic_netlink.Family] | None = None
+
+    # -- links, addresses, neighbours ---------------------------------------------------------
+
+    def links(self) -> dict[str, Link]:
+        answers = self._routing.dump(rtnetlink.RTM_GETLINK, rtnetlink.links_request())
+        return {link.name: link for link in map(rtnetlink.parse_link, answers) if link is not None}
+
+    def link(self, name: str) -> Link:
+        """Return an interface. HostError: there is none, or it is down."""
+        found = self.links().get(name)
+        if found is None or not found.carries:
+            what = "is down" if found else "does not exist"
+            raise HostError(f"{name} {what}; an interface that is up would be right")
+        return found
+
+    def addresses(self) -> list[LinkAddress]:
+        answers = self._routing.dump(rtnetlink.RTM_GETADDR, rtnetlink.addresses_request())
+        return [each for each in map(rtnetlink.parse_address, answers) if each is not None]
+
+    def own_addresses(self) -> list[LinkAddress]:
+        return [each for each in self.addresses() if each.protocol == SHARING_PROTOCOL]
+
+    def add_address(self, index: int, own: IPv4Address) -> None:
+        request = rtnetlink.address_request(index, own, SHARING_PROTOCOL)
+        self._change(rtnetlink.RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, request, errno.EEXIST)
+
+    def delete_address(self, index: int, own: IPv4Address) -> None:
+        request = rtnetlink.address_request(index, own, SHARING_PROTOCOL)
+        self._change(rtnetlink.RTM_DELADDR, 0, request, *_GONE)
+
+    def neighbours(self) -> list[Neighbour]:
+        request = rtnetlink.neighbours_request(0)
+        answers = self._routing.dump(rtnetlink.RTM_GETNEIGH, request)
+        return [each for each in map(rtnetlink.parse_neighbour, answers) if each is not None]
+
+    def add_neighbour(self, neighbour: Neighbour) -> None:
+        request = rtnetlink.neighbour_request(neighbour)
+        self._change(rtnetlink.RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, request)
+
+    def delete_neighbour(self, neighbour: Neighbour) -> None:
+        self._change(rtnetlink.RTM_DELNEIGH, 0, rtnetlink.neighbour_request(neighbour), *_GONE)
+
+    # -- routing ------------------------------------------------------------------------------
+
+    def default_routes(self) -> list[SeenRoute]:
+        """Return the main table's default routes of IPv4, the preferred one first."""
+        routes = [each for each in self._routes(0) if each.table == MAIN_TABLE and each.index]
+        return sorted((each for each in routes if not each.destination.prefixlen), key=_rank)
+
+    def own_routes(self, role: SharingRole) -> list[Route]:
+        return [
+            Route(each.table, each.destination, each.index, each.gateway, source=each.source)
+            for each in self._routes(SHARING_PROTOCOL)
+            if each.protocol == SHARING_PROTOCOL and role.owns_table(each.table)
+        ]
+
+    def own_rules(self, role: SharingRole) -> list[Rule]:
+        answers = self._routing.dump(rtnetlink.RTM_GETRULE, routing_requests.rules_request(4))
+        seen = (routing_requests.parse_rule(each, SHARING_PROTOCOL) for each in answers)
+        return [
+            each.rule
+            for each in seen
+            if each is not None and each.rule is not None and role.owns_rule(each.preference)
+        ]
+
+    def add_rules(self, rules: Iterable[Rule]) -> None:
+        for rule in rules:
+            request = routing_requests.rule_request(rule, SHARING_PROTOCOL)
+            flags = NLM_F_CREATE | NLM_F_EXCL
+            self._change(rtnetlink.RTM_NEWRULE, flags, request, errno.EEXIST)
+
+    def delete_rules(self, rules: Iterable[Rule]) -> None:
+        for rule in rules:
+            request = routing_requests.rule_request(rule, SHARING_PROTOCOL)
+            self._change(rtnetlink.RTM_DELRULE, 0, request, *_GONE)
+
+    def add_routes(self, routes: Iterable[Route]) -> None:
+        for route in routes:
+            request = routing_requests.route_request(route, SHARING_PROTOCOL)
+            self._change(rtnetlink.RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, request)
+
+    def delete_routes(self, routes: Iterable[Route]) -> None:
+        for route in routes:
+            request = routing_requests.route_request(route, SHARING_PROTOCOL)
+            self._change(rtnetlink.RTM_DELROUTE, 0, request, *_GONE)
+
+    def _routes(self, protocol: int) -> list[SeenRoute]:
+        request = policy_routing.routes_request(4, protocol=protocol)
+        answers = self._routing.dump(rtnetlink.RTM_GETROUTE, request)
+        return [each for each in map(policy_routing.parse_route, answers) if each is not None]
+
+    def _change(self, kind: int, flags: int, request: bytes, *fine: int) -> None:
+        try:
+            self._routing.ask(kind, request, flags | NLM_F_ACK)
+        except OSError as error:
+            if error.errno not in fine:
+                raise
+
+    # -- forwarding ---------------------------------------------------------------------------
+
+    def forwards(self, interface: str) -> bool:
+        """Return whether IPv4 packets that arrive there may be forwarded. OSError: it is gone."""
+        return _forwarding(interface).read_text().strip() != "0"
+
+    def forward(self, interface: str, on: bool) -> None:
+        _forwarding(interface).write_text(f"{int(on)}\n")
+
+    # -- MPTCP --------------------------------------------------------------------------------
+
+    def endpoints(self) -> list[MptcpEndpoint]:
+        """Return the endpoints of the kernel's own path manager; none where it has no MPTCP."""
+        if (pm := self._path_manager()) is None:
+            return []
+        answers = pm[0].dump(pm[1].number, mptcp.endpoints_request())
+        payloads = (each.payload[generic_netlink.HEADER_BYTES :] for each in answers)
+        return [each for each in map(mptcp.parse_endpoint, payloads) if each is not None]
+
+    def add_endpoint(self, own: IPv4Address, index: int) -> None:
+        if (pm := self._path_manager()) is not None:
+            self._tell(pm, mptcp.add_endpoint_request(own, index), errno.EEXIST)
+
+    def delete_endpoints(self, endpoints: Sequence[MptcpEndpoint]) -> None:
+        if (pm := self._path_manager()) is not None:
+            for each in endpoints:
+                self._tell(pm, mptcp.delete_endpoint_request(each), *_GONE, errno.EINVAL)
+
+    def subflow_limit(self) -> int | None:
+        """Return the most further subflows of a connection; None without MPTCP."""
+        if (pm := self._path_manager()) is None:
+            return None
+        answers = pm[0].ask(pm[1].number, mptcp.limits_request())
+        payloads = (each.payload[generic_netlink.HEADER_BYTES :] for each in answers)
+        return next(filter(None, map(mptcp.parse_subflow_limit, payloads)), 0)
+
+    def set_subflow_limit(self, most: int) -> None:
+        if (pm := self._path_manager()) is not None:
+            self._tell(pm, mptcp.set_subflow_limit_request(most))
+
+    def _tell(
+        self, pm: tuple[Requester, generic_netlink.Family], request: bytes, *fine: int
+    ) -> None:
+        try:
+            pm[0].ask(pm[1].number, request)
+        except OSError as error:
+            if error.errno not in fine:
+                raise
+
+    def _path_manager(self) -> tuple[Requester, generic_netlink.Family] | None:
+        if self._pm is None:
+            requester = Requester(NETLINK_GENERIC)
+            request = generic_netlink.family_request(mptcp.FAMILY_NAME)
+            try:
+                (answer,) = requester.ask(generic_netlink.GENL_ID_CTRL, request)
+                family = generic_netlink.parse_family(answer)
+            except OSError:
+                family = None
+            if family is None:
+                requester.close()
+                return None
+            self._pm = requester, family
+        return self._pm
+
+    def close(self) -> None:
+        """Give up the sockets; nothing that was changed is undone by this."""
+        self._routing.close()
+        if self._pm is not None:
+            self._pm[0].close()
+
+
+def _forwarding(interface: str) -> Path:
+    if not is_interface_name(interface):
+        raise OSError(errno.EINVAL, "is no name of an interface", interface)
+    return _SETTINGS / interface / "forwarding"
+
+
+def host(of: IPv4Address) -> Prefix:
+    """Return an address as the prefix that holds nothing else."""
+    return ip_network(of)
+
+
+def _rank(route: SeenRoute) -> tuple[int, int]:
+    return route.rank

@@ -1,0 +1,119 @@
+"""Undoing what sharing changed: by its marks, and by the journal what bears none."""
+
+from collections.abc import Callable
+from functools import partial
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Final
+
+from cedos.errors import HostError
+from cedos.host.steer.journal.journal import Journal
+from cedos.host.steer.journal.records import (
+    InterfaceForwardingRecord,
+    JournalReading,
+    MptcpLimitsRecord,
+)
+from cedos.host.steer.kernel import forwarding_filter
+from cedos.host.steer.sharing.kernel import SharingKernel, SharingRole
+from cedos.host.steer.undo import Undone
+from cedos.kernel.policy_routing import SHARING_PROTOCOL
+
+FOLDERS: Final = {SharingRole.HELP: "share-help", SharingRole.REQUEST: "share-request"}
+"""Below the state directory: the folder of each side's journal."""
+
+
+def open_journal(state_dir: Path, role: SharingRole) -> Journal:
+    """Return the journal of a side; errors as for `Journal`."""
+    return Journal(state_dir / FOLDERS[role])
+
+
+def undo_sharing(
+    kernel: SharingKernel, role: SharingRole, read: JournalReading, *, dry_run: bool = False
+) -> Undone:
+    """Undo everything of one side that stands; a dry run only tells."""
+    done: list[str] = []
+    left: list[str] = list(read.foreign)
+    refused: OSError | None = None
+
+    def step(what: str, undo: Callable[[], object]) -> None:
+        nonlocal refused
+        try:
+            if not dry_run:
+                undo()
+            done.append(what)
+        except (OSError, HostError) as error:
+            left.append(f"{what}: {error}")
+            if isinstance(error, OSError):
+                refused = refused or error
+
+    if role is SharingRole.HELP:
+        _undo_help(kernel, read, step)
+    else:
+        _undo_request(kernel, read, step)
+    # The rules go last: until then nothing leaves by another way than its own.
+    for route in kernel.own_routes(role):
+        step(f"deleted: {route}", partial(kernel.delete_routes, [route]))
+    for rule in sorted(kernel.own_rules(role), key=lambda rule: rule.preference):
+        step(f"deleted: {rule}", partial(kernel.delete_rules, [rule]))
+    return Undone(tuple(done), tuple(left), refused)
+
+
+_Step = Callable[[str, Callable[[], object]], None]
+
+
+def _undo_help(kernel: SharingKernel, read: JournalReading, step: _Step) -> None:
+    # Forwarding ends before the filter that bounds it.
+    for record in read.records:
+        if isinstance(record, InterfaceForwardingRecord):
+            name = record.interface
+            try:
+                on = kernel.forwards(name)
+                # Another program has made the whole host a router since.
+                others = kernel.forwards("all")
+            except OSError:  # the interface is gone
+                continue
+            if on and not others:
+                step(f"set back: {name} forwards nothing", partial(kernel.forward, name, False))
+    if forwarding_filter.present():
+        step("deleted: the chains CEDOSHARE_* of iptables", forwarding_filter.remove)
+    for each in kernel.neighbours():
+        if each.protocol == SHARING_PROTOCOL:
+            step(f"deleted: neighbour {each.address}", partial(kernel.delete_neighbour, each))
+
+
+def _undo_request(kernel: SharingKernel, read: JournalReading, step: _Step) -> None:
+    own = kernel.own_addresses()
+    addresses = {each.interface.ip for each in own}
+    for endpoint in kernel.endpoints():
+        if endpoint.address in addresses:
+            what = f"deleted: MPTCP endpoint {endpoint.address}"
+            step(what, partial(kernel.delete_endpoints, [endpoint]))
+    for each in own:
+        if isinstance(address := each.interface.ip, IPv4Address):
+            step(f"deleted: address {address}", partial(kernel.delete_address, each.index, address))
+    limits = [each for each in read.records if isinstance(each, MptcpLimitsRecord)]
+    if limits and kernel.subflow_limit() == limits[0].after:
+        before = limits[0].before
+        step(f"set back: MPTCP subflows {before}", partial(kernel.set_subflow_limit, before))
+
+
+def restore_sharing(state_dir: Path, role: SharingRole, *, dry_run: bool = False) -> Undone:
+    """Undo what a dead process of this side left; a journal of which something is left stays.
+
+    Raises AlreadyRunningError while the journal's process lives, else as `Journal`.
+    """
+    kernel = SharingKernel()
+    try:
+        folder = state_dir / FOLDERS[role]
+        if not folder.is_dir():
+            return undo_sharing(kernel, role, JournalReading(), dry_run=dry_run)
+        journal = Journal(folder)
+        try:
+            undone = undo_sharing(kernel, role, journal.read(), dry_run=dry_run)
+            if not dry_run and not undone.left:
+                journal.remove()
+            return undone
+        finally:
+            journal.close()
+    finally:
+        kernel.close()

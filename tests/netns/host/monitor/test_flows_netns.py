@@ -1,0 +1,293 @@
+"""Flows opening, living and closing, as the kernel tells it."""
+
+import asyncio
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
+from ipaddress import ip_address
+
+import pytest
+
+from cedos.controller.events import FlowClosed, FlowEvent, FlowOpened
+from cedos.host.monitor.flows.flow_monitor import FlowMonitor
+from cedos.host.monitor.networks.links import LinkMonitor
+from cedos.kernel import conntrack
+from cedos.kernel.netlink import NETLINK_NETFILTER, AsyncRequester
+from cedos.model import FlowKey
+from emu.testbed.netns import Namespace
+
+MakeNamespace = Callable[[str], Namespace]
+HOSTS = {socket.AF_INET: "10.9.1.1", socket.AF_INET6: "fd09::1"}
+MPTCP = 262
+
+
+@dataclass
+class Bench:
+    near: Namespace
+    far: Namespace
+
+
+@pytest.fixture
+def bench(make_namespace: MakeNamespace) -> Bench:
+    near, far = make_namespace("near"), make_namespace("far")
+    near.ip("link", "add", "wlan0", "type", "veth", "peer", "far0", "netns", far.name)
+    for side, name, host in ((near, "wlan0", 2), (far, "far0", 1)):
+        side.ip("address", "add", f"10.9.1.{host}/24", "dev", name)
+        side.ip("address", "add", f"fd09::{host}/64", "dev", name, "nodad")
+        side.ip("link", "set", name, "up")
+    return Bench(near, far)
+
+
+def track(namespace: Namespace) -> None:
+    """What steering sets up on a host: rules that make connection tracking run, and count."""
+    namespace.sysctl("net.netfilter.nf_conntrack_acct", 1)
+    for program in ("iptables", "ip6tables"):
+        namespace.run(program, "-A", "OUTPUT", "-m", "conntrack", "--ctstate", "INVALID")
+
+
+async def serve(bench: Bench, family: int, kind: int, protocol: int = 0) -> socket.socket:
+    with bench.far.entered():
+        listener = socket.socket(family, kind, protocol)
+    listener.setblocking(False)
+    listener.bind((HOSTS[socket.AddressFamily(family)], 7000))
+    return listener
+
+
+async def download(bench: Bench, family: int, down: int, up: int, protocol: int = 0) -> int:
+    """One connection over which `up` bytes go and `down` come; returns its local port."""
+    loop = asyncio.get_running_loop()
+    with (
+        await serve(bench, family, socket.SOCK_STREAM, protocol) as listener,
+        socket.socket(family, socket.SOCK_STREAM, protocol) as own,
+    ):
+        listener.listen()
+        own.setblocking(False)
+        await loop.sock_connect(own, (HOSTS[socket.AddressFamily(family)], 7000))
+        peer, _ = await loop.sock_accept(listener)
+        with peer:
+            await loop.sock_sendall(own, bytes(up))
+            await received(peer, up)
+            await asyncio.gather(loop.sock_sendall(peer, bytes(down)), received(own, down))
+        return int(own.getsockname()[1])
+
+
+async def received(own: socket.socket, count: int) -> None:
+    while count > 0:
+        count -= len(await asyncio.get_running_loop().sock_recv(own, 1 << 16))
+
+
+async def take(events: AsyncIterator[FlowEvent], wanted: Callable[[FlowEvent], bool]) -> FlowEvent:
+    async with asyncio.timeout(10):
+        async for event in events:
+            if wanted(event):
+                return event
+    raise AssertionError("the events ended")
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+def test_a_tcp_flow_opens_and_closes_with_its_bytes(bench: Bench, family: int) -> None:
+    track(bench.near)
+
+    async def scenario() -> None:
+        async with LinkMonitor() as links, FlowMonitor(links.is_local) as flows:
+            assert flows.problem == ""
+            events = flows.events()
+            port = await download(bench, family, 200_000, 5_000)
+            opened = await take(events, lambda e: e.key.local_port == port)
+            assert isinstance(opened, FlowOpened)
+            assert not opened.incoming
+            assert opened.key.remote == ip_address(HOSTS[socket.AddressFamily(family)])
+            assert opened.key.remote_port == 7000
+            closed = await take(events, lambda e: e.key.local_port == port)
+            assert isinstance(closed, FlowClosed)
+            assert closed.key == opened.key
+            assert closed.exact
+            # A handshake and an end count as a byte each.
+            assert 200_000 <= closed.bytes_down <= 200_002
+            assert 5_000 <= closed.bytes_up <= 5_002
+            assert closed.rtt_s is not None
+            assert 0 < closed.rtt_s < 1
+            assert closed.started_unix_s == opened.at_unix_s
+            assert closed.ended_unix_s >= opened.at_unix_s
+
+    with bench.near.entered():
+        asyncio.run(scenario())
+
+
+def test_an_incoming_flow_has_this_hosts_side_as_local(bench: Bench) -> None:
+    track(bench.far)
+
+    async def scenario() -> None:
+        def is_local(address: object) -> bool:
+            return address == ip_address("10.9.1.1")
+
+        with bench.far.entered():
+            flows = FlowMonitor(is_local)
+            await flows.__aenter__()
+        try:
+            events = flows.events()
+            port = await download(bench, socket.AF_INET, 1_000, 2_000)
+            opened = await take(events, lambda e: e.key.remote_port == port)
+            assert isinstance(opened, FlowOpened)
+            assert opened.incoming
+            assert (opened.key.local, opened.key.local_port) == (ip_address("10.9.1.1"), 7000)
+            closed = await take(events, lambda e: isinstance(e, FlowClosed))
+            assert isinstance(closed, FlowClosed)
+            assert closed.key == opened.key
+            assert 2_000 <= closed.bytes_down <= 2_002
+        finally:
+            await flows.__aexit__(None, None, None)
+
+    with bench.near.entered():
+        asyncio.run(scenario())
+
+
+def test_a_snapshot_knows_mptcp_tokens(bench: Bench) -> None:
+    bench.near.sysctl("net.mptcp.enabled", 1)
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        async with LinkMonitor() as links, FlowMonitor(links.is_local) as flows:
+            with (
+                await serve(bench, socket.AF_INET, socket.SOCK_STREAM, MPTCP) as listener,
+                socket.socket(socket.AF_INET, socket.SOCK_STREAM, MPTCP) as mptcp,
+                socket.socket(socket.AF_INET, socket.SOCK_STREAM) as plain,
+            ):
+                listener.listen()
+                tokens = {}
+                for own in (mptcp, plain):
+                    own.connect((HOSTS[socket.AF_INET], 7000))
+                    own.setblocking(False)
+                    peer, _ = await loop.sock_accept(listener)
+                    with peer:
+                        await loop.sock_sendall(own, bytes(3_000))
+                        await received(peer, 3_000)
+                        port = own.getsockname()[1]
+                        (sample,) = [s for s in await flows.snapshot() if s.key.local_port == port]
+                        assert sample.bytes_up >= 3_000
+                        assert sample.rtt_s is not None
+                        assert sample.state == 1
+                        tokens[own] = sample.token
+                assert tokens[plain] is None
+                assert tokens[mptcp]
+
+    with bench.near.entered():
+        asyncio.run(scenario())
+
+
+def test_a_udp_flow_closes_with_its_bytes(bench: Bench) -> None:
+    track(bench.near)
+    bench.near.sysctl("net.netfilter.nf_conntrack_udp_timeout", 1)
+    bench.near.sysctl("net.netfilter.nf_conntrack_udp_timeout_stream", 1)
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        async with LinkMonitor() as links, FlowMonitor(links.is_local) as flows:
+            events = flows.events()
+            with (
+                await serve(bench, socket.AF_INET, socket.SOCK_DGRAM) as answerer,
+                socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker,
+            ):
+                asker.setblocking(False)
+                await loop.sock_sendto(asker, bytes(100), (HOSTS[socket.AF_INET], 7000))
+                _, peer = await loop.sock_recvfrom(answerer, 2_000)
+                await loop.sock_sendto(answerer, bytes(1_000), peer)
+                await loop.sock_recv(asker, 2_000)
+                port = asker.getsockname()[1]
+            opened = await take(events, lambda e: e.key.local_port == port)
+            assert opened.key.protocol == "udp"
+            await asyncio.sleep(1.2)
+            # The kernel looks for what timed out every minute or so, or when somebody asks.
+            asking = AsyncRequester(NETLINK_NETFILTER)
+            await asking.dump(conntrack.GET, conntrack.dump_request())
+            asking.close()
+            closed = await take(events, lambda e: e.key.local_port == port)
+            assert isinstance(closed, FlowClosed)
+            assert (closed.bytes_up, closed.bytes_down) == (128, 1_028)
+            assert closed.exact
+
+    with bench.near.entered():
+        asyncio.run(scenario())
+
+
+def test_without_connection_tracking_ends_still_show(bench: Bench) -> None:
+    async def scenario() -> None:
+        async with LinkMonitor() as links, FlowMonitor(links.is_local) as flows:
+            assert "connection tracking is not active for IPv4 and IPv6" in flows.problem
+            events = flows.events()
+            port = await download(bench, socket.AF_INET, 10_000, 10)
+            first = await take(events, lambda e: e.key.local_port == port)
+            assert isinstance(first, FlowClosed)
+            assert first.bytes_down >= 10_000
+            assert first.started_unix_s is None
+            track(bench.near)
+            assert await flows.check_tracking() == ""
+            port = await download(bench, socket.AF_INET6, 10_000, 10)
+            first = await take(events, lambda e: e.key.local_port == port)
+            assert isinstance(first, FlowOpened)
+
+    with bench.near.entered():
+        asyncio.run(scenario())
+
+
+def test_an_overflow_is_counted_and_made_good(bench: Bench) -> None:
+    track(bench.near)
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        async with LinkMonitor() as links, FlowMonitor(links.is_local) as flows:
+            events = flows.events()
+            with await serve(bench, socket.AF_INET, socket.SOCK_STREAM) as listener:
+                listener.listen()
+                living = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+                living.setblocking(False)
+                await loop.sock_connect(living, (HOSTS[socket.AF_INET], 7000))
+                opened = await take(events, lambda e: True)
+                # More datagram flows, at once and without giving the monitor a turn, than fit.
+                with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as flood:
+                    for port in range(1, 40_000):
+                        flood.sendto(b"", (HOSTS[socket.AF_INET], port))
+                    living.close()  # its end comes through the other socket, or by comparison
+                async with asyncio.timeout(30):
+                    while not flows.overflows:
+                        await asyncio.sleep(0.05)
+                closed = await take(
+                    events, lambda e: e.key == opened.key and isinstance(e, FlowClosed)
+                )
+                assert isinstance(closed, FlowClosed)
+                port = await download_more(listener)
+                await take(events, lambda e: e.key.local_port == port)
+
+    async def download_more(listener: socket.socket) -> int:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as own:
+            own.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(own, (HOSTS[socket.AF_INET], 7000))
+            return int(own.getsockname()[1])
+
+    with bench.near.entered():
+        asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("protocol", [0, MPTCP], ids=["tcp", "mptcp"])
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+def test_the_mark_of_a_living_socket(bench: Bench, family: int, protocol: int) -> None:
+    async def scenario() -> None:
+        async with LinkMonitor() as links, FlowMonitor(links.is_local) as flows:
+            for mark in (0, 0xCE00_0007):
+                with (
+                    await serve(bench, family, socket.SOCK_STREAM, protocol) as listener,
+                    socket.socket(family, socket.SOCK_STREAM, protocol) as own,
+                ):
+                    listener.listen()
+                    own.setsockopt(
+                        socket.SOL_SOCKET, socket.SO_MARK, mark.to_bytes(4, sys.byteorder)
+                    )
+                    own.connect((HOSTS[socket.AddressFamily(family)], 7000))
+                    near, far = own.getsockname(), own.getpeername()
+                    key = FlowKey(ip_address(near[0]), near[1], ip_address(far[0]), far[1])
+                    assert await flows.mark(key) == (mark or None)
+                    assert await flows.mark(replace(key, local_port=1)) is None
+
+    with bench.near.entered():
+        asyncio.run(scenario())

@@ -1,0 +1,109 @@
+"""A client and a server namespace joined by a veth pair, with real servers in the latter."""
+
+import select
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from cedos.host.profiler.capture import Capture
+from cedos.host.profiler.frame import CapturedPacket
+from emu.testbed.netns import Namespace
+
+IPPROTO_MPTCP = 262
+ADDRESSES = {4: ("10.9.0.1", "10.9.0.2"), 6: ("fd09::1", "fd09::2")}
+
+
+@dataclass
+class Pair:
+    """The namespaces; the client's interface is `wlan0`."""
+
+    client: Namespace
+    server: Namespace
+    threads: list[threading.Thread] = field(default_factory=list)
+
+    def open(self, where: Namespace, family: int, *, mptcp: bool = False) -> socket.socket:
+        with where.entered():
+            opened = socket.socket(
+                socket.AF_INET if family == 4 else socket.AF_INET6,
+                socket.SOCK_STREAM,
+                IPPROTO_MPTCP if mptcp else 0,
+            )
+        opened.settimeout(10)
+        return opened
+
+    def serve(
+        self, family: int, port: int, handle: Callable[[socket.socket], None], **options: bool
+    ) -> None:
+        """Runs `handle` on the first connection to the server's `port`."""
+        listening = self.open(self.server, family, **options)
+        listening.bind((ADDRESSES[family][1], port))
+        listening.listen()
+
+        def serve_one() -> None:
+            with listening:
+                connection, _ = listening.accept()
+            with connection:
+                connection.settimeout(10)
+                handle(connection)
+
+        thread = threading.Thread(target=serve_one, daemon=True)
+        thread.start()
+        self.threads.append(thread)
+
+    def connect(self, family: int, port: int, **options: bool) -> socket.socket:
+        connection = self.open(self.client, family, **options)
+        connection.connect((ADDRESSES[family][1], port))
+        return connection
+
+
+@pytest.fixture
+def pair(make_namespace: Callable[[str], Namespace]) -> Iterator[Pair]:
+    client, server = make_namespace("client"), make_namespace("server")
+    client.ip("link", "add", "wlan0", "type", "veth", "peer", "name", "eth0", "netns", server.name)
+    for namespace, interface, index in ((client, "wlan0", 0), (server, "eth0", 1)):
+        namespace.ip("addr", "add", f"{ADDRESSES[4][index]}/24", "dev", interface)
+        namespace.ip("addr", "add", f"{ADDRESSES[6][index]}/64", "dev", interface, "nodad")
+        namespace.ip("link", "set", interface, "up")
+    joined = Pair(client, server)
+    yield joined
+    for thread in joined.threads:
+        thread.join(timeout=10)
+        assert not thread.is_alive()
+
+
+def drain(capture: Capture, at_least: int, quiet_s: float = 0.2) -> list[CapturedPacket]:
+    """What was captured: until `at_least` packets are there and then for `quiet_s` no more."""
+    captured: list[CapturedPacket] = []
+    deadline_at_s = time.monotonic() + 10
+    while time.monotonic() < deadline_at_s:
+        wait_s = quiet_s if len(captured) >= at_least else 5.0
+        if not select.select([capture], [], [], wait_s)[0]:
+            break
+        captured += capture.read()
+    return captured
+
+
+@pytest.fixture(name="drain")
+def _drain() -> Callable[..., list[CapturedPacket]]:
+    return drain
+
+
+@pytest.fixture
+def started() -> Iterator[Callable[..., "subprocess.Popen[bytes]"]]:
+    """Starts commands that are ended with the test."""
+    running: list[subprocess.Popen[bytes]] = []
+
+    def start(namespace: Namespace, *command: str) -> "subprocess.Popen[bytes]":
+        process = namespace.popen(*command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        running.append(process)
+        return process
+
+    yield start
+    for process in running:
+        process.terminate()
+        process.wait(timeout=10)

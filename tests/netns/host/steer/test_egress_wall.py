@@ -1,0 +1,108 @@
+"""The second wall on a real kernel: what it stops by itself, and that nothing of it is left."""
+
+import asyncio
+import socket
+from contextlib import contextmanager
+
+import pytest
+
+from cedos.host.steer.kernel import iptables
+from cedos.host.steer.kernel.egress_wall import EgressWall
+from cedos.host.steer.restore import restore
+from cedos.host.steer.steering import Steering
+
+NEAR = {4: "192.168.44.1", 6: "2001:db8:44::1"}
+"""What only lte0 leads to, without a daemon, too."""
+FOREIGN = ("filter add dev lte0 egress prio 9 protocol ip bpf da bytecode", "1,6 0 0 0")
+
+
+@contextmanager
+def wall(host):
+    with host.client.entered():
+        made = EgressWall()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def controlled(host, words: str, *more: str) -> str:
+    return host.client.run("tc", *words.split(), *more).stdout
+
+
+def answered(host, version: int, **where) -> bool:
+    try:
+        host.seen_tcp(version, **where)
+    except OSError:
+        return False
+    return True
+
+
+def test_nothing_of_a_program_leaves_and_the_interface_is_as_before_afterwards(host):
+    before = host.state()
+    with wall(host) as made:
+        living = host.connect(4, to=NEAR[4])
+        assert made.put_up(["lte0", "gone0"])
+        assert not made.put_up(["lte0"])
+        living.settimeout(0.5)
+        living.sendall(b"anything")
+        with pytest.raises(TimeoutError):
+            living.recv(1)
+        for version in (4, 6):
+            with host.client.entered():
+                asking = socket.socket(
+                    socket.AF_INET6 if version == 6 else socket.AF_INET, socket.SOCK_DGRAM
+                )
+            with asking:
+                asking.settimeout(0.3)
+                asking.sendto(b"who", (NEAR[version], 8001))
+                with pytest.raises(TimeoutError):
+                    asking.recv(1)
+            assert answered(host, version)  # over the other network
+        # A neighbour is still found, and one that is there is still told when it is reset.
+        host.client.ip("neigh", "flush", "dev", "lte0")
+        found = host.client.run("arping", "-c1", "-w2", "-I", "lte0", "192.168.44.1", check=False)
+        assert found.returncode in (0, 127)  # 127: there is no arping here
+        assert made.only([])
+        assert not made.only([])
+    assert host.state() == before
+
+
+def test_filters_of_others_stay(host):
+    controlled(host, "qdisc add dev lte0 clsact")
+    controlled(host, *FOREIGN)
+    before = host.state()
+    with wall(host) as made:
+        assert made.put_up(["lte0"])
+        assert made.only(["wlan0"])
+        assert made.only([])
+        assert host.state() == before
+        # One that comes while the wall stands stays, too, and keeps what it stands on.
+        controlled(host, "qdisc del dev lte0 clsact")
+        assert made.put_up(["lte0"])
+        controlled(host, *FOREIGN)
+        assert made.only([])
+    shown = controlled(host, "filter show dev lte0 egress")
+    assert "pref 9 " in shown
+    assert "pref 7300 " not in shown
+
+
+def test_a_packet_filter_that_nobody_puts_back_opens_nothing(host):
+    """As after `kill -9`: the first wall is flushed for good."""
+
+    async def body() -> None:
+        async with Steering(host.directory) as steering:
+            await steering.networks_changed(host.networks())
+            await steering.barring.bar(["lte0"])
+            await steering._end_repairs()
+            with host.client.entered():
+                assert iptables.remove()
+            assert not answered(host, 4, bind=host.address("lte0", 4))
+            assert not answered(host, 6, bind=host.address("lte0", 6))
+            await asyncio.sleep(0)
+
+    before = host.state()
+    host.run(body)
+    assert host.state() == before
+    with host.client.entered():
+        assert not restore(host.directory).done

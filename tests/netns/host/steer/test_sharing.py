@@ -1,0 +1,355 @@
+"""A helper's kernel forwards for one requestor to one gateway; everything else on its way stays shut."""
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from ipaddress import IPv4Address
+from pathlib import Path
+
+import pytest
+
+from cedos.errors import AlreadyRunningError, HostError
+from cedos.host.steer.journal.journal import Journal
+from cedos.host.steer.kernel.forwarding_filter import ForwardedRequestor
+from cedos.host.steer.sharing.forwarding import Forwarding
+from cedos.host.steer.sharing.helper_paths import HelperPaths, is_free
+from cedos.host.steer.sharing.kernel import SharingKernel, SharingRole
+from cedos.host.steer.sharing.undo import open_journal, restore_sharing, undo_sharing
+from emu.testbed.netns import Namespace
+
+GATEWAY, PORT = IPv4Address("198.51.100.1"), 7009
+OTHER = "198.51.100.2"
+METADATA = "169.254.169.254"
+HELPER, REQUESTOR, STRANGER = "10.77.0.1", "10.77.0.9", "10.77.0.66"
+PRINTER = "192.168.5.7"
+LIMIT = 1_000_000
+
+
+class Neighbours:
+    """A helper with an uplink and a network of its own, a requestor and a stranger on its link."""
+
+    def __init__(self, make: Callable[[str], Namespace], directory: Path) -> None:
+        self.directory = directory
+        self.helper, self.requestor, self.stranger, self.server, self.lan = (
+            make(name) for name in ("helper", "requestor", "stranger", "server", "lan")
+        )
+        self.air = make("air")
+        self.air.ip("link", "add", "br0", "type", "bridge")
+        self.air.ip("link", "set", "br0", "up")
+        for host, address in (
+            (self.helper, HELPER), (self.requestor, REQUESTOR), (self.stranger, STRANGER)
+        ):  # fmt: skip
+            name = f"p{address.rpartition('.')[2]}"
+            host.ip("link", "add", "wlan0", "type", "veth", "peer", name, "netns", self.air.name)
+            host.ip("addr", "add", f"{address}/24", "dev", "wlan0")
+            host.ip("link", "set", "wlan0", "up")
+            self.air.ip("link", "set", name, "master", "br0", "up")
+        self._wire("lte0", "100.70.0", self.server)
+        self._wire("eth0", PRINTER.rpartition(".")[0], self.lan, last=7)
+        self.helper.ip("route", "add", "default", "via", "100.70.0.1")
+        for address in (str(GATEWAY), OTHER, METADATA):
+            self.server.ip("addr", "add", f"{address}/32", "dev", "lo")
+        # As strict as a distribution may set it.
+        for name in ("wlan0", "lte0"):
+            self.helper.sysctl(f"net.ipv4.conf.{name}.rp_filter", 1)
+        self.sockets: list[socket.socket] = []
+        for host in (self.server, self.lan, self.helper):
+            self._serve(host, PORT)
+        self._serve(self.server, 22)
+
+    def _wire(self, name: str, subnet: str, far: Namespace, last: int = 1) -> None:
+        self.helper.ip("link", "add", name, "type", "veth", "peer", name, "netns", far.name)
+        for where, end in ((self.helper, 2), (far, last)):
+            where.ip("addr", "add", f"{subnet}.{end}/24", "dev", name)
+            where.ip("link", "set", name, "up")
+
+    def _serve(self, host: Namespace, port: int) -> None:
+        with host.entered():
+            listening = socket.create_server(("", port))
+        self.sockets.append(listening)
+        threading.Thread(target=_echo, args=(listening, self.sockets), daemon=True).start()
+
+    def state(self, of: Namespace) -> str:
+        parts = [of.ip("rule"), of.ip("-4", "route", "show", "table", "all"), of.ip("-4", "addr")]
+        parts += [of.run("iptables-save").stdout, of.ip("mptcp", "endpoint")]
+        parts += [of.ip("mptcp", "limits"), of.ip("neigh", "show", "nud", "permanent")]
+        parts.append(of.run("sysctl", "-a", "-r", r"^net\.ipv4\.conf.*forwarding").stdout)
+        lines = [line for part in parts for line in part.splitlines()]
+        return "\n".join(line for line in lines if not line.startswith("# "))
+
+    def reach(
+        self, to: str, port: int = PORT, *, host: Namespace | None = None, own: object = None
+    ) -> str | None:
+        """The address that the server there sees of a connection; None: it did not come about."""
+        with (host or self.requestor).entered():
+            trying = socket.socket()
+        with trying, contextlib.suppress(OSError):
+            trying.settimeout(1.0)
+            if own is not None:
+                trying.bind((str(own), 0))
+            trying.connect((to, port))
+            trying.sendall(b"who\n")
+            return trying.recv(100).decode() or None
+        return None
+
+    def hardware_address(self) -> bytes:
+        with self.requestor.entered():
+            kernel = SharingKernel()
+            try:
+                return kernel.link("wlan0").hardware_address
+            finally:
+                kernel.close()
+
+
+def _echo(listening: socket.socket, kept: list[socket.socket]) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            connection, peer = listening.accept()
+            kept.append(connection)
+            threading.Thread(target=_answer, args=(connection, peer[0]), daemon=True).start()
+
+
+def _answer(connection: socket.socket, peer: str) -> None:
+    with contextlib.suppress(OSError), connection:
+        while data := connection.recv(1 << 16):
+            connection.sendall(peer.encode() if data == b"who\n" else data)
+
+
+@pytest.fixture
+def there(make_namespace: Callable[[str], Namespace], tmp_path: Path) -> Iterator[Neighbours]:
+    made = Neighbours(make_namespace, tmp_path)
+    yield made
+    for one in made.sockets:
+        with contextlib.suppress(OSError):
+            one.shutdown(socket.SHUT_RDWR)
+        one.close()
+
+
+class Shared:
+    """Both sides of one path, made and undone as their commands do it."""
+
+    def __init__(self, there: Neighbours, limit_bytes: int = LIMIT) -> None:
+        self._there = there
+        self._journals: list[Journal] = []
+        with there.requestor.entered():
+            self.near = SharingKernel()
+            self.paths = HelperPaths(self.near, self._journal("near", SharingRole.REQUEST), "wlan0")
+            self.own = self.paths.new_address()
+        with there.helper.entered():
+            self.kernel = SharingKernel()
+            journal = self._journal("far", SharingRole.HELP)
+            self.forwarding = Forwarding(self.kernel, journal, "wlan0", limit_bytes=limit_bytes)
+            self.admitted = ForwardedRequestor(self.own, there.hardware_address(), GATEWAY, PORT)
+            self.forwarding.admit(self.admitted)
+        with there.requestor.entered():
+            self.path = self.paths.add(IPv4Address(HELPER), GATEWAY, self.own)
+
+    def _journal(self, host: str, role: SharingRole) -> Journal:
+        journal = open_journal(self._there.directory / host, role)
+        self._journals.append(journal)
+        return journal
+
+    def carried(self) -> int:
+        with self._there.helper.entered():
+            return self.forwarding.carried()[self.own].bytes
+
+    def die(self) -> None:
+        for journal in self._journals:
+            journal.close()
+        self.kernel.close()
+        self.near.close()
+
+    def undo(self) -> None:
+        """What each side does at its end."""
+        sides = (
+            (self._there.helper, self.kernel, SharingRole.HELP, self._journals[1]),
+            (self._there.requestor, self.near, SharingRole.REQUEST, self._journals[0]),
+        )
+        for host, kernel, role, journal in sides:
+            with host.entered():
+                assert not undo_sharing(kernel, role, journal.read()).left
+                journal.remove()
+        self.die()
+
+
+@pytest.fixture
+def shared(there: Neighbours) -> Iterator[Shared]:
+    made = Shared(there)
+    yield made
+    made.die()
+
+
+def test_the_requestors_address_leads_by_the_helper_to_the_gateway(
+    there: Neighbours, shared: Shared
+) -> None:
+    assert there.reach(str(GATEWAY)) is None  # it has no network of its own
+    assert there.reach(str(GATEWAY), own=shared.own) == "100.70.0.2"  # the helper's
+    assert 500 < shared.carried() < 2000
+
+
+@pytest.mark.parametrize(
+    ("to", "port"),
+    [
+        (str(GATEWAY), 22), (OTHER, PORT), (METADATA, PORT), (PRINTER, PORT), ("127.0.0.1", PORT),
+        (HELPER, PORT), ("100.70.0.2", PORT), ("192.168.5.2", PORT), (STRANGER, PORT),
+    ],
+)  # fmt: skip
+def test_it_leads_nowhere_else(there: Neighbours, shared: Shared, to: str, port: int) -> None:
+    """A hostile requestor routes everything by the helper, whatever its own rules say."""
+    there.requestor.ip("rule", "add", "pref", "10", "from", str(shared.own), "lookup", "99")
+    there.requestor.ip("route", "add", "default", "via", HELPER, "dev", "wlan0", "table", "99")
+    if to == "127.0.0.1":  # which it sends out as any other
+        there.requestor.ip("rule", "add", "pref", "1", "lookup", "local")
+        there.requestor.ip("rule", "add", "pref", "0", "to", "127.0.0.1", "lookup", "99")
+        there.requestor.ip("rule", "del", "pref", "0", "lookup", "local")
+        there.requestor.sysctl("net.ipv4.conf.all.route_localnet", 1)
+    assert there.reach(to, port, own=shared.own) is None
+    assert there.reach(str(GATEWAY), own=shared.own) == "100.70.0.2"
+
+
+def test_its_other_addresses_and_other_hosts_are_not_forwarded(
+    there: Neighbours, shared: Shared
+) -> None:
+    for host in (there.requestor, there.stranger):
+        host.ip("route", "add", "default", "via", HELPER)
+        for to in (str(GATEWAY), METADATA, PRINTER):
+            assert there.reach(to, host=host) is None
+    assert there.reach(str(GATEWAY), own=shared.own) == "100.70.0.2"
+
+
+def test_a_neighbour_cannot_send_with_the_requestors_address(
+    there: Neighbours, shared: Shared
+) -> None:
+    there.stranger.ip("addr", "add", f"{shared.own}/32", "dev", "wlan0")
+    there.stranger.ip("route", "add", str(GATEWAY), "via", HELPER, "dev", "wlan0")
+    before = shared.carried()
+    # Answers go to the requestor's own hardware, whatever is said of the address by ARP.
+    there.stranger.run("ping", "-c", "1", "-W", "1", "-I", str(shared.own), HELPER, check=False)
+    assert there.reach(str(GATEWAY), host=there.stranger, own=shared.own) is None
+    assert shared.carried() == before
+    assert there.reach(str(GATEWAY), own=shared.own) == "100.70.0.2"
+
+
+def test_the_kernel_stops_what_exceeds_the_limit(there: Neighbours, shared: Shared) -> None:
+    with there.requestor.entered():
+        sending = socket.create_connection((str(GATEWAY), PORT), 5, (str(shared.own), 0))
+    with sending, pytest.raises(OSError, match=r"reset|timed out"):
+        _send_and_receive(sending, 20 * LIMIT)
+    assert LIMIT - 100_000 < shared.carried() <= LIMIT
+    assert there.reach(str(GATEWAY), own=shared.own) is None
+    # Nor does it help to come again.
+    with there.helper.entered():
+        shared.forwarding.admit(shared.admitted)
+    assert there.reach(str(GATEWAY), own=shared.own) is None
+
+
+def _send_and_receive(sending: socket.socket, count: int) -> None:
+    sending.settimeout(3)
+    while count > 0:
+        count -= sending.send(os.urandom(50_000))
+        sending.recv(50_000)
+
+
+def test_quota_and_counter_go_on_while_others_come_and_go(
+    there: Neighbours, shared: Shared
+) -> None:
+    there.reach(str(GATEWAY), own=shared.own)
+    before = shared.carried()
+    other = ForwardedRequestor(IPv4Address("169.254.9.9"), bytes(6), GATEWAY, PORT)
+    with there.helper.entered():
+        shared.forwarding.admit(other)
+        assert shared.carried() == before > 0
+        shared.forwarding.dismiss(other.address)
+        assert shared.carried() == before
+        assert shared.forwarding.requestors == (shared.admitted,)
+        assert "169.254.9.9" not in there.state(there.helper)
+
+
+def test_a_dismissed_requestor_is_cut_off_at_once(there: Neighbours, shared: Shared) -> None:
+    with there.requestor.entered():
+        living = socket.create_connection((str(GATEWAY), PORT), 5, (str(shared.own), 0))
+    with living:
+        living.settimeout(1)
+        living.sendall(b"who\n")
+        assert living.recv(100)
+        with there.helper.entered():
+            shared.forwarding.dismiss(shared.own)
+        living.sendall(b"who\n")
+        with pytest.raises(TimeoutError):
+            living.recv(100)
+    assert there.reach(str(GATEWAY), own=shared.own) is None
+
+
+def test_mptcp_joins_over_the_helpers_path(there: Neighbours, shared: Shared) -> None:
+    assert str(shared.own) in there.requestor.ip("mptcp", "endpoint")
+    assert "subflows 8" in there.requestor.ip("mptcp", "limits")
+    with there.requestor.entered():
+        shared.paths.remove(shared.own)
+    assert str(shared.own) not in there.state(there.requestor)
+
+
+def test_both_sides_leave_nothing(there: Neighbours) -> None:
+    hosts = (there.helper, there.requestor)
+    before = [there.state(host) for host in hosts]
+    shared = Shared(there)
+    assert [there.state(host) for host in hosts] != before
+    shared.undo()
+    assert [there.state(host) for host in hosts] == before
+
+
+def test_what_a_killed_side_left_is_undone_by_its_journal(there: Neighbours) -> None:
+    hosts = {
+        "far": (there.helper, SharingRole.HELP),
+        "near": (there.requestor, SharingRole.REQUEST),
+    }
+    before = {name: there.state(host) for name, (host, _) in hosts.items()}
+    shared = Shared(there)
+    for name, (host, role) in hosts.items():
+        with host.entered(), pytest.raises(AlreadyRunningError):
+            restore_sharing(there.directory / name, role)
+    shared.die()  # as kill -9 does: the kernel's state stays, the locks go
+    for name, (host, role) in hosts.items():
+        with host.entered():
+            told = restore_sharing(there.directory / name, role, dry_run=True)
+            done = restore_sharing(there.directory / name, role)
+            assert told.done == done.done != ()
+            assert not done.left
+            assert restore_sharing(there.directory / name, role).done == ()
+        assert there.state(host) == before[name]
+
+
+def test_forwarding_of_the_host_itself_stays(there: Neighbours) -> None:
+    """A router stays one, and what it forwards besides goes on."""
+    there.helper.sysctl("net.ipv4.ip_forward", 1)
+    there.stranger.ip("route", "add", "default", "via", HELPER)
+    there.server.ip("route", "add", "10.77.0.0/24", "via", "100.70.0.2")
+    shared = Shared(there)
+    assert there.reach(OTHER, host=there.stranger) == STRANGER
+    assert there.reach(OTHER, own=shared.own) is None
+    shared.undo()
+    assert there.helper.sysctl("net.ipv4.conf.wlan0.forwarding") == "1"
+
+
+def test_without_an_uplink_there_is_nothing_to_share(there: Neighbours) -> None:
+    there.helper.ip("route", "del", "default")
+    with there.helper.entered():
+        kernel = SharingKernel()
+        journal = open_journal(there.directory, SharingRole.HELP)
+        with contextlib.closing(kernel), contextlib.closing(journal):
+            with pytest.raises(HostError, match="no default route"):
+                Forwarding(kernel, journal, "wlan0", limit_bytes=LIMIT)
+            with pytest.raises(HostError, match="does not exist"):
+                Forwarding(kernel, journal, "wlan7", limit_bytes=LIMIT)
+        assert not (there.directory / "share-help" / "journal.jsonl").exists()
+
+
+def test_an_address_that_a_host_of_the_link_has_is_not_taken(there: Neighbours) -> None:
+    there.stranger.ip("addr", "add", "169.254.7.7/16", "dev", "wlan0")
+    with there.requestor.entered():
+        kernel = SharingKernel()
+        with contextlib.closing(kernel):
+            link = kernel.link("wlan0")
+            assert not is_free(link, IPv4Address("169.254.7.7"))
+            assert is_free(link, IPv4Address("169.254.7.8"))

@@ -1,0 +1,240 @@
+"""Whatever happens to steering, the host is as it was before, byte for byte."""
+
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from kit.steered import steered
+
+from cedos.errors import AlreadyRunningError, SteeringError
+from cedos.host.steer.journal.journal import FILE_NAME
+from cedos.host.steer.steering import Steering, restore
+from cedos.host.steer.undo import Undone
+from cedos.model import NetworkKind
+
+CHILD = """
+import asyncio, pickle, sys
+from pathlib import Path
+from cedos.host.steer.steering import Steering
+
+async def main():
+    networks = pickle.loads(bytes.fromhex(sys.argv[2]))
+    async with Steering(Path(sys.argv[1]), retransmission=True) as steering:
+        await steering.networks_changed(networks)
+        steering.set_default("lte0")
+        steering.set_destination("198.51.100.7", 443, "wlan0", protocol="tcp")
+        steering.paths_measured({"wlan0": (20e6, 0.02), "lte0": (10e6, 0.06)})
+        print("steering", flush=True)
+        await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+def killed_daemon(host) -> None:
+    """A process that steers, and is killed with -9 while it does."""
+    import pickle
+
+    child = host.client.popen(
+        *(sys.executable, "-c", CHILD, str(host.directory)),
+        pickle.dumps(host.networks()).hex(),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        # The log comes first.
+        assert any(line.strip() == "steering" for line in child.stdout)
+    finally:
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        child.stdout.close()
+
+
+def test_kill_9_then_restore(host):
+    before = host.state()
+    living = host.connect(4)
+    killed_daemon(host)
+    assert host.state() != before
+    # What lives goes on, with nobody there.
+    living.sendall(b"still here")
+    assert living.recv(100) == b"still here"
+    assert host.seen_tcp(6) == host.address("lte0", 6)
+    with host.client.entered():
+        undone = restore(host.directory)
+        assert undone.done
+        assert not undone.left
+        assert host.state() == before
+        assert not (host.directory / FILE_NAME).exists()
+        assert restore(host.directory) == Undone()
+    living.sendall(b"still here")
+    assert living.recv(100) == b"still here"
+
+
+def test_a_dry_restore_only_tells(host):
+    killed_daemon(host)
+    left = host.state()
+    with host.client.entered():
+        told = restore(host.directory, dry_run=True)
+        assert host.state() == left
+        assert restore(host.directory) == told
+
+
+def test_a_second_run_undoes_what_a_dead_one_left_and_then_its_own(host):
+    before = host.state()
+    killed_daemon(host)
+
+    async def body() -> None:
+        async with Steering(host.directory) as steering:
+            # Nothing of the dead one is in force.
+            assert "32190" not in host.client.ip("rule")
+            await steering.networks_changed(host.networks())
+            steering.set_default("lte0")
+            assert host.seen_tcp(4) == host.address("lte0", 4)
+
+    host.run(body)
+    assert host.state() == before
+
+
+def test_a_torn_journal_is_undone_as_far_as_it_goes(host):
+    before = host.state()
+    killed_daemon(host)
+    journal = host.directory / FILE_NAME
+    journal.write_bytes(journal.read_bytes() + b'{"undo":"sysctl","key":"net.ipv4.ip_for')
+    with host.client.entered():
+        restore(host.directory)
+    assert host.state() == before
+
+
+def test_a_sysctl_that_somebody_else_changed_since_is_left_alone(host):
+    killed_daemon(host)
+    host.client.sysctl("net.ipv4.tcp_rmem", "4096 100000 200000")
+    with host.client.entered():
+        told = restore(host.directory)
+    assert any("left alone: net.ipv4.tcp_rmem" in line for line in told.done)
+    assert host.client.sysctl("net.ipv4.tcp_rmem").split() == ["4096", "100000", "200000"]
+
+
+def test_restore_leaves_a_living_daemons_work_alone(host):
+    async def body() -> None:
+        async with Steering(host.directory):
+            with pytest.raises(AlreadyRunningError):
+                restore(host.directory)
+            with pytest.raises(AlreadyRunningError):
+                async with Steering(host.directory):
+                    pass
+
+    host.run(body)
+
+
+def test_the_end_undoes_everything(host):
+    before = host.state()
+
+    async def body() -> None:
+        async with Steering(host.directory) as steering:
+            await steering.networks_changed(host.networks())
+            steering.set_default("lte0")
+            steering.paths_measured({"wlan0": (20e6, 0.02), "lte0": (10e6, 0.06)})
+            assert ":CEDOS_OUT" in host.client.run("iptables-save").stdout
+            await steering.close()
+            await steering.close()
+
+    host.run(body)
+    assert host.state() == before
+    assert not (host.directory / FILE_NAME).exists()
+
+
+def test_an_error_undoes_everything_too(host):
+    before = host.state()
+
+    async def body() -> None:
+        async with Steering(host.directory) as steering:
+            await steering.networks_changed(host.networks())
+            raise RuntimeError("a bug")
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        host.run(body)
+    assert host.state() == before
+
+
+def test_a_dry_run_changes_nothing_and_says_what_it_would_do(host):
+    before = host.state()
+
+    async def body() -> None:
+        async with Steering(host.directory / "none", dry_run=True) as steering:
+            await steering.networks_changed(host.networks())
+            steering.set_default("lte0")
+            steering.set_default("wlan0")
+            steering.set_destination("198.51.100.7", None, "lte0")
+            await steering.networks_changed(host.networks())
+            assert host.state() == before
+            assert host.seen_tcp(4) == host.address("wlan0", 4)
+            plan = "\n".join(steering.planned)
+            named = Path("/proc/sys/net/mptcp/path_manager").exists()  # Linux 6.15
+            takes = "path_manager = userspace" if named else "pm_type = 1"
+            assert f"set sysctl net.mptcp.{takes}" in plan
+            assert "add -4 rule pref 32130 from all to 198.51.100.7/32" not in plan
+            assert "to 198.51.100.7/32 iif lo lookup" in plan
+            # Each thing is said once.
+            assert plan.count("add -4 rule pref 32010") == 1
+
+    host.run(body)
+    assert host.state() == before
+    assert not (host.directory / "none").exists()
+
+
+@steered()
+async def test_flows_are_counted_while_steering(host, steering):
+    host.seen_tcp(4)
+    assert "198.51.100.1" in host.client.run("conntrack", "-L").stdout
+    assert host.client.sysctl("net.netfilter.nf_conntrack_acct") == "1"
+
+
+def test_a_full_disk_is_refused_before_anything_is_changed(host):
+    before = host.state()
+    full = host.directory / "full"
+    full.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "none", str(full)], check=True)
+    try:
+        (full / "filler").write_bytes(b"x" * 4096)
+
+        async def body() -> None:
+            with pytest.raises(SteeringError, match="No space left"):
+                async with Steering(full):
+                    pass
+
+        host.run(body)
+        assert host.state() == before
+    finally:
+        subprocess.run(["umount", str(full)], check=True)
+
+
+def test_the_receive_window_is_bounded_and_follows_what_is_measured(host):
+    async def body() -> None:
+        host.client.sysctl("net.ipv4.tcp_rmem", "4096 131072 33554432")
+        async with Steering(host.directory) as steering:
+            await steering.networks_changed(host.networks())
+            steering.paths_measured({"wlan0": (20e6, 0.02)})
+            assert rmem(host) == 33554432  # lte0 is not known
+            steering.paths_measured({"wlan0": (20e6, 0.02), "lte0": (10e6, 0.06)})
+            bounded = rmem(host)
+            assert bounded < 4_000_000
+            steering.paths_measured({"wlan0": (200e6, 0.02), "lte0": (10e6, 0.06)})
+            assert rmem(host) > bounded
+            wire = [replace(network, kind=NetworkKind.ETHERNET) for network in host.networks()]
+            await steering.networks_changed(wire)
+            steering.paths_measured({"wlan0": (20e6, 0.02), "lte0": (10e6, 0.06)})
+            assert rmem(host) == 33554432
+            await steering.networks_changed(host.networks())
+            # As quick as it was before: a quiet minute says nothing.
+            steering.paths_measured({"wlan0": (20e6, 0.02), "lte0": (10e6, 0.06)})
+            assert bounded < rmem(host) < 4_000_000
+        assert rmem(host) == 33554432
+
+    host.run(body)
+
+
+def rmem(host) -> int:
+    return int(host.client.sysctl("net.ipv4.tcp_rmem").split()[-1])

@@ -1,0 +1,165 @@
+"""A gateway that fetches, a client of it, and a real nginx as the origin, over loopback."""
+
+import asyncio
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from cedos.apps.files.getting import Getting
+from cedos.apps.files.objects.object_fetcher import ObjectFetcher
+from cedos.apps.files.objects.object_serving import ObjectServing
+from cedos.apps.files.objects.object_store import ObjectStore
+from cedos.apps.files.partial import Partial
+from cedos.apps.files.server_link import ServerLink
+from cedos.proxy.gateway.gateway import LIMITS, Gateway, GatewaySettings
+from cedos.session.protocol.crypto import KeyPair
+from cedos.session.sockets.connection import Connection
+from cedos.session.sockets.sockets import connect
+
+CONFIGURATION = """
+daemon off; master_process off; pid {folder}/nginx.pid; error_log {folder}/error.log;
+events {{}}
+http {{
+  log_format short '$status $request_uri $http_range';
+  access_log {folder}/access.log short;
+  client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;
+  fastcgi_temp_path {folder}/fastcgi; uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
+  server {{
+    listen 127.0.0.1:{port}; listen 127.0.0.1:{tls_port} ssl;
+    ssl_certificate {folder}/cert.pem; ssl_certificate_key {folder}/key.pem;
+    root {folder}/www;
+    location /fresh/ {{ alias {folder}/www/; add_header Cache-Control max-age=600; }}
+    location /secret/ {{ alias {folder}/www/; add_header Cache-Control no-store; }}
+    location /slow/ {{ alias {folder}/www/; limit_rate 4m; }}
+    location /pieces/ {{ alias {folder}/www/; ssi on; ssi_types *; }}
+    location /moved/ {{ rewrite ^/moved/(.*) /fresh/$1 redirect; }}
+    location /down/ {{ return 302 http://127.0.0.1:{port}/file; }}
+    location /round/ {{ return 302 /round/; }}
+  }}
+}}
+"""
+
+
+def free_ports() -> tuple[int, int]:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as one,
+        socket.create_server(("127.0.0.1", 0)) as two,
+    ):
+        return one.getsockname()[1], two.getsockname()[1]
+
+
+class Fetching:
+    """`get` a URL by `url(...)`; `requests` are the origin's lines of status, path and range."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "www").mkdir()
+        self.port, self.tls_port = free_ports()
+        (folder / "nginx.conf").write_text(
+            CONFIGURATION.format(folder=folder, port=self.port, tls_port=self.tls_port)
+        )
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
+             "-keyout", folder / "key.pem", "-out", folder / "cert.pem", "-days", "2",
+             "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"],
+            check=True, capture_output=True,
+        )  # fmt: skip
+        self.me, self.client = KeyPair(os.urandom(32)), KeyPair(os.urandom(32))
+        self.invited = {self.client.public: "laptop"}
+        self.nginx: subprocess.Popen[bytes] | None = None
+
+    async def start(self, *, local: bool = True, most_bytes: int = 1 << 30) -> None:
+        self.start_nginx()
+        settings = GatewaySettings(("127.0.0.1", 0), local=local)
+        rules = settings.rules()
+
+        def refused(address: str, port: int) -> str:
+            try:
+                rules.check(address, port)
+            except Exception as error:
+                return str(error)
+            return ""
+
+        self.fetcher = ObjectFetcher(ObjectStore(self.folder / "objects", most_bytes), refused)
+        self.gateway = Gateway(
+            settings,
+            self.me,
+            self.invited.get,
+            lambda one: ObjectServing(one, self.fetcher, lambda: one.peer_key in self.invited),
+        )
+        await self.gateway.open()
+        self.running = asyncio.create_task(self.gateway.run())
+
+    def start_nginx(self) -> None:
+        program = shutil.which("nginx") or "/usr/sbin/nginx"
+        self.nginx = subprocess.Popen(
+            [program, "-c", str(self.folder / "nginx.conf")], stderr=subprocess.DEVNULL
+        )
+        deadline_s = time.monotonic() + 10
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port)).close()
+            except OSError:
+                assert time.monotonic() < deadline_s, (self.folder / "error.log").read_text()
+                time.sleep(0.02)
+            else:
+                return
+
+    def stop_nginx(self) -> None:
+        assert self.nginx is not None
+        self.nginx.kill()
+        self.nginx.wait(20)
+
+    def publish(self, data: bytes, name: str = "file") -> None:
+        (self.folder / "www" / name).write_bytes(data)
+        os.utime(self.folder / "www" / name, (time.time() - 60, time.time() - 60))
+
+    def url(self, path: str, *, tls: bool = False) -> str:
+        port = self.tls_port if tls else self.port
+        return f"http{'s' * tls}://127.0.0.1:{port}{path}"
+
+    @property
+    def requests(self) -> list[str]:
+        return (self.folder / "access.log").read_text().splitlines()
+
+    async def connect(self, who: KeyPair | None = None) -> Connection:
+        return await connect(
+            self.gateway.address,
+            server_key=self.me.public,
+            key=who or self.client,
+            limits=LIMITS,
+            timeout_s=5,
+        )
+
+    async def get(self, url: str, name: str = "got", who: KeyPair | None = None) -> bytes:
+        """As `cedos-get` does. TransferError: why not."""
+        target = self.folder / name
+        target.unlink(missing_ok=True)
+        partial = Partial(target, url)
+        link = ServerLink(lambda: self.connect(who))
+        try:
+            await asyncio.wait_for(Getting(url, partial, link, 20.0).run(), 40)
+        finally:
+            await link.close()
+            partial.close()
+        return target.read_bytes()
+
+    async def close(self) -> None:
+        self.running.cancel()
+        await asyncio.gather(self.running, return_exceptions=True)
+        await self.gateway.close()
+        await self.fetcher.close()
+        self.stop_nginx()
+
+
+@pytest.fixture
+async def fetching(tmp_path: Path) -> AsyncIterator[Fetching]:
+    made = Fetching(tmp_path)
+    yield made
+    await made.close()

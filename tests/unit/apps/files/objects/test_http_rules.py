@@ -1,0 +1,157 @@
+"""What may answer a request without the origin, after it, and not at all (RFC 9111)."""
+
+from email.utils import formatdate
+from time import time
+from uuid import uuid4
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.apps.files.objects.http_rules import (
+    CacheLookup,
+    not_modified,
+    one_range,
+)
+from cedos.apps.files.objects.object_store import HeaderLists, ObjectRecord
+
+URL = "http://example.org/file"
+ASKED = {"accept": "*/*"}
+
+
+def headers(age_s: float = 0.0, **fields: str) -> HeaderLists:
+    named = {name.replace("_", "-"): [value] for name, value in fields.items()}
+    return {"date": [formatdate(time() - age_s, usegmt=True)]} | named
+
+
+def record(kept: HeaderLists, asked: HeaderLists | None = None) -> ObjectRecord:
+    return ObjectRecord(str(uuid4()), URL, "v", asked or {"accept": ["*/*"]}, kept, True, time(), 3)
+
+
+def test_what_is_fresh_answers_without_the_origin() -> None:
+    one = record(headers(50, cache_control="max-age=60"))
+    assert CacheLookup(URL, ASKED, [one]).fresh == one.id
+    assert CacheLookup(URL + "2", ASKED, [one]).fresh is None
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        headers(70, cache_control="max-age=60", etag='"a"'),
+        headers(0, cache_control="max-age=60", age="70", etag='"a"'),
+        headers(-3600, cache_control="max-age=60", age="70", etag='"a"'),
+        headers(0, cache_control="no-cache, max-age=60", etag='"a"'),
+        headers(0, expires="0", etag='"a"'),
+    ],
+)
+def test_what_is_stale_is_asked_about(kept: HeaderLists) -> None:
+    one = record(kept)
+    lookup = CacheLookup(URL, ASKED, [one])
+    assert lookup.fresh is None
+    assert lookup.conditional
+    assert lookup.headers["if-none-match"] == '"a"'
+    good = lookup.on_answer(304, headers(cache_control="max-age=600", etag='"a"'))
+    assert good.fresh == one.id
+    assert good.updated[one.id]["cache-control"] == ["max-age=600"]
+    assert "age" not in good.updated[one.id]
+    assert not good.replaced
+
+
+def test_a_changed_object_takes_the_place_of_what_is_kept() -> None:
+    one = record(headers(70, cache_control="max-age=60", etag='"a"'))
+    verdict = CacheLookup(URL, ASKED, [one]).on_answer(
+        200, headers(cache_control="max-age=60", etag='"b"')
+    )
+    assert (verdict.store, verdict.fresh, verdict.replaced) == (True, None, [one.id])
+
+
+def test_what_was_asked_for_otherwise_answers_nothing() -> None:
+    kept = headers(0, cache_control="max-age=60", vary="Accept-Language", etag='"a"')
+    one = record(kept, {"accept-language": ["de"]})
+    assert CacheLookup(URL, {"accept-language": "de"}, [one]).fresh == one.id
+    assert CacheLookup(URL, {"accept-language": "en"}, [one]).fresh is None
+    never = record(headers(0, cache_control="max-age=60", vary="*"))
+    assert CacheLookup(URL, ASKED, [never]).fresh is None
+
+
+@pytest.mark.parametrize(
+    ("said", "stored"),
+    [
+        ({"cache_control": "no-store, max-age=60"}, False),
+        ({"cache_control": "private, max-age=60"}, True),  # each client has its own
+        ({"cache_control": "max-age=60"}, True),
+        ({"etag": '"a"', "cache_control": "no-cache"}, True),
+    ],
+)
+def test_what_may_be_stored(said: dict[str, str], stored: bool) -> None:
+    assert CacheLookup(URL, ASKED, []).on_answer(200, headers(**said)).store is stored
+
+
+def test_what_may_not_be_reused_answers_nothing() -> None:
+    one = record(headers(0, cache_control="max-age=60"))
+    one.reusable = False
+    assert CacheLookup(URL, ASKED, [one]).fresh is None
+
+
+@given(st.integers(0, 50), st.integers(0, 60), st.integers(0, 60))
+def test_a_range_is_what_a_slice_is(size: int, first: int, last: int) -> None:
+    data = bytes(range(size))
+
+    def part(text: str) -> bytes | None:
+        found = one_range(text, size)
+        return None if found is None else data[found[0] : found[1]]
+
+    assert part(f"bytes={first}-") == (data[first:] or None)
+    assert part(f"bytes={first}-{last}") == (data[first : last + 1] or None)
+    assert part(f"bytes=-{last}") == ((data[-last:] if last else b"") or None)
+    for text in ("bytes=-", "bytes=1-2,4-5", "lines=1-2", "bytes=a-b", "", "bytes=١-"):
+        assert part(text) is None
+
+
+TAGS = st.text(st.characters(min_codepoint=0x23, max_codepoint=0x7E), max_size=8).map('"{}"'.format)
+
+
+@given(st.lists(st.tuples(st.booleans(), TAGS), min_size=1, max_size=5), st.booleans(), TAGS)
+def test_a_tag_is_one_of_those_asked_for_or_not(
+    asked: list[tuple[bool, str]], weak: bool, own: str
+) -> None:
+    wanted = ", ".join("W/" * each + tag for each, tag in asked)
+    said = not_modified({"if-none-match": wanted}, {"etag": ["W/" * weak + own]})
+    assert said == (own in [tag for _, tag in asked])
+    # (A date counts only where no tag was asked for.)
+    late = {"if-none-match": wanted, "if-modified-since": formatdate(2e9, usegmt=True)}
+    headers = {"etag": ["W/" * weak + own], "last-modified": [formatdate(1e9, usegmt=True)]}
+    assert not_modified(late, headers) == said
+
+
+@given(st.integers(0, 10**9), st.integers(0, 10**9))
+def test_a_date_counts_where_there_is_no_tag(changed: int, since: int) -> None:
+    asked = {"if-modified-since": formatdate(since, usegmt=True)}
+    assert not_modified(asked, {"last-modified": [formatdate(changed, usegmt=True)]}) == (
+        changed <= since
+    )
+
+
+@given(st.text(max_size=30))
+def test_what_is_no_condition_says_nothing(text: str) -> None:
+    assert not not_modified({"if-modified-since": text}, {})
+    assert not not_modified({"if-none-match": text.replace("*", "")}, {})
+
+
+@given(
+    st.integers(0, 200),
+    st.integers(0, 200),
+    st.integers(0, 200),
+    st.sampled_from(["", "no-cache", "must-revalidate"]),
+)
+def test_nothing_is_fresh_for_longer_than_it_was_said(
+    max_age: int, kept_s: int, age_before: int, more: str
+) -> None:
+    """By a clock of our own: max-age against the whole age (RFC 9111, 4.2)."""
+    said = ", ".join(filter(None, (f"max-age={max_age}", more)))
+    one = record(headers(kept_s, cache_control=said, age=str(age_before), etag='"a"'))
+    one.received_unix_s = time() - kept_s
+    fresh = CacheLookup(URL, ASKED, [one]).fresh is not None
+    age_s = kept_s + age_before
+    if abs(age_s - max_age) > 2:
+        assert fresh == (age_s < max_age and more != "no-cache")

@@ -1,0 +1,203 @@
+"""Clients and origins that hold all they can: others are served, and what they held is given back."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from kit.waiting import until
+
+from cedos.apps.files.messages import FileRequest, pack
+from cedos.apps.files.objects import object_fetcher
+from cedos.apps.files.objects.object_fetcher import AT_ONCE, AT_ONCE_OF_ORIGIN
+from cedos.apps.files.objects.object_serving import MOST_AHEAD, ObjectServing
+from cedos.apps.files.objects.object_store import MOST_OPEN
+from cedos.errors import SessionError, TransferError
+from cedos.session.protocol.crypto import KeyPair, host_id
+
+pytestmark = pytest.mark.anyio
+Fetching = Any
+
+
+class Greedy:
+    """A client's session that asks for one object without end, and acknowledges nothing."""
+
+    def __init__(self, url: str, key: bytes) -> None:
+        self._request = pack(FileRequest(url))
+        self._at = 0
+        self.peer_key, self.written_bytes, self.acknowledged_bytes = key, 0, 0
+
+    async def read(self, _most: int) -> bytes:
+        await asyncio.sleep(0)
+        self._at = 1
+        return self._request[:1]
+
+    async def read_exactly(self, count: int) -> bytes:
+        data = self._request[self._at : self._at + count]
+        self._at += count
+        return data
+
+    async def write(self, data: bytes) -> None:
+        self.written_bytes += len(data)
+
+    async def write_source(self, _source: Any, count: int) -> None:
+        self.written_bytes += count
+
+    async def acknowledged(self, up_to_bytes: int) -> None:
+        while self.acknowledged_bytes < up_to_bytes:
+            await asyncio.sleep(0.01)
+
+    def abort(self, why: str) -> None:
+        raise SessionError(why)
+
+
+class SilentOrigin:
+    """Takes requests, and answers none; `brings` is what it says at once."""
+
+    def __init__(self, brings: bytes = b"") -> None:
+        self._brings = brings
+        self.asked = self.open = 0
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.asked += 1
+        self.open += 1
+        with suppress(ConnectionError):
+            writer.write(self._brings)
+            while await reader.read(65_536):
+                pass
+        self.open -= 1
+        writer.close()
+
+    def close(self) -> None:
+        self._server.close()
+
+
+@pytest.fixture
+async def silent() -> AsyncIterator[SilentOrigin]:
+    made = SilentOrigin()
+    await made.start()
+    yield made
+    made.close()
+
+
+async def test_who_acknowledges_nothing_holds_a_bounded_number_of_files(
+    fetching: Fetching,
+) -> None:
+    """One client took all descriptors: 160 a second, and another one could not join."""
+    await fetching.start()
+    fetching.publish(b"small")
+    await fetching.get(fetching.url("/fresh/file"))
+    store, key = fetching.fetcher.store, os.urandom(32)
+    greedy = [Greedy(fetching.url("/fresh/file"), key) for _ in range(2 * MOST_OPEN // MOST_AHEAD)]
+    servings = [ObjectServing(each, fetching.fetcher, lambda: True) for each in greedy]  # type: ignore[arg-type]
+    tasks = [asyncio.create_task(each.run()) for each in servings]
+    client = servings[0]._client
+    await until(lambda: store._open[client] == MOST_OPEN)
+    assert all(len(each._handed_on) <= MOST_AHEAD for each in servings)
+    await asyncio.sleep(0.3)
+    assert store._open[client] == MOST_OPEN
+    assert await fetching.get(fetching.url("/fresh/file")) == b"small"
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert store._open[client] == 0
+    assert all(each.users == 0 for _, each in store.all())
+
+
+async def ask(fetching: Fetching, port: int, count: int) -> Any:
+    """A session that asks a silent origin for so many objects at once, and its tasks."""
+    tasks = [
+        asyncio.create_task(fetching.get(f"http://127.0.0.1:{port}/{number}", f"never{number}"))
+        for number in range(count)
+    ]
+    await until(lambda: len(fetching.fetcher._under_way[client_of(fetching)]) == count)
+    return tasks
+
+
+def client_of(fetching: Fetching) -> str:
+    return host_id(fetching.client.public).hex()[:32]
+
+
+async def end(tasks: "list[asyncio.Task[Any]]") -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_an_origin_that_answers_nothing_keeps_no_other_one_waiting(
+    fetching: Fetching, silent: SilentOrigin
+) -> None:
+    """Eight requests that it left unanswered ended `--via gateway` for that client."""
+    await fetching.start()
+    fetching.publish(b"here")
+    tasks = await ask(fetching, silent.port, 3 * AT_ONCE)
+    await until(lambda: silent.open == AT_ONCE_OF_ORIGIN)
+    assert await fetching.get(fetching.url("/file")) == b"here"
+    await end(tasks)
+
+
+async def test_what_is_fresh_needs_no_slot(fetching: Fetching) -> None:
+    await fetching.start()
+    fetching.publish(b"here")
+    assert await fetching.get(fetching.url("/fresh/file")) == b"here"
+    origins = [SilentOrigin() for _ in range(AT_ONCE // AT_ONCE_OF_ORIGIN)]
+    tasks: list[asyncio.Task[Any]] = []
+    for number, each in enumerate(origins):
+        await each.start()
+        tasks += [
+            asyncio.create_task(
+                fetching.get(f"http://127.0.0.1:{each.port}/{n}", f"never{number}{n}")
+            )
+            for n in range(AT_ONCE_OF_ORIGIN)
+        ]
+    await until(lambda: sum(each.open for each in origins) == AT_ONCE)
+    assert await fetching.get(fetching.url("/fresh/file"), "again") == b"here"
+    await end(tasks)
+    for each in origins:
+        each.close()
+
+
+async def test_who_goes_gives_the_slots_back(fetching: Fetching, silent: SilentOrigin) -> None:
+    await fetching.start()
+    tasks = await ask(fetching, silent.port, AT_ONCE)
+    await until(lambda: silent.open == AT_ONCE_OF_ORIGIN)
+    await end(tasks)
+    await until(lambda: silent.open == 0)
+    assert fetching.fetcher._under_way[client_of(fetching)] == {}
+    assert not fetching.fetcher._slots[client_of(fetching)]._all.locked()
+
+
+BEGINNING = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"
+
+
+@pytest.mark.parametrize("brings", [b"", BEGINNING, BEGINNING + b"a few bytes"])
+async def test_silence_has_an_end(
+    fetching: Fetching, brings: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_fetcher, "SILENCE_S", 0.3)
+    await fetching.start()
+    origin = SilentOrigin(brings)
+    await origin.start()
+    with suppress(TransferError, TimeoutError):
+        async with asyncio.timeout(3):
+            await fetching.get(f"http://127.0.0.1:{origin.port}/")
+    await until(lambda: origin.open == 0 and not fetching.fetcher._tasks)
+    origin.close()
+
+
+async def test_other_clients_have_slots_of_their_own(
+    fetching: Fetching, silent: SilentOrigin
+) -> None:
+    await fetching.start()
+    fetching.publish(b"here")
+    other = KeyPair(os.urandom(32))
+    fetching.invited[other.public] = "phone"
+    tasks = await ask(fetching, silent.port, 3 * AT_ONCE)
+    assert await fetching.get(fetching.url("/file"), who=other) == b"here"
+    await end(tasks)

@@ -1,0 +1,144 @@
+"""Objects on the disk: a limit for all, one for each client, and what a restart finds."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from cedos.apps.files.client_store import LONGEST_RECORD, MEMORY_BYTES, cost_of
+from cedos.apps.files.objects.object_store import KEPT_S, ObjectStore, StoredObject
+from cedos.errors import TransferError
+
+pytestmark = pytest.mark.anyio
+UNIT = 10_000
+ME, OTHER, THIRD = "1" * 32, "2" * 32, "3" * 32
+
+
+async def put(store: ObjectStore, client: str, name: str, data: bytes) -> StoredObject:
+    found = store.create(client, f"http://a/{name}", name, {}, {}, reusable=True, size=len(data))
+    found.write(data)
+    await found.finish()
+    store.write(client, found)
+    return found
+
+
+def names(store: ObjectStore, client: str) -> list[str]:
+    return sorted(each.record.version for each in store.of(client))
+
+
+def room(store: ObjectStore, client: str, more_bytes: int) -> None:
+    store.make_room(client, cost_of(more_bytes, 0), time.time())
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ObjectStore:
+    made = ObjectStore(tmp_path / "objects", 1000 * UNIT)
+    made.open()
+    return made
+
+
+async def test_what_was_used_longest_ago_goes_first(store: ObjectStore) -> None:
+    for number, name in enumerate("abc"):
+        (await put(store, ME, name, bytes(160 * UNIT))).record.used_unix_s -= 10 - number
+    store.mark_used(ME, store.find(ME, "a"))  # type: ignore[arg-type]
+    await put(store, ME, "d", bytes(160 * UNIT))
+    assert names(store, ME) == ["a", "c", "d"]
+    assert len(list((store._folder / ME).iterdir())) == 6
+
+
+async def test_one_client_has_half_of_it(store: ObjectStore) -> None:
+    with pytest.raises(TransferError, match="5000000 bytes"):
+        store.create(ME, "http://a/", "v", {}, {}, reusable=True, size=501 * UNIT)
+    await put(store, OTHER, "x", bytes(400 * UNIT))
+    await put(store, ME, "a", bytes(400 * UNIT))
+    await put(store, ME, "b", bytes(400 * UNIT))
+    assert names(store, ME) == ["b"]
+    assert names(store, OTHER) == ["x"]
+    await put(store, THIRD, "c", bytes(400 * UNIT))
+    assert names(store, OTHER) == []  # the oldest of all
+
+
+async def test_what_is_under_way_or_handed_on_stays(store: ObjectStore) -> None:
+    (await put(store, ME, "used", bytes(200 * UNIT))).users = 1
+    coming = store.create(ME, "http://a/", "coming", {}, {}, reusable=True, size=200 * UNIT)
+    with pytest.raises(TransferError, match="no room"):
+        room(store, ME, 200 * UNIT)
+    coming.fail("it broke off")
+    room(store, ME, 200 * UNIT)
+
+
+async def test_what_nobody_wanted_for_a_week_goes(store: ObjectStore) -> None:
+    (await put(store, ME, "a", bytes(10))).record.used_unix_s -= KEPT_S + 1
+    store._tidied_unix_s = 0.0
+    room(store, OTHER, 1)
+    assert names(store, ME) == []
+
+
+async def test_a_restart_finds_what_was_whole(store: ObjectStore, tmp_path: Path) -> None:
+    await put(store, ME, "a", b"whole")
+    store.create(ME, "http://a/", "half", {}, {}, reusable=True, size=9).write(b"half")
+    torn = await put(store, ME, "torn", b"12345")
+    torn.path.write_bytes(b"123")
+    (tmp_path / "objects" / ME / "holiday.jpg").write_bytes(b"mine")
+    store.close()
+    again = ObjectStore(tmp_path / "objects", 1000 * UNIT)
+    again.open()
+    found = again.find(ME, "a")
+    assert found is not None
+    assert (found.whole, found.have, found.path.read_bytes()) == (True, 5, b"whole")
+    assert names(again, ME) == ["a"]
+    left = {each.name for each in (tmp_path / "objects" / ME).iterdir()}
+    assert left == {found.record.id, f"{found.record.id}.json", "holiday.jpg"}
+
+
+async def test_two_gateways_do_not_share_a_folder(store: ObjectStore, tmp_path: Path) -> None:
+    with pytest.raises(TransferError, match="cannot store"):
+        ObjectStore(tmp_path / "objects", 1000 * UNIT).open()
+
+
+def on_disk(folder: Path) -> int:
+    return sum(each.stat().st_blocks * 512 for each in folder.rglob("*") if each.is_file())
+
+
+@pytest.mark.parametrize("field_bytes", [10, 1_000, 60_000])
+async def test_small_objects_cost_what_they_take(
+    store: ObjectStore, tmp_path: Path, field_bytes: int
+) -> None:
+    """Of one byte each, with large heads: 300 took 277 MB of the disk with a limit of 60 MB."""
+    for number in range(1_200):
+        fields = {"x": [f"{number}".rjust(field_bytes)]}
+        found = store.create(ME, f"http://a/{number}", "", {}, fields, reusable=True, size=1)
+        found.write(b"x")
+        found.whole = True
+        found._close()
+        store.write(ME, found)
+    assert 10 < len(store.of(ME)) < 1_200
+    assert on_disk(tmp_path) <= 500 * UNIT
+    assert len(store.of(ME)) * field_bytes <= MEMORY_BYTES // 2
+    # What they cost is given back.
+    for each in store.of(ME):
+        store.remove(ME, each)
+    assert (store._total.disk, store._total.memory) == (0, 0)
+    assert store._costs == store._by_url == {}
+
+
+async def test_records_have_a_limit_of_memory_too(tmp_path: Path) -> None:
+    store = ObjectStore(tmp_path / "objects", 1 << 40)
+    store.open()
+    for number in range(600):
+        fields = {"x": [f"{number}".rjust(100_000)]}
+        store.create(ME, f"http://a/{number}", "", {}, fields, reusable=True, size=None).fail(
+            "it broke off"
+        )
+    assert store._accounts[ME].memory <= MEMORY_BYTES // 2
+    with pytest.raises(TransferError, match="head is longer"):
+        store.create(ME, "http://a/", "", {}, {"x": ["y" * LONGEST_RECORD]}, reusable=True, size=1)
+
+
+async def test_an_object_of_unknown_size_is_counted_as_it_grows(store: ObjectStore) -> None:
+    found = store.create(ME, "http://a/", "", {}, {}, reusable=True, size=None)
+    for _ in range(48):
+        store.grow(ME, found, bytes(10 * UNIT))
+    with pytest.raises(TransferError, match="no room"):
+        store.grow(ME, found, bytes(30 * UNIT))
+    assert 450 * UNIT < found.have <= 500 * UNIT

@@ -1,0 +1,159 @@
+"""Origins that answer anything: an object or a TransferError comes of it, and no other exception."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cedos.apps.files.messages import PutAnswer, decode, pack
+from cedos.apps.files.objects.object_fetcher import ObjectFetcher
+from cedos.apps.files.objects.object_store import ObjectStore, StoredObject
+from cedos.apps.files.objects.origin_client import OriginClient
+from cedos.apps.files.web_uploads.upload_sender import UploadSender
+from cedos.apps.files.web_uploads.upload_store import UploadRecord
+from cedos.errors import TransferError
+
+CLIENT = "a" * 32
+BODY = b"x" * 70_000
+
+
+@asynccontextmanager
+async def origin(head: bytes) -> AsyncIterator[str]:
+    """A server that answers everything with this head, and a body; yields its URL."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(
+            head + b"\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(BODY) + BODY
+        )
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/x"
+    finally:
+        server.close()
+
+
+async def fetched(folder: Path, head: bytes) -> StoredObject:
+    """Fetch what the origin has, twice: the second request is about the first one's headers."""
+    fetcher = ObjectFetcher(ObjectStore(folder, 1 << 30), lambda _address, _port: "")
+    try:
+        async with asyncio.timeout(10), origin(head) as url:
+            for _ in range(2):
+                found = await fetcher.find(CLIENT, url, "")
+                await found.beyond(len(BODY))
+            return found
+    finally:
+        await fetcher.close()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("head", "words"),
+    [
+        (b"HTTP/1.1 302 Found\r\nLocation: http://[", "leads to what is no URL"),
+        (b"HTTP/1.1 302 Found\r\nLocation: http://a:99999999/", "leads to what is no URL"),
+        (b"HTTP/1.1 302 Found\r\nLocation: file:///etc/passwd", "leads to what is no URL"),
+        (b"HTTP/1.1 302 Found\r\nLocation: http://" + b"a" * 64 + b".test/", "cannot be asked"),
+        (b"HTTP/1.1 302 Found\r\nLocation: http://\xff/", "."),
+        (b"HTTP/1.1 302 Found\r\nLocation: http://u:p@127.0.0.1/", "password in it"),
+        (b"HTTP/1.1 302 Found", "answers 302 Found"),
+        (b"HTTP/1.1 404 \xff\xfe\x1b[2J", "."),
+        (
+            b"HTTP/1.1 200 OK\r\n" + b"\r\n".join(b"x-%d: y" % n for n in range(300)),
+            "cannot be read|128 fields",
+        ),
+        (b"SSH-2.0-OpenSSH", "cannot be read"),
+    ],
+)
+async def test_what_cannot_be_used_is_refused(tmp_path: Path, head: bytes, words: str) -> None:
+    with pytest.raises(TransferError, match=words):
+        await fetched(tmp_path, head)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "field",
+    [
+        b'ETag: "\xe9"', b"ETag: \xff\xfe", b'ETag: "' + b"x" * 5000 + b'"', b"X-Odd: \xff\x80",
+        b"Last-Modified: Fri, 31 Dec 9999 23:59:59 -1200", b"Last-Modified: \xff",
+        b"Date: Mon, 01 Jan 0001 00:00:00 +1200", b"Cache-Control: max-age=" + b"9" * 400,
+        b"Age: " + b"9" * 400, b"Vary: \xe9", b"Expires: Sun, 99 Foo 2026 00:00:00 GMT",
+    ],
+)  # fmt: skip
+async def test_odd_fields_spoil_nothing(tmp_path: Path, field: bytes) -> None:
+    found = await fetched(tmp_path, b"HTTP/1.1 200 OK\r\n" + field)
+    assert found.have == len(BODY)
+    assert found.path.read_bytes() == BODY
+    pack(decode(pack(PutAnswer())[4:], PutAnswer))
+
+
+NAMES = [b"ETag", b"Location", b"Last-Modified", b"Date", b"Age", b"Cache-Control", b"Vary", b"Expires",
+         b"Content-Range", b"Content-Encoding", b"Content-Type", b"X"]  # fmt: skip
+VALUES = st.one_of(
+    st.binary(max_size=40).map(lambda each: each.replace(b"\r", b"").replace(b"\n", b"")),
+    st.sampled_from(
+        [b"http://[", b"//\xff:0", b'W/"', b"max-age=-1", b"bytes 0-9/5", b"gzip", b"*"]
+    ),
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    status=st.sampled_from([200, 203, 206, 301, 304, 307, 404, 416, 500, 999]),
+    reason=st.binary(max_size=12).map(lambda each: each.replace(b"\r", b"").replace(b"\n", b"")),
+    fields=st.lists(st.tuples(st.sampled_from(NAMES), VALUES), max_size=5),
+)
+def test_any_head_is_an_object_or_a_transfer_error(
+    tmp_path_factory: pytest.TempPathFactory,
+    status: int,
+    reason: bytes,
+    fields: list[tuple[bytes, bytes]],
+) -> None:
+    head = b"\r\n".join(
+        [b"HTTP/1.1 %d %s" % (status, reason), *(b": ".join(each) for each in fields)]
+    )
+    try:
+        asyncio.run(fetched(tmp_path_factory.mktemp("objects"), head))
+    except TransferError as error:
+        if "cannot be used" in str(error):  # it was not parsed in its place
+            raise
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"HTTP/1.1 307 \xff\r\nLocation: http://[",
+        b"HTTP/1.1 200 \xff\xe9\r\nX Y: z\r\nETag: \xe9",
+        b"HTTP/1.1 507 " + b"r" * 5000 + b"\r\nx: \x80",
+    ],
+)
+async def test_an_upload_always_gets_an_answer_that_its_client_can_read(
+    tmp_path: Path, head: bytes
+) -> None:
+    (tmp_path / "body").write_bytes(b"")
+    sender = UploadSender(OriginClient(lambda _address, _port: ""), pauses_s=())
+    try:
+        async with asyncio.timeout(10), origin(head) as url:
+            record = UploadRecord("0" * 32, url, "PUT", [], 0, "v", 1.0, 0.0)
+            answer = await sender.send(record, tmp_path / "body", lambda: None)
+    finally:
+        await sender.close()
+    assert answer.status or answer.problem
+    assert decode(pack(PutAnswer(web=answer))[4:], PutAnswer).web == answer
+
+
+@pytest.mark.anyio
+async def test_a_url_that_cannot_be_asked_is_an_answer(tmp_path: Path) -> None:
+    (tmp_path / "body").write_bytes(b"")
+    sender = UploadSender(OriginClient(lambda _address, _port: ""), pauses_s=())
+    record = UploadRecord("0" * 32, f"http://{'a' * 64}.test/", "PUT", [], 0, "v", 1.0, 0.0)
+    answer = await sender.send(record, tmp_path / "body", lambda: None)
+    await sender.close()
+    assert "its URL cannot be asked" in answer.problem

@@ -1,0 +1,188 @@
+"""What a server gives away: regular files below its folder, whatever is asked for."""
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.apps.files.messages import (
+    Answer,
+    Entry,
+    FileRequest,
+    decode,
+    pack,
+    path_of,
+    path_text,
+    read,
+    unix_time,
+)
+from cedos.apps.files.partial import files_of
+from cedos.apps.files.tree import Tree, Version
+from cedos.commands.console import render
+from cedos.errors import TransferError
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "served"
+    (root / "music" / "old").mkdir(parents=True)
+    (root / "music" / "old" / "song ü").write_bytes(b"la la")
+    (tmp_path / "secret").write_text("not served")
+    (root / "link").symlink_to(tmp_path / "secret")
+    (root / "inside").symlink_to("music/old/song ü")
+    (root / "out").symlink_to(tmp_path)
+    os.mkfifo(root / "pipe")
+    return root
+
+
+def test_files_are_found_by_their_path(root: Path) -> None:
+    tree = Tree(root)
+    for path in ("music/old/song ü", "/music//old/./song ü"):
+        number = tree.open(path)
+        assert os.pread(number, 10, 0) == b"la la"
+        os.close(number)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "", "/", ".", "music", "none", "music/none", "none/none", "../secret", "music/../../secret",
+        "link", "inside", "out/secret", "pipe", "music/old/song ü/x", "a\0b", "x" * 300,
+    ],
+)  # fmt: skip
+def test_nothing_else_is_and_no_descriptor_is_left(root: Path, path: str) -> None:
+    tree = Tree(root)
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    with pytest.raises(TransferError, match="there is no file"):
+        tree.open(path)
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+def test_a_folder_is_told(root: Path) -> None:
+    with pytest.raises(TransferError, match="there is no file 'music', but a folder: with -r"):
+        Tree(root).open("music")
+    with pytest.raises(TransferError, match=r"there is no file 'out'$"):  # a link leads out of it
+        Tree(root).open("out")
+
+
+def test_a_tree_is_a_folder(root: Path) -> None:
+    with pytest.raises(TransferError, match="not a folder"):
+        Tree(root / "none")
+
+
+def test_a_digest_is_of_the_version_that_it_is_asked_for(root: Path) -> None:
+    tree = Tree(root)
+    file = root / "file"
+    file.write_bytes(b"one")
+    number = tree.open("file")
+    first = Version.of(os.fstat(number))
+    assert asyncio.run(tree.digest(number, first)) == hashlib.sha256(b"one").digest()
+    assert list(tree._digests) == [first]
+    with file.open("r+b") as writer:
+        writer.write(b"two")
+    second = Version.of(os.fstat(number))
+    assert str(second) != str(first)
+    assert asyncio.run(tree.digest(number, second)) == hashlib.sha256(b"two").digest()
+    os.close(number)
+
+
+def test_messages_come_back_as_they_were() -> None:
+    async def through(data: bytes, kind: type) -> object:
+        left = memoryview(data)
+
+        async def exactly(size: int) -> bytes:
+            nonlocal left
+            part, left = bytes(left[:size]), left[size:]
+            return part.ljust(size, b" ")
+
+        return await read(kind, exactly)
+
+    request = FileRequest("a/ü", 2**40, "v")
+    assert asyncio.run(through(pack(request), FileRequest)) == request
+    answer = Answer(10, 3, "v", 1.5)
+    assert asyncio.run(through(pack(answer), Answer)) == answer
+    for wrong in (
+        b"\0\0\0\2{}",
+        b'\0\0\0\x1d{"ask": "list", "path": "x"}   ',
+        b"\0\0\0\1[",
+        b"\xff\xff\xff\xff",
+        b'\0\0\0\x1c{"path": "x", "have": -1   }',
+        b"\0\0\0\2\xff\xff",
+        b"\0\0\xff\xff" + b"[" * 0xFFFF,
+    ):
+        with pytest.raises(TransferError, match="the peer sent"):
+            asyncio.run(through(wrong, FileRequest))
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_a_message_or_a_clear_error(data: bytes) -> None:
+    async def exactly(size: int) -> bytes:
+        nonlocal data
+        part, data = data[:size], data[size:]
+        return part.ljust(size, b"x")
+
+    with contextlib.suppress(TransferError):
+        assert isinstance(asyncio.run(read(Answer, exactly)), Answer)
+
+
+def test_a_folder_is_listed_with_all_but_half_files(root: Path) -> None:
+    half, note, draft = files_of(root / "half")
+    for each in (half, note, draft):
+        each.write_bytes(b"1")
+    own = ["own.part", "own.part.json", half.name.replace("half", "own")]
+    for name in own:
+        (root / name).write_bytes(b"1")
+    odd = os.fsdecode(b"\xff")
+    (root / odd).write_bytes(b"no text")
+    tree = Tree(root)
+    found = {path_of(each.name): each for each in tree.entries("")}
+    assert found.keys() == {"music", "link", "inside", "out", "pipe", *own, odd}
+    assert {found[name].kind for name in ("link", "inside", "out")} == {"link"}
+    assert found["pipe"].kind == "other"
+    assert (found["music"].kind, found[odd].kind, found[odd].size) == ("folder", "file", 7)
+    os.close(tree.open(found[odd].name))
+    assert [each.name for each in tree.entries("/music/./old/")] == ["song ü"]
+    for path in ("none", "..", "music/../..", "out", "link", "own.part", "a\0b", "music\0"):
+        with pytest.raises(TransferError, match="there is no folder"):
+            tree.entries(path)
+
+
+@given(st.binary(min_size=1, max_size=255).filter(lambda name: not {0, 47} & set(name)))
+def test_every_name_of_a_file_system_is_text_and_comes_back(name: bytes) -> None:
+    text = path_text(os.fsdecode(name))
+    assert msgspec.json.decode(msgspec.json.encode(text)) == text
+    assert os.fsencode(path_of(text)) == name
+
+
+@pytest.mark.parametrize("seconds", [-1e300, -62_135_596_801.0, 1e12, 1e300])
+def test_odd_times_are_told_as_the_nearest_ones(seconds: float) -> None:
+    answer = Answer(1, 0, "v", unix_time(seconds))
+    assert decode(msgspec.json.encode(answer), Answer) == answer
+    assert render.local_time(answer.modified_unix_s).year in (1, 9999)
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "a/b", "../x", "a\0", "\x002f", "\x002e", "\0fg", "x" * 766]
+)
+def test_a_listed_name_cannot_lead_elsewhere(name: str) -> None:
+    data = msgspec.json.encode([{"name": name}])
+    with pytest.raises(TransferError, match="the peer sent"):
+        decode(data, list[Entry])
+
+
+def test_a_tree_of_any_depth_is_counted(tmp_path: Path) -> None:
+    """A client can make 1,500 folders in each other by one path."""
+    tree = Tree(tmp_path)
+    os.close(tree.folder(["d"] * 1500, make=True))
+    try:
+        assert tree.count(10_000) == 1500
+        assert tree.count(100) == 100
+    finally:  # shutil.rmtree, which pytest uses, recurses and fails at this depth
+        subprocess.run(["rm", "-rf", tmp_path / "d"], check=True)

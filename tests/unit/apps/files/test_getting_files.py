@@ -1,0 +1,424 @@
+"""Both ends of a file transfer over connections in memory that break where a test says."""
+
+import asyncio
+import hashlib
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cedos.apps.files import server_link
+from cedos.apps.files.getting import Getting
+from cedos.apps.files.messages import Answer, pack
+from cedos.apps.files.partial import Partial, files_of
+from cedos.apps.files.server_link import Progress, ServerLink
+from cedos.apps.files.serving import Serving, client_names
+from cedos.apps.files.tree import Tree
+from cedos.commands.console.progress import ProgressLine
+from cedos.errors import SessionError, SessionRefusedError, TransferError
+
+
+@pytest.mark.anyio
+async def test_a_server_that_does_not_answer_is_what_the_line_waits_for() -> None:
+    progress, answers = Progress(), asyncio.Event()
+    line = ProgressLine("song", progress, quiet=True)
+
+    class Connection:
+        def paths(self) -> list[Any]:
+            return []
+
+    async def connect() -> Any:
+        await answers.wait()
+        return Connection()
+
+    seen = []
+
+    async def over(connection: Any) -> bool:
+        seen.append(line.text(1.0))
+        return True
+
+    done = asyncio.create_task(ServerLink(connect).until_done(over, progress, 5.0))
+    await asyncio.sleep(0)
+    assert line.text(0.0) == "song: 0 B, no answer from the server yet"
+    answers.set()
+    await done
+    assert seen == ["song: 0 B, waiting for a network"]
+    assert progress.state == ""
+
+
+TEXT = random.Random(8).randbytes(900_000)
+
+
+class End:
+    """One end of a session in memory; `left` bytes can still be read before it breaks."""
+
+    peer_key = bytes(32)
+    acknowledged_bytes = 1 << 40
+    resumed = False
+    ended = False
+
+    def __init__(self, left: int | None = None) -> None:
+        self.inbox: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self.other: End
+        self.left = left
+        self.buffer = b""
+        self.over: SessionError | None = None
+        self.aborted = ""
+        self.eof = False
+        self.written_bytes = 0
+
+    async def write(self, data: bytes) -> None:
+        if self.over:
+            raise self.over
+        self.written_bytes += len(data)
+        self.other.inbox.put_nowait(bytes(data))
+
+    async def write_source(self, fetch: Callable[[int, int], bytes], length: int) -> None:
+        for offset in range(0, length, 50_000):
+            await self.write(fetch(offset, min(50_000, length - offset)))
+
+    def finish(self) -> None:
+        self.other.inbox.put_nowait(None)
+
+    async def read(self, most: int = 1 << 18) -> bytes:
+        while not self.buffer and not self.eof:
+            if self.over:
+                raise self.over
+            part = await self.inbox.get()
+            self.eof = part is None
+            self.buffer += part or b""
+        data, self.buffer = self.buffer[:most], self.buffer[most:]
+        if self.left is not None:
+            if len(data) > self.left:
+                self.broken("the server no longer knows this session")
+                data = data[: self.left]
+                if not data:
+                    raise self.over or AssertionError
+            self.left -= len(data)
+        return data
+
+    async def read_exactly(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            part = await self.read(size - len(data))
+            if not part:
+                raise SessionError("the stream ended")
+            data += part
+        return data
+
+    def broken(self, why: str) -> None:
+        for end in (self, self.other):
+            end.over = SessionError(why)
+            end.inbox.put_nowait(None)
+
+    async def close(self) -> None:
+        if self.over:
+            raise self.over
+
+    def abort(self, why: str) -> None:
+        self.aborted = why
+        if not self.over:
+            self.broken(why)
+
+    def paths(self) -> list[Any]:
+        return []
+
+
+class Listening:
+    def __init__(self) -> None:
+        self.queue: asyncio.Queue[End] = asyncio.Queue()
+
+    async def accept(self) -> End:
+        return await self.queue.get()
+
+    async def close(self) -> None: ...
+
+
+class World:
+    """A served folder, and connections that break after so many bytes each."""
+
+    def __init__(self, root: Path, breaks: list[int | None]) -> None:
+        self.breaks = list(breaks)
+        self.before: list[Callable[[], None]] = []
+        self.root = root
+        self.served = self.told_bytes = 0
+        self.server_ends: list[End] = []
+
+    async def fetch(
+        self,
+        target: Path,
+        path: str = "file",
+        patience_s: float = 60.0,
+        *,
+        ask_first: bool = False,
+    ) -> Getting:
+        listening = Listening()
+        serving = Serving(Tree(self.root), listening, {})
+        running = asyncio.create_task(serving.run())
+
+        async def connect() -> Any:
+            if self.before:
+                self.before.pop(0)()
+            left = self.breaks.pop(0) if self.breaks else None
+            if left == -1:
+                raise SessionError("no connection")
+            client, server = End(left), End()
+            self.server_ends.append(server)
+            client.other, server.other = server, client
+            listening.queue.put_nowait(server)
+            return client
+
+        partial = Partial(target, "s")
+        link = ServerLink(connect)
+        one = Getting(path, partial, link, patience_s)
+        try:
+            if ask_first:
+                await one.ask()
+                self.told_bytes = sum(end.written_bytes for end in self.server_ends)
+            await one.run()
+        finally:
+            await link.close()
+            await asyncio.sleep(0.01)  # the server hears of it
+            partial.close()
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await serving.close()
+            self.served = serving.served
+        return one
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_link, "_PAUSES_S", (0.0,))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "served").mkdir()
+    (tmp_path / "served" / "file").write_bytes(TEXT)
+    return tmp_path / "served"
+
+
+def test_a_whole_file(root: Path, tmp_path: Path) -> None:
+    world = World(root, [])
+    one = asyncio.run(world.fetch(tmp_path / "got"))
+    assert (tmp_path / "got").read_bytes() == TEXT
+    assert (tmp_path / "got").stat().st_mtime == pytest.approx((root / "file").stat().st_mtime)
+    assert one.progress.sessions == world.served == 1
+
+
+def test_an_empty_file(root: Path, tmp_path: Path) -> None:
+    (root / "file").write_bytes(b"")
+    asyncio.run(World(root, []).fetch(tmp_path / "got"))
+    assert (tmp_path / "got").read_bytes() == b""
+
+
+def test_what_can_wait_costs_only_the_answer_before_its_turn(root: Path, tmp_path: Path) -> None:
+    world = World(root, [300_000])
+    one = asyncio.run(world.fetch(tmp_path / "got", ask_first=True))
+    assert (tmp_path / "got").read_bytes() == TEXT
+    assert 0 < world.told_bytes < 400
+    assert len(world.server_ends) == 2, "the first one broke in the file that it had told of"
+    assert one.progress.sessions == 3
+    assert world.served == 1, "who asked has nothing yet"
+
+
+def test_what_changed_since_it_was_asked_for_comes_as_it_is(root: Path, tmp_path: Path) -> None:
+    files_of(tmp_path / "got")[0].write_bytes(b"old")
+    world = World(root, [])
+    world.before = [lambda: (root / "file").write_bytes(TEXT[:1000])]
+    one = asyncio.run(world.fetch(tmp_path / "got", ask_first=True))
+    assert (tmp_path / "got").read_bytes() == TEXT[:1000]
+    assert one.progress.size_bytes == 1000
+
+
+@settings(max_examples=25)
+@given(breaks=st.lists(st.one_of(st.just(-1), st.integers(1_000, 400_000)), max_size=6))
+def test_sessions_that_end_anywhere(
+    tmp_path_factory: pytest.TempPathFactory, breaks: list[int]
+) -> None:
+    folder = tmp_path_factory.mktemp("transfer")
+    (folder / "file").write_bytes(TEXT)
+    # The first must succeed to connect: a wrong name is not tried for ever.
+    world = World(folder, [400_000, *breaks])
+    one = asyncio.run(world.fetch(folder / "got"))
+    assert (folder / "got").read_bytes() == TEXT
+    assert one.progress.have_bytes == len(TEXT)
+    assert one.progress.sessions <= 2 + len(breaks)
+
+
+def test_a_program_that_was_killed_goes_on(root: Path, tmp_path: Path) -> None:
+    world = World(root, [300_000, -1])
+
+    def killed() -> None:
+        raise KeyboardInterrupt
+
+    world.before = [lambda: None, killed]
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(world.fetch(tmp_path / "got"))
+    kept = files_of(tmp_path / "got")[0].stat().st_size
+    assert 200_000 < kept <= 300_000
+    one = asyncio.run(World(root, []).fetch(tmp_path / "got"))
+    assert one.progress.began_bytes == kept
+    assert (tmp_path / "got").read_bytes() == TEXT
+
+
+def test_a_file_that_changed_meanwhile_comes_anew(root: Path, tmp_path: Path) -> None:
+    world = World(root, [300_000])
+    world.before = [lambda: None, lambda: (root / "file").write_bytes(TEXT[::-1])]
+    one = asyncio.run(world.fetch(tmp_path / "got"))
+    assert (tmp_path / "got").read_bytes() == TEXT[::-1]
+    assert one.progress.sessions == 2
+
+
+def test_what_is_wrong_here_is_fetched_once_more(root: Path, tmp_path: Path) -> None:
+    world = World(root, [300_000])
+
+    def damage() -> None:
+        part = files_of(tmp_path / "got")[0]
+        with part.open("r+b") as file:
+            file.write(b"power cut")
+
+    # Reopened, as after a crash: the digest of what is on the disk is what counts.
+    with pytest.raises(SessionError):
+        asyncio.run(World(root, [300_000, -1]).fetch(tmp_path / "got", patience_s=0.0))
+    damage()
+    one = asyncio.run(world.fetch(tmp_path / "got"))
+    assert (tmp_path / "got").read_bytes() == TEXT
+    assert one.progress.sessions >= 2
+
+
+def test_a_file_that_is_wrong_twice_is_given_up(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lie(self: Tree, number: int, version: Any) -> bytes:
+        return hashlib.sha256(b"another").digest()
+
+    monkeypatch.setattr(Tree, "digest", lie)
+    with pytest.raises(TransferError, match="twice"):
+        asyncio.run(World(root, []).fetch(tmp_path / "got"))
+    assert not (tmp_path / "got").exists()
+
+
+def test_a_file_that_shrinks_while_it_is_sent(root: Path, tmp_path: Path) -> None:
+    world = World(root, [])
+    read = os.pread
+    shrunk = []
+
+    def pread(number: int, count: int, offset: int) -> bytes:
+        if offset >= 200_000 and not shrunk and count == 50_000:
+            shrunk.append((root / "file").write_bytes(TEXT[:100_000]))
+        return read(number, count, offset)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cedos.apps.files.tree.os.pread", pread)
+        asyncio.run(world.fetch(tmp_path / "got"))
+    assert shrunk
+    assert (tmp_path / "got").read_bytes() == TEXT[:100_000]
+
+
+@pytest.mark.parametrize("change", ["grows", "is replaced", "is removed"])
+def test_a_file_that_changes_while_it_is_sent(root: Path, tmp_path: Path, change: str) -> None:
+    """What was opened is sent: the file as it was."""
+    read = os.pread
+    changed: list[str] = []
+
+    def pread(number: int, count: int, offset: int) -> bytes:
+        if offset >= 200_000 and not changed and count == 50_000:
+            changed.append(change)
+            if change == "grows":
+                with (root / "file").open("ab") as log:
+                    log.write(b"more")
+            elif change == "is replaced":
+                (root / "new").write_bytes(b"new")
+                (root / "new").replace(root / "file")
+            else:
+                (root / "file").unlink()
+        return read(number, count, offset)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cedos.apps.files.tree.os.pread", pread)
+        asyncio.run(World(root, []).fetch(tmp_path / "got"))
+    assert changed
+    assert (tmp_path / "got").read_bytes() == TEXT
+
+
+def test_what_the_server_does_not_have(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(TransferError, match=r"the server says: there is no file '\.\./x'"):
+        asyncio.run(World(root, []).fetch(tmp_path / "got", "../x"))
+    assert list(tmp_path.iterdir()) == [root]
+
+
+def test_no_server_in_the_beginning_and_none_for_too_long(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(SessionError, match="no connection"):
+        asyncio.run(World(root, [-1]).fetch(tmp_path / "got"))
+    assert list(tmp_path.iterdir()) == [root]
+    with pytest.raises(SessionError, match="no longer knows"):
+        asyncio.run(World(root, [1000, *([-1] * 9)]).fetch(tmp_path / "got", patience_s=0.0))
+    assert files_of(tmp_path / "got")[0].exists()
+
+
+def test_the_same_answer_three_times_is_enough(root: Path, tmp_path: Path) -> None:
+    world = World(root, [50, 50, -1, 50, 50])
+    with pytest.raises(TransferError, match="no longer knows this session; the same 3 times"):
+        asyncio.run(world.fetch(tmp_path / "got", patience_s=60.0))
+    assert world.breaks == [50], "a server that is away has answered nothing"
+
+
+def test_bytes_between_the_same_answers_are_progress(root: Path, tmp_path: Path) -> None:
+    asyncio.run(World(root, [50, 50, 5_000, 50, 50, 5_000]).fetch(tmp_path / "got"))
+    assert (tmp_path / "got").read_bytes() == TEXT
+
+
+def test_a_refusal_is_final(root: Path, tmp_path: Path) -> None:
+    tries = []
+
+    async def connect() -> Any:
+        tries.append(1)
+        raise SessionRefusedError("another key")
+
+    partial = Partial(tmp_path / "got", "s")
+    with pytest.raises(SessionRefusedError):
+        asyncio.run(Getting("file", partial, ServerLink(connect), 60.0).run())
+    partial.close()
+    assert len(tries) == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(10, 11, "v"),
+        Answer(10, 5, "v"),
+        Answer(2**61, 2**61, "v"),
+        Answer(10, 0, "v", 1e300),
+        Answer(10, 0, "v", -1e18),
+    ],
+)
+def test_a_server_that_answers_absurdly(tmp_path: Path, answer: Answer) -> None:
+    async def run() -> None:
+        async def connect() -> Any:
+            client, server = End(), End()
+            client.other, server.other = server, client
+            await server.write(pack(answer))
+            server.finish()
+            return client
+
+        partial = Partial(tmp_path / "got", "s")
+        try:
+            await Getting("file", partial, ServerLink(connect), 60.0).run()
+        finally:
+            partial.close()
+
+    with pytest.raises(TransferError, match=r"from byte|invalid answer: .*modified"):
+        asyncio.run(run())
+
+
+def test_one_key_is_one_client() -> None:
+    assert client_names({"a": bytes(32)}) == {bytes(32): "a"}
+    with pytest.raises(TransferError, match="a and b have one key"):
+        client_names({"a": bytes(32), "b": bytes(32)})

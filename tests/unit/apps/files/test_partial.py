@@ -1,0 +1,333 @@
+"""A part of a file on the disk and its note: continued, locked, replaced, found out."""
+
+import errno
+import hashlib
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from cedos.apps.files.partial import PART_NAME, NotedBytes, Partial, PartNote, PartOf, files_of
+from cedos.errors import DiskError, TransferError
+
+FILE = PartOf("http://a.test/1", '"v1"', 6_000_000)
+
+
+def test_counts_are_written_over_in_place(tmp_path: Path) -> None:
+    note = PartNote(tmp_path / "one")
+    assert note.read() is None
+    note.write(FILE, NotedBytes())
+    path = files_of(tmp_path / "one")[1]
+    inode = path.stat().st_ino
+    many = NotedBytes({f"wlan{each}": 10**9 + each for each in range(40)}, 10**9)
+    for noted in (NotedBytes({"wlan0": 1}), many, NotedBytes({"wlan0": 2}, 2), NotedBytes()):
+        note.write_bytes(noted)  # a shorter one leaves nothing of a longer one
+        assert PartNote(tmp_path / "one").read() == (FILE, noted)
+    assert path.stat().st_ino == inode
+    note.write(FILE, many)
+    assert note.read() == (FILE, many)
+    assert path.stat().st_mode & 0o777 == 0o600
+    note.remove()
+    note.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [b"", b"{", b"[1, 2]", b'{"by_network": [1]}', b'{"by_network": {"wlan0": -1}}', bytes(5000)],
+)
+def test_where_counts_are_something_else_the_part_is_gone_on_with(
+    tmp_path: Path, counts: bytes
+) -> None:
+    note = PartNote(tmp_path / "one")
+    note.write(FILE, NotedBytes({"wlan0": 7}))
+    path = files_of(tmp_path / "one")[1]
+    first = path.read_bytes().split(b"\n")[0]
+    path.write_bytes(first + b"\n" + counts)
+    assert note.read() == (FILE, NotedBytes())
+    path.write_bytes(first)
+    assert note.read() == (FILE, NotedBytes())
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"{\n", b"[1", bytes(5000), b"1" * (2 << 20)])
+def test_a_file_of_something_else_is_no_note(tmp_path: Path, content: bytes) -> None:
+    files_of(tmp_path / "one")[1].write_bytes(content)
+    assert PartNote(tmp_path / "one").read() is None
+
+
+def test_a_link_is_neither_read_nor_written_through(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    PartNote(other).write(FILE, NotedBytes({"wlan0": 7}))
+    theirs = files_of(tmp_path / "other")[1]
+    before = theirs.read_bytes()
+    files_of(tmp_path / "one")[1].symlink_to(theirs)
+    note = PartNote(tmp_path / "one")
+    assert note.read() is None
+    with pytest.raises(OSError, match="symbolic links"):
+        note.write_bytes(NotedBytes({"wlan0": 8}))
+    assert theirs.read_bytes() == before
+
+
+def test_a_note_that_is_gone_is_not_made_anew_by_counts(tmp_path: Path) -> None:
+    note = PartNote(tmp_path / "one")
+    with pytest.raises(FileNotFoundError):
+        note.write_bytes(NotedBytes({"wlan0": 8}))
+    assert list(tmp_path.iterdir()) == []
+
+
+TEXT = random.Random(5).randbytes(3_000_000)
+DIGEST = hashlib.sha256(TEXT).digest()
+
+
+def test_a_file_in_one_go(tmp_path: Path) -> None:
+    target = tmp_path / "file"
+    partial = Partial(target, "server/file")
+    assert (partial.have, partial.version) == (0, "")
+    partial.begin(0, "v1", len(TEXT))
+    partial.write(TEXT[:100])
+    partial.write(memoryview(TEXT)[100:])
+    assert not target.exists()
+    assert partial.is_right(DIGEST)
+    partial.finish(1_000_000_000.5)
+    partial.close()
+    assert target.read_bytes() == TEXT
+    assert target.stat().st_mtime == 1_000_000_000.5
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_part_is_continued_however_its_program_ended(tmp_path: Path) -> None:
+    partial = Partial(tmp_path / "file", "server/file")
+    partial.begin(0, "v1", len(TEXT))
+    partial.write(TEXT[:2_500_000])
+    partial.close()  # a killed program does no more than that
+    partial = Partial(tmp_path / "file", "server/file")
+    assert (partial.have, partial.version) == (2_500_000, "v1")
+    partial.begin(2_500_000, "v1", len(TEXT))
+    partial.write(TEXT[2_500_000:])
+    assert partial.is_right(DIGEST)
+    partial.finish(0.0)
+    partial.close()
+    assert (tmp_path / "file").read_bytes() == TEXT
+
+
+def test_it_notes_who_brought_it(tmp_path: Path) -> None:
+    partial = Partial(tmp_path / "file", "s")
+    partial.note_networks({"wlan0": 1})  # nothing has come
+    assert not files_of(tmp_path / "file")[1].exists()
+    partial.begin(0, "v1", len(TEXT))
+    partial.write(TEXT[:1000])
+    partial.note_networks({"wlan0": 900, "lte0": 100})
+    partial.begin(1000, "v1", len(TEXT))  # another session
+    partial.close()
+    again = Partial(tmp_path / "file", "s")
+    assert again.by_network == {"wlan0": 900, "lte0": 100}
+    again.begin(0, "v2", len(TEXT))  # all of it anew
+    assert again.by_network == {}
+    again.write(TEXT)
+    again.finish(0.0)
+    again.note_networks({"wlan0": 5})
+    again.close()
+    again.note_networks({"wlan0": 5})
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("what", ["other source", "no note", "broken note", "longer", "empty"])
+def test_a_part_that_cannot_be_continued_is_not(tmp_path: Path, what: str) -> None:
+    partial = Partial(tmp_path / "file", "server/file")
+    partial.begin(0, "v1", 1000)
+    partial.write(b"" if what == "empty" else bytes(1001 if what == "longer" else 500))
+    partial.close()
+    note = files_of(tmp_path / "file")[1]
+    if what == "no note":
+        note.unlink()
+    if what == "broken note":
+        note.write_text("{")
+    partial = Partial(tmp_path / "file", "other" if what == "other source" else "server/file")
+    assert (partial.have, partial.version) == (0, "")
+    partial.begin(0, "v2", 4)
+    partial.write(b"four")
+    assert partial.is_right(hashlib.sha256(b"four").digest())
+    partial.finish(0.0)
+    partial.close()
+    assert (tmp_path / "file").read_bytes() == b"four"
+
+
+def test_bytes_that_were_never_on_the_disk_are_found_out(tmp_path: Path) -> None:
+    partial = Partial(tmp_path / "file", "s")
+    partial.begin(0, "v1", len(TEXT))
+    partial.write(TEXT[:1000])
+    partial.close()
+    files_of(tmp_path / "file")[0].write_bytes(bytes(1000))  # what a power cut may leave
+    partial = Partial(tmp_path / "file", "s")
+    partial.begin(1000, "v1", len(TEXT))
+    partial.write(TEXT[1000:])
+    assert not partial.is_right(DIGEST)
+    partial.discard()
+    partial.begin(0, "v1", len(TEXT))
+    partial.write(TEXT)
+    assert partial.is_right(DIGEST)
+    partial.close()
+
+
+def test_two_programs_do_not_write_one_file(tmp_path: Path) -> None:
+    one = Partial(tmp_path / "file", "s")
+    with pytest.raises(TransferError, match="another program"):
+        Partial(tmp_path / "file", "s")
+    one.close()
+    Partial(tmp_path / "file", "s").close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_file_is_never_overwritten(tmp_path: Path) -> None:
+    target = tmp_path / "file"
+    partial = Partial(target, "s")
+    partial.begin(0, "v", 3)
+    partial.write(b"new")
+    target.write_bytes(b"somebody else's")
+    with pytest.raises(TransferError, match="kept"):
+        partial.finish(0.0)
+    partial.close()
+    assert target.read_bytes() == b"somebody else's"
+    assert files_of(tmp_path / "file")[0].read_bytes() == b"new"
+    with pytest.raises(TransferError, match="not overwritten"):
+        Partial(target, "s")
+
+
+def test_a_server_that_begins_somewhere_is_refused(tmp_path: Path) -> None:
+    partial = Partial(tmp_path / "file", "s")
+    with pytest.raises(TransferError, match="from byte 7"):
+        partial.begin(7, "v", 10)
+    partial.close()
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(TransferError, match=r"there is no folder .*/no$"):
+        Partial(tmp_path / "no" / "file", "s")
+
+
+def test_a_crash_between_the_two_names_harms_no_whole_file(tmp_path: Path) -> None:
+    partial = Partial(tmp_path / "file", "s")
+    partial.begin(0, "v1", 3)
+    partial.write(b"one")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "unlink", lambda self, missing_ok=False: (_ for _ in ()).throw(OSError))
+        with pytest.raises(TransferError):
+            partial.finish(0.0)
+    partial.close()
+    assert (tmp_path / "file").read_bytes() == b"one"
+    (tmp_path / "file").rename(tmp_path / "moved")
+    again = Partial(tmp_path / "file", "s")
+    assert again.have == 0
+    again.begin(0, "v2", 3)
+    again.write(b"two")
+    again.finish(0.0)
+    again.close()
+    assert (tmp_path / "moved").read_bytes() == b"one"
+    assert (tmp_path / "file").read_bytes() == b"two"
+
+
+def test_a_file_system_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_links(source: Path, target: Path) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("cedos.apps.files.partial.os.link", no_links)
+    partial = Partial(tmp_path / "file", "s")
+    partial.begin(0, "v1", 3)
+    partial.write(b"one")
+    partial.finish(0.0)
+    partial.close()
+    assert (tmp_path / "file").read_bytes() == b"one"
+    partial = Partial(tmp_path / "other", "s")
+    partial.begin(0, "v1", 3)
+    partial.write(b"one")
+    (tmp_path / "other").write_bytes(b"somebody else's")
+    with pytest.raises(TransferError, match="kept"):
+        partial.finish(0.0)
+    partial.close()
+    assert (tmp_path / "other").read_bytes() == b"somebody else's"
+
+
+@pytest.mark.parametrize("which", [1, 2], ids=["note", "draft"])
+def test_notes_follow_no_link_that_others_have_laid(tmp_path: Path, which: int) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"not yours")
+    files_of(tmp_path / "file")[which].symlink_to(victim)
+    partial = Partial(tmp_path / "file", "server/file")
+    partial.begin(0, "v1", len(TEXT))
+    partial.write(TEXT)
+    partial.finish(0.0)
+    partial.close()
+    assert victim.read_bytes() == b"not yours"
+    assert (tmp_path / "file").read_bytes() == TEXT
+
+
+def test_no_link_is_followed_that_others_have_laid(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"not yours")
+    files_of(tmp_path / "file")[0].symlink_to(victim)
+    with pytest.raises(TransferError, match="is a link, which is not followed"):
+        Partial(tmp_path / "file", "server/file")
+    assert victim.read_bytes() == b"not yours"
+
+
+def test_a_dangling_link_makes_no_file_elsewhere(tmp_path: Path) -> None:
+    files_of(tmp_path / "file")[0].symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(TransferError, match="is a link"):
+        Partial(tmp_path / "file", "server/file")
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_pipe_in_the_way_is_an_error_and_no_wait(tmp_path: Path) -> None:
+    os.mkfifo(files_of(tmp_path / "file")[0])
+    with pytest.raises(TransferError, match="no plain file"):
+        Partial(tmp_path / "file", "server/file")
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.EINVAL, "this file system does not take such a name"),
+        (errno.EILSEQ, "this file system does not take such a name"),
+        (errno.ENAMETOOLONG, "is too long for this file system"),
+        (errno.EROFS, "Read-only file system"),
+    ],
+)
+def test_a_name_that_a_file_system_does_not_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, words: str
+) -> None:
+    """As vfat does with `a:b`, and others with names that are not UTF-8."""
+
+    def refuse(*_arguments: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("cedos.apps.files.partial.os.open", refuse)
+    with pytest.raises(DiskError, match=words) as caught:
+        Partial(tmp_path / "a:b", "s")
+    assert caught.value.full is (number == errno.EROFS)
+
+
+@pytest.mark.parametrize(
+    "name", ["a", "n" * 255, "\u4eca" * 85, os.fsdecode(b"\xff" * 255), "x.part"]
+)
+def test_a_part_has_a_short_name_of_its_own(tmp_path: Path, name: str) -> None:
+    target = tmp_path / name
+    files = files_of(target)
+    assert max(len(os.fsencode(each.name)) for each in files) <= 143  # eCryptfs
+    assert all(PART_NAME.fullmatch(each.name) for each in files)
+    assert not PART_NAME.fullmatch(name)
+    (tmp_path / f"{name[:20]}.part").write_bytes(b"mine")
+    partial = Partial(target, os.fsdecode(b"server/\xff"))
+    partial.begin(0, "v", 3)
+    partial.write(b"one")
+    partial.finish(0.0)
+    partial.close()
+    assert target.read_bytes() == b"one"
+    assert (tmp_path / f"{name[:20]}.part").read_bytes() == b"mine"
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_link_to_nothing_is_a_file_that_is_there(tmp_path: Path) -> None:
+    (tmp_path / "file").symlink_to("nowhere")
+    with pytest.raises(TransferError, match="is there already"):
+        Partial(tmp_path / "file", "s")

@@ -1,0 +1,75 @@
+"""A stream that misses Wi-Fi has NetworkManager look for it every five seconds; nobody else does."""
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+from kit.bus import PlayedBus
+
+from cedos.apps.files.playing import EVERY_S, WifiSearch
+from cedos.host.monitor.providers import screen, wifi_scan
+
+DEVICES = ["/radio", "/cable"]
+SEAT = "/org/freedesktop/login1/seat/seat0"
+SESSION = "/org/freedesktop/login1/session/_31"
+
+
+class Host(PlayedBus):
+    """Its NetworkManager has a radio and a cable; `idle`: nobody is at the screen, None: no logind."""
+
+    def __init__(self, idle: bool | None = False) -> None:
+        super().__init__({"GetDevices": [DEVICES]})
+        self.idle, self.refuses = idle, False
+        self.scanned: list[str] = []
+
+    async def call(self, service, path, interface, member, signature="", body=()):  # type: ignore[no-untyped-def]
+        if member == "RequestScan":
+            if self.refuses:
+                self.answers.pop("RequestScan", None)
+                return await super().call(service, path, interface, member, signature, body)
+            self.scanned.append(path)
+            return []
+        if path in DEVICES:
+            return [{"DeviceType": 2 if path == "/radio" else 1}]
+        if service == screen.SERVICE and self.idle is not None:
+            return (
+                [{"ActiveSession": ["1", SESSION]}] if path == SEAT else [{"IdleHint": self.idle}]
+            )
+        return await super().call(service, path, interface, member, signature, body)
+
+    async def close(self) -> None:
+        return
+
+
+async def looked(host: Host, *, wanted: bool = True) -> int:
+    """How often in three periods, the first at once."""
+    searching = asyncio.create_task(WifiSearch(host, lambda: wanted, 0.1).run())
+    await asyncio.sleep(0.25)
+    searching.cancel()
+    with suppress(asyncio.CancelledError):
+        await searching
+    return len(host.scanned)
+
+
+@pytest.mark.anyio
+async def test_only_radios_look_and_every_period() -> None:
+    host = Host()
+    assert await looked(host) == 3
+    assert set(host.scanned) == {"/radio"}
+    assert EVERY_S == 5.0
+
+
+@pytest.mark.anyio
+async def test_nobody_looks_while_wifi_carries_or_nobody_is_at_the_screen() -> None:
+    assert await looked(Host(), wanted=False) == 0
+    assert await looked(Host(idle=True)) == 0
+    assert await looked(Host(idle=None)) == 3
+
+
+@pytest.mark.anyio
+async def test_a_radio_that_refuses_and_a_host_without_networkmanager_are_left_alone() -> None:
+    host = Host()
+    host.refuses = True
+    assert await wifi_scan.scan(host) == 0
+    assert await wifi_scan.scan(PlayedBus({})) == 0
+    assert await wifi_scan.scan(PlayedBus({"GetDevices": [7]})) == 0

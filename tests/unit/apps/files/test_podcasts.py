@@ -1,0 +1,492 @@
+"""Podcasts: feeds as publishers write them, and episodes that come by their deadlines."""
+
+import asyncio
+import errno
+import json
+import os
+import re
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kit.odd_web_server import AUDIO, OddWebServer, feed_of
+from kit.waiting import until
+
+from cedos.apps.files import podcast_library, podcasts, web_getting
+from cedos.apps.files.partial import Partial, disk_error
+from cedos.apps.files.podcast_library import Episode, EpisodeState, Library, Subscription
+from cedos.apps.files.podcasts import EpisodeFetching
+from cedos.apps.files.web_getting import Distance, LeadingNetworks
+from cedos.errors import ConfigError, DiskError, FeedError, WebError
+from cedos.model import NetworkKind
+from cedos.selector.deadlines.transfer_table import TableTransfer, TransferTable
+from cedos.session.io.links import Egress
+from cedos.session.sockets.metered_gate import OWN_TABLE
+
+WIFI = Egress("lo", 1, frozenset(), NetworkKind.WIFI, metered=False)
+PHONE = Egress("lo", 1, frozenset(), NetworkKind.CELLULAR, metered=True)
+
+
+def feed(items: str, head: str = "<?xml version='1.0' encoding='UTF-8'?>") -> bytes:
+    return f"{head}<rss version='2.0'><channel><title>T</title>{items}</channel></rss>".encode()
+
+
+def item(title: str, *enclosures: str, guid: str = "") -> str:
+    files = "".join(f"<enclosure {each}/>" for each in enclosures)
+    return f"<item><title>{title}</title>{guid and f'<guid>{guid}</guid>'}{files}</item>"
+
+
+MP3 = 'url="http://a.test/a.mp3" length="5001" type="audio/mpeg"'
+COVER = 'url="http://a.test/a.jpg" length="301" type="image/jpeg"'
+
+
+@pytest.mark.parametrize(
+    ("data", "title"),
+    [
+        (feed(item("One", MP3)), "One"),
+        (feed(item(" One\n two ", COVER, MP3)), "One two"),
+        (b"\n" + feed(item("One", MP3)), "One"),
+        (feed(item("Caf&eacute;&nbsp;one", MP3)), "Caf\xe9 one"),
+        (feed(item("CafX", MP3)).replace(b"X", b"\xe9"), "Caf\xe9"),
+        (feed(item("One", 'url="ftp://a.test/x"', MP3)), "One"),
+        (feed(item("", MP3)), "http://a.test/a.mp3"),
+    ],
+    ids=["plain", "cover first", "blank line", "entities", "Latin-1", "another scheme", "no title"],
+)
+def test_feeds_of_the_field(data: bytes, title: str) -> None:
+    (episode,) = podcast_library.parse_feed(data)
+    assert (episode.title, episode.url) == (title, "http://a.test/a.mp3")
+    assert (episode.guid, episode.size_bytes) == ("http://a.test/a.mp3", 5001)
+
+
+def test_an_entry_without_a_file_and_odd_lengths() -> None:
+    data = feed(
+        item("text")
+        + item("cover", COVER)
+        + item("odd", 'url="http://a.test/b" length="many"', guid="g")
+        + item("broken", 'url="http://[/"')
+    )
+    (episode,) = podcast_library.parse_feed(data)
+    assert (episode.guid, episode.size_bytes) == ("g", 0)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"<!DOCTYPE html><html><body>News</body></html>", b"<rss><channel>", b"/etc/passwd",
+     b"http://127.0.0.1:1/feed", b"\0\1"],
+)  # fmt: skip
+def test_what_is_no_feed(data: bytes) -> None:
+    with pytest.raises(FeedError):
+        podcast_library.parse_feed(data)
+
+
+def test_entities_do_not_grow() -> None:
+    nested = "".join(f'<!ENTITY e{n} "{f"&e{n - 1};" * 10}">' for n in range(1, 9))
+    head = f'<?xml version="1.0"?><!DOCTYPE rss [<!ENTITY e0 "lol">{nested}]>'
+    began_s = time.process_time()
+    try:
+        found = podcast_library.parse_feed(feed(item("&e8;", MP3), head))
+    except FeedError:
+        found = []
+    assert time.process_time() - began_s < 5.0
+    assert all(len(each.title) <= 1000 for each in found)
+
+
+@pytest.mark.parametrize("title", ["\u4eca" * 100, "../x/\0", "", "." * 300])
+def test_a_file_name_fits_and_leads_nowhere_else(title: str) -> None:
+    episode = Episode("news", "guid", title, "http://a.test/%2e%2e/x.mp3")
+    name = podcasts._file_name(episode)
+    assert Path(name).name == name
+    assert name.endswith(".mp3")
+    assert len(name.encode()) <= 143
+
+
+@pytest.mark.parametrize(
+    ("path", "media_type", "suffix"),
+    [
+        ("files/49eab2", "audio/mpeg", ".mp3"),
+        ("index.php?task=track", "audio/x-m4a", ".m4a"),
+        ("one.mp3%3Fdest=75", "", ".mp3"),
+        ("one.mp3", "text/plain", ".mp3"),
+        ("one.MP3", "audio/mp4", ".MP3"),
+        ("one", "Audio/MPEG; codecs=mp3", ".mp3"),
+        ("one.pdf", "application/pdf", ".pdf"),
+        ("one", "audio/unheard-of", ""),
+    ],
+)
+def test_a_file_name_ends_as_players_expect(path: str, media_type: str, suffix: str) -> None:
+    enclosure = f'url="http://a.test/{path}" type="{media_type}"'
+    (episode,) = podcast_library.parse_feed(feed(item("One", enclosure)))
+    assert re.fullmatch(rf"One [0-9a-f]{{6}}{re.escape(suffix)}", podcasts._file_name(episode))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        'url="http://a.test/a.jpg"',
+        'url="http://a.test/a" type="Image/JPEG"',
+        'url="http://a.test/a.png" type="application/octet-stream"',
+        'url="http://a.test/a.pdf" type="application/pdf"',
+    ],
+)
+@pytest.mark.parametrize("media_type", ['type="AUDIO/MPEG"', "", 'type="application/octet-stream"'])
+def test_a_recording_is_chosen_before_all_else(other: str, media_type: str) -> None:
+    recording = f'url="http://a.test/a.mp3" {media_type}'
+    (episode,) = podcast_library.parse_feed(feed(item("One", other, recording)))
+    assert episode.url == "http://a.test/a.mp3"
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Library:
+    return Library(tmp_path / "podcasts.toml", tmp_path / "podcasts.json")
+
+
+def test_subscriptions_are_kept_and_changed(tmp_path: Path, library: Library) -> None:
+    url = "http://a.test/feed"
+    library.subscribe("s", Subscription(url, "07:00", 5))
+    library.episodes.append(Episode("s", "1", "One", url))
+    library.subscribe("s", Subscription(url, "08:00", 1))
+    assert time.strftime("%H:%M", time.localtime(library.episodes[0].by_unix_s)) == "08:00"
+    with pytest.raises(ConfigError, match="another --name"):
+        library.subscribe("s", Subscription("http://b.test/", "08:00", 1))
+    with pytest.raises(ConfigError, match=r'"\.\./x" cannot be the name'):
+        library.subscribe("../x", Subscription(url))
+    library.save_subscriptions()
+    library.save()
+    again = Library(tmp_path / "podcasts.toml", tmp_path / "podcasts.json")
+    assert again.podcasts == {"s": Subscription(url, "08:00", 1)}
+    assert again.episodes == library.episodes
+    again.unsubscribe("s")
+    assert (again.podcasts, again.episodes) == ({}, [])
+    with pytest.raises(ConfigError, match="no podcast s; there are: none yet"):
+        again.unsubscribe("s")
+    (tmp_path / "podcasts.toml").write_text(f'[podcasts.s]\nurl = "{url}"\nby = "7"\n')
+    with pytest.raises(ConfigError, match="by must be a time of day"):
+        Library(tmp_path / "podcasts.toml", tmp_path / "podcasts.json")
+
+
+class Networks(LeadingNetworks):
+    """Networks that a test changes."""
+
+    def __init__(self, *there: Egress) -> None:
+        self.there: Sequence[Egress] = there  # no reader of the kernel's routes is opened
+
+    async def to(self, host: str) -> list[Egress]:
+        return list(self.there)
+
+
+class Listener:
+    """Wants such URLs, the first the most urgent; `by_s`: from now on."""
+
+    def __init__(self, folder: Path, *urls: str, by_s: float = 3600.0) -> None:
+        self.library = Library(folder / "podcasts.toml", folder / "podcasts.json")
+        for number, url in enumerate(urls):
+            self.library.episodes.append(
+                Episode(
+                    *("news", url, f"E{number}", url, 0, time.time() + by_s + 1e-3 * number),
+                    str(folder / "got" / f"e{number}"),
+                    least=Distance.HOST,
+                )
+            )
+        self.said: list[str] = []
+        self.wrong: list[str] = []
+        self.networks = Networks(WIFI)
+        self.fetching = EpisodeFetching(
+            self.library, folder, self.networks, self.said.append, self.wrong.append
+        )
+
+    async def run(self, within_s: float = 30.0) -> None:
+        async with asyncio.timeout(within_s):
+            await self.fetching.run()
+
+    async def run_until(self, text: str) -> None:
+        """Run until this was said, and stop."""
+        running = asyncio.create_task(self.run())
+        await until(lambda: any(text in each for each in self.said))
+        running.cancel()
+        await asyncio.wait({running})
+
+    @property
+    def states(self) -> list[EpisodeState]:
+        return [each.state for each in self.library.episodes]
+
+
+@pytest.fixture
+async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[OddWebServer]:
+    monkeypatch.setattr(OWN_TABLE, "table", TransferTable())  # other tests have other rates
+    monkeypatch.setattr(web_getting, "_SILENCE_S", 0.2)
+    monkeypatch.setattr(podcasts, "_LOOK_S", 0.02)
+    async with OddWebServer().running() as running:
+        yield running
+
+
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+    return port
+
+
+BAD = [
+    ("closed", "the server refused the connection"),
+    ("early", "the server broke off before the end"),
+    ("silent", "the server does not answer"),
+    ("status/503", "the server says 503 Reason"),
+]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("bad", "why"), BAD)
+async def test_the_good_one_comes_in_the_pause_of_the_bad_one(
+    tmp_path: Path, server: OddWebServer, bad: str, why: str
+) -> None:
+    url = f"http://127.0.0.1:{closed_port()}/x" if bad == "closed" else server.url(bad)
+    listener = Listener(tmp_path, url, server.url("good"))
+    await listener.run_until("E1 is here")
+    assert (tmp_path / "got" / "e1").read_bytes() == AUDIO
+    assert listener.states == [EpisodeState.WANTED, EpisodeState.HERE]
+    assert listener.said.count(f"news: E0: {why}; it is tried again in 5 s") == 1
+    kept = json.loads((tmp_path / "podcasts.json").read_text())["episodes"]
+    assert [each["why"] for each in kept] == [why, ""]
+
+
+@pytest.mark.anyio
+async def test_a_late_one_is_left_to_the_next_run_after_four_attempts(
+    tmp_path: Path, server: OddWebServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(podcasts, "_PAUSE_S", 0.05)
+    listener = Listener(tmp_path, server.url("status/503"), by_s=-1.0)
+    await listener.run()
+    assert listener.states == [EpisodeState.WANTED]
+    why = "the server says 503 Reason; tried 4 times in vain, left to the next run"
+    assert listener.wrong == [f"news: E0: {why}"]
+    assert server.requests["status/503"] == 4
+
+
+@pytest.mark.anyio
+async def test_more_bad_ones_than_are_followed_do_not_keep_the_others(
+    tmp_path: Path, server: OddWebServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(podcasts, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(podcasts, "_MOST_FOLLOWED", 2)
+    bad = [server.url(f"status/50{n}") for n in range(3)]
+    listener = Listener(tmp_path, *bad, server.url("good"), by_s=-1.0)
+    await listener.run()
+    assert listener.states == [EpisodeState.WANTED] * 3 + [EpisodeState.HERE]
+    assert len(listener.wrong) == 3
+
+
+@pytest.mark.anyio
+async def test_what_a_server_refuses_is_not_asked_again(
+    tmp_path: Path, server: OddWebServer
+) -> None:
+    listener = Listener(
+        tmp_path, server.url("circle"), server.url("status/410"), server.url("good")
+    )
+    await listener.run()
+    refused = EpisodeState.REFUSED
+    assert listener.states == [refused, refused, EpisodeState.HERE]
+    assert set(listener.wrong) == {
+        "news: E0: the server redirects in circles",
+        "news: E1: the server says 410 Reason",
+    }
+
+
+@pytest.mark.anyio
+async def test_in_its_pause_it_is_in_the_table_and_has_no_turn(
+    tmp_path: Path, server: OddWebServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(podcasts, "_PAUSE_S", 0.5)
+    listener = Listener(tmp_path, server.url("status/503"))
+    running = asyncio.create_task(listener.run())
+
+    def paused() -> list[TableTransfer]:
+        rows = OWN_TABLE.table.rows(time.monotonic())
+        return [each for each, *_ in rows if each.again_unix_s is not None]
+
+    found = await until(paused)
+    assert found[0].again_unix_s is not None
+    assert found[0].why == "the server says 503 Reason"
+    assert OWN_TABLE.table.served(found[0].key) == ()
+    server.files["status/503"] = AUDIO
+    await running
+    assert time.time() > found[0].again_unix_s - 0.05
+    assert server.requests["status/503"] == 2
+    assert not list(OWN_TABLE.table.rows(time.monotonic()))
+
+
+@pytest.mark.anyio
+async def test_another_network_ends_a_pause(
+    tmp_path: Path, server: OddWebServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(podcasts, "_PAUSE_S", 1000.0)
+    listener = Listener(tmp_path, server.url("status/503"))
+    running = asyncio.create_task(listener.run())
+    await until(lambda: listener.said and "tried again" in listener.said[-1])
+    listener.networks.there = ()
+    server.files["status/503"] = AUDIO
+    await asyncio.sleep(0.1)  # some looks
+    listener.networks.there = (WIFI,)
+    await running
+    assert listener.states == [EpisodeState.HERE]
+
+
+@pytest.mark.anyio
+async def test_with_time_the_phone_is_not_used(tmp_path: Path, server: OddWebServer) -> None:
+    listener = Listener(tmp_path, server.url("good"), server.url("good"))
+    listener.networks.there = (PHONE,)
+    await listener.run_until("2 episodes: waiting for Wi-Fi")
+    assert server.came == []
+    listener.networks.there = (WIFI,)
+    await listener.run()
+    assert [each.metered_bytes for each in listener.library.episodes] == [0, 0]
+
+
+@pytest.mark.anyio
+async def test_the_phone_brings_what_would_be_late(tmp_path: Path, server: OddWebServer) -> None:
+    listener = Listener(tmp_path, server.url("good"), by_s=1.0)
+    listener.networks.there = (PHONE,)
+    await listener.run()
+    (episode,) = listener.library.episodes
+    assert episode.metered_bytes == sum(episode.by_network.values()) == len(AUDIO)
+    why = "over lo, which is metered: waiting longer may be too late"
+    assert any(why in each for each in listener.said)
+
+
+def test_pauses_grow_to_an_hour_until_more_is_here() -> None:
+    far = Episode("p", "1", "One", "http://a.test/", file="/x", by_unix_s=time.time() + 36_000.0)
+    tried = podcasts._Tracked(far, lambda: None)
+    pauses = [tried.on_failure() for _ in range(12)]
+    assert pauses == [5, 10, 20, 40, 80, 160, 320, 640, 1280, 2560, 3600, 3600]
+    assert not tried.is_given_up  # its deadline is hours away
+    tried.on_bytes(WIFI, 101)
+    tried.on_failure()
+    tried.on_bytes(WIFI, 50)  # a changed file: no more than ever
+    assert tried.failures == 1
+    assert far.by_network == {"lo": 151}
+    soon = Episode("p", "1", "One", "http://a.test/", file="/x", by_unix_s=time.time() + 700.0)
+    tried = podcasts._Tracked(soon, lambda: None)
+    assert max(tried.on_failure() for _ in range(20)) == pytest.approx(350.0, abs=1.0)
+
+
+@pytest.mark.anyio
+async def test_new_episodes_of_a_feed(tmp_path: Path, server: OddWebServer) -> None:
+    listener = Listener(tmp_path)
+    server.files["feed"] = feed_of(("One", server.url("good")), ("Two", server.url("none")))
+    wanted = Subscription(server.url("feed"), keep=1)
+    assert await listener.fetching.update("news", wanted) == 1
+    assert await listener.fetching.update("news", wanted) == 0
+    await listener.run()
+    (file,) = (tmp_path / "news").iterdir()
+    assert file.read_bytes() == AUDIO
+    listener.networks.there = ()
+    with pytest.raises(WebError, match="no network leads"):
+        await listener.fetching.update("news", wanted)
+    assert listener.library.feed_errors == {"news": "no network leads to the server"}
+
+
+@pytest.mark.anyio
+async def test_a_full_disk_ends_the_run(
+    tmp_path: Path, server: OddWebServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_arguments: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    listener = Listener(tmp_path, server.url("good"))
+    with pytest.raises(DiskError, match="No space left"):
+        await listener.run()
+    assert listener.states == [EpisodeState.WANTED]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("what", ["a long name", "a file for a folder", "busy", "not writable"])
+async def test_one_failure_of_the_disk_is_one_failure(
+    tmp_path: Path, server: OddWebServer, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    listener = Listener(tmp_path, server.url("good"), server.url("good"))
+    first = listener.library.episodes[0]
+    first.guid = "another"
+    if what == "a long name":
+        first.file = str(tmp_path / ("\u4eca" * 86))
+    elif what == "a file for a folder":
+        (tmp_path / "there").write_text("mine")
+        first.file = str(tmp_path / "there" / "e0")
+    elif what == "busy":
+        (tmp_path / "got").mkdir()
+        other = Partial(Path(first.file), "other")
+    else:
+        monkeypatch.setattr(podcasts, "Partial", refuse(podcasts.Partial, first.file))
+    await listener.run_until("E1 is here")
+    assert listener.states == [EpisodeState.WANTED, EpisodeState.HERE]
+    assert any("it is tried again in" in each for each in listener.said)
+    if what == "busy":
+        other.close()
+
+
+def refuse(kind: type[Partial], file: str) -> Callable[[Path, str], Partial]:
+    def opened(target: Path, source: str) -> Partial:
+        if str(target) == file:
+            raise disk_error(target, PermissionError(errno.EACCES, "Permission denied"))
+        return kind(target, source)
+
+    return opened
+
+
+@pytest.mark.anyio
+async def test_an_unfinished_episode_follows_its_feed(tmp_path: Path, server: OddWebServer) -> None:
+    """Its address has a token, which the publisher renews."""
+    listener = Listener(tmp_path)
+    wanted = Subscription(server.url("feed"), keep=1)
+
+    def enclosure(token: int) -> bytes:
+        url = f'url="{server.url("good")}?t={token}"'
+        return feed(item("One", url, guid="g"))
+
+    server.files["feed"] = enclosure(1)
+    await listener.fetching.update("news", wanted)
+    (episode,) = listener.library.episodes
+    source = episode.source
+    server.files["feed"], server.files["good?t=2"] = enclosure(2), AUDIO
+    assert await listener.fetching.update("news", wanted) == 0
+    assert (episode.url, episode.source) == (server.url("good?t=2"), source)
+    await listener.run()
+    assert listener.states == [EpisodeState.HERE]
+    server.files["feed"] = enclosure(3)
+    await listener.fetching.update("news", wanted)
+    assert episode.url == server.url("good?t=2"), "what is here stays as it is"
+
+
+def dated(title: str, date: str) -> str:
+    return item(title, MP3, guid=title).replace("</item>", f"{date}</item>")
+
+
+def test_episodes_are_in_the_order_of_their_dates_where_all_have_one() -> None:
+    old = dated("old", "<pubDate>Mon, 01 Jun 2026 08:00:00 GMT</pubDate>")
+    new = dated("new", "<pubDate>Tue, 02 Jun 2026 08:00:00 +0200</pubDate>")
+    newest = dated("newest", "<updated>2026-06-02T07:00:00Z</updated>")
+    without = dated("without", "")
+
+    def titles(*items: str) -> list[str]:
+        return [each.title for each in podcast_library.parse_feed(feed("".join(items)))]
+
+    assert titles(old, newest, new) == ["newest", "new", "old"]
+    assert titles(old, new, without) == ["old", "new", "without"]
+
+
+@given(st.text(max_size=30), st.text(max_size=30), st.text(max_size=30))
+def test_any_text_of_a_feed_is_kept_and_names_a_file(title: str, guid: str, url: str) -> None:
+    """Half characters, too: XML's numbers can name them."""
+    entry = {"title": title, "id": guid, "enclosures": [{"href": f"http://a.test/{url}"}]}
+    found = SimpleNamespace(entries=[entry], version="rss20", bozo=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(podcast_library.feedparser, "parse", lambda *_a, **_k: found)
+        for each in podcast_library.parse_feed(b"x"):
+            assert Path(podcasts._file_name(each)).name == podcasts._file_name(each)
+            assert msgspec.json.decode(msgspec.json.encode(each), type=Episode) == each
+            assert len(each.key) == 32

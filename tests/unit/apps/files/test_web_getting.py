@@ -1,0 +1,261 @@
+"""What web servers do wrong, in plain words: refused where trying again cannot help."""
+
+import asyncio
+import gzip
+import re
+import socket
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.odd_web_server import AUDIO, OddWebServer
+
+from cedos.apps.files import web_getting
+from cedos.apps.files.partial import Partial
+from cedos.apps.files.web_getting import Distance, LeadingNetworks, WebWay
+from cedos.errors import TransferError, WebError
+from cedos.model import Label, NetworkKind, Strategy
+from cedos.session.io.advice import KnownNetwork, Question
+
+pytestmark = pytest.mark.anyio
+
+REFUSED = [
+    ("circle", "the server redirects in circles"),
+    ("ftp", "127.0.0.1 leads to what is no URL of a web server"),
+    ("garbage", "what answers there is no web server"),
+    ("status/410", "the server says 410 Reason"),
+]
+TRIED_AGAIN = [
+    ("early", "the server broke off before the end"),
+    ("silent", "the server does not answer"),
+    ("shut", "the server closed the connection without an answer"),
+    ("status/503", "the server says 503 Reason"),
+    ("status/429", "the server says 429 Reason"),
+]
+
+
+async def failed(url: str, folder: Path) -> list[TransferError]:
+    """As an episode and as a feed."""
+    found = []
+    partial = Partial(folder / "file", url)
+    with pytest.raises(TransferError) as caught:
+        await web_getting.fetch(url, partial, WebWay())
+    partial.close()
+    found.append(caught.value)
+    with pytest.raises(TransferError) as caught:
+        await web_getting.read(url, 1_000_000, WebWay())
+    return [*found, caught.value]
+
+
+@pytest.mark.parametrize(
+    ("path", "why", "again"),
+    [(*each, False) for each in REFUSED] + [(*each, True) for each in TRIED_AGAIN],
+)
+async def test_what_a_server_does_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, why: str, again: bool
+) -> None:
+    monkeypatch.setattr(web_getting, "_SILENCE_S", 0.3)
+    async with OddWebServer().running() as server:
+        for error in await failed(server.url(path), tmp_path):
+            assert str(error) == why
+            assert isinstance(error, WebError) is again
+
+
+async def test_who_is_not_there(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    for error in await failed(f"http://127.0.0.1:{port}/x", tmp_path):
+        assert isinstance(error, WebError)
+        assert str(error) == "the server refused the connection"
+    for error in await failed("http://nobody.invalid/x", tmp_path):
+        assert isinstance(error, WebError)
+        assert re.fullmatch(
+            r"there is no server nobody\.invalid|the name nobody\.invalid cannot be looked up now",
+            str(error),
+        )
+
+
+@pytest.mark.parametrize("url", [f"http://{'a' * 64}.test/x", "http://a.test:99999/", "http://"])
+async def test_no_url_is_refused(tmp_path: Path, url: str) -> None:
+    for error in await failed(url, tmp_path):
+        assert not isinstance(error, WebError)
+        assert str(error) == "its URL cannot be fetched"
+
+
+async def test_what_is_small_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with OddWebServer().running() as server:
+        assert await web_getting.read(server.url("good"), len(AUDIO), WebWay()) == AUDIO
+        with pytest.raises(TransferError, match="more than 100 bytes came"):
+            await web_getting.read(server.url("good"), 100, WebWay())
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "whole"),
+    [
+        (f"X-Policy: {'x' * 20_000}", AUDIO, AUDIO),
+        ("Content-Encoding: gzip", gzip.compress(AUDIO), AUDIO),
+    ],
+    ids=["a long field", "a body that is encoded all the same"],
+)
+async def test_odd_answers(tmp_path: Path, head: str, body: bytes, whole: bytes) -> None:
+    asked: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(f"HTTP/1.1 200 OK\r\n{head}\r\nContent-Length: {len(body)}\r\n\r\n".encode())
+        writer.write(body)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        partial = Partial(tmp_path / "file", "")
+        heard: list[tuple[int, int | None]] = []
+        await web_getting.fetch(
+            f"http://127.0.0.1:{port}/", partial, WebWay(), lambda *each: heard.append(each)
+        )
+        partial.close()
+    assert b"User-Agent: cedos\r\n" in asked[0]
+    assert (tmp_path / "file").read_bytes() == whole
+    assert heard[-1] == (len(whole), len(whole))
+
+
+@pytest.fixture
+async def answering() -> AsyncIterator[Callable[..., Awaitable[str]]]:
+    """Return a function that serves one head and body at an address, and returns the URL."""
+    servers: list[asyncio.Server] = []
+
+    async def serve(head: str, body: bytes = b"", address: str = "127.0.0.1") -> str:
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(f"HTTP/1.1 {head}\r\nConnection: close\r\n\r\n".encode() + body)
+            writer.close()
+
+        servers.append(await asyncio.start_server(answer, address, 0))
+        return f"http://{address}:{servers[-1].sockets[0].getsockname()[1]}/"
+
+    yield serve
+    for each in servers:
+        each.close()
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body", "why", "again"),
+    [
+        (
+            "gzip",
+            gzip.compress(bytes(64 << 20)),
+            "the body is compressed beyond all measure",
+            False,
+        ),
+        (
+            "deflate",
+            zlib.compress(bytes(64 << 20)),
+            "the body is compressed beyond all measure",
+            False,
+        ),
+        ("gzip", gzip.compress(AUDIO)[:-5], "the server broke off before the end", True),
+        ("gzip", AUDIO, "the body is no gzip, which the server says that it is", True),
+        ("br", AUDIO, "the body is encoded as br, which nothing here reads", False),
+    ],
+    ids=["a bomb", "another bomb", "cut off", "no gzip", "unknown"],
+)
+async def test_what_is_wrongly_encoded(
+    tmp_path: Path, answering: Any, encoding: str, body: bytes, why: str, again: bool
+) -> None:
+    url = await answering(f"200 OK\r\nContent-Encoding: {encoding}", body)
+    partial = Partial(tmp_path / "file", url)
+    with pytest.raises(TransferError) as caught:
+        await web_getting.fetch(url, partial, WebWay())
+    partial.close()
+    assert (str(caught.value), isinstance(caught.value, WebError)) == (why, again)
+    if not again:
+        assert not list(tmp_path.iterdir())
+    with pytest.raises(TransferError):
+        await web_getting.read(url, 1_000_000, WebWay())
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "deflate", "GZIP"])
+async def test_a_feed_is_decoded(answering: Any, encoding: str) -> None:
+    compress = zlib.compress if encoding == "deflate" else gzip.compress
+    url = await answering(f"200 OK\r\nContent-Encoding: {encoding}", compress(AUDIO))
+    assert await web_getting.read(url, len(AUDIO), WebWay()) == AUDIO
+
+
+@pytest.mark.parametrize(
+    ("address", "far"),
+    [
+        ("127.0.0.1", Distance.HOST), ("::1", Distance.HOST), ("0.0.0.0", Distance.HOST),
+        ("::ffff:127.0.0.1", Distance.HOST), ("64:ff9b::7f00:1", Distance.HOST),
+        ("169.254.169.254", Distance.LINK), ("fe80::1%lo", Distance.LINK),
+        ("192.168.1.1", Distance.PRIVATE), ("10.0.0.1", Distance.PRIVATE), ("fd00::1", Distance.PRIVATE),
+        ("100.64.0.1", Distance.PRIVATE), ("2002:a00:1::", Distance.PRIVATE),
+        ("198.51.100.1", Distance.INTERNET), ("9.9.9.9", Distance.INTERNET),
+        ("2620:fe::fe", Distance.INTERNET),
+    ],
+)  # fmt: skip
+def test_how_far_an_address_is(address: str, far: Distance) -> None:
+    assert web_getting.distance(address) is far
+
+
+async def test_no_server_leads_to_what_is_nearer(
+    tmp_path: Path, answering: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """127.0.0.2 plays a private address, 127.0.0.3 the internet."""
+    monkeypatch.setattr(web_getting, "distance", lambda text: Distance(int(text[-1])))
+    bodies = {n: await answering("200 OK", AUDIO, f"127.0.0.{n}") for n in (1, 2, 3)}
+    for first in (1, 2, 3):
+        for second, there in bodies.items():
+            redirect = await answering(f"302 Found\r\nLocation: {there}", b"", f"127.0.0.{first}")
+            if second >= first:
+                assert await web_getting.read(redirect, len(AUDIO), way := WebWay()) == AUDIO
+                assert way.least == second, "what this feed names is as far"
+                continue
+            why = f"127.0.0.{second} is nearer to this host than the server that leads there"
+            for error in await failed(redirect, tmp_path):
+                assert (str(error), isinstance(error, WebError)) == (why, False)
+    back = await answering(f"302 Found\r\nLocation: {bodies[1]}", b"", "127.0.0.3")
+    over = await answering(f"302 Found\r\nLocation: {back}", b"", "127.0.0.1")
+    with pytest.raises(TransferError, match="nearer to this host"):
+        await web_getting.read(over, len(AUDIO), WebWay())
+    with pytest.raises(TransferError, match="nearer to this host"):
+        await web_getting.read(bodies[1], len(AUDIO), WebWay(least=Distance.PRIVATE))
+
+
+class Daemon:
+    """Says that loopback is a phone."""
+
+    async def learn(self) -> None: ...
+
+    def network(self, interface: str) -> KnownNetwork | None:
+        return KnownNetwork(NetworkKind.CELLULAR, metered=True)
+
+    async def choose(self, question: Question) -> Strategy | None:
+        return None
+
+    def last_decision(self, label: Label) -> int | None:
+        return None
+
+
+@pytest.mark.parametrize("there", [True, False])
+async def test_a_network_is_metered_where_the_daemon_says_so(there: bool) -> None:
+    networks = LeadingNetworks(Daemon() if there else None)
+    (egress,) = await networks.to("127.0.0.1")
+    assert egress.metered is there
+    assert (egress.kind is NetworkKind.CELLULAR) is there
+    networks.close()
+
+
+async def test_an_unknown_name_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def getaddrinfo(*_arguments: Any, **_options: Any) -> list[Any]:
+        await asyncio.Event().wait()
+        return []
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(web_getting, "_LOOK_UP_S", 0.02)
+    networks = LeadingNetworks()
+    async with asyncio.timeout(5.0):
+        assert "lo" not in {each.interface for each in await networks.to("slow.test")}
+    networks.close()

@@ -1,0 +1,172 @@
+"""A gateway that takes uploads, a client of it, and origins that note what they get, over loopback."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cedos.apps.files.objects.object_fetcher import ObjectFetcher
+from cedos.apps.files.objects.object_serving import ObjectServing
+from cedos.apps.files.objects.object_store import ObjectStore
+from cedos.apps.files.objects.origin_client import OriginClient
+from cedos.apps.files.putting import Putting
+from cedos.apps.files.server_link import ServerLink
+from cedos.apps.files.web_uploads.upload_sender import UploadSender
+from cedos.apps.files.web_uploads.upload_store import UploadStore
+from cedos.apps.files.web_uploads.web_uploads import WebUploads
+from cedos.commands.sessions.shared.waiting_files import WebTarget
+from cedos.proxy.gateway.gateway import LIMITS, Gateway, GatewaySettings
+from cedos.session.protocol.crypto import KeyPair
+from cedos.session.sockets.connection import Connection
+from cedos.session.sockets.sockets import connect
+
+
+class Origin:
+    """Notes each request's head and body, and gives the next of `answers`; empty: it hangs up."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[bytes, bytes]] = []
+        self.answers: list[bytes] = []
+        self.answers_first = False
+        self.waits = asyncio.Event()
+        self.waits.set()
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = int(self._server.sockets[0].getsockname()[1])
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            (length,) = [
+                int(line.partition(b":")[2])
+                for line in head.split(b"\r\n")
+                if line.lower().startswith(b"content-length:")
+            ]
+            if self.answers_first:
+                writer.write(self.answers.pop(0))
+            body = await reader.readexactly(length)
+            self.got.append((head, body))
+            await self.waits.wait()
+            if not self.answers_first:
+                writer.write(self.answers.pop(0))
+            await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    async def close(self) -> None:
+        self._server.close()
+
+
+CREATED = (
+    b"HTTP/1.1 201 Created\r\nLocation: /a\r\nContent-Type: text/plain\r\n"
+    b"Content-Length: 2\r\n\r\nok"
+)
+
+
+class Uploading:
+    """`put` a file as `cedos-put` does; `begin_anew` is what a gateway does that was killed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.me, self.client = KeyPair(os.urandom(32)), KeyPair(os.urandom(32))
+        self.origin = Origin()
+        self.most_bytes = 1 << 30
+
+    def start_gateway(self) -> "asyncio.Task[None]":
+        folder = self.folder
+        self.fetcher = ObjectFetcher(ObjectStore(folder / "objects", 1 << 30), lambda *_: "")
+        self.store = UploadStore(folder / "uploads", self.most_bytes)
+        sender = UploadSender(OriginClient(lambda *_: ""), (0.05, 0.05))
+        self.uploads = WebUploads(self.store, sender, self.fetcher.invalidate)
+        self.uploads.begin()
+        self.gateway = Gateway(
+            GatewaySettings(("127.0.0.1", 0), local=True),
+            self.me,
+            lambda _key: "laptop",
+            lambda one: ObjectServing(one, self.fetcher, lambda: True, self.uploads),
+        )
+        return asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        await self.gateway.open()
+        await self.gateway.run()
+
+    async def start(self) -> None:
+        await self.origin.start()
+        self.running = self.start_gateway()
+        await asyncio.sleep(0.05)
+
+    async def begin_anew(self) -> None:
+        for each in self.uploads._sending:
+            each.cancel()
+        await self.stop()
+        self.running = self.start_gateway()
+        await asyncio.sleep(0.05)
+
+    async def connect(self, who: KeyPair | None = None) -> Connection:
+        return await connect(
+            self.gateway.address, server_key=self.me.public, key=who or self.client, limits=LIMITS,
+            timeout_s=5,
+        )  # fmt: skip
+
+    def file(self, data: bytes, name: str = "photo.jpg") -> Path:
+        path = self.folder / name
+        path.write_bytes(data)
+        return path
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.origin.port}/in"
+
+    def putting(
+        self,
+        source: Path,
+        method: Any = "POST",
+        *,
+        again: bool = False,
+        form: str | None = None,
+        headers: tuple[tuple[str, str], ...] = (),
+        keep_s: float = 60.0,
+        who: KeyPair | None = None,
+        url: str | None = None,
+    ) -> tuple[Putting, ServerLink]:
+        url = url or self.url
+        target = WebTarget(url, method, [*headers], form, (), keep_s, again)
+        body, web = target.prepared(source, url)
+        link = ServerLink(lambda: self.connect(who))
+        return Putting(body, url, link, 20.0, web), link
+
+    async def put(self, source: Path, method: Any = "POST", **more: Any) -> Putting:
+        """TransferError: what became of it, or why not."""
+        putting, link = self.putting(source, method, **more)
+        try:
+            await asyncio.wait_for(putting.run(), 40)
+        finally:
+            putting.close()
+            await link.close()
+        return putting
+
+    async def stop(self) -> None:
+        self.running.cancel()
+        await asyncio.gather(self.running, return_exceptions=True)
+        await self.gateway.close()
+        await self.uploads.close()
+        await self.fetcher.close()
+
+    async def close(self) -> None:
+        await self.stop()
+        await self.origin.close()
+
+
+@pytest.fixture
+async def uploading(tmp_path: Path) -> AsyncIterator[Uploading]:
+    made = Uploading(tmp_path)
+    await made.start()
+    yield made
+    await made.close()

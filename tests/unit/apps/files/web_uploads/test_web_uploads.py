@@ -1,0 +1,396 @@
+"""Uploads to web servers, put together at the gateway, also over TLS."""
+
+import asyncio
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.waiting import until
+
+from cedos.apps.files.client_store import Cost
+from cedos.apps.files.messages import PutAnswer, PutRequest, pack, read
+from cedos.apps.files.web_uploads.upload_store import UploadState
+from cedos.errors import TransferError
+from cedos.session.protocol.crypto import KeyPair, host_id
+from tests.unit.apps.files.web_uploads.conftest import CREATED
+
+pytestmark = pytest.mark.anyio
+Uploading = Any
+
+
+NGINX = """
+user root; daemon off; master_process off; pid {folder}/nginx.pid; error_log {folder}/error.log;
+events {{}}
+http {{
+  log_format short '$status $request_method $scheme'; access_log {folder}/access.log short;
+  client_body_temp_path {folder}/t1; proxy_temp_path {folder}/t2; fastcgi_temp_path {folder}/t3;
+  uwsgi_temp_path {folder}/t4; scgi_temp_path {folder}/t5; client_max_body_size 20m;
+  server {{
+    listen 127.0.0.1:{tls_port} ssl; root {folder}/www; dav_methods PUT; create_full_put_path on;
+    ssl_certificate {folder}/cert.pem; ssl_certificate_key {folder}/key.pem;
+  }}
+  server {{ listen 127.0.0.1:{port}; return 308 https://127.0.0.1:{tls_port}$request_uri; }}
+}}
+"""
+
+
+class TlsOrigin:
+    """`requests` has a line of status, method and scheme for each; `authority` is its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.authority = folder / "authority.pem"
+        with (
+            socket.create_server(("127.0.0.1", 0)) as one,
+            socket.create_server(("127.0.0.1", 0)) as two,
+        ):
+            self.port, self.tls_port = one.getsockname()[1], two.getsockname()[1]
+        (folder / "www").mkdir(parents=True)
+        kind = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2")
+        self._openssl(
+            *("req", "-x509", *kind, "-keyout", "authority.key", "-out", "authority.pem"),
+            *("-subj", "/CN=an authority of its own"),
+        )
+        self._openssl("req", *kind[:-2], "-keyout", "key.pem", "-out", "asked", "-subj", "/CN=dav")
+        (folder / "names").write_text("subjectAltName=IP:127.0.0.1\n")
+        self._openssl(
+            *("x509", "-req", "-in", "asked", "-CA", "authority.pem", "-CAkey", "authority.key"),
+            *("-CAcreateserial", "-days", "2", "-extfile", "names", "-out", "cert.pem"),
+        )
+        (folder / "nginx.conf").write_text(
+            NGINX.format(folder=folder, port=self.port, tls_port=self.tls_port)
+        )
+        program = shutil.which("nginx") or "/usr/sbin/nginx"
+        self._nginx = subprocess.Popen(
+            [program, "-c", str(folder / "nginx.conf")], stderr=subprocess.DEVNULL
+        )
+        deadline_s = time.monotonic() + 10
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port)).close()
+            except OSError:
+                assert time.monotonic() < deadline_s, (folder / "error.log").read_text()
+                time.sleep(0.02)
+            else:
+                return
+
+    def _openssl(self, *words: str) -> None:
+        subprocess.run(["openssl", *words], cwd=self.folder, check=True, capture_output=True)
+
+    def requests(self) -> list[str]:
+        return (self.folder / "access.log").read_text().splitlines()
+
+    def close(self) -> None:
+        self._nginx.kill()
+        self._nginx.wait(20)
+
+
+@pytest.fixture
+def dav(tmp_path: Path) -> Iterator[TlsOrigin]:
+    made = TlsOrigin(tmp_path / "dav")
+    yield made
+    made.close()
+
+
+async def test_it_arrives_where_the_gateways_host_trusts_the_authority(
+    uploading: Uploading, dav: TlsOrigin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(dav.authority))
+    data = os.urandom(3_000_000)
+    url = f"https://127.0.0.1:{dav.tls_port}/2026/photo.jpg"
+    done = await uploading.put(uploading.file(data), "PUT", url=url)
+    assert done.answer.status == 201
+    assert (dav.folder / "www/2026/photo.jpg").read_bytes() == data
+    assert dav.requests() == ["201 PUT https"]
+
+
+async def test_a_stranger_gets_nothing_and_it_goes_on_once_he_is_trusted(
+    uploading: Uploading, dav: TlsOrigin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = uploading.file(os.urandom(300_000))
+    url = f"https://127.0.0.1:{dav.tls_port}/photo.jpg"
+    with pytest.raises(TransferError, match="its certificate is not one to trust"):
+        await uploading.put(source, "PUT", url=url)
+    assert dav.requests() == []
+    monkeypatch.setenv("SSL_CERT_FILE", str(dav.authority))
+    await uploading.begin_anew()
+    done = await uploading.put(source, "PUT", url=url)
+    assert done.answer.status == 201
+    assert done.progress.began_bytes == 300_000, "it was at the gateway all the time"
+    assert (dav.folder / "www/photo.jpg").read_bytes() == source.read_bytes()
+
+
+async def test_a_server_that_sends_it_on_to_its_https(
+    uploading: Uploading, dav: TlsOrigin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(dav.authority))
+    source = uploading.file(os.urandom(300_000))
+    done = await uploading.put(source, "PUT", url=f"http://127.0.0.1:{dav.port}/photo.jpg")
+    assert done.answer.status == 201
+    assert (dav.folder / "www/photo.jpg").read_bytes() == source.read_bytes()
+    assert dav.requests() == ["308 PUT http", "201 PUT https"]
+
+
+REFUSED = b"HTTP/1.1 413 Too Large\r\nContent-Type: text/plain\r\nContent-Length: 6\r\n\r\n2 MB!\n"
+
+
+def disk(uploading: Uploading) -> list[str]:
+    found = [each.name for each in (uploading.folder / "uploads").rglob("*") if each.is_file()]
+    return sorted(name for name in found if not name.startswith("."))
+
+
+async def test_the_origin_sees_one_request_and_its_answer_comes_back(uploading: Uploading) -> None:
+    uploading.origin.answers = [CREATED]
+    data = os.urandom(3_000_000)
+    done = await uploading.put(uploading.file(data), headers=(("X-Own", "1"),))
+    assert (done.answer.status, done.answer.text) == (201, "ok")
+    ((head, body),) = uploading.origin.got
+    assert head.startswith(b"POST /in HTTP/1.1\r\n")
+    assert b"x-own: 1\r\n" in head.lower()
+    assert b"content-type: image/jpeg\r\n" in head.lower()
+    assert b"expect" not in head.lower()
+    assert body == data
+    (name,) = disk(uploading)  # the body is gone, and so are its headers
+    (record,) = (uploading.folder / "uploads").rglob("*.json")
+    assert b"X-Own" not in record.read_bytes()
+    assert record.stat().st_mode & 0o077 == 0
+    assert name.endswith(".json")
+
+
+async def test_a_form_is_what_browsers_send(uploading: Uploading) -> None:
+    uploading.origin.answers = [CREATED]
+    data = os.urandom(200_000)
+    await uploading.put(uploading.file(data, 'a"b.jpg'), form="photo")
+    ((head, body),) = uploading.origin.got
+    boundary = head.partition(b"boundary=")[2].partition(b"\r\n")[0]
+    before, _, after = body.partition(data)
+    assert before == (
+        b"--" + boundary + b'\r\nContent-Disposition: form-data; name="photo"; filename="a%22b.jpg"'
+        b"\r\nContent-Type: image/jpeg\r\n\r\n"
+    )
+    assert after == b"\r\n--" + boundary + b"--\r\n"
+
+
+async def test_what_was_sent_is_not_sent_twice(uploading: Uploading) -> None:
+    uploading.origin.answers = [CREATED, CREATED, CREATED, CREATED]
+    source = uploading.file(b"x" * 1000)
+    for _ in range(2):
+        assert (await uploading.put(source)).answer.status == 201
+    assert len(uploading.origin.got) == 1
+    await uploading.put(source, again=True)
+    assert len(uploading.origin.got) == 2
+    for _ in range(2):
+        assert (await uploading.put(source, "PUT")).answer.status == 201
+    assert len(uploading.origin.got) == 3
+    await uploading.put(source, "PUT", again=True)
+    assert len(uploading.origin.got) == 4
+
+
+async def test_a_client_that_was_killed_goes_on_and_hears_the_answer(uploading: Uploading) -> None:
+    source = uploading.file(os.urandom(2_000_000))
+    putting, link = uploading.putting(source)
+    connection = await link._connect()
+    body, asked = putting._body, putting._web
+    await connection.write(pack(PutRequest(uploading.url, body.size, str(body.version), web=asked)))
+    assert (await read(PutAnswer, connection.read_exactly)).start == 0
+    await connection.write(source.read_bytes()[:700_000])
+    await connection.acknowledged(connection.written_bytes)
+    await asyncio.sleep(0.1)
+    connection.abort("killed")
+    putting.close()
+    assert uploading.origin.got == []
+    uploading.origin.answers = [CREATED]
+    uploading.origin.waits.clear()
+    second, link = uploading.putting(source)
+    running = asyncio.create_task(second.run())
+    await until(lambda: uploading.origin.got)
+    assert second.progress.began_bytes == 700_000
+    running.cancel()  # away while the origin thinks
+    await asyncio.gather(running, return_exceptions=True)
+    second.close()
+    uploading.origin.waits.set()
+    await until(lambda: uploading.store.all()[0][1].record.answer is not None)
+    third = await uploading.put(source)
+    assert third.answer.status == 201
+    assert third.progress.began_bytes == 2_000_000
+    assert uploading.origin.got == [(uploading.origin.got[0][0], source.read_bytes())]
+
+
+async def test_an_error_of_the_origin_is_told_and_tried_again_without_the_laptop(
+    uploading: Uploading,
+) -> None:
+    uploading.origin.answers = [REFUSED, CREATED]
+    source = uploading.file(os.urandom(500_000))
+    with pytest.raises(TransferError, match="413 Too Large: 2 MB!"):
+        await uploading.put(source)
+    again = await uploading.put(source, headers=(("Authorization", "Bearer new"),))
+    assert again.progress.began_bytes == 500_000
+    assert b"Bearer new" in uploading.origin.got[1][0]
+
+
+async def test_an_origin_that_refuses_early_is_heard(uploading: Uploading) -> None:
+    uploading.origin.answers, uploading.origin.answers_first = [REFUSED], True
+    with pytest.raises(TransferError, match="413"):
+        await uploading.put(uploading.file(os.urandom(4_000_000)))
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+async def test_whether_it_arrived_may_not_be_known(uploading: Uploading, method: str) -> None:
+    """An origin that hangs up: a PUT goes again, a POST does not."""
+    uploading.origin.answers = [b"", CREATED]
+    source = uploading.file(b"y" * 5000)
+    if method == "PUT":
+        assert (await uploading.put(source, method)).answer.status == 201
+        return
+    for _ in range(2):
+        with pytest.raises(TransferError, match=r"is not known; .*--again"):
+            await uploading.put(source)
+    assert len(uploading.origin.got) == 1
+    assert (await uploading.put(source, again=True)).answer.status == 201
+    assert len(uploading.origin.got) == 2
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+async def test_a_gateway_that_is_killed_while_it_sends(uploading: Uploading, method: str) -> None:
+    uploading.origin.answers = [CREATED, CREATED]
+    uploading.origin.waits.clear()
+    source = uploading.file(b"z" * 5000)
+    putting, link = uploading.putting(source, method)
+    running = asyncio.create_task(putting.run())
+    await until(lambda: uploading.origin.got)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    putting.close()
+    await link.close()
+    await uploading.begin_anew()
+    uploading.origin.waits.set()
+    if method == "PUT":  # without anybody who asks
+        await until(lambda: len(uploading.origin.got) == 2)
+        assert (await uploading.put(source, method)).answer.status == 201
+        return
+    with pytest.raises(TransferError, match="ended before it heard: whether it has the upload"):
+        await uploading.put(source)
+    assert len(uploading.origin.got) == 1
+
+
+async def test_what_is_whole_is_sent_by_the_next_process(uploading: Uploading) -> None:
+    await uploading.origin.close()
+    source = uploading.file(b"w" * 5000)
+    with pytest.raises(TransferError, match="cannot be asked: it refuses the connection"):
+        await uploading.put(source)
+    ((client, kept),) = uploading.store.all()
+    kept.record.state, kept.record.answer = UploadState.WHOLE, None
+    uploading.store.write(client, kept)
+    await uploading.origin.start()
+    kept.record.url = uploading.url
+    uploading.store.write(client, kept)
+    uploading.origin.answers = [CREATED]
+    await uploading.begin_anew()
+    await until(lambda: uploading.origin.got)
+
+
+async def test_who_does_not_come_back_is_forgotten(uploading: Uploading) -> None:
+    source = uploading.file(os.urandom(100_000))
+    putting, link = uploading.putting(source, keep_s=100.0)
+    connection = await link._connect()
+    body, asked = putting._body, putting._web
+    await connection.write(pack(PutRequest(uploading.url, body.size, str(body.version), web=asked)))
+    await read(PutAnswer, connection.read_exactly)
+    await connection.write(b"x" * 1000)
+    await connection.acknowledged(connection.written_bytes)
+    connection.abort("gone")
+    putting.close()
+    await until(lambda: uploading.store.all()[0][1].bringer is None)
+    uploading.store.tidy(time.time() + 90)
+    assert len(disk(uploading)) == 3
+    uploading.store.tidy(time.time() + 110)
+    assert disk(uploading) == []
+
+
+async def test_there_are_limits_for_each_and_for_all(uploading: Uploading) -> None:
+    uploading.store._most = Cost(1_000_000, 1 << 20)
+    with pytest.raises(TransferError, match=r"the gateway says: .*larger than the 500000 bytes"):
+        await uploading.put(uploading.file(b"x" * 600_000))
+    uploading.origin.waits.clear()
+    uploading.origin.answers = [CREATED] * 3
+    tasks = [
+        asyncio.create_task(
+            uploading.put(uploading.file(b"x" * 400_000, f"{n}"), who=KeyPair(os.urandom(32)))
+        )
+        for n in range(2)
+    ]
+    await until(lambda: len(uploading.origin.got) == 2)
+    with pytest.raises(TransferError, match="no room for it while"):
+        await uploading.put(uploading.file(b"x" * 400_000))
+    uploading.origin.waits.set()
+    await asyncio.gather(*tasks)
+    assert (await uploading.put(uploading.file(b"x" * 400_000))).answer.status == 201
+
+
+async def test_another_client_has_nothing_of_it(uploading: Uploading) -> None:
+    uploading.origin.answers = [CREATED, CREATED]
+    source = uploading.file(b"mine" * 1000)
+    await uploading.put(source)
+    other = await uploading.put(source, who=KeyPair(os.urandom(32)))
+    assert other.progress.began_bytes == 0
+    assert len(uploading.origin.got) == 2
+
+
+async def test_what_was_changed_is_fetched_anew(uploading: Uploading) -> None:
+    """A good answer to a PUT makes what is kept of that URL stale (RFC 9111, 4.4)."""
+    uploading.origin.answers = [CREATED]
+    uploading.fetcher.store.open()
+    client = host_id(uploading.client.public).hex()[:32]
+    kept = uploading.fetcher.store.create(
+        client, uploading.url, "v", {}, {"etag": ['"a"']}, reusable=True, size=1
+    )
+    kept.write(b"x")
+    await kept.finish()
+    uploading.fetcher.store.write(client, kept)
+    await uploading.put(uploading.file(b"new"), "PUT")
+    assert uploading.fetcher.store.of(client) == []
+
+
+ODD_ANSWERS = {
+    "a reason": b"HTTP/1.1 201 \xe2\x98\x83\r\nContent-Length: 0\r\n\r\n",
+    "a reason that is no text": b"HTTP/1.1 201 \xff\xfe\r\nContent-Length: 0\r\n\r\n",
+    "a field": b"HTTP/1.1 201 Created\r\nX-Odd: \xe2\x98\x83\xff\r\nContent-Length: 0\r\n\r\n",
+    "a place": b"HTTP/1.1 307 Other\r\nLocation: http://[\r\nContent-Length: 0\r\n\r\n",
+    "a port": b"HTTP/1.1 308 Other\r\nLocation: http://x:99999999/\r\nContent-Length: 0\r\n\r\n",
+    "a long field": b"HTTP/1.1 201 Created\r\nX: %s\r\nContent-Length: 0\r\n\r\n" % (b'"' * 8_000),
+    "a status": b"HTTP/1.1 999 Odd\r\nContent-Length: 0\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("odd", ODD_ANSWERS)
+async def test_an_odd_answer_is_an_answer(uploading: Uploading, odd: str) -> None:
+    uploading.origin.answers = [ODD_ANSWERS[odd]] * 3
+    source = uploading.file(b"x" * 1000)
+    async with asyncio.timeout(20):
+        if b" 201 " in ODD_ANSWERS[odd]:
+            assert (await uploading.put(source)).answer.status == 201
+        else:
+            with suppress(TransferError):
+                await uploading.put(source)
+    assert len(uploading.origin.got) == 1
+
+
+async def test_a_failure_at_the_gateway_is_told(
+    uploading: Uploading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever fails while the upload is sent, the client hears of it, and the slot is free again."""
+
+    async def fails(*_: Any) -> Any:
+        raise RuntimeError("not foreseen")
+
+    monkeypatch.setattr(uploading.uploads._sender, "send", fails)
+    for number in range(10):
+        with pytest.raises(TransferError, match="not known"):
+            await uploading.put(uploading.file(b"x" * 1000, f"file{number}"))

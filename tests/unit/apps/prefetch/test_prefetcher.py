@@ -1,0 +1,335 @@
+"""Prefetching for one application: when items come, what faults do, what is learnt."""
+
+import asyncio
+import gc
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.waiting import until
+
+from cedos.apps.prefetch.turn import FetchError, NotThereError, Turn
+from cedos.errors import DaemonUnreachableError
+from cedos.model import Urgency
+
+pytestmark = pytest.mark.anyio
+Application = Any
+
+
+async def test_it_is_fetched_ahead_of_time_over_the_network_that_is_worth_it(
+    app: Application,
+) -> None:
+    item = app.item()
+    async with app.prefetcher(app.world("lte0", "wlan0")) as mine:
+        future = mine.prefetch(item, size=1e5)
+        await until(lambda: future.ready)
+        assert await future.get() == "value"
+        assert await future.get() == "value"
+    assert [turn.interface for turn in item.turns] == ["wlan0"]
+    assert item.turns[0].label.urgency is Urgency.BACKGROUND
+
+
+async def test_what_is_not_worth_it_is_fetched_on_demand(app: Application) -> None:
+    item = app.item()
+    async with app.prefetcher(app.world("lte0")) as mine:
+        future = mine.prefetch(item, size=1e5)
+        await asyncio.sleep(0.1)
+        assert item.turns == []
+        assert await future.get() == "value"
+    # The host chooses the network of what somebody waits for.
+    assert item.turns[0].interface is None
+    assert item.turns[0].label.urgency is Urgency.FOREGROUND
+
+
+async def test_who_asks_while_it_is_under_way_waits_for_the_same_attempt(app: Application) -> None:
+    go_on = asyncio.Event()
+
+    async def slowly(turn: Turn) -> None:
+        turn.received(1000)
+        await go_on.wait()
+
+    item = app.item(slowly)
+    async with app.prefetcher(app.world("wlan0"), every_s=0.5) as mine:
+        future = mine.prefetch(item)
+        await until(lambda: item.turns)
+        with pytest.raises(TimeoutError):
+            await future.get(timeout_s=0.05)
+        assert item.turns[0].label.urgency is Urgency.FOREGROUND
+        go_on.set()
+        assert await future.get() == "value"
+    assert len(item.turns) == 1
+
+
+async def test_cancelling_ends_it_and_says_whether_that_spared_anything(app: Application) -> None:
+    item, quick = app.item(app.for_ever), app.item()
+    async with app.prefetcher(app.world("wlan0")) as mine:
+        future = mine.prefetch(item)
+        await until(lambda: item.turns)
+        assert future.cancel()
+        assert not future.cancel()
+        assert item.turns[0].stopped
+        with pytest.raises(FetchError, match="cancelled"):
+            await future.get()
+        done = mine.prefetch(quick)
+        await until(lambda: done.ready)
+        assert not done.cancel()
+
+
+async def test_dropping_the_handle_cancels(app: Application) -> None:
+    item = app.item(app.for_ever)
+    async with app.prefetcher(app.world("wlan0")) as mine:
+        future = mine.prefetch(item, cls="c")
+        await until(lambda: item.turns)
+        del future
+        gc.collect()
+        await until(lambda: item.turns[0].stopped)
+        await until(lambda: not mine.queue.items)
+        assert mine.queue.accuracy.application.consumed == 0.0
+        assert mine.queue.accuracy.application.resolved == 1.0
+
+
+async def test_who_waits_for_what_is_cancelled_is_told(app: Application) -> None:
+    item = app.item(app.for_ever)
+    async with app.prefetcher(app.world("wlan0")) as mine:
+        future = mine.prefetch(item)
+        waiting = asyncio.create_task(future.get())
+        await until(lambda: item.turns)
+        future.cancel()
+        with pytest.raises(FetchError, match="cancelled"):
+            await waiting
+
+
+async def test_a_prefetch_steps_back_while_somebody_waits_for_something_else(
+    app: Application,
+) -> None:
+    passed = 0
+
+    async def by_blocks(turn: Turn) -> None:
+        nonlocal passed
+        for block in range(10_000):
+            turn.received(block)
+            await turn.turn()
+            passed = block
+            await asyncio.sleep(0.001)
+
+    world = app.world("wlan0")
+    async with app.prefetcher(world) as mine:
+        mine.prefetch(app.item(by_blocks), size=1e7)
+        kept = mine.prefetch(app.item(by_blocks), size=1e7)
+        await until(lambda: passed > 3)
+        slow = mine.prefetch(app.item(app.for_ever))
+        waiting = asyncio.create_task(slow.get())
+        await asyncio.sleep(0.05)
+        stood = passed
+        await asyncio.sleep(0.1)
+        assert passed <= stood + 1
+        slow.cancel()
+        with pytest.raises(FetchError):
+            await waiting
+        await until(lambda: passed > stood + 3)
+        kept.cancel()
+
+
+async def test_outside_its_block_it_refuses(app: Application) -> None:
+    mine = app.prefetcher(app.world())
+    with pytest.raises(FetchError, match="async with"):
+        mine.prefetch(app.item())
+    async with mine:
+        future = mine.prefetch(app.item(app.for_ever))
+        waiting = asyncio.create_task(future.get())
+        await asyncio.sleep(0.01)
+    with pytest.raises(FetchError, match="closed"):
+        await waiting
+    with pytest.raises(FetchError):
+        await future.get()
+
+
+class BoomError(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    "error",
+    [BoomError("boom"), SystemExit(3), StopIteration(), asyncio.CancelledError(), GeneratorExit()],
+)
+async def test_a_fetcher_that_raises_disturbs_nobody_and_is_tried_again(
+    app: Application,
+    error: BaseException,
+) -> None:
+    class Raises:
+        calls = 0
+
+        def fetch(self, turn: Turn) -> str:
+            self.calls += 1
+            if self.calls < 3:
+                raise error
+            return "third"
+
+    item, other = Raises(), app.item()
+    async with app.prefetcher(app.world("wlan0")) as mine:
+        mine.queue.retry_s = 0.01
+        future = mine.prefetch(item)
+        beside = mine.prefetch(other)
+        await until(lambda: future.ready and beside.ready)
+        assert await future.get() == "third"
+
+
+async def test_on_demand_its_error_is_raised_where_it_was_asked_for(app: Application) -> None:
+    async def boom(turn: Turn) -> None:
+        raise BoomError("boom")
+
+    item = app.item(boom)
+    async with app.prefetcher(app.world("lte0")) as mine:
+        future = mine.prefetch(item)
+        for _ in range(2):
+            with pytest.raises(BoomError):
+                await future.get()
+        item.do = None
+        assert await future.get() == "value"
+
+
+async def test_what_is_not_there_is_not_tried_again(app: Application) -> None:
+    async def gone(turn: Turn) -> None:
+        raise NotThereError("gone")
+
+    item = app.item(gone)
+    async with app.prefetcher(app.world("wlan0")) as mine:
+        mine.queue.retry_s = 0.0
+        future = mine.prefetch(item)
+        await until(lambda: item.turns)
+        await asyncio.sleep(0.1)
+        assert len(item.turns) == 1
+        with pytest.raises(NotThereError):
+            await future.get()
+
+
+async def test_a_fetcher_that_hangs_loses_its_turn(app: Application) -> None:
+    first, second = app.item(app.for_ever), app.item()
+    async with app.prefetcher(app.world("wlan0"), silence_s=0.1) as mine:
+        hanging = mine.prefetch(first)
+        after = mine.prefetch(second)
+        await until(lambda: after.ready)
+        assert first.turns[0].stopped
+        assert not hanging.ready
+
+
+async def test_a_thread_that_hangs_keeps_nobody_from_working_nor_from_closing(
+    app: Application,
+) -> None:
+    stuck = threading.Event()
+
+    class Hangs:
+        def fetch(self, turn: Turn) -> str:
+            stuck.wait(30)
+            return "late"
+
+    second = app.item()
+    try:
+        async with app.prefetcher(app.world("wlan0"), silence_s=0.1) as mine:
+            hanging = mine.prefetch(Hangs())
+            after = mine.prefetch(second)
+            await until(lambda: after.ready)
+            assert not hanging.ready
+            with pytest.raises(TimeoutError):
+                await hanging.get(timeout_s=0.05)
+            began_s = time.monotonic()
+        assert time.monotonic() - began_s < 5.0
+    finally:
+        stuck.set()
+
+
+async def test_a_lost_network_stops_it_and_what_it_had_is_used_when_it_goes_on(
+    app: Application,
+) -> None:
+    class Resumes:
+        def __init__(self) -> None:
+            self.had = 0
+            self.offsets: list[tuple[str | None, int]] = []
+
+        async def fetch(self, turn: Turn) -> int:
+            self.offsets.append((turn.interface, self.had))
+            while self.had < 1000:
+                self.had += 100
+                turn.received(self.had, 1000)
+                if self.had == 500 and len(self.offsets) == 1:
+                    await asyncio.Event().wait()
+            return self.had
+
+    item, world = Resumes(), app.world("wlan0", "lte0")
+    async with app.prefetcher(world) as mine:
+        future = mine.prefetch(item, size=1000)
+        await until(lambda: item.had == 500)
+        world.become(wlan0=False, lte0=True)
+        await asyncio.sleep(0.1)
+        assert mine.queue.left_bytes(1) == 500
+        assert not future.ready
+        world.become(wlan0=True, lte0=True)
+        await until(lambda: future.ready)
+    assert item.offsets == [("wlan0", 0), ("wlan0", 500)]
+
+
+async def test_who_waits_is_taken_off_a_network_that_is_gone(app: Application) -> None:
+    async def hangs_on_wifi(turn: Turn) -> None:
+        if turn.interface == "wlan0":
+            await asyncio.Event().wait()
+
+    item, world = app.item(hangs_on_wifi), app.world("wlan0")
+    async with app.prefetcher(world) as mine:
+        future = mine.prefetch(item)
+        await until(lambda: item.turns)
+        world.become(wlan0=False)
+        assert await future.get(timeout_s=5) == "value"
+    assert [turn.interface for turn in item.turns] == ["wlan0", None]
+
+
+@pytest.mark.parametrize("fault", [DaemonUnreachableError("no daemon"), RuntimeError("broken")])
+async def test_without_facts_nothing_is_prefetched_and_everything_can_be_had(
+    app: Application,
+    fault: Exception,
+) -> None:
+    item, world = app.item(), app.world("wlan0")
+    world.fault = fault
+    async with app.prefetcher(world) as mine:
+        future, other = mine.prefetch(item), mine.prefetch(app.item())
+        await asyncio.sleep(0.1)
+        assert item.turns == []
+        assert await future.get() == "value"
+        world.fault = None
+        await until(lambda: other.ready)
+
+
+async def test_what_was_learned_is_there_after_a_restart(app: Application, tmp_path: Path) -> None:
+    file = tmp_path / "state" / "app.json"
+    world = app.world("wlan0")
+    async with app.prefetcher(world, state_file=file) as mine:
+        for _ in range(5):
+            future = mine.prefetch(app.item(), cls="read")
+            await future.get()
+            mine.prefetch(app.item(), cls="skipped").cancel()
+        await asyncio.sleep(0.1)
+    async with app.prefetcher(world, state_file=file) as mine:
+        assert mine.queue.accuracy.of("read") > 0.7
+        assert mine.queue.accuracy.of("skipped") < 0.3
+        assert mine.rates.outlook.to_state()["wlan0"]["seconds"] > 0
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b'{"accuracy": 3}', b'{"outlook": {"a": {"x": "y"}}}']
+)
+async def test_a_broken_file_is_no_reason_not_to_start(
+    app: Application, tmp_path: Path, content: bytes
+) -> None:
+    file = tmp_path / "app.json"
+    file.write_bytes(content)
+    async with app.prefetcher(app.world("wlan0"), state_file=file) as mine:
+        assert await mine.prefetch(app.item()).get() == "value"
+
+
+async def test_a_disk_that_refuses_loses_nothing_but_what_was_learned(
+    app: Application, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    async with app.prefetcher(app.world(), state_file=tmp_path / "file" / "app.json") as mine:
+        assert await mine.prefetch(app.item()).get() == "value"

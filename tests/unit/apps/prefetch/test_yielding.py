@@ -1,0 +1,135 @@
+"""Prefetching keeps out of other programs' way: its window, and when hardly anything may come."""
+
+import asyncio
+import socket
+from typing import Any
+
+import pytest
+
+from cedos.apps.prefetch.http import (
+    FIRST_BYTES,
+    LEAST_BYTES,
+    MOST_BYTES,
+    BackgroundWindow,
+    HttpFetcher,
+    Yielding,
+)
+from cedos.apps.prefetch.prefetcher import OtherPrograms
+from cedos.apps.prefetch.turn import Turn
+from cedos.model import Bulk, Label, Urgency
+
+_TCP_WINDOW_CLAMP = 10
+
+
+def settled(
+    capacity_bps: float, base_s: float, rounds: int = 300
+) -> tuple[BackgroundWindow, float]:
+    """A link with a queue as long as it gets; the window, and the last queue in seconds."""
+    window, queue_s = BackgroundWindow(), 0.0
+    for _ in range(rounds):
+        rtt_s = max(base_s, 8 * window.bytes / capacity_bps)
+        queue_s = rtt_s - base_s
+        window.observe(rtt_s, min(window.bytes, capacity_bps / 8 * rtt_s))
+    return window, queue_s
+
+
+def test_it_fills_the_path_and_no_queue() -> None:
+    window, queue_s = settled(10e6, 0.026)
+    assert window.bytes > 0.7 * 10e6 / 8 * 0.026
+    assert queue_s < 0.010
+
+
+def test_it_gives_way_to_a_queue_of_others_and_never_stops() -> None:
+    window, _ = settled(10e6, 0.026)
+    for _ in range(100):
+        window.observe(0.100, window.bytes)
+    assert window.bytes == LEAST_BYTES
+    assert settled(1e12, 0.1)[0].bytes == MOST_BYTES
+
+
+def test_nothing_known_changes_nothing() -> None:
+    window = BackgroundWindow()
+    before = window.bytes
+    assert window.observe(None, 1000) == before
+
+
+def test_others_are_told_from_oneself() -> None:
+    opens = [7]
+    others = OtherPrograms(lambda: opens[0])
+    assert not others.busy(1.0)
+    others.own()
+    opens[0] += 1
+    assert not others.busy(1.1)
+    opens[0] += 1
+    assert others.busy(1.2)
+    assert others.busy(1.5)
+    assert not others.busy(1.7)
+
+
+def test_who_opens_all_the_time_does_not_stop_it_for_ever() -> None:
+    opens = [0]
+    others = OtherPrograms(lambda: opens[0])
+    busy = []
+    for step in range(500):
+        opens[0] += step % 10 == 0
+        busy.append(others.busy(1.0 + 0.01 * step))
+    assert 0.15 < busy.count(False) / len(busy) < 0.5
+
+
+def test_a_host_that_does_not_count_is_never_busy() -> None:
+    assert not OtherPrograms(lambda: None).busy(1.0)
+
+
+@pytest.mark.anyio
+async def test_while_it_waits_the_other_end_may_send_hardly_anything() -> None:
+    """Not reading is not enough: the kernel would go on to fill its buffer at the full rate."""
+    clear = True
+    turn = Turn(None, Label(Urgency.BACKGROUND, Bulk.LARGE), clear=lambda: clear)
+    accepted: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(lambda _reader, its: accepted.append(its), "127.0.0.1")
+    _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+    try:
+        transport: Any = writer.transport
+        one = transport.get_extra_info("socket")
+
+        async def until(true: Any) -> None:
+            async with asyncio.timeout(5):
+                while not true(one.getsockopt(socket.IPPROTO_TCP, _TCP_WINDOW_CLAMP)):
+                    await asyncio.sleep(0.005)
+
+        async with Yielding(transport, turn):
+            await until(lambda window: window == FIRST_BYTES)
+            clear = False
+            await until(lambda window: window < 1500)
+            assert not transport.is_reading()
+            clear = True
+            await until(lambda window: window >= FIRST_BYTES)
+            assert transport.is_reading()
+    finally:
+        for each in (writer, *accepted):
+            each.close()
+            await each.wait_closed()
+        server.close()
+        await server.wait_closed()
+
+
+@pytest.mark.anyio
+async def test_nothing_is_begun_while_others_begin_something() -> None:
+    clear = False
+    turn = Turn(None, Label(Urgency.BACKGROUND, Bulk.LARGE), clear=lambda: clear)
+    asked: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        writer.close()
+        await writer.wait_closed()
+
+    async with await asyncio.start_server(answer, "127.0.0.1") as server:
+        port = server.sockets[0].getsockname()[1]
+        fetching = asyncio.create_task(HttpFetcher(f"http://127.0.0.1:{port}/").fetch(turn))
+        await asyncio.sleep(0.1)
+        assert not asked
+        clear = True
+        assert (await asyncio.wait_for(fetching, 5)).content == b"ok"
+    assert len(asked) == 1

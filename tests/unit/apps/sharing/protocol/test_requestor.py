@@ -1,0 +1,312 @@
+"""The requestor's machine on a link with helpers: discovery, choice, watch and end."""
+
+from kit.neighbours import GATEWAY, START_S, Link, helper, key_of, requestor, uplink
+
+from cedos.apps.sharing.protocol.certificates import CertificateAuthority
+from cedos.apps.sharing.protocol.commands import (
+    AddPath,
+    RemovePath,
+    ResumePath,
+    SendDatagram,
+    SuspendPath,
+    TakeAddress,
+)
+from cedos.apps.sharing.protocol.messages import (
+    ConfirmMessage,
+    HelloMessage,
+    InviteMessage,
+    JoinMessage,
+    LeaveMessage,
+    LeaveReason,
+    Motion,
+    unpack,
+)
+from cedos.apps.sharing.protocol.requestor import HelperState
+from cedos.selector.sharing.selection import high_bandwidth_first
+
+BOB, CYD, DAN = (key_of(name).public for name in ("bob", "cyd", "dan"))
+
+
+def three(**wish: object) -> Link:
+    """Return a link with helpers of 4 Mbit/s at three prices, of which two are wanted."""
+    helpers = {
+        "bob": helper("bob", 1),
+        "cyd": helper("cyd", 2, price=300_000),
+        "dan": helper("dan", 3, price=100_000),
+    }
+    link = Link(requestor(own_network=True, **wish), helpers)
+    link.asker.start(link.now)
+    return link
+
+
+def kinds(link: Link, kind: type) -> list[float]:
+    """Return when the requestor sent messages of a kind."""
+    found = [unpack(data).message for sender, data in link.sent if sender == "asker"]
+    return [round(it.sent_us / 1e6 - START_S, 3) for it in found if isinstance(it, kind)]
+
+
+def traffic(link: Link, name: bytes, seconds: float, bytes_each: int, waiting: int) -> None:
+    """Report every 0.1 s that a path carried so much more."""
+    carried = next(it.carried_bytes for it in link.asker.helpers() if it.helper == name)
+    for _ in range(round(seconds * 10)):
+        link.run(0.1)
+        carried += bytes_each
+        link.asker.on_traffic(name, carried, waiting, link.now)
+        link.settle()
+
+
+def of(link: Link, kind: type) -> list[bytes]:
+    return [each.helper for each in link.asked if isinstance(each, kind)]
+
+
+def test_the_cheapest_that_suffice_become_paths() -> None:
+    link = three()
+    link.run(0.9)
+    assert link.paths() == [], "Joins are collected for a second"
+    link.run(0.2)
+    assert sorted(link.paths()) == ["cyd", "dan"]
+    added = next(it for it in link.asked if isinstance(it, AddPath) and it.name == "dan")
+    assert (added.via, len(added.source)) == (bytes([10, 0, 0, 3]), 4)
+    assert added.reaches == uplink(3).reaches
+    assert added.contract.price == 100_000
+
+
+def test_another_strategy_chooses_others() -> None:
+    link = three(strategy=high_bandwidth_first)
+    link.helpers["bob"].on_uplink(uplink(1, rate_bps=9_000_000), link.now)
+    link.run(1.1)
+    assert link.paths() == ["bob"]
+
+
+def test_without_a_network_of_its_own_the_first_helper_is_taken_at_once() -> None:
+    link = Link(requestor(), {"bob": helper("bob", 1), "cyd": helper("cyd", 2, price=1)})
+    link.asker.start(link.now)
+    link.run(0.0)
+    assert link.paths() == ["bob"]
+    link.run(1.1)
+    assert link.paths() == ["bob", "cyd"]
+
+
+def test_invites_back_off_until_enough_is_offered() -> None:
+    link = Link(requestor(), {})
+    link.asker.start(link.now)
+    link.run(300)
+    assert kinds(link, InviteMessage) == [0, 1, 3, 7, 15, 31, 63, 127, 191, 255]
+    link.helpers["bob"] = helper("bob", 1)
+    link.helpers["bob"].on_uplink(uplink(1, rate_bps=9_000_000), link.now)
+    link.run(100)
+    assert link.paths() == ["bob"]
+    assert kinds(link, InviteMessage)[10:] == [319], "what is offered suffices"
+
+
+def test_offers_that_grow_old_do_not_begin_the_back_off_again() -> None:
+    link = Link(requestor(rate_bps=100_000_000, most_price=1), {"bob": helper("bob", 1, price=1)})
+    link.asker.start(link.now)
+    link.lose = lambda sender, data: isinstance(unpack(data).message, ConfirmMessage)
+    link.run(1)
+    assert len(kinds(link, InviteMessage)) == 2
+
+
+def test_it_begins_again_when_the_sum_falls_below_what_is_wanted() -> None:
+    link = three()
+    link.run(100)
+    assert len(kinds(link, InviteMessage)) == 1
+    link.helpers["dan"].stop(link.now)
+    link.run(2)
+    assert kinds(link, InviteMessage)[1:2] == [100]
+    assert sorted(link.paths()) == ["bob", "cyd", "dan"]
+    removed = next(each for each in link.asked if isinstance(each, RemovePath))
+    assert (removed.helper, removed.reason, removed.by_helper) == (DAN, LeaveReason.DONE, True)
+
+
+def test_the_history_of_the_gateway_counts_more_than_the_helpers_word() -> None:
+    link = three()
+    link.asker.on_history(DAN, 9_000_000.0, link.now)
+    link.run(1.1)
+    assert link.paths() == ["dan"], "9 Mbit/s suffice"
+    link.asker.on_history(DAN, 1_000_000.0, link.now)
+    link.run(2)
+    assert sorted(link.paths()) == ["bob", "cyd", "dan"]
+
+
+def test_a_price_that_is_too_high_or_another_currency_is_not_taken() -> None:
+    helpers = {"bob": helper("bob", 1, price=400_000), "cyd": helper("cyd", 2, currency="USD")}
+    link = Link(requestor(most_price=399_999), helpers)
+    link.asker.start(link.now)
+    link.run(10)
+    assert link.paths() == []
+    assert link.asker.helpers() == []
+
+
+def test_a_lost_confirm_or_answer_is_repeated_and_it_is_still_one_contract() -> None:
+    link = three()
+    for lost in (ConfirmMessage, HelloMessage):
+        dropped: list[bytes] = []
+
+        def lose(sender: str, data: bytes, lost: type = lost, dropped: list = dropped) -> bool:
+            first = isinstance(unpack(data).message, lost) and len(dropped) < 2
+            dropped.extend([data] * first)
+            return first
+
+        link.lose = lose
+        link.run(4)
+    assert sorted(link.paths()) == ["cyd", "dan"]
+    theirs = {each.contract.number for name, each in link.told if hasattr(each, "contract")}
+    ours = {each.contract.number for each in link.asked if isinstance(each, AddPath)}
+    assert ours == theirs
+
+
+def test_a_helper_that_never_answers_the_confirm_is_given_up() -> None:
+    link = three()
+    link.run(0.5)
+    link.lose = lambda sender, data: sender == "dan"
+    link.run(8)
+    assert sorted(link.paths()) == ["bob", "cyd"]
+    assert DAN in of(link, RemovePath)
+
+
+def test_a_helper_that_fails_is_tried_again_after_ever_longer_pauses() -> None:
+    link = three(rate_bps=20_000_000)
+    link.run(0.5)
+    link.lose = lambda sender, data: (
+        sender == "dan" and not isinstance(unpack(data).message, JoinMessage)
+    )
+    link.run(600)
+    assert 4 <= of(link, TakeAddress).count(DAN) <= 9, "after ever longer pauses"
+
+
+def test_a_silent_helper_gets_hellos_nothing_is_scheduled_and_it_is_declared_gone() -> None:
+    link = three()
+    link.run(1.1)
+    link.asker.on_traffic(DAN, 10_000, 50_000, link.now)
+    silent_from = link.now
+    link.lose = lambda sender, data: sender == "dan"
+    while not of(link, SuspendPath):
+        link.run(0.01)
+    assert link.now - silent_from < 0.25, "what is scheduled waits a quarter of a second at most"
+    while DAN not in of(link, RemovePath):
+        link.run(0.01)
+    assert link.now - silent_from < 1.0
+    assert len(kinds(link, HelloMessage)) >= 3
+    assert of(link, ResumePath) == []
+
+
+def test_a_helper_that_answers_the_hello_goes_on() -> None:
+    link = three()
+    link.run(1.1)
+    link.asker.on_traffic(DAN, 10_000, 50_000, link.now)
+    link.run(0.4)
+    assert of(link, SuspendPath)[:1] == [DAN]
+    assert of(link, ResumePath)[:1] == [DAN]
+    assert of(link, RemovePath) == []
+
+
+def test_an_idle_helper_is_asked_rarely_and_its_path_stays_open() -> None:
+    link = three()
+    link.run(101)
+    assert len(kinds(link, HelloMessage)) < 105, "two helpers, one each 2 s"
+    assert of(link, SuspendPath) == []
+    assert len(link.asker.helpers()) >= 2
+
+
+def test_a_helper_that_answers_yet_drops_the_data_is_left_within_two_seconds() -> None:
+    link = three()
+    link.run(1.1)
+    traffic(link, DAN, 3, 50_000, 20_000)
+    dropping_from = link.now
+    while DAN not in of(link, RemovePath):
+        assert link.now - dropping_from < 2
+        traffic(link, DAN, 0.1, 0, 20_000)
+    left = next(each for each in link.asked if isinstance(each, RemovePath))
+    assert left.reason is LeaveReason.CARRIES_NOTHING
+    assert link.paths()[-1] == "bob", "another one takes its place"
+
+
+def test_a_helper_that_carries_a_twentieth_of_its_rate_is_left() -> None:
+    link = three()
+    link.run(1.1)
+    traffic(link, DAN, 1.7, 4_000_000 // 80 // 20, 100_000)
+    assert DAN in of(link, RemovePath)
+
+
+def test_a_helper_with_little_to_carry_is_not_blamed() -> None:
+    link = three()
+    link.run(1.1)
+    for _ in range(30):
+        traffic(link, DAN, 0.2, 100, 100)
+        traffic(link, DAN, 0.1, 100, 0)
+    assert of(link, RemovePath) == []
+
+
+def test_the_budget_ends_it() -> None:
+    """At 0.10 and 0.30 EUR a GB, 20 MB over each of two cost 8,000 millionths."""
+    link = three(budget=8_000)
+    link.run(1.1)
+    link.asker.on_traffic(CYD, 20_000_000, 0, link.now)
+    link.asker.on_traffic(DAN, 19_000_000, 0, link.now)
+    assert (link.asker.spent, of(link, RemovePath)) == (7_900, [])
+    link.asker.on_traffic(DAN, 20_000_000, 0, link.now)
+    link.settle()
+    assert sorted(of(link, RemovePath)) == sorted([CYD, DAN])
+    assert link.asker.spent == 8_000
+    link.run(60)
+    assert len(kinds(link, InviteMessage)) == 1
+
+
+def test_stopping_tells_the_helpers() -> None:
+    link = three()
+    link.run(1.1)
+    link.asker.stop(link.now)
+    link.settle()
+    assert [each.requestors() for each in link.helpers.values()] == [[], [], []]
+    assert len(kinds(link, LeaveMessage)) == 2
+    assert link.asker.next_timer() is None
+
+
+def test_a_driver_without_an_address_gives_the_helper_up() -> None:
+    asker, bob = requestor(), helper("bob", 1)
+    asker.start(START_S)
+    (invite,) = asker.commands()
+    assert isinstance(invite, SendDatagram)
+    bob.receive_datagram(invite.data, ("ann", 7, 1), START_S)
+    (join,) = bob.commands()
+    assert isinstance(join, SendDatagram)
+    asker.receive_datagram(join.data, ("bob", 7, 1), START_S)
+    assert asker.commands() == [TakeAddress(BOB, (bytes([10, 0, 0, 1]),))]
+    assert asker.helpers()[0].state is HelperState.ADDRESSING
+    asker.on_no_address(BOB, START_S)
+    assert asker.commands() == [RemovePath(BOB, LeaveReason.REFUSED, by_helper=False)]
+    assert asker.helpers() == []
+
+
+def test_a_certificate_that_is_revoked_ends_the_contract() -> None:
+    link = three()
+    link.run(1.1)
+    serial = (
+        next(unpack(data) for sender, data in link.sent if sender == "dan")
+        .verified(link.asker._trust, link.now)
+        .serial
+    )
+    link.asker.on_revocations(
+        CertificateAuthority(GATEWAY).revocations((serial,), link.now), link.now
+    )
+    link.settle()
+    assert of(link, RemovePath) == [DAN]
+    link.run(10)
+    assert sorted(link.paths()) == ["bob", "cyd", "dan"], "dan is not taken again"
+
+
+def test_an_encounter_that_soon_ends_makes_a_helper_the_second_choice() -> None:
+    here = Motion(469_480_000, 74_470_000, 0, 0)
+    leaving = Motion(469_481_000, 74_470_000, 0, 1_000)  # 11 m north, 10 m/s away: 4 s
+    link = three()
+    link.asker.on_motion(here)
+    for number, (name, motion) in enumerate([("bob", here), ("cyd", leaving), ("dan", here)], 1):
+        machine = helper(name, number, price=100_000)
+        told = uplink(number)
+        machine.on_uplink(
+            type(told)(told.network, told.via, told.reaches, 4_000_000, motion=motion), START_S
+        )
+        link.helpers[name] = machine
+    link.run(1.1)
+    assert sorted(link.paths()) == ["bob", "dan"]

@@ -1,0 +1,328 @@
+"""Attacks on the link: hosts without a certificate, replays, forgeries, floods, changed prices."""
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from kit.neighbours import (
+    GATEWAY,
+    START_S,
+    Link,
+    helper,
+    identity,
+    key_of,
+    random_of,
+    requestor,
+    trust,
+)
+
+from cedos.apps.sharing.protocol import signing
+from cedos.apps.sharing.protocol.certificates import (
+    Certificate,
+    HostIdentity,
+    UntrustedError,
+    sealed,
+)
+from cedos.apps.sharing.protocol.commands import AddPath, RemovePath, SendDatagram, StartForwarding
+from cedos.apps.sharing.protocol.messages import (
+    ConfirmMessage,
+    HelloMessage,
+    InviteMessage,
+    JoinMessage,
+    LeaveMessage,
+    LeaveReason,
+    ShareMessage,
+    pack,
+    unpack,
+)
+from cedos.apps.sharing.protocol.receipts import read_contract
+from cedos.apps.sharing.protocol.requestor import RequestorMachine, RequestorWish
+from cedos.apps.sharing.protocol.signing import SigningKey
+
+WHERE = ("10.0.0.66", 7, 1)
+ANN, BOB = key_of("ann").public, key_of("bob").public
+
+
+def self_made(name: str) -> HostIdentity:
+    """Return a host whose certificate its own key signed, though it names the gateway."""
+    key = key_of(name)
+    made = Certificate(1, key.public, b"s" * 32, name, 0, 2**40, GATEWAY.public)
+    return HostIdentity(key, sealed(made, b"cedos share certificate 1", key))
+
+
+STRANGERS = {
+    "signed by itself": lambda: self_made("eve"),
+    "of another gateway": lambda: identity("eve", gateway=SigningKey(b"e" * 32)),
+    "expired": lambda: identity("eve", now_s=START_S - 31 * 86_400),
+    "with the certificate of another": lambda: HostIdentity(
+        key_of("eve"), identity("ann").certificate
+    ),
+}
+
+
+def conversation() -> Link:
+    """Return a requestor and a helper that have a contract."""
+    link = Link(requestor(rate_bps=4_000_000), {"bob": helper("bob", 1)})
+    link.asker.start(link.now)
+    link.run(0.01)
+    assert link.paths() == ["bob"]
+    return link
+
+
+def datagram(link: Link, kind: type) -> bytes:
+    return next(data for _, data in link.sent if isinstance(unpack(data).message, kind))
+
+
+@pytest.mark.parametrize("stranger", STRANGERS.values(), ids=STRANGERS.keys())
+def test_a_host_without_a_certificate_is_not_helped(stranger: Callable[[], HostIdentity]) -> None:
+    bob = helper("bob", 1)
+    eve = RequestorMachine(
+        stranger(), trust(), RequestorWish(1_000_000), random=random_of("eve"), now_s=START_S
+    )
+    link = Link(eve, {"bob": bob})
+    eve.start(START_S)
+    link.run(60)
+    assert len(link.sent) > 3
+    assert link.told == [], "the helper says nothing and does nothing"
+    assert bob.next_timer() is None
+
+
+@pytest.mark.parametrize("stranger", STRANGERS.values(), ids=STRANGERS.keys())
+def test_a_host_without_a_certificate_does_not_help(stranger: Callable[[], HostIdentity]) -> None:
+    link = Link(requestor(), {"bob": helper("bob", 1)})
+    link.asker.start(link.now)
+    link.asker.commands()
+    # Eve answers the very Invite, at no price.
+    honest = helper("bob", 1)
+    invite = InviteMessage(int(START_S * 1e6), b"n" * 16, 8_000_000, None)
+    honest.receive_datagram(pack(identity("ann"), invite), WHERE, START_S)
+    (join,) = honest.commands()
+    real = unpack(join.data).message
+    assert isinstance(real, JoinMessage)
+    nonce = link.asker._invites[-1]
+    forged = msgspec.structs.replace(real, answers=nonce, price=0)
+    link.asker.receive_datagram(pack(stranger(), forged), WHERE, START_S)
+    assert link.asker.helpers() == []
+    # The same words of a registered host are taken.
+    link.asker.receive_datagram(pack(identity("bob"), forged), WHERE, START_S)
+    assert [each.name for each in link.asker.helpers()] == ["bob"]
+
+
+def test_no_datagram_works_twice() -> None:
+    """Everything that was said is said again, to everyone, from elsewhere; nothing happens."""
+    link = conversation()
+    link.run(3)
+    before = (
+        link.asker.helpers(),
+        link.helpers["bob"].requestors(),
+        len(link.asked),
+        len(link.told),
+    )
+    for _, data in list(link.sent):
+        link.asker.receive_datagram(data, WHERE, link.now)
+        link.helpers["bob"].receive_datagram(data, WHERE, link.now)
+    link.settle()
+    after = (
+        link.asker.helpers(),
+        link.helpers["bob"].requestors(),
+        len(link.asked),
+        len(link.told),
+    )
+    assert after == before
+
+
+def test_a_join_is_no_use_to_another_requestor_nor_for_another_invite() -> None:
+    link = conversation()
+    join = datagram(link, JoinMessage)
+    dan = requestor("dan")
+    dan.start(link.now)
+    dan.receive_datagram(join, WHERE, link.now)
+    assert dan.helpers() == []
+    # A requestor that starts afresh, with a memory of nothing, did not ask this.
+    again = requestor("ann", seed="again")
+    again.start(link.now)
+    again.receive_datagram(join, WHERE, link.now)
+    assert again.helpers() == []
+
+
+def test_a_confirm_that_is_replayed_after_the_end_starts_nothing() -> None:
+    link = conversation()
+    confirm = datagram(link, ConfirmMessage)
+    link.asker.stop(link.now)
+    link.run(1)
+    for bob in (link.helpers["bob"], helper("bob", 1)):
+        bob.receive_datagram(confirm, WHERE, link.now)
+        assert not any(isinstance(each, StartForwarding) for each in bob.commands())
+
+
+@pytest.mark.parametrize("forger", ["dan", "eve"])
+def test_a_confirm_in_anothers_name_starts_nothing(forger: str) -> None:
+    """Dan is a member of the group, eve is not: neither can accept for ann, nor with ann's Join."""
+    bob = helper("bob", 1)
+    invite = InviteMessage(int(START_S * 1e6), b"n" * 16, 1, None)
+    bob.receive_datagram(pack(identity("ann"), invite), WHERE, START_S)
+    (join,) = bob.commands()
+    told = unpack(join.data)
+    confirm = ConfirmMessage(
+        int(START_S * 1e6) + 1, b"c" * 16, BOB, told.message.nonce, told.digest, b"\x0a\0\0\x42"
+    )
+    for forged in (
+        pack(identity(forger), confirm),
+        pack(HostIdentity(key_of(forger), identity("ann").certificate), confirm),
+    ):
+        bob.receive_datagram(forged, WHERE, START_S)
+    assert not any(isinstance(each, StartForwarding) for each in bob.commands())
+    bob.receive_datagram(pack(identity("ann"), confirm), WHERE, START_S)
+    assert any(isinstance(each, StartForwarding) for each in bob.commands())
+
+
+def test_a_neighbour_cannot_say_leave_for_another_one() -> None:
+    link = conversation()
+    now_us = int(link.now * 1e6)
+    for name, to in (("dan", ANN), ("dan", BOB), ("ann", BOB), ("bob", ANN)):
+        leave = LeaveMessage(now_us + 5, b"l" * 16, to, LeaveReason.DONE)
+        real = name in {"ann", "bob"}
+        # Dan signs as himself, and with the certificates of the two.
+        sender = HostIdentity(key_of("dan"), identity(name).certificate) if real else identity(name)
+        data = pack(sender, leave)
+        link.asker.receive_datagram(data, link.address("bob"), link.now)
+        link.helpers["bob"].receive_datagram(data, link.address("asker"), link.now)
+    link.settle()
+    assert not any(isinstance(each, RemovePath) for each in link.asked)
+    assert len(link.helpers["bob"].requestors()) == 1
+
+
+def test_the_source_address_of_a_datagram_moves_no_forwarding() -> None:
+    """A neighbour that repeats ann's fresh Hello from its own address gets at most an answer to it."""
+    link = conversation()
+    (start,) = (each for _, each in link.told if isinstance(each, StartForwarding))
+    hello = pack(identity("ann"), HelloMessage(int(link.now * 1e6) + 99, b"h" * 16, BOB))
+    bob = link.helpers["bob"]
+    bob.receive_datagram(hello, WHERE, link.now)
+    (answer,) = bob.commands()
+    assert isinstance(answer, SendDatagram)
+    assert len(answer.data) < 1.3 * len(hello), "nothing is amplified"
+    assert start.source == next(it.source for it in link.asked if isinstance(it, AddPath))
+
+
+@pytest.mark.parametrize("price", [0, 1, 10**12])
+def test_a_price_that_is_changed_on_the_link_is_refused(price: int) -> None:
+    link = conversation()
+    real = datagram(link, JoinMessage)
+    message = unpack(real).message
+    assert isinstance(message, JoinMessage)
+    end = 7 + len(unpack(real).certificate)
+    body = msgspec.msgpack.encode(msgspec.structs.replace(message, price=price))
+    changed = real[:end] + body + real[-signing.SIGNATURE_BYTES :]
+    assert unpack(changed).message.price == price
+    with pytest.raises(UntrustedError, match="did not sign"):
+        unpack(changed).verified(trust(), link.now)
+    with pytest.raises(UntrustedError):
+        read_contract(changed, datagram(link, ConfirmMessage), trust(), link.now)
+
+
+def test_neither_can_show_the_gateway_a_contract_at_another_price() -> None:
+    """The helper signs a dearer Join afterwards, the requestor a cheaper one of another helper."""
+    link = conversation()
+    join, confirm = datagram(link, JoinMessage), datagram(link, ConfirmMessage)
+    assert read_contract(join, confirm, trust(), link.now).price == 500_000
+    message = unpack(join).message
+    assert isinstance(message, JoinMessage)
+    dearer = pack(identity("bob"), msgspec.structs.replace(message, price=900_000))
+    cheaper = pack(identity("dan"), msgspec.structs.replace(message, price=1))
+    for other in (dearer, cheaper):
+        with pytest.raises(UntrustedError, match="another Join"):
+            read_contract(other, confirm, trust(), link.now)
+
+
+def test_a_flood_of_invites_of_many_members_is_answered_5_times_a_second() -> None:
+    bob = helper("bob", 1)
+    members = [identity(f"member{number}") for number in range(40)]
+    now, answered, sent = START_S, 0, 0
+    for step in range(1000):
+        now = START_S + step / 100
+        message = InviteMessage(int(now * 1e6), step.to_bytes(16, "big"), 1_000_000, None)
+        bob.receive_datagram(pack(members[step % 40], message), WHERE, now)
+        sent += 1
+        answered += len(bob.commands())
+        bob.handle_timer(now)
+    assert sent == 1000
+    assert 40 <= answered <= 5 * 10 + 5
+    assert len(bob._joined) <= 64
+
+
+def test_a_flood_of_one_member_leaves_room_for_others() -> None:
+    bob = helper("bob", 1)
+    flood = [
+        InviteMessage(int(START_S * 1e6) + n, n.to_bytes(16, "big"), 1, None) for n in range(10)
+    ]
+    for message in flood:
+        bob.receive_datagram(pack(identity("dan"), message), WHERE, START_S)
+    assert len(bob.commands()) == 1, "one answer a second to each"
+    bob.receive_datagram(pack(identity("ann"), flood[0]), WHERE, START_S)
+    assert len(bob.commands()) == 1
+
+
+def test_a_flood_of_strangers_costs_a_bounded_number_of_verifications(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted: list[bytes] = []
+    real = signing.is_signed
+
+    def counting(public: bytes, *rest: bytes) -> bool:
+        counted.append(public)
+        return real(public, *rest)
+
+    for module in ("certificates", "messages"):
+        monkeypatch.setattr(f"cedos.apps.sharing.protocol.{module}.is_signed", counting)
+    bob, eve = helper("bob", 1), self_made("eve")
+    now = START_S
+    for step in range(3000):
+        now = START_S + step / 1000
+        kinds: list[ShareMessage] = [
+            InviteMessage(int(now * 1e6), bytes(16), 1, None),
+            HelloMessage(int(now * 1e6), bytes(16), BOB),
+        ]
+        bob.receive_datagram(pack(eve, kinds[step % 2]), WHERE, now)
+    # In 3 s: 20 Invites a second and 40 at once, 100 others a second and 200 at once.
+    assert 500 <= len(counted) <= 620
+    assert bob.commands() == []
+    assert bob.next_timer() is None
+
+
+def test_answers_that_were_not_asked_for_are_not_even_verified(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    link = conversation()
+    join = datagram(link, JoinMessage)
+    monkeypatch.setattr(
+        "cedos.apps.sharing.protocol.messages.is_signed", lambda *_: pytest.fail("verified")
+    )
+    dan = requestor("dan")
+    dan.start(link.now)
+    dan.receive_datagram(join, WHERE, link.now)
+
+
+def test_a_member_cannot_fill_the_requestors_memory_with_offers() -> None:
+    asker = requestor(rate_bps=10**12)
+    asker.start(START_S)
+    nonce = asker._invites[-1]
+    link = conversation()
+    message = unpack(datagram(link, JoinMessage)).message
+    assert isinstance(message, JoinMessage)
+    for number in range(200):
+        now_us = int(START_S * 1e6) + number
+        told = msgspec.structs.replace(message, answers=nonce, sent_us=now_us)
+        data = pack(identity(f"m{number}"), told)
+        asker.receive_datagram(data, WHERE, START_S + number / 40)
+    assert len(asker.helpers()) == 64
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_datagram_of_another_hour_is_refused(hours: int) -> None:
+    bob = helper("bob", 1)
+    sent_us = int((START_S + 3600 * hours) * 1e6)
+    bob.receive_datagram(
+        pack(identity("ann"), InviteMessage(sent_us, bytes(16), 1, None)), WHERE, START_S
+    )
+    assert bob.commands() == []

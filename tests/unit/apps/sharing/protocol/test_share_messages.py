@@ -1,0 +1,156 @@
+"""The datagrams: what is packed is unpacked, and nothing else is."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kit.neighbours import GATEWAY, REACHES, START_S, identity, key_of, trust
+
+from cedos.apps.sharing.protocol.certificates import UntrustedError
+from cedos.apps.sharing.protocol.messages import (
+    MOST_DATAGRAM_BYTES,
+    ConfirmMessage,
+    Endpoint,
+    HelloAckMessage,
+    HelloMessage,
+    InviteMessage,
+    JoinMessage,
+    LeaveMessage,
+    LeaveReason,
+    Motion,
+    ShareMessage,
+    pack,
+    unpack,
+)
+from cedos.selector.sharing.offers import NetworkType
+
+ANN = identity("ann")
+BOB_KEY = key_of("bob").public
+TIMES = st.integers(0, 2**56)
+NONCES = st.binary(min_size=16, max_size=16)
+KEYS = st.binary(min_size=32, max_size=32)
+BYTES = st.integers(0, 10**15)
+ADDRESSES = st.binary(min_size=4, max_size=4) | st.binary(min_size=16, max_size=16)
+SPEED = st.integers(-100_000, 100_000)
+MOTIONS = st.none() | st.builds(
+    Motion,
+    st.integers(-900_000_000, 900_000_000),
+    st.integers(-1_800_000_000, 1_800_000_000),
+    SPEED,
+    SPEED,
+)
+INVITES = st.builds(InviteMessage, TIMES, NONCES, st.integers(0, 10**12), MOTIONS)
+JOINS = st.builds(
+    JoinMessage,
+    TIMES, NONCES, KEYS, NONCES, st.integers(0, 10**12), st.from_regex(r"[A-Z]{3}", fullmatch=True),
+    BYTES, st.none() | st.integers(0, 10**12), st.none() | st.integers(0, 10**8),
+    st.none() | st.integers(0, 10**6), st.sampled_from(NetworkType),
+    st.none() | st.integers(0, 10**8), MOTIONS,
+    st.lists(ADDRESSES, min_size=1, max_size=2).map(tuple),
+    st.lists(st.builds(Endpoint, ADDRESSES, st.integers(1, 65_535)), min_size=1, max_size=4).map(
+        tuple
+    ),
+)  # fmt: skip
+MESSAGES = st.one_of(
+    INVITES,
+    JOINS,
+    st.builds(ConfirmMessage, TIMES, NONCES, KEYS, NONCES, KEYS, ADDRESSES),
+    st.builds(LeaveMessage, TIMES, NONCES, KEYS, st.sampled_from(LeaveReason)),
+    st.builds(HelloMessage, TIMES, NONCES, KEYS),
+    st.builds(HelloAckMessage, TIMES, NONCES, KEYS, NONCES, BYTES),
+)
+INVITE = InviteMessage(1, bytes(16), 8_000_000, None)
+HEAD = pack(ANN, INVITE)[: 7 + len(ANN.certificate)]
+
+
+@given(MESSAGES)
+def test_a_message_comes_back_as_it_was(message: ShareMessage) -> None:
+    data = pack(ANN, message)
+    assert len(data) <= MOST_DATAGRAM_BYTES
+    found = unpack(data)
+    assert found.message == message
+    assert found.verified(trust(), START_S).host == ANN.key.public
+
+
+@given(st.data(), MESSAGES)
+def test_one_wrong_bit_is_refused(data: st.DataObject, message: ShareMessage) -> None:
+    good = pack(ANN, message)
+    bit = data.draw(st.integers(0, 8 * len(good) - 1))
+    wrong = bytearray(good)
+    wrong[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(UntrustedError):
+        unpack(bytes(wrong)).verified(trust(), START_S)
+
+
+@given(st.binary(max_size=1400))
+def test_noise_is_refused(data: bytes) -> None:
+    with pytest.raises(UntrustedError):
+        unpack(data)
+
+
+ODD = st.one_of(
+    st.none(), st.booleans(), st.integers(-(2**63), 2**64 - 1), st.floats(), st.binary(max_size=40),
+    st.text(max_size=4), st.lists(st.integers(0, 300), max_size=5),
+)  # fmt: skip
+
+
+@given(MESSAGES, st.data())
+def test_any_other_body_is_refused_even_if_it_is_signed(
+    message: ShareMessage, data: st.DataObject
+) -> None:
+    """A member of the group may send what it likes: the parser takes messages alone."""
+    items = msgspec.msgpack.decode(msgspec.msgpack.encode(message))
+    where = data.draw(st.integers(0, len(items)))
+    items[where : where + data.draw(st.integers(0, 2))] = data.draw(st.lists(ODD, max_size=2))
+    signed = HEAD + msgspec.msgpack.encode(items)
+    wrong = signed + ANN.key.sign(b"cedos share datagram 1", signed)
+    try:
+        found = unpack(wrong)
+    except UntrustedError:
+        return
+    # What is taken is a message within all bounds, so it can be said again.
+    assert unpack(pack(ANN, found.message)).message == found.message
+
+
+@given(st.integers(0, 700))
+def test_a_datagram_that_is_cut_is_refused(length: int) -> None:
+    good = pack(ANN, INVITE)
+    with pytest.raises(UntrustedError):
+        unpack(good[: min(length, len(good) - 1)]).verified(trust(), START_S)
+
+
+def test_deep_nesting_does_not_exhaust_the_stack() -> None:
+    with pytest.raises(UntrustedError):
+        unpack(HEAD + b"\x91" * 700 + bytes(64))
+
+
+@pytest.mark.parametrize("length", [0, 5, 15])
+def test_an_address_has_4_or_16_bytes(length: int) -> None:
+    confirm = ConfirmMessage(1, bytes(16), BOB_KEY, bytes(16), bytes(32), bytes(length))
+    with pytest.raises(UntrustedError):
+        unpack(pack(ANN, confirm))
+
+
+def test_a_datagram_fits_in_any_packet_with_the_longest_name_and_all_it_may_tell() -> None:
+    longest = identity("\N{HIRAGANA LETTER A}" * 63)
+    join = JoinMessage(
+        2**56, bytes(16), BOB_KEY, bytes(16), 10**12, "EUR", 10**15, 10**12, 10**8, 10**6,
+        NetworkType.NR, 10**8, Motion(900_000_000, 1_800_000_000, 100_000, -100_000),
+        (bytes(16), bytes(16)), REACHES * 4,
+    )  # fmt: skip
+    assert len(pack(longest, join)) < MOST_DATAGRAM_BYTES - 200
+
+
+def test_a_signature_for_another_purpose_is_worth_nothing() -> None:
+    good = pack(ANN, INVITE)
+    other = good[:-64] + ANN.key.sign(b"cedos share receipt 1", good[:-64])
+    with pytest.raises(UntrustedError, match="did not sign"):
+        unpack(other).verified(trust(), START_S)
+
+
+def test_another_key_cannot_speak_with_a_certificate_that_it_saw() -> None:
+    good = pack(ANN, INVITE)
+    forged = good[:-64] + key_of("eve").sign(b"cedos share datagram 1", good[:-64])
+    with pytest.raises(UntrustedError, match="did not sign"):
+        unpack(forged).verified(trust(), START_S)
+    assert unpack(good).verified(trust(), START_S).gateway == GATEWAY.public

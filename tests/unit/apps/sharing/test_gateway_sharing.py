@@ -1,0 +1,81 @@
+"""The gateway's part of sharing: what members may make it hold, and a disk that is full."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from kit.neighbours import GATEWAY, REACHES, START_S, identity, key_of
+
+from cedos.apps.sharing.gateway_sharing import GatewaySharing
+from cedos.apps.sharing.protocol.accounting import PERIOD_S
+from cedos.apps.sharing.protocol.messages import ConfirmMessage, JoinMessage, pack, unpack
+from cedos.apps.sharing.questions import DeclarePath, PathDeclared, pack_question, read_answer
+from cedos.apps.sharing.store import SharingStore
+from cedos.errors import SharingError
+from cedos.selector.sharing.offers import NetworkType
+
+ANN, BOB = key_of("ann").public, key_of("bob").public
+
+
+class Session:
+    def __init__(self, peer_key: bytes) -> None:
+        self.peer_key = peer_key
+
+
+def contract() -> tuple[bytes, bytes]:
+    """Return the datagrams of a Join of bob's and ann's Confirm."""
+    now_us = int(START_S * 1e6)
+    join = JoinMessage(
+        now_us, bytes(16), ANN, bytes(16), 500_000, "EUR", 10**9, None, None, None,
+        NetworkType.LTE, None, None, (b"\x0a\0\0\1",), REACHES,
+    )  # fmt: skip
+    joined = pack(identity("bob"), join)
+    confirm = ConfirmMessage(
+        now_us, bytes(16), BOB, join.nonce, unpack(joined).digest, b"\x0a\0\0\x64"
+    )
+    return joined, pack(identity("ann"), confirm)
+
+
+def test_one_session_cannot_push_out_what_others_declared(tmp_path: Path) -> None:
+    store = SharingStore(tmp_path / "s.db")
+    gateway = GatewaySharing(GATEWAY, store, lambda: (), lambda: START_S)
+
+    def declare(session: bytes, address: int) -> None:
+        question = pack_question(DeclarePath(address.to_bytes(4, "big"), b"join", b"confirm"))
+        answer = gateway.answer(Session(session), question)
+        assert answer is not None
+        assert read_answer(answer) == PathDeclared()
+
+    declare(b"ann" * 10, 1)
+    for address in range(5000):
+        declare(b"eve" * 10, address)
+    assert gateway._declared[b"ann" * 10, 1] == (b"join", b"confirm")
+    assert len(gateway._declared) == 65
+    assert (b"eve" * 10, 4999) in gateway._declared, "the newest stay"
+    store.close()
+
+
+def test_receipts_wait_while_they_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [START_S]
+    store = SharingStore(tmp_path / "s.db")
+    gateway = GatewaySharing(GATEWAY, store, lambda: (), lambda: now[0])
+    gateway._accounts.on_path("path", ANN)
+    gateway._accounts.on_declared("path", *contract(), START_S)
+
+    def full(receipts: Sequence[object]) -> int:
+        raise SharingError("database or disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "add", full)
+        for period in (1, 2):
+            now[0] = START_S + period * PERIOD_S
+            gateway._accounts.on_counts("path", 0, period * 1_000_000)
+            gateway.write_receipts()
+    assert store.receipts() == []
+    gateway.write_receipts()
+    assert [each.total_bytes for each in store.receipts()] == [2_000_000, 1_000_000]
+    gateway.write_receipts()
+    assert len(store.receipts()) == 2
+    store.close()

@@ -1,0 +1,75 @@
+"""Questions of hosts to the gateway, and its answers: every message comes back, no other bytes pass."""
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.apps.sharing import questions
+from cedos.apps.sharing.questions import (
+    AskCertificate,
+    AskFacts,
+    AskReceipts,
+    DeclarePath,
+    GatewayFacts,
+    GivenCertificate,
+    GivenReceipts,
+    PathDeclared,
+    SharingRefused,
+)
+
+ASKED = st.one_of(
+    st.just(AskFacts()),
+    st.builds(AskCertificate, st.binary(max_size=512)),
+    st.builds(AskReceipts, st.integers(0, 2**53)),
+    st.builds(
+        DeclarePath,
+        st.binary(min_size=4, max_size=4),
+        st.binary(max_size=1200),
+        st.binary(max_size=9),
+    ),
+)
+ANSWERED = st.one_of(
+    st.builds(GatewayFacts, st.binary(min_size=32, max_size=32), st.binary(max_size=99)),
+    st.builds(GivenCertificate, st.binary(max_size=512)),
+    st.just(PathDeclared()),
+    st.builds(GivenReceipts, st.tuples(st.binary(max_size=384), st.binary(max_size=384))),
+    st.builds(SharingRefused, st.text(max_size=99)),
+)
+
+
+@given(ASKED)
+def test_questions_come_back(message: questions.Asked) -> None:
+    assert questions.read_question(questions.pack_question(message)) == message
+
+
+@given(ANSWERED)
+def test_answers_come_back(message: questions.Answered) -> None:
+    assert questions.read_answer(questions.pack_answer(message)) == message
+
+
+@given(st.binary(max_size=200))
+def test_other_bytes_are_refused_or_are_a_message(data: bytes) -> None:
+    for read, kinds in (
+        (questions.read_question, (AskFacts, AskCertificate, AskReceipts, DeclarePath)),
+        (questions.read_answer, questions.Answered.__args__),
+    ):
+        with contextlib.suppress(ValueError):
+            assert isinstance(read(data), kinds)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        questions.pack_answer(PathDeclared()),
+        questions.pack_question(DeclarePath(b"abcde", b"", b"")),
+        questions.pack_question(DeclarePath(b"abcd", bytes(1201), b"")),
+        questions.pack_question(AskReceipts(-1)),
+        questions.pack_question(AskFacts()) + b"\0",
+        bytes(questions.MOST_BYTES + 1),
+    ],
+)
+def test_what_is_no_question(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        questions.read_question(data)

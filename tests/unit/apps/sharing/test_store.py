@@ -1,0 +1,194 @@
+"""The file of certificates and receipts."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from kit.neighbours import GATEWAY, START_S, key_of, trust
+
+from cedos.apps.sharing.protocol.certificates import (
+    CertificateAuthority,
+    UntrustedError,
+    request_certificate,
+)
+from cedos.apps.sharing.protocol.receipts import Receipt, sign_receipt
+from cedos.apps.sharing.store import Owed, SharingStore
+from cedos.errors import SharingError
+
+ANN, BOB, CYD = (key_of(name).public for name in ("ann", "bob", "cyd"))
+CONTRACT = b"c" * 32
+AUTHORITY = CertificateAuthority(GATEWAY)
+
+
+def receipt(serial: int, **changed: object) -> tuple[Receipt, bytes]:
+    made = Receipt(
+        GATEWAY.public, serial, ANN, BOB, CONTRACT, 10 * serial, 10 * serial + 10, 100, 200,
+        300 * serial, 5, "EUR",
+    )  # fmt: skip
+    made = msgspec.structs.replace(made, **changed)
+    return made, sign_receipt(made, GATEWAY)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SharingStore]:
+    opened = SharingStore(tmp_path / "state" / "sharing.db")
+    yield opened
+    opened.close()
+
+
+def register(store: SharingStore, name: str, now_s: float = START_S) -> bytes:
+    session = name.encode().ljust(32, b"s")
+    wish = request_certificate(key_of(name), session, name, GATEWAY.public, now_s)
+    return store.register(AUTHORITY, wish, session, now_s)
+
+
+def test_receipts_are_written_once(store: SharingStore) -> None:
+    assert store.add([receipt(1), receipt(2)]) == 2
+    assert store.add([receipt(2), receipt(3)]) == 1
+    assert store.add([receipt(3, amount=9_000_000)]) == 0, "the first one of a serial stays"
+    assert [it.serial for it in store.receipts()] == [3, 2, 1]
+    assert store.receipts()[0] == receipt(3)[0]
+    assert store.highest_serial(GATEWAY.public) == 3
+    assert store.highest_serial(ANN) == 0
+    assert (store.total_bytes(CONTRACT), store.total_bytes(bytes(32))) == (900, 0)
+
+
+def test_who_owes_what_to_whom(store: SharingStore) -> None:
+    store.add([receipt(1), receipt(2), receipt(3, helper=CYD, amount=70)])
+    store.add([receipt(4, currency="CHF", amount=1)])
+    assert store.owed() == [
+        Owed(ANN, CYD, "EUR", 70, 300, 1),
+        Owed(ANN, BOB, "EUR", 10, 600, 2),
+        Owed(ANN, BOB, "CHF", 1, 300, 1),
+    ]
+
+
+def test_each_host_is_given_its_own_receipts(store: SharingStore) -> None:
+    all_three = [receipt(1), receipt(2, helper=CYD), receipt(3)]
+    store.add(all_three)
+    assert store.since(0, BOB) == [all_three[0][1], all_three[2][1]]
+    assert store.since(1, BOB) == [all_three[2][1]]
+    assert len(store.since(0, ANN)) == 3
+    assert len(store.since(0, ANN, limit=2)) == 2
+
+
+@pytest.mark.parametrize(
+    "sql",
+    ["UPDATE receipt SET amount = 0", "DELETE FROM receipt", "UPDATE certificate SET name = 'eve'",
+     "DELETE FROM certificate", "DELETE FROM contract", "DELETE FROM revocation"],
+)  # fmt: skip
+def test_no_row_is_changed_or_removed(store: SharingStore, sql: str) -> None:
+    store.add([receipt(1)])
+    register(store, "ann")
+    store.revoke(ANN, START_S)
+    store.add_contract(CONTRACT, b"join", b"confirm")
+    with (
+        sqlite3.connect(store.path) as other,
+        pytest.raises(sqlite3.IntegrityError, match="append only"),
+    ):
+        other.execute(sql)
+    other.close()
+    assert len(store.receipts()) == 1
+
+
+def test_certificates_have_a_serial_each_and_are_found_again(store: SharingStore) -> None:
+    for serial, name in enumerate(("ann", "bob", "ann"), 1):
+        assert trust().read(register(store, name), START_S).serial == serial
+    assert store.name_of(ANN) == "ann"
+    assert store.name_of(CYD) is None
+    assert store.host_of_session(b"bob".ljust(32, b"s")) == BOB
+    assert store.host_of_session(bytes(32)) is None
+
+
+def test_a_request_that_proves_nothing_is_not_written(store: SharingStore) -> None:
+    wish = request_certificate(key_of("eve"), b"e" * 32, "eve", GATEWAY.public, START_S)
+    with pytest.raises(UntrustedError):
+        store.register(AUTHORITY, wish, b"another session".ljust(32), START_S)
+    assert store.name_of(key_of("eve").public) is None
+
+
+def test_revocation_is_for_all_of_a_hosts_certificates_and_lasts_until_they_expire(
+    store: SharingStore,
+) -> None:
+    first, second, other = (register(store, name) for name in ("ann", "ann", "bob"))
+    assert store.revoke(ANN, START_S + 5) == 2
+    assert store.revoke(ANN, START_S + 5) == 0
+    known = trust()
+    known.revoke(store.revocations(AUTHORITY, START_S + 5))
+    for data in (first, second):
+        with pytest.raises(UntrustedError):
+            known.read(data, START_S + 5)
+    assert known.read(other, START_S + 5).name == "bob"
+    late = store.revocations(AUTHORITY, START_S + 31 * 86_400)
+    assert len(late) < len(store.revocations(AUTHORITY, START_S + 5))
+
+
+def test_a_contract_is_kept_as_it_was_signed(store: SharingStore) -> None:
+    store.add_contract(CONTRACT, b"join", b"confirm")
+    store.add_contract(CONTRACT, b"other", b"other")
+    assert store.contract(CONTRACT) == (b"join", b"confirm")
+    assert store.contract(bytes(32)) is None
+
+
+def test_a_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "sharing.db"
+    with sqlite3.connect(path) as other:
+        other.execute("CREATE TABLE mine (a)")
+    other.close()
+    before = path.read_bytes()
+    with pytest.raises(SharingError, match="another program"):
+        SharingStore(path)
+    assert path.read_bytes() == before
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "sharing.db"
+    path.write_bytes(b"not a database" * 100)
+    with pytest.raises(SharingError):
+        SharingStore(path)
+
+
+def test_it_is_for_its_owner_alone(store: SharingStore) -> None:
+    assert store.path.stat().st_mode & 0o077 == 0
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from test_store_writer import receipt, SharingStore
+store = SharingStore(Path(sys.argv[1]))
+serial = 0
+while True:
+    serial += 1
+    store.add([receipt(serial)])
+    print(serial, flush=True)
+"""
+
+
+def test_what_was_written_survives_kill_9(tmp_path: Path) -> None:
+    """A receipt is given away only after it is written; so none that a host holds is missing here."""
+    path = tmp_path / "sharing.db"
+    (tmp_path / "test_store_writer.py").write_text(Path(__file__).read_text())
+    folders = [str(tmp_path), str(Path(__file__).parents[3])]
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path)],
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(folders)},
+    )
+    assert writer.stdout is not None
+    told = [int(writer.stdout.readline()) for _ in range(50)]
+    writer.send_signal(signal.SIGKILL)
+    told += [int(line) for line in writer.stdout.read().split(b"\n")[:-1] if line]
+    writer.wait()
+    writer.stdout.close()
+    again = SharingStore(path)
+    found = again.highest_serial(GATEWAY.public)
+    assert told[-1] <= found <= told[-1] + 1
+    assert len(again.receipts(10**6)) == found
+    again.close()

@@ -1,0 +1,88 @@
+"""Answers to DNS questions: honest ones, and all the others."""
+
+import struct
+from ipaddress import ip_address
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.host.monitor.dns.message import DnsFault, fault, is_public, parse, question
+
+PUBLIC, PRIVATE = "93.184.216.34", "192.168.1.1"
+
+
+def answer(
+    number: int = 7,
+    name: str = "example.com",
+    *addresses: str,
+    code: int = 0,
+    cut: bool = False,
+    kind: int = 1,
+) -> bytes:
+    asked = bytearray(question(number, name))
+    asked[-4:-2] = struct.pack("!H", kind)
+    flags = 0x8180 | code | (0x0200 if cut else 0)
+    head = struct.pack("!6H", number, flags, 1, len(addresses), 0, 0)
+    records = b""
+    for text in addresses:
+        octets = ip_address(text).packed
+        kind = 1 if len(octets) == 4 else 28
+        records += b"\xc0\x0c" + struct.pack("!2HIH", kind, 1, 60, len(octets)) + octets
+    return head + bytes(asked[12:]) + records
+
+
+@pytest.mark.parametrize(
+    ("data", "wrong"),
+    [
+        (answer(7, "example.com", PUBLIC), None),
+        (answer(7, "EXAMPLE.com", PUBLIC), None),
+        (answer(7, "example.com", code=3), None),  # that it does not exist is an answer
+        (answer(8, "example.com", PUBLIC), DnsFault.FOREIGN),
+        (answer(7, "example.org", PUBLIC), DnsFault.FOREIGN),
+        (answer(7, "example.com", PUBLIC, kind=28), DnsFault.FOREIGN),
+        (question(7, "example.com"), DnsFault.FOREIGN),  # an echo of the question
+        (b"", DnsFault.FOREIGN),
+        (answer(7, "example.com", PUBLIC, cut=True), DnsFault.TRUNCATED),
+        (answer(7, "example.com", code=2), DnsFault.REFUSED),
+        (answer(7, "example.com", code=5), DnsFault.REFUSED),
+        (answer(7, "example.com", PRIVATE), DnsFault.HIJACKED),
+        (answer(7, "example.com", PUBLIC, "0.0.0.0"), DnsFault.HIJACKED),
+    ],
+)
+def test_what_is_wrong_with_an_answer(data: bytes, wrong: DnsFault | None) -> None:
+    assert fault(data, 7, "example.com.") is wrong
+
+
+def test_a_name_that_cannot_exist_must_not_be_found() -> None:
+    name = "a1b2.invalid"
+    assert fault(answer(7, name, code=3), 7, name) is None
+    assert fault(answer(7, name, PUBLIC), 7, name) is DnsFault.HIJACKED
+
+
+def test_the_addresses_of_both_versions() -> None:
+    reply = parse(answer(7, "example.com", PUBLIC, "2001:db8::1"))
+    assert reply is not None
+    assert reply.addresses == (ip_address(PUBLIC), ip_address("2001:db8::1"))
+    cut = answer(7, "example.com", PUBLIC)[:-2]
+    assert parse(cut) is not None
+    assert parse(cut).addresses == ()
+
+
+@pytest.mark.parametrize(
+    ("address", "public"),
+    [
+        *(("198.51.100.1", True), ("2001:db8::1", True), ("100.64.0.1", False)),
+        *(("fd00::1", False), ("10.1.1.1", False), ("172.31.0.1", False), ("::1", False)),
+    ],
+)
+def test_addresses_that_public_names_may_have(address: str, public: bool) -> None:
+    assert is_public(ip_address(address)) is public
+
+
+@given(st.binary(max_size=200), st.integers(0, 60))
+def test_noise_is_never_an_answer(noise: bytes, cut: int) -> None:
+    parse(noise)
+    good = answer(7, "example.com", PUBLIC)
+    parse(good[:cut] + noise)
+    assert fault(noise[:11], 7, "example.com") is DnsFault.FOREIGN

@@ -1,0 +1,67 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.host.monitor.dns import message
+
+LABEL = st.text("abcdefghijklmnopqrstuvwxyz0123456789-", min_size=1, max_size=20)
+NAMES = st.lists(LABEL, min_size=1, max_size=5).map(".".join)
+
+
+def reply_to(question: bytes, code: int = 0, records: bytes = b"") -> bytes:
+    return question[:2] + bytes((0x81, 0x80 | code)) + question[4:] + records
+
+
+def test_the_question_is_as_the_rfc_says() -> None:
+    assert message.question(0x1234, "example.org") == (
+        b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x07example\x03org\x00\x00\x01\x00\x01"
+    )
+
+
+@given(st.integers(0, 0xFFFF), NAMES, st.integers(0, 15), st.binary(max_size=50))
+def test_an_answer_is_known_by_number_and_name(
+    number: int, name: str, code: int, records: bytes
+) -> None:
+    question = message.question(number, name)
+    reply = message.parse(reply_to(question, code, records))
+    assert reply is not None
+    assert (reply.number, reply.code, reply.name, reply.kind) == (number, code, name, 1)
+    assert message.fault(reply_to(question), number, name.upper() + ".") is None
+    for wrong in ((number ^ 1, name), (number, name + "x")):
+        assert message.fault(reply_to(question), *wrong) is message.DnsFault.FOREIGN
+    # A question is no answer.
+    assert message.parse(question) is None
+
+
+@given(st.integers(0, 0xFFFF), NAMES, st.binary(max_size=50))
+def test_a_failure_answers_the_question_alone(number: int, name: str, more: bytes) -> None:
+    question = message.question(number, name)
+    failed = message.failure(question + more)  # (EDNS and the like)
+    reply = message.parse(failed)
+    assert reply is not None
+    assert (reply.number, reply.code, reply.name, reply.kind) == (number, 2, name, 1)
+    assert len(failed) == len(question)
+    assert message.fault(failed, number, name) is message.DnsFault.REFUSED
+
+
+@given(st.binary(max_size=80))
+def test_whatever_asks_can_be_told_of_a_failure(tail: bytes) -> None:
+    question = b"\0\7\1\0\0\1\0\0\0\0\0\0" + tail
+    if (asked := message.asked(question)) is not None:
+        reply = message.parse(message.failure(question))
+        assert reply is not None
+        assert (reply.name, reply.kind, reply.code) == (*asked, 2)
+
+
+@given(NAMES, st.integers(0, 200))
+def test_a_truncated_answer_is_none(name: str, cut: int) -> None:
+    reply = reply_to(message.question(1, name))
+    assert message.parse(reply[: max(0, len(reply) - 1 - cut)]) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "a..b", "x" * 64 + ".org", ".".join(["abcdefg"] * 40), "bücher.de"]
+)
+def test_what_is_no_name_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=r"name|ASCII"):
+        message.question(1, name)

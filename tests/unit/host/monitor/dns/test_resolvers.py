@@ -1,0 +1,84 @@
+import asyncio
+from ipaddress import ip_address, ip_interface
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.host.monitor.bus import SystemBus
+from cedos.host.monitor.dns.resolvers import (
+    FileWatch,
+    HostResolvers,
+    Resolvers,
+    parse_resolv_conf,
+    parse_resolved,
+)
+
+pytestmark = pytest.mark.anyio
+
+GOOGLE, HOME, V6 = ip_address("8.8.8.8"), ip_address("10.0.1.1"), ip_address("fe80::1")
+
+
+def test_resolv_conf() -> None:
+    content = (
+        "# nameserver 1.2.3.4\nsearch lan\nnameserver 127.0.0.53\nnameserver 8.8.8.8 # public\n"
+        "nameserver 8.8.8.8\nnameserver\nnameserver nonsense\nnameserver fe80::1%wlan0\n"
+    )
+    assert parse_resolv_conf(content) == (GOOGLE, V6)
+
+
+@given(st.text())
+def test_no_text_breaks_resolv_conf(content: str) -> None:
+    parse_resolv_conf(content)
+
+
+def test_resolved() -> None:
+    dns = [
+        [2, 2, b"\x0a\x00\x01\x01"],
+        [2, 10, bytes(V6.packed)],
+        [0, 2, b"\x09\x09\x09\x09"],
+        [3, 2, b"\x08\x08"],
+        [3, 2],
+        "nonsense",
+        [3, 2, list(b"\x08\x08\x08\x08")],
+    ]
+    assert parse_resolved(dns) == {2: (HOME, V6), 3: (GOOGLE,)}
+    assert parse_resolved(None) == {}
+
+
+def test_which_servers_are_a_networks_own() -> None:
+    own = [ip_interface("10.0.1.2/24"), ip_interface("fe80::5/64")]
+    known = Resolvers({2: (GOOGLE,)}, (HOME, V6, ip_address("10.0.2.1")))
+    assert known.of(2, own, genuine=True) == (GOOGLE,)
+    # In another namespace than the host's, its interface numbers mean nothing.
+    assert known.of(2, own, genuine=False) == (HOME, V6)
+    assert known.of(4, own, genuine=True) == (HOME, V6)
+    assert known.of(4, [], genuine=True) == ()
+
+
+async def test_without_bus_and_file_there_are_none(tmp_path: Path) -> None:
+    source = HostResolvers(SystemBus(f"unix:path={tmp_path}/absent"), tmp_path / "absent.conf")
+    await source.start(lambda: None)
+    assert await source.read() == Resolvers()
+    await source.close()
+
+
+async def test_a_file_that_is_replaced_behind_a_link_is_noticed(tmp_path: Path) -> None:
+    real, link = tmp_path / "run" / "real.conf", tmp_path / "etc" / "resolv.conf"
+    for file in (real, link):
+        file.parent.mkdir()
+    real.write_text("")
+    link.symlink_to(real)
+    changed = asyncio.Event()
+    watch = FileWatch(link, changed.set)
+    try:
+        (real.parent / "other").write_text("not this one")
+        await asyncio.sleep(0.05)
+        assert not changed.is_set()
+        (real.parent / "new").write_text("nameserver 10.0.0.1")
+        (real.parent / "new").rename(real)
+        await asyncio.wait_for(changed.wait(), 5)
+    finally:
+        watch.close()
+    watch.close()

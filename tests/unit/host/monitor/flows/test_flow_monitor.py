@@ -1,0 +1,298 @@
+"""Flows without a kernel: what opens, what closes, and what lost events cost."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from ipaddress import ip_address
+
+import pytest
+
+from cedos.controller.events import FlowClosed, FlowEvent, FlowOpened
+from cedos.host.monitor.flows.flow_monitor import FlowMonitor
+from cedos.kernel.conntrack import Tracked, Tuple
+from cedos.kernel.sock_diag import SocketFacts
+from cedos.model import Address, FlowKey
+
+pytestmark = pytest.mark.anyio
+
+OWN, PEER = ip_address("10.0.1.2"), ip_address("198.51.100.1")
+KEY = FlowKey(OWN, 5000, PEER, 443)
+SOCKET = SocketFacts(KEY, 1, 77, 0.03, 0.02, 1e6, 1_000, 200, 1, 0.0, 0.1, 0, counted=True)
+
+
+def is_own(address: Address) -> bool:
+    return address == OWN
+
+
+def tracked(
+    key: FlowKey = KEY, *, ended: bool = False, counts: tuple[int, int] | None = None
+) -> Tracked:
+    there = Tuple(key.local, key.local_port, key.remote, key.remote_port)
+    back = Tuple(key.remote, key.remote_port, key.local, key.local_port)
+    up, down = counts or (None, None)
+    return Tracked(ended, key.protocol, there, back, up, down)
+
+
+class PlayedSource:
+    def __init__(self) -> None:
+        self.there: list[SocketFacts] = []
+        self.listed: list[Tracked] = []
+        self.marks: dict[FlowKey, int] = {}
+        self.blind = ""
+        self.closed = False
+
+    def start(
+        self,
+        tracked: Callable[[Tracked], None],
+        destroyed: Callable[[SocketFacts], None],
+        overflow: Callable[[], None],
+    ) -> None:
+        self.track, self.destroy, self.overflow = tracked, destroyed, overflow
+
+    async def sockets(self) -> list[SocketFacts]:
+        return list(self.there)
+
+    async def mark(self, key: FlowKey) -> int | None:
+        if key not in self.marks:
+            raise FileNotFoundError(2, "no such socket")
+        return self.marks[key]
+
+    async def entries(self) -> list[Tracked]:
+        return list(self.listed)
+
+    async def blindness(self, timeout_s: float) -> str:
+        return self.blind
+
+    def close(self) -> None:
+        self.closed = True
+
+
+async def take(flows: FlowMonitor, count: int) -> list[FlowEvent]:
+    async with asyncio.timeout(5):
+        events = flows.events()
+        return [await anext(events) for _ in range(count)]
+
+
+async def quiet(flows: FlowMonitor) -> bool:
+    events = flows.events()
+    try:
+        await asyncio.wait_for(anext(events), 0.02)
+    except TimeoutError:
+        return True
+    return False
+
+
+async def test_a_flow_opens_once_and_closes_with_its_figures() -> None:
+    source = PlayedSource()
+    async with FlowMonitor(is_own, source=source) as flows:
+        source.track(tracked())
+        source.track(tracked())
+        source.destroy(SOCKET)
+        opened, closed = await take(flows, 2)
+        assert isinstance(opened, FlowOpened)
+        assert isinstance(closed, FlowClosed)
+        assert (opened.key, opened.incoming, closed.key) == (KEY, False, KEY)
+        assert (closed.bytes_down, closed.bytes_up, closed.retransmits) == (1_000, 200, 1)
+        assert (closed.rtt_s, closed.rtt_min_s, closed.delivery_rate_bps) == (0.03, 0.02, 1e6)
+        assert closed.started_unix_s == opened.at_unix_s
+        assert closed.exact
+        assert await quiet(flows)
+    assert source.closed
+
+
+async def test_flows_of_others_are_none_of_ours() -> None:
+    source = PlayedSource()
+    container = FlowKey(ip_address("172.17.0.2"), 1, PEER, 443)
+    loop = FlowKey(ip_address("127.0.0.1"), 1, ip_address("127.0.0.1"), 2)
+    async with FlowMonitor(is_own, source=source) as flows:
+        for key in (container, loop):
+            source.track(tracked(key))
+            source.destroy(replace(SOCKET, key=key))
+        source.there = [replace(SOCKET, key=container), SOCKET]
+        assert [sample.key for sample in await flows.snapshot()] == [KEY]
+        assert await quiet(flows)
+
+
+async def test_a_flow_may_end_after_its_network_lost_the_address() -> None:
+    source = PlayedSource()
+    own = {OWN}
+    udp = replace(KEY, protocol="udp")
+    async with FlowMonitor(lambda address: address in own, source=source) as flows:
+        source.track(tracked())
+        source.track(tracked(udp))
+        own.clear()
+        source.destroy(SOCKET)
+        source.track(tracked(udp, ended=True, counts=(128, 328)))
+        events = await take(flows, 4)
+        assert [(type(e), e.key.protocol) for e in events] == [
+            (FlowOpened, "tcp"),
+            (FlowOpened, "udp"),
+            (FlowClosed, "tcp"),
+            (FlowClosed, "udp"),
+        ]
+
+
+async def test_udp_is_counted_where_the_kernel_counts() -> None:
+    source = PlayedSource()
+    udp = replace(KEY, protocol="udp")
+    async with FlowMonitor(is_own, source=source) as flows:
+        source.track(tracked(udp, ended=True, counts=(128, 328)))
+        source.track(tracked(udp, ended=True))
+        counted, uncounted = await take(flows, 2)
+        assert isinstance(counted, FlowClosed)
+        assert isinstance(uncounted, FlowClosed)
+        assert (counted.bytes_up, counted.bytes_down, counted.exact) == (128, 328, True)
+        assert (uncounted.bytes_up, uncounted.bytes_down, uncounted.exact) == (0, 0, False)
+
+
+async def test_after_an_overflow_a_comparison_makes_it_good() -> None:
+    source = PlayedSource()
+    gone, kept = replace(KEY, local_port=1), replace(KEY, local_port=2)
+    fresh, udp = replace(KEY, local_port=3), replace(KEY, local_port=4, protocol="udp")
+    async with FlowMonitor(is_own, source=source) as flows:
+        source.track(tracked(gone))
+        source.track(tracked(kept))
+        source.there = [replace(SOCKET, key=gone), replace(SOCKET, key=kept)]
+        await flows.snapshot()
+        source.there = [replace(SOCKET, key=kept), replace(SOCKET, key=fresh)]
+        source.listed = [tracked(kept), tracked(udp)]
+        source.overflow()
+        events = await take(flows, 5)
+        assert flows.overflows == 1
+        assert {(type(e), e.key) for e in events[2:]} == {
+            (FlowOpened, fresh),
+            (FlowOpened, udp),
+            (FlowClosed, gone),
+        }
+        (closed,) = [e for e in events if isinstance(e, FlowClosed)]
+        assert (closed.bytes_down, closed.exact) == (1_000, False)
+        assert await quiet(flows)
+
+
+async def test_a_flow_without_a_socket_does_not_stay_for_ever() -> None:
+    source = PlayedSource()
+    async with FlowMonitor(is_own, source=source) as flows:
+        source.track(tracked())  # a refused visitor's, say: no socket will ever be destroyed
+        source.track(tracked(ended=True))
+        opened, closed = await take(flows, 2)
+        assert isinstance(opened, FlowOpened)
+        assert isinstance(closed, FlowClosed)
+        assert not closed.exact
+
+
+async def test_a_deleted_entry_is_no_end_while_the_socket_lives() -> None:
+    source = PlayedSource()
+    source.there = [SOCKET]
+    async with FlowMonitor(is_own, source=source) as flows:
+        source.track(tracked())
+        source.track(tracked(ended=True))
+        await asyncio.sleep(0.2)
+        source.destroy(SOCKET)
+        events = await take(flows, 1)
+        assert isinstance(events[0], FlowClosed)
+        assert events[0].exact
+
+
+async def test_flows_older_than_the_monitor_are_known_but_not_announced() -> None:
+    source = PlayedSource()
+    source.there = [SOCKET]
+    source.blind = "no tracking"
+    async with FlowMonitor(is_own, source=source) as flows:
+        assert flows.problem == "no tracking"
+        assert await quiet(flows)
+        source.blind = ""
+        assert await flows.check_tracking() == ""
+        source.destroy(SOCKET)
+        (closed,) = await take(flows, 1)
+        assert isinstance(closed, FlowClosed)
+        assert closed.started_unix_s is None
+
+
+async def test_a_look_before_the_event_does_not_swallow_it() -> None:
+    """Sockets are looked at once a second: some are seen before their opening is told."""
+    source = PlayedSource()
+    async with FlowMonitor(is_own, source=source) as flows:
+        source.there = [SOCKET]
+        await flows.snapshot()
+        source.track(tracked())
+        source.track(tracked())
+        (opened,) = await take(flows, 1)
+        assert isinstance(opened, FlowOpened)
+        assert opened.key == KEY
+        assert await quiet(flows)
+
+
+async def test_a_sockets_mark_or_none() -> None:
+    source = PlayedSource()
+    other = replace(KEY, local_port=5001)
+    source.marks = {KEY: 0xCE000001, other: 0}
+    async with FlowMonitor(is_own, source=source) as flows:
+        assert await flows.mark(KEY) == 0xCE000001
+        assert await flows.mark(other) is None
+        assert await flows.mark(replace(KEY, local_port=5002)) is None  # it has gone
+
+
+async def test_openings_that_are_not_seen_at_first_are_looked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        "cedos.host.monitor.flows.flow_monitor._CHECKED_AGAIN_S", (0.01, 0.01, 0.01)
+    )
+    source = PlayedSource()
+    source.blind = "no tracking"
+    async with FlowMonitor(is_own, source=source) as flows:
+        assert flows.problem == "no tracking"
+        source.blind = ""  # steering has its rules now
+        async with asyncio.timeout(10):
+            while flows.problem:
+                await asyncio.sleep(0.01)
+
+
+def from_outside(number: int, protocol: str = "tcp") -> Tracked:
+    """A packet of some stranger: 250 to a network."""
+    stranger = ip_address(f"203.0.{number // 250 % 250}.{number % 250 + 1}")
+    there = Tuple(stranger, 40_000, OWN, 1024 + number % 60_000)
+    back = Tuple(there.destination, there.destination_port, there.source, there.source_port)
+    return Tracked(False, protocol, there, back, None, None)
+
+
+async def test_packets_from_outside_open_nothing_without_a_socket() -> None:
+    source = PlayedSource()
+    async with FlowMonitor(is_own, source=source) as flows:
+        for number in range(20_000):
+            source.track(from_outside(number))
+            source.track(from_outside(number, "udp"))
+        assert await quiet(flows)
+        assert len(flows._callers) <= 1024
+        # One of them is real, and is told with its socket, however many others there are.
+        source.track(from_outside(7))
+        real = FlowKey(OWN, 1031, ip_address("203.0.0.8"), 40_000)
+        source.there = [replace(SOCKET, key=real)]
+        (opened,) = await take(flows, 1)
+        assert isinstance(opened, FlowOpened)
+        assert (opened.key, opened.incoming) == (real, True)
+
+
+async def test_a_visitor_whose_socket_is_over_before_anybody_looks_is_told() -> None:
+    source = PlayedSource()
+    async with FlowMonitor(is_own, source=source) as flows:
+        source.track(from_outside(7))
+        source.destroy(replace(SOCKET, key=FlowKey(OWN, 1031, ip_address("203.0.0.8"), 40_000)))
+        opened, closed = await take(flows, 2)
+        assert isinstance(opened, FlowOpened)
+        assert opened.incoming
+        assert isinstance(closed, FlowClosed)
+        assert closed.exact
+
+
+async def test_a_program_that_sends_to_everybody_fills_its_share_only() -> None:
+    source = PlayedSource()
+    udp = replace(KEY, protocol="udp")
+    async with FlowMonitor(is_own, source=source) as flows:
+        source.track(tracked(udp))
+        for port in range(20_000):
+            source.track(tracked(replace(udp, local_port=port, remote=ip_address("203.0.113.9"))))
+        assert len(flows._living) < 200
+        opened, *rest = await take(flows, 20_001)
+        assert isinstance(opened, FlowOpened)
+        assert len([e for e in rest if isinstance(e, FlowClosed)]) > 5_000

@@ -1,0 +1,132 @@
+"""The daemon's own probes of networks are told apart from what programs transfer."""
+
+import asyncio
+import socket
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from ipaddress import ip_address, ip_interface
+from typing import Any, cast
+
+import pytest
+
+from cedos.host.monitor.flows import own_flows
+from cedos.host.monitor.liveness import portal_check
+from cedos.host.monitor.liveness.portal_check import PortalCheck
+from cedos.host.monitor.liveness.portal_verdict import TestPage
+from cedos.host.monitor.liveness.tls_check import shake_hands
+from cedos.host.monitor.probing import dns_probe, tcp_probe, udp_train
+from cedos.host.monitor.probing.result import ProbeServer
+from cedos.model import FlowKey, Network, NetworkKind
+
+pytestmark = pytest.mark.anyio
+
+HERE = ip_address("127.0.0.1")
+LO = Network(
+    *("lo", "lo", 1, NetworkKind.ETHERNET, False, (ip_interface("127.0.0.1/8"),)), resolvers=(HERE,)
+)
+Probe = Callable[[int], Coroutine[Any, Any, Any]]
+
+PROBES: dict[str, tuple[str, Probe]] = {
+    "a look-up": ("udp", lambda port: dns_probe.run(LO, "a.test", port=port, timeout_s=0.2)),
+    "a train": (
+        "udp",
+        lambda port: udp_train.run(
+            ProbeServer(HERE, port, b"k" * 32), interface="lo", timeout_s=0.2
+        ),
+    ),
+    "a transfer": (
+        "tcp",
+        lambda port: tcp_probe.run(
+            ProbeServer(HERE, port, b"k" * 32), interface="lo", timeout_s=0.2
+        ),
+    ),
+    "a portal's name": (
+        "udp",
+        lambda port: PortalCheck(TestPage.of("http://a.test/", ""), port=port)(LO, 0.4),
+    ),
+    "a portal's page": (
+        "tcp",
+        lambda port: PortalCheck(TestPage.of(f"http://127.0.0.1:{port}/", ""))(LO, 0.2),
+    ),
+    "a TLS handshake": (
+        "tcp",
+        lambda port: shake_hands(LO, HERE, 0.2, port),
+    ),
+}
+
+
+def key(far: tuple[str, int], near: tuple[str, int], protocol: str) -> FlowKey:
+    return FlowKey(ip_address(far[0]), far[1], ip_address(near[0]), near[1], protocol)
+
+
+@pytest.mark.parametrize("name", PROBES)
+async def test_each_probe_of_a_network_is_an_own_flow(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(portal_check, "leads_nowhere", lambda address: False)
+    protocol, probe = PROBES[name]
+    kind = socket.SOCK_DGRAM if protocol == "udp" else socket.SOCK_STREAM
+    with socket.socket(socket.AF_INET, kind) as asked:
+        asked.bind((str(HERE), 0))
+        asked.settimeout(1.0)
+        if protocol == "tcp":
+            asked.listen()
+        await probe(asked.getsockname()[1])
+        if protocol == "udp":
+            far = asked.recvfrom(2048)[1]
+        else:
+            accepted, far = asked.accept()
+            accepted.close()
+        seen = key(far, asked.getsockname(), protocol)
+        assert own_flows.is_own(seen)
+        for other in (
+            replace(seen, local_port=seen.local_port ^ 1),
+            replace(seen, protocol="tcp" if protocol == "udp" else "udp"),
+        ):
+            assert not own_flows.is_own(other)
+
+
+async def test_a_connection_is_known_before_it_stands_and_where_it_fails() -> None:
+    with socket.socket() as full, socket.socket() as closed:
+        closed.bind((str(HERE), 0))
+        full.bind((str(HERE), 0))
+        full.listen()
+        with socket.socket() as made:
+            made.setblocking(False)
+            with pytest.raises(ConnectionRefusedError):
+                await own_flows.connected(made, HERE, closed.getsockname()[1])
+        with socket.socket() as made:
+            made.setblocking(False)
+            done = own_flows.connect(made, HERE, full.getsockname()[1])
+            assert own_flows.is_own(key(made.getsockname(), full.getsockname(), "tcp"))
+            if not done:
+                await asyncio.get_running_loop().sock_connect(made, full.getsockname())
+            assert made.getpeername() == full.getsockname()
+
+
+async def test_old_ones_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_flows, "_MOST", 3)
+    keys = []
+    for _ in range(4):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made:
+            assert own_flows.connect(made, HERE, 9)
+            keys.append(key(made.getsockname(), (str(HERE), 9), "udp"))
+    assert [own_flows.is_own(each) for each in keys[-3:]] == [True] * 3
+    assert len(own_flows._known) == 3
+
+
+class LinkLocal:
+    """A socket of a link-local address, which names its interface."""
+
+    type = socket.SOCK_DGRAM
+
+    def connect(self, address: tuple[Any, ...]) -> None: ...
+
+    def getsockname(self) -> tuple[Any, ...]:
+        return "fe80::2%wlan0", 4000, 0, 2
+
+
+def test_addresses_are_known_without_their_interface() -> None:
+    assert own_flows.connect(cast(Any, LinkLocal()), ip_address("fe80::1"), 53, 2)
+    near, far = ip_address("fe80::2"), ip_address("fe80::1")
+    assert own_flows.is_own(FlowKey(near, 4000, far, 53, "udp"))

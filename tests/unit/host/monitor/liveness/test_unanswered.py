@@ -1,0 +1,100 @@
+"""Where connections wait in vain."""
+
+from dataclasses import replace
+from typing import Any
+
+from cedos.host.monitor.liveness.unanswered import Unanswered
+
+
+def test_servers_that_do_not_answer_count_where_nothing_is_carried(desk: Any) -> None:
+    watch, nets = Unanswered(), [desk.wifi, desk.lte]
+    stuck = [desk.flow(desk.wifi, server, state=2) for server in (1, 2, 3)]
+    for at_s, samples in ((1.0, stuck), (2.0, stuck[:1])):
+        watch.observe(samples, nets, at_s)
+    one = watch.in_vain("home", 2.0)
+    assert one is not None
+    assert (one.servers, one.counts) == (1, False)
+    watch = Unanswered()
+    for at_s in (1.0, 2.0):
+        watch.observe(stuck, nets, at_s)
+    several = watch.in_vain("home", 2.0)
+    assert several is not None
+    assert (several.servers, several.asked_s, several.counts) == (3, 1.0, True)
+    assert watch.in_vain("phone", 2.0) is None
+    # Something else came through: it is the servers.
+    alive = desk.flow(desk.wifi, 9, down=500)
+    for at_s, vain in ((2.1, False), (3.0, False), (3.2, True)):
+        watch.observe([*stuck, alive], nets, at_s)
+        assert (watch.in_vain("home", at_s) is not None) is vain
+    # Connections that do come up, and those of no network, say nothing.
+    watch.observe([replace(each, state=1) for each in stuck], nets, 4.3)
+    assert watch.in_vain("home", 4.3) is None
+    watch.observe([desk.flow(desk.lte, 1, state=2)], [desk.wifi], 9.0)
+    assert watch.in_vain("phone", 9.0) is None
+
+
+def test_rescued_connections_speak_against_the_network_they_were_on(desk: Any) -> None:
+    watch = Unanswered()
+    remotes = {n: desk.flow(desk.wifi, n).key.remote for n in (1, 2)}
+    for server in (1, 1, 2, 2):
+        watch.on_rescue("home", remotes[server], 5.0)
+    # A program that asks the same server again does not restart its wait.
+    watch.on_rescue("home", remotes[1], 5.6)
+    assert watch.in_vain("home", 5.6) is None, "it may be a pause"
+    found = watch.in_vain("home", 5.7)
+    assert found is not None
+    assert (found.servers, found.asked_s, found.elsewhere) == (2, 5.0, 0)
+    assert watch.in_vain("phone", 5.7) is None
+    assert watch.in_vain("home", 15.1) is None
+    watch.observe([desk.flow(desk.wifi, 3, down=1)], [desk.wifi], 6.0)
+    assert watch.in_vain("home", 6.0) is None
+
+
+def test_a_server_that_answers_elsewhere_counts_alone(desk: Any) -> None:
+    watch, remote = Unanswered(), desk.flow(desk.wifi, 1).key.remote
+    watch.answered_elsewhere("home", remote)
+    watch.on_rescue("home", remote, 5.0)
+    before = watch.in_vain("home", 5.7)
+    assert before is not None
+    assert not before.counts
+    watch.answered_elsewhere("home", remote)
+    after = watch.in_vain("home", 5.7)
+    assert after is not None
+    assert (after.counts, after.elsewhere) == (True, 1)
+
+
+def test_what_came_since_clears_a_network_of_rescues_between_two_looks(desk: Any) -> None:
+    """A slow network under load: first packets wait in its queue, and data trickles in."""
+    watch = Unanswered()
+    carrying = [desk.flow(desk.wifi, 3, down=500 * k) for k in range(4)]
+    watch.observe(carrying[:1], [desk.wifi], 1.0)
+    for server in (1, 2):
+        watch.on_rescue("home", desk.flow(desk.wifi, server).key.remote, 1.1)
+    watch.observe(carrying[1:2], [desk.wifi], 1.3)
+    assert watch.in_vain("home", 1.9) is None
+    assert watch.carrying == {"home"}
+    # Nothing for a while: it may carry nothing any more.
+    for at_s in (1.5, 2.2, 2.4):
+        watch.observe(carrying[1:2], [desk.wifi], at_s)
+    assert watch.carrying == frozenset()
+
+
+def test_only_what_no_box_would_answer_proves_that_a_network_carries(desk: Any) -> None:
+    watch = Unanswered()
+    page = desk.flow(desk.wifi, 1, down=90_000, port=80)
+    watch.observe([page, desk.flow(desk.wifi, 2, down=6_000)], [desk.wifi], 1.0)
+    assert watch.carrying == {"home"}
+    assert watch.proven == {}
+    large = desk.flow(desk.wifi, 3, down=90_000)
+    watch.observe([large], [desk.wifi], 1.2)
+    assert watch.proven == {"home": {large.key.remote}}
+    watch.observe([large], [desk.wifi], 1.4)
+    assert watch.proven == {}, "nothing came since"
+
+
+def test_a_network_that_has_gone_carries_nothing(desk: Any) -> None:
+    watch = Unanswered()
+    watch.observe([desk.flow(desk.wifi, 3, down=500)], [desk.wifi, desk.lte], 1.0)
+    assert watch.carrying == {"home"}
+    watch.observe([], [desk.lte], 1.2)
+    assert watch.carrying == frozenset()

@@ -1,0 +1,265 @@
+"""Networks from tables, and their changes, without a kernel."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from ipaddress import ip_address, ip_interface
+
+import pytest
+
+from cedos.errors import HostError
+from cedos.host.monitor.dns.resolvers import Resolvers
+from cedos.host.monitor.events import Change
+from cedos.host.monitor.networks.links import LinkMonitor, Tables, assemble, compare
+from cedos.kernel.interface_kind import Hardware
+from cedos.kernel.policy_routing import DefaultRoute
+from cedos.kernel.rtnetlink import Link, LinkAddress
+from cedos.model import NetworkKind
+
+pytestmark = pytest.mark.anyio
+
+
+class Genuine:
+    def look_up(self, link: Link) -> Hardware:
+        return Hardware(genuine=True)
+
+
+def tables(*names: str, running: bool = True, base: int = 1) -> Tables:
+    """Interfaces with an address, a router and a metric each, the first with the best metric."""
+    made = Tables(())
+    for index, name in enumerate(names, base):
+        made.links[index] = Link(index, name, "", 1, 0x10041 if running else 0)
+        made.addresses[index] = [LinkAddress(index, ip_interface(f"10.0.{index}.2/24"))]
+        gateway = ip_address(f"10.0.{index}.1")
+        made.routes[index] = [DefaultRoute(index, 4, gateway, 100 * index)]
+    return made
+
+
+class PlayedTables:
+    def __init__(self, first: Tables) -> None:
+        self.now: Tables | Exception = first
+        self.closed = False
+
+    def start(self, changed: asyncio.Event) -> None:
+        self.changed = changed
+
+    async def read(self) -> Tables:
+        if isinstance(self.now, Exception):
+            raise self.now
+        return self.now
+
+    def play(self, tables: Tables | Exception) -> None:
+        self.now = tables
+        self.changed.set()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class NoResolvers:
+    async def start(self, changed: Callable[[], None]) -> None:
+        pass
+
+    async def read(self) -> Resolvers:
+        return Resolvers()
+
+    async def close(self) -> None:
+        pass
+
+
+def test_the_better_metric_comes_first_and_none_comes_last() -> None:
+    made = tables("eth0", "wlan0", "lte0")
+    made.routes[1] = []
+    made.routes[3] = [replace(made.routes[3][0], metric=50)]
+    found = assemble(made, Resolvers(), Genuine(), {})
+    assert [(n.name, metric, n.up) for n, metric in found] == [
+        ("lte0", 50, True),
+        ("wlan0", 200, True),
+        ("eth0", None, False),
+    ]
+
+
+def test_up_needs_carrier_address_and_route() -> None:
+    assert all(n.up for n, _ in assemble(tables("wlan0"), Resolvers(), Genuine(), {}))
+    without_carrier = tables("wlan0", running=False)
+    without_address = tables("wlan0")
+    without_address.addresses = {}
+    for made in (without_carrier, without_address):
+        assert not any(n.up for n, _ in assemble(made, Resolvers(), Genuine(), {}))
+
+
+def test_of_several_routers_the_one_with_the_lowest_metric() -> None:
+    made = tables("wlan0")
+    made.routes[1] = [
+        DefaultRoute(1, 4, ip_address("10.0.1.9"), 700),
+        DefaultRoute(1, 6, ip_address("fe80::1"), 1024),
+        DefaultRoute(1, 4, ip_address("10.0.1.1"), 600),
+    ]
+    ((network, metric),) = assemble(made, Resolvers(), Genuine(), {})
+    assert network.gateways == (ip_address("10.0.1.1"), ip_address("fe80::1"))
+    assert metric == 600
+
+
+def test_resolvers_belong_to_their_interface() -> None:
+    known = Resolvers({2: (ip_address("9.9.9.9"),)}, (ip_address("10.0.1.53"),))
+    made = assemble(tables("wlan0", "lte0"), known, Genuine(), {})
+    found = {network.name: network.resolvers for network, _ in made}
+    assert found == {"wlan0": (ip_address("10.0.1.53"),), "lte0": (ip_address("9.9.9.9"),)}
+
+
+def test_a_remade_interface_is_lost_and_appears() -> None:
+    old = {n.name: n for n, _ in assemble(tables("wlan0"), Resolvers(), Genuine(), {})}
+    new = {n.name: n for n, _ in assemble(tables("wlan0", base=7), Resolvers(), Genuine(), {})}
+    events = compare(old, new, 1.0)
+    assert [(e.change, e.network.index) for e in events] == [(Change.LOST, 1), (Change.APPEARED, 7)]
+    assert compare(new, new, 1.0) == []
+
+
+async def test_the_monitor_tells_changes_in_order() -> None:
+    source = PlayedTables(tables("wlan0"))
+    monitor = LinkMonitor(tables=source, hardware=Genuine(), resolvers=NoResolvers())
+    async with monitor:
+        events = monitor.events()
+        assert [n.name for n in monitor.networks()] == ["wlan0"]
+        source.play(tables("wlan0", "lte0"))
+        appeared = await anext(events)
+        assert (appeared.change, appeared.network.name) == (Change.APPEARED, "lte0")
+        assert appeared.network.kind is NetworkKind.CELLULAR
+        assert monitor.is_local(ip_address("10.0.2.2"))
+        source.play(tables("wlan0", "lte0", running=False))
+        for name in ("wlan0", "lte0"):
+            event = await anext(events)
+            assert (event.change, event.network.name) == (Change.CHANGED, name)
+            assert event.before is not None
+            assert (event.before.up, event.network.up) == (True, False)
+        source.play(Tables(()))
+        assert {(await anext(events)).change for _ in range(2)} == {Change.LOST}
+    assert source.closed
+    assert [event async for event in events] == []
+
+
+async def test_a_read_that_failed_is_repeated() -> None:
+    source = PlayedTables(tables("wlan0"))
+    async with LinkMonitor(tables=source, hardware=Genuine(), resolvers=NoResolvers()) as monitor:
+        source.play(OSError(105, "No buffer space available"))
+        await asyncio.sleep(0.03)
+        assert [n.name for n in monitor.networks()] == ["wlan0"]
+        source.now = tables("wlan0", "lte0")
+        event = await asyncio.wait_for(anext(monitor.events()), 5)
+        assert event.network.name == "lte0"
+
+
+async def test_a_kernel_that_tells_nothing_is_an_error_and_nothing_stays_open() -> None:
+    source = PlayedTables(tables())
+    source.now = OSError(1, "Operation not permitted")
+    with pytest.raises(HostError, match="rtnetlink"):
+        async with LinkMonitor(tables=source, hardware=Genuine(), resolvers=NoResolvers()):
+            pass
+    assert source.closed
+
+
+FE80 = ip_address("fe80::1")
+
+
+def _six_alone(made: Tables, index: int, metric: int = 600) -> None:
+    made.addresses[index] = [LinkAddress(index, ip_interface(f"2001:db8:{index}::2/64"))]
+    made.routes[index] = [DefaultRoute(index, 6, FE80, metric)]
+
+
+def _translator(made: Tables, name: str, address: str, metric: int, kind: str = "tun") -> None:
+    made.links[9] = Link(9, name, kind, 65534, 0x10041)
+    made.addresses[9] = [LinkAddress(9, ip_interface(address))]
+    made.routes[9] = [DefaultRoute(9, 4, None, metric)]
+
+
+@pytest.mark.parametrize("metric", [1, 2048])
+@pytest.mark.parametrize(
+    ("name", "address"), [("clat", "192.168.255.1/32"), ("nat46", "192.0.0.1/32")]
+)
+def test_a_translator_is_the_ipv4_of_the_network_that_carries_ipv6(
+    name: str, address: str, metric: int
+) -> None:
+    made = tables("wlan0", "lte0")
+    _six_alone(made, 1)
+    _translator(made, name, address, metric)
+    (wlan0, _), (lte0, _) = sorted(
+        assemble(made, Resolvers(), Genuine(), {}), key=lambda pair: pair[0].index
+    )
+    assert wlan0.translator is not None
+    assert (wlan0.translator.interface, wlan0.translator.index) == (name, 9)
+    assert lte0.translator is None
+    assert (wlan0.leads_out(4), wlan0.carries(4), wlan0.carries(6)) == (False, True, True)
+
+
+def test_of_two_networks_with_ipv6_the_translators_is_the_hosts_own() -> None:
+    made = tables("wlan0", "lte0")
+    _six_alone(made, 1, metric=600)
+    _six_alone(made, 2, metric=500)
+    _translator(made, "clat", "192.0.0.1/32", 2048)
+    found = {
+        n.name: n.translator is not None for n, _ in assemble(made, Resolvers(), Genuine(), {})
+    }
+    assert found == {"wlan0": False, "lte0": True}
+    # (Of what is told with the same metric, the router's own preference decides.)
+    made.routes[2] = [DefaultRoute(2, 6, FE80, 600, router_rank=2)]
+    found = {
+        n.name: n.translator is not None for n, _ in assemble(made, Resolvers(), Genuine(), {})
+    }
+    assert found == {"wlan0": True, "lte0": False}
+
+
+@pytest.mark.parametrize(
+    ("name", "address", "kind"),
+    [("tun0", "10.8.0.2/24", "tun"), ("wg0", "192.0.2.1/32", "wireguard")],
+)
+def test_a_vpn_is_no_translator(name: str, address: str, kind: str) -> None:
+    made = tables("wlan0")
+    _six_alone(made, 1)
+    _translator(made, name, address, 50, kind)
+    ((wlan0, _),) = assemble(made, Resolvers(), Genuine(), {})
+    assert wlan0.translator is None
+
+
+def test_a_network_with_ipv4_of_its_own_needs_no_translator() -> None:
+    made = tables("wlan0")
+    made.addresses[1].append(LinkAddress(1, ip_interface("2001:db8::2/64")))
+    made.routes[1].append(DefaultRoute(1, 6, FE80, 100))
+    _translator(made, "clat", "192.0.0.1/32", 2048)
+    ((wlan0, _),) = assemble(made, Resolvers(), Genuine(), {})
+    assert wlan0.translator is None
+    # As some programs have it, the translator is the network's own interface.
+    made.routes[1] = [DefaultRoute(1, 4, FE80, 100), DefaultRoute(1, 6, FE80, 100)]
+    made.addresses[1][0] = LinkAddress(1, ip_interface("192.0.0.5/32"))
+    ((wlan0, _),) = assemble(made, Resolvers(), Genuine(), {})
+    assert wlan0.leads_out(4)
+
+
+@pytest.mark.parametrize(
+    ("routes", "versions"),
+    [
+        ((DefaultRoute(1, 4, None, 100), DefaultRoute(1, 6, FE80, 100)), (4, 6)),  # PPP with IPv6
+        ((DefaultRoute(1, 4, None, 100),), (4,)),
+        ((DefaultRoute(1, 6, None, 100),), (6,)),
+        ((DefaultRoute(1, 4, FE80, 100),), (4,)),
+    ],
+)
+def test_a_network_leads_out_by_its_default_routes(
+    routes: tuple[DefaultRoute, ...], versions: tuple[int, ...]
+) -> None:
+    made = tables("wlan0")
+    made.addresses[1].append(LinkAddress(1, ip_interface("2001:db8::2/64")))
+    made.routes[1] = list(routes)
+    ((network, _),) = assemble(made, Resolvers(), Genuine(), {})
+    assert tuple(v for v in (4, 6) if network.leads_out(v)) == versions
+
+
+def test_of_routers_with_one_metric_the_preferred_one_is_the_next_hop() -> None:
+    made = tables("wlan0")
+    other = ip_address("fe80::2")
+    made.addresses[1].append(LinkAddress(1, ip_interface("2001:db8::2/64")))
+    made.routes[1] = [
+        DefaultRoute(1, 6, FE80, 1024),
+        DefaultRoute(1, 6, other, 1024, router_rank=0),
+    ]
+    ((network, _),) = assemble(made, Resolvers(), Genuine(), {})
+    assert network.gateways == (other,)

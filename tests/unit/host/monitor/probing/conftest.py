@@ -1,0 +1,47 @@
+"""A probe server that serves, and trains to it."""
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from ipaddress import ip_address
+from typing import Any
+
+import pytest
+
+from cedos.host.monitor.probing import udp_train
+from cedos.host.monitor.probing.result import ProbeOutcome, ProbeServer
+from cedos.host.monitor.probing.server import ProbeLimits, ProbeServing
+from cedos.model import Direction
+
+HERE = ip_address("127.0.0.1")
+KEY = b"k" * 32
+LIMITS = (100e6, 1e9)
+
+
+@asynccontextmanager
+async def _serving(**limits: float) -> AsyncIterator[tuple[ProbeServing, ProbeServer]]:
+    held = ProbeLimits(*LIMITS) if not limits else ProbeLimits(**limits)
+    async with ProbeServing(HERE, 0, KEY, held) as server:
+        yield server, ProbeServer(HERE, server.port, KEY, packets=40, tcp_bytes=50_000)
+
+
+async def _measured(
+    server: ProbeServer, direction: Direction = Direction.DOWN, timeout_s: float = 2.0
+) -> ProbeOutcome:
+    """A train; it keeps its time limit, whatever happens."""
+    started_s = time.monotonic()
+    outcome = await udp_train.run(server, interface="lo", direction=direction, timeout_s=timeout_s)
+    assert time.monotonic() - started_s < timeout_s + 0.5
+    assert bool(outcome.problem) != bool(outcome.indicators)
+    return outcome
+
+
+@pytest.fixture
+def serving() -> Callable[..., Any]:
+    """`async with serving(**limits) as (running, server)`: a server, and what clients know of it."""
+    return _serving
+
+
+@pytest.fixture
+def measured() -> Callable[..., Any]:
+    return _measured

@@ -1,0 +1,103 @@
+"""What arrivals say of a network."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.host.monitor.probing.dispersion import BINS, INDICATORS, implausible, indicators
+
+BITS = 9824
+
+
+def arrivals_at(rate_bps: float, packets: int, burst: int = 1) -> list[tuple[int, float]]:
+    """Arrivals on a link that delivers `burst` packets at once."""
+    return [(n, (n // burst) * burst * BITS / rate_bps) for n in range(packets)]
+
+
+@given(st.floats(1e4, 1e9), st.sampled_from([1, 2, 5, 10]), st.integers(3, 20), st.floats(0, 1e9))
+def test_the_rate_is_exact_on_links_that_deliver_in_bursts(
+    rate_bps: float, burst: int, bursts: int, began_s: float
+) -> None:
+    found = indicators(
+        arrivals_at(rate_bps, burst * bursts, burst),
+        packets=burst * bursts,
+        packet_bits=BITS,
+        waited_until_s=began_s,
+    )
+    assert found["udp_loss"] == 0
+    assert found["udp_bps"] == pytest.approx(rate_bps, rel=1e-6)
+    # First to last would be too much by the first burst.
+    assert set(found) == set(INDICATORS)
+
+
+def test_packets_lost_in_the_middle_lower_the_rate_by_themselves() -> None:
+    all_of_them = arrivals_at(1e6, 50)
+    found = indicators(
+        [each for each in all_of_them if each[0] % 5 != 2 or each[0] == 49],
+        packets=50,
+        packet_bits=BITS,
+        waited_until_s=2.0,
+    )
+    assert found["udp_loss"] == pytest.approx(0.2)
+    assert found["udp_bps"] == pytest.approx(0.8e6, rel=0.03)
+
+
+def test_a_network_that_dies_meanwhile_is_not_called_fast() -> None:
+    found = indicators(arrivals_at(50e6, 10), packets=50, packet_bits=BITS, waited_until_s=2.0)
+    assert found["udp_loss"] == pytest.approx(0.8)
+    assert found["udp_bps"] == pytest.approx(9 * BITS / 2.0)
+
+
+def test_gaps_and_extremes() -> None:
+    times = [0.0, 0.01, 0.02, 0.03, 0.05, 0.10]
+    found = indicators(list(enumerate(times)), packets=6, packet_bits=1000, waited_until_s=0.10)
+    assert found["udp_gap_mean_s"] == pytest.approx(0.02)
+    assert found["udp_gap_p50_s"] == pytest.approx(0.01)
+    assert found["udp_gap_p90_s"] == pytest.approx(0.01 + 0.6 * 0.04 - 0.0, abs=0.015)
+    # Five bins of 20 ms hold 2, 1, 1, 0 and 1 of the packets after the first.
+    assert found["udp_max_bps"] == pytest.approx(2 * 1000 / 0.02)
+    assert found["udp_min_bps"] == 0
+    assert found["udp_mdev_bps"] == pytest.approx(1000 / 0.02 * math.sqrt(0.4))
+
+
+@pytest.mark.parametrize("arrivals", [[], [(3, 1.0)], [(0, 1.0), (1, 1.0)]])
+def test_too_little_is_a_loss_and_no_rate(arrivals: list[tuple[int, float]]) -> None:
+    found = indicators(arrivals, packets=50, packet_bits=BITS, waited_until_s=2.0)
+    assert found == {"udp_loss": pytest.approx(1 - len(arrivals) / 50)}
+
+
+@given(st.data(), st.integers(2, 60))
+def test_whatever_comes_the_figures_are_figures(data: st.DataObject, packets: int) -> None:
+    some = data.draw(st.lists(st.integers(0, packets - 1), unique=True))
+    times = sorted(
+        data.draw(
+            st.lists(
+                st.floats(0, 100, allow_subnormal=False), min_size=len(some), max_size=len(some)
+            )
+        )
+    )
+    found = indicators(
+        list(zip(some, times, strict=True)),
+        packets=packets,
+        packet_bits=BITS,
+        waited_until_s=data.draw(st.floats(0, 200)),
+    )
+    assert all(math.isfinite(value) and value >= 0 for value in found.values())
+    assert 0 <= found["udp_loss"] <= 1
+    if "udp_bps" in found:
+        assert found["udp_min_bps"] <= found["udp_max_bps"]
+        assert found["udp_gap_p50_s"] <= found["udp_gap_p90_s"]
+        spread_s = times[-1] - times[0]
+        mean_bps = (len(times) - 1) * BITS / spread_s
+        assert found["udp_min_bps"] <= mean_bps * (1 + 1e-9)
+        assert found["udp_max_bps"] >= mean_bps * (1 - 1e-9)
+        assert found["udp_max_bps"] <= BINS * mean_bps * (1 + 1e-9)
+
+
+def test_what_no_network_does_is_a_lie() -> None:
+    assert implausible({"udp_bps": 2e12})
+    assert implausible({"udp_gap_mean_s": -1.0})
+    assert implausible({"udp_bps": math.nan})
+    assert not implausible({"udp_bps": 1e9, "udp_loss": 0.0})

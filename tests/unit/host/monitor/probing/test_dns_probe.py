@@ -1,0 +1,90 @@
+"""Timed lookups against resolvers on loopback that answer wrongly: paid for, never timed."""
+
+import asyncio
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from ipaddress import ip_address
+from typing import Any
+
+import pytest
+
+from cedos.host.monitor.dns.message import DnsFault
+from cedos.host.monitor.probing import dns_probe
+from cedos.host.monitor.probing.dns_probe import NO_ANSWER
+from cedos.host.monitor.probing.result import ProbeOutcome
+from cedos.model import Network, NetworkKind
+
+pytestmark = pytest.mark.anyio
+
+HERE = ip_address("127.0.0.1")
+LO = Network("lo", "lo", 1, NetworkKind.ETHERNET, False)
+Answer = Callable[[bytes], list[bytes]]
+
+
+def found(question: bytes, address: str, *, flags: int = 0x8180, number: bytes = b"") -> bytes:
+    """An answer to a question: one address."""
+    record = b"\xc0\x0c" + struct.pack("!2HIH", 1, 1, 60, 4) + ip_address(address).packed
+    head = (number or question[:2]) + struct.pack("!5H", flags, 1, 1, 0, 0)
+    return head + question[12:] + record
+
+
+def other_number(question: bytes) -> bytes:
+    return bytes(byte ^ 0xFF for byte in question[:2])
+
+
+PUBLIC = "93.184.216.34"
+ANSWERS: dict[str, tuple[Answer, str | None]] = {
+    "honestly": (lambda q: [found(q, PUBLIC)], None),
+    "with a private address": (lambda q: [found(q, "10.0.0.1")], DnsFault.HIJACKED),
+    "cut off": (lambda q: [found(q, PUBLIC, flags=0x8380)], DnsFault.TRUNCATED),
+    "that it will not": (lambda q: [found(q, PUBLIC, flags=0x8185)], DnsFault.REFUSED),
+    "to somebody else": (
+        lambda q: [found(q, PUBLIC, number=other_number(q))],
+        NO_ANSWER,
+    ),
+    "to somebody else, first": (
+        lambda q: [found(q, PUBLIC, number=other_number(q)), found(q, PUBLIC)],
+        None,
+    ),
+    "noise": (lambda q: [b"\xff" * 40], NO_ANSWER),
+    "an echo": (lambda q: [q], NO_ANSWER),
+    "nothing": (lambda q: [], NO_ANSWER),
+}
+
+
+@contextmanager
+def resolving(answer: Answer) -> Iterator[type[asyncio.DatagramProtocol]]:
+    """A resolver that says that, until the block ends."""
+    transports: list[Any] = []
+
+    class Protocol(asyncio.DatagramProtocol):
+        def connection_made(self, transport: Any) -> None:
+            transports.append(transport)
+
+        def datagram_received(self, data: bytes, source: tuple[str, int]) -> None:
+            for each in answer(data):
+                transports[0].sendto(each, source)
+
+    yield Protocol
+    for transport in transports:
+        transport.close()
+
+
+async def looked_up(answer: Answer, timeout_s: float) -> ProbeOutcome:
+    with resolving(answer) as protocol:
+        loop = asyncio.get_running_loop()
+        made, _ = await loop.create_datagram_endpoint(protocol, local_addr=(str(HERE), 0))
+        port = made.get_extra_info("sockname")[1]
+        return await dns_probe.run(LO, "example.com", resolver=HERE, port=port, timeout_s=timeout_s)
+
+
+@pytest.mark.parametrize("how", ANSWERS)
+async def test_only_an_honest_answer_is_timed(how: str) -> None:
+    answer, wrong = ANSWERS[how]
+    silent = wrong is not None and not isinstance(wrong, DnsFault)
+    outcome = await looked_up(answer, 0.3 if silent else 10.0)
+    assert outcome.problem == (wrong or "")
+    assert set(outcome.indicators) == (set() if wrong else {"dns_s"})
+    assert outcome.spent.bytes_up == 28 + 29
+    assert (outcome.spent.bytes_down > 0) == (how != "nothing")

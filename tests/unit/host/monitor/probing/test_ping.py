@@ -1,0 +1,37 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.host.monitor.probing import ping
+
+
+def test_the_checksum_of_a_known_packet() -> None:
+    # RFC 1071's example: the one's complement sum of these words is 0xddf2.
+    assert ping.checksum(bytes.fromhex("0001f203f4f5f6f7")) == ~0xDDF2 & 0xFFFF
+
+
+@given(st.binary(max_size=99))
+def test_a_packet_with_its_checksum_sums_up_to_zero(data: bytes) -> None:
+    even = data + b"\0" * (len(data) % 2)
+    assert ping.checksum(even + ping.checksum(even).to_bytes(2)) == 0
+
+
+@given(st.integers(0, 0xFFFF), st.integers(0, 0xFFFF))
+def test_echoes_and_replies(identifier: int, sequence: int) -> None:
+    for version, kind in ((4, 0), (6, 129)):
+        echo = ping.echo(version, identifier, sequence)
+        assert len(echo) == ping.PING_BYTES[version] - {4: 20, 6: 40}[version]
+        assert ping.parse_reply(version, echo, with_header=False) is None
+        reply = bytes((kind,)) + echo[1:]
+        found = ping.parse_reply(version, reply, with_header=False)
+        assert found == (identifier, sequence)
+    assert ping.checksum(ping.echo(4, identifier, sequence)) == 0
+    header = bytes((0x46,)) + bytes(23)  # an IP header with options
+    reply = b"\0" + ping.echo(4, identifier, sequence)[1:]
+    assert ping.parse_reply(4, header + reply, with_header=True) == (identifier, sequence)
+
+
+@given(st.binary(max_size=80))
+def test_no_bytes_break_the_parser(data: bytes) -> None:
+    for version in (4, 6):
+        for with_header in (False, True):
+            ping.parse_reply(version, data, with_header=with_header)

@@ -1,0 +1,351 @@
+"""The prober and its schedule, with pings that a test answers."""
+
+import asyncio
+import time
+from dataclasses import replace
+from ipaddress import ip_address, ip_interface
+
+import pytest
+from kit.monitor import played_pinger
+
+from cedos.errors import PrivilegeError
+from cedos.host.monitor.probing import dns_probe, udp_train
+from cedos.host.monitor.probing.ping import PING_BYTES
+from cedos.host.monitor.probing.prober import Prober
+from cedos.host.monitor.probing.result import ProbeKind, ProbeOutcome, ProbeServer, Spent
+from cedos.host.monitor.probing.schedule import ProbeSchedule
+from cedos.host.monitor.probing.server import ProbeLimits, ProbeServing
+from cedos.model import Address, Direction, Network, NetworkKind, NextHop
+
+pytestmark = pytest.mark.anyio
+
+TARGET = ip_address("198.51.100.1")
+WIFI = Network("home", "wlan0", 1, NetworkKind.WIFI, False)
+LTE = Network("phone", "lte0", 2, NetworkKind.CELLULAR, True)
+DOWN = Network("phone", "lte0", 2, NetworkKind.CELLULAR, True, up=False)
+
+
+def test_a_network_in_use_is_pinged_more_often() -> None:
+    schedule = ProbeSchedule(in_use_s=1.0, idle_s=5.0)
+    assert schedule.next_s() is None
+    schedule.networks_changed([WIFI, LTE])
+    schedule.in_use(["home"])
+    assert schedule.take_due(100.0) == ["home", "phone"]
+    assert schedule.take_due(100.9) == []
+    assert schedule.next_s() == 101.0
+    pings = [name for tenth in range(1, 101) for name in schedule.take_due(100.0 + tenth / 10)]
+    assert pings.count("home") == 10
+    assert pings.count("phone") == 2
+    schedule.in_use(["phone"])
+    assert schedule.take_due(111.0) == ["phone"]
+
+
+def test_nobody_at_the_screen_lets_idle_networks_rest() -> None:
+    schedule = ProbeSchedule(in_use_s=1.0, idle_s=5.0, away=10.0)
+    schedule.networks_changed([WIFI, LTE])
+    schedule.user_present(False)
+    assert schedule.take_due(100.0) == ["home", "phone"]
+    assert schedule.take_due(149.0) == []
+    assert schedule.take_due(150.0) == ["home", "phone"]
+    # What carries something is watched as ever, and so is what did not answer.
+    schedule.in_use(["home"])
+    schedule.on_answer("phone", False)
+    assert schedule.take_due(152.0) == ["home"]
+    assert schedule.take_due(155.0) == ["home", "phone"]
+    schedule.on_answer("phone", True)
+    schedule.in_use([])
+    assert schedule.take_due(170.0) == []
+    schedule.user_present(True)
+    assert schedule.take_due(170.0) == ["home", "phone"], "who comes back wants to know"
+
+
+async def test_who_comes_back_has_all_networks_pinged_at_once() -> None:
+    played = played_pinger({"wlan0": 0.005, "lte0": 0.005})
+    schedule = ProbeSchedule(0.05, 0.05, away=1e6)
+    async with Prober(lambda n: TARGET, schedule=schedule, open_pinger=played) as prober:
+
+        def pinged() -> dict[str, int]:
+            return {network: total.probes for network, _, total in prober.costs}
+
+        prober.user_present(False)
+        prober.networks_changed([WIFI, LTE])
+        await asyncio.sleep(0.3)
+        assert pinged() == {"home": 1, "phone": 1}
+        prober.user_present(True)
+        await asyncio.sleep(0.3)
+        assert min(pinged().values()) > 1
+
+
+@pytest.mark.parametrize(
+    ("problem", "knows"),
+    [
+        ("", [True, True]),
+        # One that refuses or lies is there, and tells nothing; a router need not be a resolver.
+        ("the resolver failed or refused", [None, None]),
+        (dns_probe.NO_ANSWER, [None, False]),
+    ],
+)
+async def test_a_resolver_is_asked_each_time_for_a_name_that_it_cannot_remember(
+    monkeypatch: pytest.MonkeyPatch, problem: str, knows: list[bool | None]
+) -> None:
+    asked: list[tuple[str, Address | None]] = []
+
+    async def run(
+        network: Network, name: str, *, resolver: Address | None, timeout_s: float
+    ) -> ProbeOutcome:
+        asked.append((name, resolver))
+        return ProbeOutcome({} if problem else {"dns_s": 0.2}, Spent(70, 90, 0.2), problem)
+
+    monkeypatch.setattr(dns_probe, "run", run)
+    router, resolver = ip_address("10.0.0.1"), ip_address("10.0.0.53")
+    async with Prober(lambda n: TARGET, dns_name="example.com") as prober:
+        own = (ip_interface("10.0.0.2/24"),)
+        routed = replace(WIFI, addresses=own, next_hops=(NextHop(4, router),))
+        both = (routed, replace(routed, resolvers=(resolver,)))
+        assert [await prober.knows_names(each) for each in both] == knows
+        assert ("home" in prober.heard_at_s) is (not problem)
+        results = prober.results()
+        result = await anext(results)
+    assert (result.kind, dict(result.indicators)) == (ProbeKind.DNS, {})
+    names = {name for name, _ in asked}
+    assert len(names) == 2
+    assert all(name.endswith(".example.com") for name in names)
+    assert [whom for _, whom in asked] == [router, resolver]
+
+
+async def test_no_name_is_longer_than_names_are() -> None:
+    async with Prober(lambda n: TARGET, dns_name="a." * 123 + "example") as prober:
+        assert not await prober.knows_names(replace(WIFI, next_hops=(NextHop(4, TARGET),)))
+
+
+def test_an_idle_cellular_radio_is_left_asleep_unless_it_does_not_answer() -> None:
+    schedule = ProbeSchedule(in_use_s=1.0, idle_s=5.0, away=10.0, asleep_s=300.0)
+    schedule.networks_changed([WIFI, LTE])
+    assert schedule.take_due(100.0) == ["home", "phone"]
+    assert schedule.take_due(399.0) == ["home"]
+    assert schedule.take_due(400.0) == ["phone"]
+    schedule.in_use(["phone"])
+    assert "phone" in schedule.take_due(401.0)
+    schedule.in_use([])
+    schedule.on_answer("phone", False)
+    assert "phone" in schedule.take_due(406.0)
+    schedule.on_answer("phone", True)
+    schedule.user_present(False)
+    assert "phone" not in schedule.take_due(406.0 + 2999.0)
+    assert "phone" in schedule.take_due(406.0 + 3000.0)
+
+
+def test_in_use_it_is_pinged_when_programs_hear_nothing() -> None:
+    """Half a second after the last word, and not while they hear something."""
+    schedule = ProbeSchedule(in_use_s=2.0, idle_s=30.0)
+    schedule.networks_changed([LTE])
+    schedule.in_use(["phone"])
+    assert schedule.take_due(0.0) == ["phone"]
+    schedule.on_heard("phone", 9.8)
+    assert schedule.take_due(10.2) == []
+    assert schedule.next_s() == pytest.approx(10.3)
+    assert schedule.take_due(10.3) == ["phone"], "a network that dies in use is asked soon"
+    assert schedule.next_s() == pytest.approx(12.3)
+    schedule.in_use([])
+    schedule.on_heard("phone", 12.0)
+    assert schedule.next_s() == pytest.approx(42.0), "what was heard is as good as an answer"
+
+
+def test_a_silent_network_is_pinged_in_a_hurry() -> None:
+    schedule = ProbeSchedule(in_use_s=1.0, idle_s=5.0, hurry_s=0.2)
+    schedule.networks_changed([WIFI, LTE])
+    assert schedule.take_due(100.0) == ["home", "phone"]
+    schedule.silent(["phone"])
+    assert schedule.take_due(100.21) == ["phone"]
+    assert schedule.take_due(100.42) == ["phone"]
+    schedule.silent([])
+    assert schedule.take_due(101.0) == []
+
+
+def test_a_network_that_is_down_pauses_and_is_due_when_it_comes_up() -> None:
+    schedule = ProbeSchedule()
+    schedule.networks_changed([WIFI, DOWN])
+    assert schedule.take_due(1.0) == ["home"]
+    schedule.networks_changed([WIFI, LTE])
+    assert schedule.take_due(1.1) == ["phone"]
+    schedule.networks_changed([WIFI, DOWN])
+    assert schedule.take_due(50.0) == ["home"]
+    schedule.networks_changed([])
+    assert schedule.next_s() is None
+
+
+async def test_a_ping_without_an_answer_is_known_while_it_waits() -> None:
+    rtts: dict[str, float | None] = {"wlan0": 0.02, "lte0": None}
+    prober = Prober(lambda n: TARGET, ping_timeout_s=0.1, open_pinger=played_pinger(rtts))
+    async with prober:
+        before_s = time.monotonic()
+        waiting = asyncio.create_task(prober.ping(LTE))
+        await prober.ping(WIFI)
+        asked = prober.asked_at_s()
+        assert list(asked) == ["phone"]
+        assert before_s <= asked["phone"] <= time.monotonic()
+        await waiting
+        assert prober.asked_at_s() == {}
+
+
+async def test_what_was_lost_before_an_answer_is_told_before_it() -> None:
+    """A network that was silent and is back was called gone by the pings that were given up late."""
+    rtts: dict[str, float | None] = {"wlan0": None}
+    prober = Prober(lambda n: TARGET, ping_timeout_s=0.3, open_pinger=played_pinger(rtts))
+    async with prober:
+        told = prober.results()
+        waiting = [asyncio.create_task(prober.ping(WIFI)) for _ in range(5)]
+        await asyncio.sleep(0.05)
+        rtts["wlan0"] = 0.02
+        waiting.append(asyncio.create_task(prober.ping(WIFI)))
+        found = [await anext(told) for _ in waiting]
+        assert [bool(each.indicators) for each in found] == [False] * 5 + [True]
+        assert found[-1].at_s - found[0].at_s < 0.05
+        assert [(await each).problem for each in waiting] == ["no answer in time"] * 5 + [""]
+        assert prober.asked_at_s() == {}
+
+
+async def test_pings_are_matched_lost_and_paid_for() -> None:
+    rtts: dict[str, float | None] = {"wlan0": 0.02, "lte0": None}
+    prober = Prober(lambda n: TARGET, ping_timeout_s=0.1, open_pinger=played_pinger(rtts))
+    async with prober:
+        answered, lost = await asyncio.gather(prober.ping(WIFI), prober.ping(LTE))
+        assert answered.indicators == {"rtt_s": 0.02}
+        assert answered.spent == Spent(PING_BYTES[4], PING_BYTES[4], 0.02)
+        assert lost.problem == "no answer in time"
+        assert lost.indicators == {}
+        assert lost.spent == Spent(PING_BYTES[4], 0, pytest.approx(0.1, abs=0.1))
+        del rtts["lte0"]
+        refused = await prober.ping(LTE)
+        assert (refused.problem, refused.spent) == ("the network takes nothing", Spent())
+        assert prober.costs.bytes("home") == 2 * PING_BYTES[4]
+        assert prober.costs.bytes("phone") == PING_BYTES[4]
+        totals = {(name, kind): (t.probes, t.failed) for name, kind, t in prober.costs}
+        assert totals == {("home", ProbeKind.PING): (1, 0), ("phone", ProbeKind.PING): (2, 2)}
+
+
+async def test_joules_know_how_long_the_radio_has_rested() -> None:
+    asked: list[tuple[NetworkKind, float | None]] = []
+
+    def price(kind: NetworkKind, spent: Spent, idle_s: float | None) -> float:
+        asked.append((kind, idle_s))
+        return 2.5
+
+    prober = Prober(lambda n: TARGET, price=price, open_pinger=played_pinger({"lte0": 0.01}))
+    async with prober:
+        first = await prober.ping(LTE)
+        assert first.energy_j == 2.5
+        await asyncio.sleep(0.05)
+        await prober.ping(LTE)
+        prober.in_use(["phone"])
+        await prober.ping(LTE)
+        assert [kind for kind, _ in asked] == [NetworkKind.CELLULAR] * 3
+        rested = [idle_s for _, idle_s in asked if idle_s is not None]
+        assert rested[0] >= 3600
+        assert 0.04 < rested[1] < 1
+        assert rested[2] < rested[1]
+        ((_, _, total),) = prober.costs
+        assert (total.probes, total.energy_j) == (3, 7.5)
+
+
+async def test_every_kind_of_probe_goes_one_way() -> None:
+    """Against a server on loopback, whose interface is every network's here."""
+    key = b"k" * 32
+    here = ip_address("127.0.0.1")
+    lo = Network("lo", "lo", 1, NetworkKind.ETHERNET, False)
+    async with ProbeServing(here, 0, key, ProbeLimits(1e9, 1e9)) as running:
+        server = ProbeServer(here, running.port, key, packets=20, tcp_bytes=10_000)
+        async with Prober(lambda n: None, server=server) as prober:
+            results = prober.results()
+            expected = {
+                ProbeKind.UDP_TRAIN: "udp_bps",
+                ProbeKind.TCP: "tcp_bps",
+                ProbeKind.PING: None,
+                ProbeKind.DNS: None,
+            }
+            for direction in Direction:
+                for kind, indicator in expected.items():
+                    result = await prober.probe(lo, kind, direction)
+                    assert result == await asyncio.wait_for(anext(results), 1)
+                    assert (result.kind, result.energy_j) == (kind, None)
+                    if indicator is None:
+                        assert result.problem in (
+                            "there is no host to ping",
+                            "lo has no resolver to ask",
+                        )
+                    else:
+                        assert result.indicators[indicator] > 0
+                        assert result.direction is direction
+            totals = {kind: (t.probes, t.failed) for _, kind, t in prober.costs}
+            assert totals[ProbeKind.UDP_TRAIN] == (2, 0)
+            assert totals[ProbeKind.TCP] == (2, 0)
+
+
+async def test_two_trains_on_one_network_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = 0
+
+    async def slow(*arguments: object, **options: object) -> ProbeOutcome:
+        nonlocal running
+        running += 1
+        assert running == 1
+        await asyncio.sleep(0.02)
+        running -= 1
+        return ProbeOutcome({"udp_bps": 1.0}, Spent(1, 1, 0.02))
+
+    monkeypatch.setattr(udp_train, "run", slow)
+    server = ProbeServer(TARGET, 1, b"")
+    async with Prober(lambda n: None, server=server) as prober:
+        trains = [prober.probe(WIFI, ProbeKind.UDP_TRAIN) for _ in range(3)]
+        assert all(not result.problem for result in await asyncio.gather(*trains))
+
+
+async def test_without_a_server_or_its_kind_of_address_there_is_no_train() -> None:
+    async with Prober(lambda n: None) as prober:
+        result = await prober.probe(WIFI, ProbeKind.UDP_TRAIN)
+        assert result.problem == "no probe server is configured"
+    server = ProbeServer(ip_address("2001:db8::1"), 1, b"")
+    four = replace(WIFI, addresses=(ip_interface("192.0.2.1/24"),))
+    async with Prober(lambda n: None, server=server) as prober:
+        result = await prober.probe(four, ProbeKind.TCP)
+        assert result.problem == "home has no IPv6 address"
+
+
+async def test_the_schedule_drives_the_pings_of_what_is_up() -> None:
+    rtts: dict[str, float | None] = {"wlan0": 0.001, "lte0": 0.002}
+    prober = Prober(
+        lambda n: TARGET,
+        schedule=ProbeSchedule(in_use_s=0.01, idle_s=0.05),
+        open_pinger=played_pinger(rtts),
+    )
+    async with prober:
+        prober.networks_changed([WIFI, DOWN])
+        prober.in_use(["home"])
+        results = prober.results()
+        first = [await asyncio.wait_for(anext(results), 5) for _ in range(5)]
+        assert {result.network for result in first} == {"home"}
+        prober.networks_changed([WIFI, LTE])
+        names = [(await asyncio.wait_for(anext(results), 5)).network for _ in range(20)]
+        assert names.count("home") > names.count("phone") > 0
+
+
+async def test_a_network_that_goes_takes_its_pings_along() -> None:
+    prober = Prober(lambda n: TARGET, open_pinger=played_pinger({"wlan0": None}))
+    async with prober:
+        prober.networks_changed([WIFI])
+        waiting = asyncio.create_task(prober.ping(WIFI))
+        await asyncio.sleep(0.01)
+        prober.networks_changed([])
+        result = await asyncio.wait_for(waiting, 1)
+        assert result.problem == "the network went away"
+
+
+async def test_without_target_or_privilege_nothing_is_pinged() -> None:
+    async with Prober(lambda n: None) as prober:
+        assert (await prober.ping(WIFI)).problem == "there is no host to ping"
+
+    def refuse(*arguments: object) -> object:
+        raise PrivilegeError("pings need CAP_NET_RAW")
+
+    async with Prober(lambda n: TARGET, open_pinger=refuse) as prober:
+        assert (await prober.ping(WIFI)).problem == "pings need CAP_NET_RAW"
+        assert prober.problem == "pings need CAP_NET_RAW"

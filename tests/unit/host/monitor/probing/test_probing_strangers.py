@@ -1,0 +1,85 @@
+"""Clients without manners: a server does nothing for them, and nothing twice."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cedos.host.monitor.probing import wire
+from cedos.model import Direction
+
+pytestmark = pytest.mark.anyio
+
+Serving = Callable[..., Any]
+KEY = b"k" * 32
+
+
+@pytest.fixture
+async def talk() -> AsyncIterator[Callable[..., "Talker"]]:
+    talkers: list[Talker] = []
+
+    def make(port: int, bound: str = "127.0.0.1") -> Talker:
+        talkers.append(Talker(port, bound))
+        return talkers[-1]
+
+    yield make
+    for talker in talkers:
+        talker.socket.close()
+
+
+class Talker:
+    """A client without manners: says what it is told, and keeps what it hears."""
+
+    def __init__(self, port: int, bound: str = "127.0.0.1") -> None:
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket.setblocking(False)
+        self.socket.bind((bound, 0))
+        self.socket.connect(("127.0.0.1", port))
+
+    async def say(self, data: bytes, wait_s: float = 0.15) -> list[bytes]:
+        """Everything that comes within some time; the port stays its own."""
+        self.socket.send(data)
+        await asyncio.sleep(wait_s)
+        heard = []
+        while True:
+            try:
+                heard.append(self.socket.recv(2048))
+            except BlockingIOError:
+                return heard
+
+
+async def test_nothing_begins_without_the_round_trip_and_nothing_begins_twice(
+    talk: Callable[..., Talker], serving: Serving
+) -> None:
+    async with serving() as (running, server):
+        session = b"s" * 16
+        talker = talk(server.port)
+        forged = wire.TrainRequest(session, b"c" * 16, Direction.DOWN, 40, 1200)
+        assert await talker.say(wire.encode(forged, KEY)) == []
+        (answer,) = await talker.say(wire.encode(wire.ProbeHello(session), KEY))
+        cookie = wire.decode(answer, KEY)
+        assert isinstance(cookie, wire.Cookie)
+        ask = wire.encode(replace(forged, cookie=cookie.cookie), KEY)
+        # From another port or host it is worth nothing.
+        assert await talk(server.port).say(ask) == []
+        assert await talk(server.port, "127.0.0.2").say(ask) == []
+        assert len(await talker.say(ask)) == 40
+        assert await talker.say(ask) == []
+        assert running.counts["trains down"] == 1
+        assert running.counts["stale or foreign cookies"] == 3
+
+
+async def test_what_a_server_says_cannot_be_thrown_back_at_it(
+    talk: Callable[..., Talker], serving: Serving
+) -> None:
+    async with serving() as (running, server):
+        talker = talk(server.port)
+        (cookie,) = await talker.say(wire.encode(wire.ProbeHello(b"s" * 16), KEY))
+        assert await talker.say(cookie) == []
+        train_down = wire.encode(wire.TrainDown(b"s" * 16, 0, 40), KEY, 1200)
+        assert await talker.say(train_down) == []
+        assert await talker.say(wire.encode(wire.Done(b"s" * 16), KEY)) == []
+        assert running.counts["reports about nothing"] == 1

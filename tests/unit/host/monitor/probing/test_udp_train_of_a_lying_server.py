@@ -1,0 +1,160 @@
+"""Servers that answer trains with lies, or slowly: an end as a problem, and no figure that cannot be."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from ipaddress import ip_address
+from typing import Any
+
+import pytest
+
+from cedos.host.monitor.probing import udp_train, wire
+from cedos.host.monitor.probing.result import ProbeServer
+from cedos.model import Direction
+
+pytestmark = pytest.mark.anyio
+
+Measured = Callable[..., Any]
+HERE = ip_address("127.0.0.1")
+KEY = b"k" * 32
+
+Received = Callable[[bytes, tuple[str, int]], list[bytes]]
+
+
+@asynccontextmanager
+async def liar(answer: Received) -> AsyncIterator[ProbeServer]:
+    """A server that answers each datagram with what `answer` makes of it."""
+
+    class Protocol(asyncio.DatagramProtocol):
+        def connection_made(self, transport: Any) -> None:
+            self.transport = transport
+
+        def datagram_received(self, data: bytes, source: tuple[str, int]) -> None:
+            for each in answer(data, source):
+                self.transport.sendto(each, source)
+
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.create_datagram_endpoint(Protocol, local_addr=("127.0.0.1", 0))
+    try:
+        port = transport.get_extra_info("sockname")[1]
+        yield ProbeServer(HERE, port, KEY, packets=10, packet_bytes=200)
+    finally:
+        transport.close()
+
+
+def lying(train_of: Callable[[wire.TrainRequest], list[bytes]], key: bytes = KEY) -> Received:
+    """Greets as it should; then answers an ASK by `train_of`."""
+
+    def answer(data: bytes, source: tuple[str, int]) -> list[bytes]:
+        message = wire.decode(data, KEY)
+        if isinstance(message, wire.ProbeHello):
+            return [wire.encode(wire.Cookie(message.session, b"c" * 16), key)]
+        if isinstance(message, wire.TrainRequest):
+            return train_of(message)
+        if isinstance(message, wire.Done):
+            return train_of(wire.TrainRequest(message.session, b"", Direction.UP, 10, 200))
+        return []
+
+    return answer
+
+
+def packets(session: bytes, count: int = 10, size: int = 200, key: bytes = KEY) -> list[bytes]:
+    return [
+        wire.encode(wire.TrainDown(session, n, count), key, size) for n in range(min(count, 50))
+    ]
+
+
+LIES: dict[str, tuple[Received, str]] = {
+    "wrong key": (lying(lambda ask: [], key=b"x" * 32), "not signed with this key (greeting)"),
+    "an echo": (lambda data, source: [data], "no answer in time (greeting)"),
+    "nothing after the greeting": (lying(lambda ask: []), "no answer in time (train)"),
+    "packets with a wrong key": (
+        lying(lambda ask: packets(ask.session, key=b"x" * 32)),
+        "not signed with this key (train)",
+    ),
+    "an earlier train": (lying(lambda ask: packets(b"r" * 16)), "not signed with this key (train)"),
+    "another count": (lying(lambda ask: packets(ask.session, 60_000)), "not signed"),
+    "another size": (lying(lambda ask: packets(ask.session, size=100)), "not signed"),
+    "truncated": (lying(lambda ask: [p[:150] for p in packets(ask.session)]), "not signed"),
+    "one packet, many times": (
+        lying(lambda ask: packets(ask.session)[:1] * 30),
+        "fewer than two of the train's packets arrived",
+    ),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+async def test_a_train_that_is_a_lie_ends_as_a_problem(lie: str, measured: Measured) -> None:
+    answer, expected = LIES[lie]
+    async with liar(answer) as server:
+        outcome = await measured(server, timeout_s=0.5)
+        assert expected in outcome.problem
+
+
+def reporting(make: Callable[[bytes], wire.Report]) -> Received:
+    """READY for an ASK, and a report for a DONE."""
+    return lying(
+        lambda ask: [wire.encode(wire.Ready(ask.session) if ask.cookie else make(ask.session), KEY)]
+    )
+
+
+REPORTS: dict[str, Callable[[bytes], wire.Report]] = {
+    "more packets than were sent": lambda session: wire.Report(
+        session, 2200, 0.001, tuple((n, n / 1e6) for n in range(11))
+    ),
+    "more bytes than packets": lambda session: wire.Report(
+        session, 20_000, 0.001, tuple((n, n / 1e6) for n in range(10))
+    ),
+    "longer than it took": lambda session: wire.Report(
+        session, 2000, 99.0, tuple((n, float(n)) for n in range(10))
+    ),
+    "nothing came": lambda session: wire.Report(session, 0, 0.0, ()),
+    "all at once": lambda session: wire.Report(
+        session, 2000, 0.001, tuple((n, 0.0) for n in range(10))
+    ),
+}
+
+
+@pytest.mark.parametrize("lie", REPORTS)
+async def test_a_report_that_is_a_lie_ends_as_a_problem(lie: str, measured: Measured) -> None:
+    async with liar(reporting(REPORTS[lie])) as server:
+        outcome = await measured(server, Direction.UP, 0.5)
+        assert "is impossible" in outcome.problem or "fewer than two" in outcome.problem
+
+
+@pytest.mark.parametrize("slowly_s", [0.0, 0.1])
+async def test_a_server_that_reports_a_thousand_times_the_rate_is_not_believed(
+    slowly_s: float, monkeypatch: pytest.MonkeyPatch, measured: Measured
+) -> None:
+    """Every packet within a microsecond: what this end saw of it is the bound, with some room."""
+    send = udp_train._Exchange._send
+
+    async def slow(self: Any, message: wire.Message, size_bytes: int = 0) -> None:
+        await send(self, message, size_bytes)
+        if size_bytes:
+            await asyncio.sleep(slowly_s / 10)
+
+    monkeypatch.setattr(udp_train._Exchange, "_send", slow)
+    lie = reporting(
+        lambda session: wire.Report(session, 2000, 0.001, tuple((n, n / 1e6) for n in range(10)))
+    )
+    began_s = time.monotonic()
+    async with liar(lie) as server:
+        outcome = await measured(server, Direction.UP, 5.0)
+    took_s = time.monotonic() - began_s
+    assert outcome.problem == ""
+    bits = 10 * 8 * 228
+    said_bps = 8 * 228 / 1e-6
+    told = outcome.indicators
+    assert told["udp_bps"] <= 4 * bits / max(slowly_s, 1e-9)
+    assert told["udp_bps"] == told["udp_max_bps"] < said_bps
+    assert told["udp_bps"] >= 4 * bits / took_s, "nor less than could be"
+
+
+async def test_a_slow_server_is_measured_as_far_as_it_came(measured: Measured) -> None:
+    async with liar(lying(lambda ask: packets(ask.session)[:5])) as server:
+        outcome = await measured(server, timeout_s=0.5)
+        assert outcome.indicators["udp_loss"] == 0.5
+        # The four packets after the first in nearly half a second, not in the instant that they took.
+        assert outcome.indicators["udp_bps"] < 4 * 8 * 228 / 0.3

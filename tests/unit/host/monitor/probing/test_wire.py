@@ -1,0 +1,150 @@
+"""What probes and their server say: whole, signed, and no more than it means."""
+
+import struct
+from ipaddress import IPv4Address, IPv6Address, ip_address
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.host.monitor.probing import wire
+from cedos.model import Direction
+
+KEY, OTHER = b"k" * 32, b"o" * 32
+sessions = st.binary(min_size=16, max_size=16)
+directions = st.sampled_from(list(Direction))
+u16, u32 = st.integers(0, 2**16 - 1), st.integers(0, 2**32 - 1)
+micros = st.integers(0, 2**32 - 1).map(lambda value: value / 1e6)
+
+
+@st.composite
+def trains(draw: st.DrawFn) -> wire.TrainDown | wire.TrainUp:
+    packets = draw(st.integers(1, 2**16 - 1))
+    kind = draw(st.sampled_from([wire.TrainDown, wire.TrainUp]))
+    return kind(draw(sessions), draw(st.integers(0, packets - 1)), packets)
+
+
+@st.composite
+def reports(draw: st.DrawFn) -> wire.Report:
+    indexes = draw(st.lists(u16, unique=True, max_size=200))
+    times = sorted(draw(st.lists(micros, min_size=len(indexes), max_size=len(indexes))))
+    waited_s = draw(st.integers(round(times[-1] * 1e6) if times else 0, 2**32 - 1)) / 1e6
+    arrivals = tuple(zip(indexes, times, strict=True))
+    return wire.Report(draw(sessions), draw(u32), waited_s, arrivals)
+
+
+messages = st.one_of(
+    st.builds(wire.ProbeHello, sessions),
+    st.builds(wire.Cookie, sessions, sessions),
+    st.builds(wire.TrainRequest, sessions, sessions, directions, u16, u16),
+    st.builds(wire.Ready, sessions),
+    st.builds(
+        wire.Refused,
+        sessions,
+        st.sampled_from(list(wire.RefusalReason)),
+        st.integers(0, 2**32 - 1).map(lambda value: value / 1e3),
+    ),
+    trains(),
+    st.builds(wire.Done, sessions),
+    reports(),
+    st.builds(wire.Challenge, sessions),
+    st.builds(wire.TransferRequest, sessions, sessions, directions, u32),
+    st.builds(wire.TransferGrant, sessions),
+    st.builds(wire.End, sessions, u32),
+)
+
+
+@given(messages)
+def test_what_is_said_is_understood(message: wire.Message) -> None:
+    encoded = wire.encode(message, KEY)
+    assert wire.decode(encoded, KEY) == message
+    assert wire.decode(encoded, OTHER) is None
+
+
+@given(messages, st.data())
+def test_what_is_changed_or_cut_is_nothing(message: wire.Message, data: st.DataObject) -> None:
+    encoded = wire.encode(message, KEY)
+    at = data.draw(st.integers(0, len(encoded) - 1))
+    other = data.draw(st.integers(1, 255))
+    assert wire.decode(encoded[:at] + bytes([encoded[at] ^ other]) + encoded[at + 1 :], KEY) is None
+    assert wire.decode(encoded[:at], KEY) is None
+    assert wire.decode(encoded + b"\0", KEY) is None
+
+
+@given(st.binary(max_size=1500))
+def test_noise_is_nothing(noise: bytes) -> None:
+    assert wire.decode(noise, KEY) is None
+
+
+@given(st.integers(0, 255), sessions, st.binary(max_size=300))
+def test_nonsense_that_is_signed_never_raises(number: int, session: bytes, body: bytes) -> None:
+    plain = b"cPb1" + bytes([number]) + session + body
+    found = wire.decode(plain + wire.tag(KEY, plain), KEY)
+    assert found is None or found.session == session
+
+
+def test_trains_are_padded_to_their_size() -> None:
+    train = wire.TrainDown(b"s" * 16, 3, 50)
+    encoded = wire.encode(train, KEY, 1200)
+    assert len(encoded) == 1200
+    assert wire.decode(encoded, KEY) == train
+
+
+@given(sessions, sessions, st.sampled_from(list(wire.RefusalReason)))
+def test_no_answer_is_longer_than_its_question(
+    session: bytes, cookie: bytes, reason: wire.RefusalReason
+) -> None:
+    hello = wire.encode(wire.ProbeHello(session), KEY)
+    assert len(hello) == wire.HELLO_BYTES == len(wire.encode(wire.Cookie(session, cookie), KEY))
+    ask = wire.encode(wire.TrainRequest(session, cookie, Direction.DOWN, 50, 1200), KEY)
+    assert len(wire.encode(wire.Refused(session, reason, 1.0), KEY)) <= len(ask)
+    assert len(wire.encode(wire.Ready(session), KEY)) <= len(ask)
+
+
+def test_frames_over_tcp_have_fixed_lengths() -> None:
+    session = b"s" * 16
+    assert len(wire.encode(wire.Challenge(session), b"")) == wire.CHALLENGE_BYTES
+    request = wire.TransferRequest(session, session, Direction.UP, 5)
+    assert len(wire.encode(request, KEY)) == wire.REQUEST_BYTES
+    refused = wire.Refused(session, wire.RefusalReason.BUSY, 1.0)
+    assert len(wire.encode(wire.TransferGrant(session), KEY)) == wire.GRANT_BYTES
+    assert len(wire.encode(refused, KEY)) == wire.GRANT_BYTES
+    assert len(wire.encode(wire.End(session, 5), KEY)) == wire.END_BYTES
+
+
+@pytest.mark.parametrize(
+    "arrivals",
+    [
+        [(0, 0.0), (0, 0.1)],  # the same packet twice
+        [(0, 0.2), (1, 0.1)],  # time that runs backwards
+        [(0, 0.0), (1, 3.0)],  # later than the report itself
+    ],
+)
+def test_reports_that_cannot_be_are_nothing(arrivals: list[tuple[int, float]]) -> None:
+    encoded = wire.encode(wire.Report(b"s" * 16, 0, 1.0, tuple(arrivals)), KEY)
+    assert wire.decode(encoded, KEY) is None
+
+
+def test_a_packet_beyond_its_train_is_nothing() -> None:
+    plain = b"cPb1" + bytes([6]) + b"s" * 16 + struct.pack("!HH", 50, 50)
+    assert wire.decode(plain + wire.tag(KEY, plain), KEY) is None
+
+
+addresses = st.one_of(st.builds(IPv4Address, u32), st.builds(IPv6Address, st.integers(0, 2**64)))
+
+
+@given(addresses, u16, sessions, st.floats(0, 1e9), st.floats(0, wire.COOKIE_LIFE_S))
+def test_a_cookie_holds_for_its_source_and_time_alone(
+    source: IPv4Address | IPv6Address, port: int, session: bytes, now_s: float, later_s: float
+) -> None:
+    cookie = wire.cookie(KEY, source, port, session, now_s)
+    assert wire.cookie_holds(cookie, KEY, source, port, session, now_s + later_s)
+    late_s = now_s + 2 * wire.COOKIE_LIFE_S + 0.001
+    assert not wire.cookie_holds(cookie, KEY, source, port, session, late_s)
+    assert not wire.cookie_holds(cookie, KEY, source, port ^ 1, session, now_s)
+    assert not wire.cookie_holds(cookie, KEY, source, port, session[::-1] + b"", now_s) or (
+        session == session[::-1]
+    )
+    assert not wire.cookie_holds(cookie, OTHER, source, port, session, now_s)
+    stranger = ip_address("203.0.113.9")
+    assert source == stranger or not wire.cookie_holds(cookie, KEY, stranger, port, session, now_s)

@@ -1,0 +1,92 @@
+"""The access points that a radio has heard, from nl80211's list as the kernel sends it."""
+
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.host.monitor.providers import access_points, wifi
+from cedos.host.monitor.providers.access_points import ScanList, ScannedPoint, parse, summarise
+from cedos.host.monitor.providers.provider import AccessPoint
+from cedos.kernel.netlink import attribute
+from cedos.model import Network, NetworkKind
+
+pytestmark = pytest.mark.anyio
+
+
+def listed(
+    bssid: str, ssid: bytes = b"home", *, status: int | None = None, seen_ms: int = 100
+) -> bytes:
+    """One entry of a dump: NL80211_ATTR_GENERATION, IFINDEX, BSS {...}."""
+    elements = bytes((0, len(ssid))) + ssid + bytes((1, 2, 0x82, 0x84))
+    bss = attribute(1, bytes.fromhex(bssid.replace(":", ""))) + attribute(
+        2, struct.pack("=I", 5180)
+    )
+    bss += attribute(6, elements) + attribute(7, struct.pack("=i", -6150))
+    bss += attribute(10, struct.pack("=I", seen_ms))
+    if status is not None:
+        bss += attribute(9, struct.pack("=I", status))
+    head = attribute(46, struct.pack("=I", 3)) + attribute(3, struct.pack("=I", 5))
+    return head + attribute(47 | 0x8000, bss)
+
+
+def test_an_entry() -> None:
+    own = parse(listed("aa:bb:cc:00:11:22", status=1))
+    assert own == ScannedPoint(AccessPoint("aa:bb:cc:00:11:22", "home"), True, 0.1, -61.5)
+    hidden = parse(listed("aa:bb:cc:00:11:23", bytes(4)))
+    assert hidden is not None
+    assert (hidden.point.ssid, hidden.associated) == ("", False)
+    assert parse(b"") is None
+
+
+def test_the_surroundings() -> None:
+    found = [
+        parse(listed("aa:bb:cc:00:11:22", status=1, seen_ms=20)),
+        parse(listed("aa:bb:cc:00:11:23", seen_ms=9000)),
+        parse(listed("aa:bb:cc:00:11:24", seen_ms=8000)),
+    ]
+    heard = [one for one in found if one is not None]
+    own = AccessPoint("aa:bb:cc:00:11:22", "home")
+    assert summarise(heard) == ScanList(own, 3, 8.0)
+    # The own one alone: nothing was scanned of late, and how many there are is not known.
+    assert summarise(heard[:1]) == ScanList(own, None, 0.0)
+    assert summarise([]) == ScanList(None, None, 0.0)
+
+
+@given(st.binary(max_size=120), st.integers(0, 120))
+def test_noise_breaks_nothing(noise: bytes, cut: int) -> None:
+    parse(noise)
+    parse(listed("aa:bb:cc:00:11:22", noise[:30])[:cut] + noise)
+    parse(attribute(47, attribute(1, bytes(6)) + attribute(6, noise)))
+
+
+async def test_roaming_is_seen_at_the_next_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The station's address tells at once; the list, which names the network, is read again then."""
+    home = Network("home", "wlan0", 5, NetworkKind.WIFI, False)
+    lists = [
+        [listed("aa:bb:cc:00:11:22", status=1), listed("aa:bb:cc:00:11:23", seen_ms=4000)],
+        [listed("aa:bb:cc:00:11:23", b"annexe", status=1)],
+    ]
+    asked: list[int] = []
+
+    async def read(index: int) -> ScanList:
+        asked.append(index)
+        return summarise(filter(None, map(parse, lists[len(asked) - 1])))
+
+    monkeypatch.setattr(access_points, "read", read)
+    provider = wifi.WifiProvider()
+
+    async def read_at(now_s: float, bssid: str | None) -> Any:
+        await provider._list(home.index, bssid, now_s)
+        return provider.access_point(home)
+
+    assert await read_at(1.0, "aa:bb:cc:00:11:22") == ("aa:bb:cc:00:11:22", "home")
+    assert await read_at(2.0, "aa:bb:cc:00:11:22") == ("aa:bb:cc:00:11:22", "home")
+    assert asked == [5]
+    assert provider._counts[5].value == 2.0
+    assert provider._counts[5].measured_at_s == -3.0
+    assert await read_at(2.5, "aa:bb:cc:00:11:23") == ("aa:bb:cc:00:11:23", "annexe")
+    assert asked == [5, 5]
+    assert provider._counts[5].value == 2.0  # as old as it is

@@ -1,0 +1,207 @@
+"""NetworkManager, UPower and ModemManager, played on a private bus."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dbus_fast import Variant
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.host.monitor.bus import SystemBus
+from cedos.host.monitor.providers import networkmanager as nm
+from cedos.host.monitor.providers.battery import Battery, BatteryReader
+from cedos.host.monitor.providers.cellular import CellularProvider
+from cedos.model import Network, NetworkKind
+
+pytestmark = pytest.mark.anyio
+
+WIFI = Network("home", "wlan0", 3, NetworkKind.WIFI, False)
+LTE = Network("stick", "wwan0", 4, NetworkKind.CELLULAR, True)
+ROOT = "/org/freedesktop/NetworkManager"
+DEVICE, POINT = f"{ROOT}/Devices/2", f"{ROOT}/AccessPoint/5"
+WIRELESS = "org.freedesktop.NetworkManager.Device.Wireless"
+ANYTHING = st.none() | st.booleans() | st.floats() | st.text(max_size=3) | st.lists(st.integers())
+
+
+def boot_s() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def test_properties_as_they_come() -> None:
+    device = {"ActiveAccessPoint": POINT, "AccessPoints": [POINT, "/b"], "Bitrate": 866_700}
+    assert nm.parse_wireless(device) == nm.WirelessProperties(POINT, 2, 866.7e6, None)
+    assert nm.parse_wireless({"ActiveAccessPoint": "/", "LastScan": -1}) == nm.WirelessProperties(
+        None, 0, None, None
+    )
+    point = nm.parse_point(
+        {"HwAddress": "AA:BB:CC:00:11:22", "Ssid": b"caf\xc3\xa9", "Strength": 50}
+    )
+    assert point == nm.PointProperties(nm.AccessPoint("aa:bb:cc:00:11:22", "café"), -70.0, None)
+    assert nm.parse_point({}) is None
+    assert nm.parse_connectivity({"Ip4Connectivity": 2, "Ip6Connectivity": 1}) is True
+    assert nm.parse_connectivity({"Ip4Connectivity": 3}) is True
+    assert nm.parse_connectivity({"Ip4Connectivity": 2, "Ip6Connectivity": 4}) is False
+    assert nm.parse_connectivity({"Ip4Connectivity": 0}) is None
+
+
+NAMES = st.sampled_from(
+    ["ActiveAccessPoint", "AccessPoints", "Bitrate", "LastScan", "HwAddress", "Ssid", "Strength"]
+)
+
+
+@given(st.dictionaries(NAMES, ANYTHING))
+def test_nonsense_breaks_nothing(properties: dict[str, Any]) -> None:
+    wireless = nm.parse_wireless(properties)
+    assert wireless.bitrate_bps is None or wireless.bitrate_bps > 0
+    point = nm.parse_point(properties)
+    assert point is None or point.level_dbm is None or -100 <= point.level_dbm <= -40
+    nm.parse_connectivity(properties)
+
+
+async def test_the_access_points_of_a_wifi_network(address: str, make_service: Any) -> None:
+    manager = await make_service(nm.SERVICE)
+    manager.methods[ROOT, "GetDeviceByIpIface"] = lambda body: ("o", [DEVICE])
+    seen_s = int(boot_s()) - 2
+    manager.objects = {
+        DEVICE: {
+            WIRELESS: {
+                "ActiveAccessPoint": Variant("o", POINT),
+                "AccessPoints": Variant("ao", [POINT, f"{ROOT}/AccessPoint/6"]),
+                "Bitrate": Variant("u", 120_000),
+                "LastScan": Variant("x", int((boot_s() - 20) * 1000)),
+            }
+        },
+        POINT: {
+            "org.freedesktop.NetworkManager.AccessPoint": {
+                "HwAddress": Variant("s", "AA:BB:CC:00:11:22"),
+                "Ssid": Variant("ay", b"home"),
+                "Strength": Variant("y", 70),
+                "LastSeen": Variant("i", seen_s),
+            }
+        },
+    }
+    bus = SystemBus(address, timeout_s=0.5)
+    provider = nm.NetworkManager(bus)
+    try:
+        now_s = time.monotonic()
+        found = await provider.read(WIFI, now_s)
+        assert {name: i.value for name, i in found.items()} == {
+            "ap_count": 2.0,
+            "link_bps": 120e6,
+            "rssi_dbm": pytest.approx(-58.0),
+        }
+        assert now_s - found["ap_count"].measured_at_s == pytest.approx(20, abs=1)
+        assert now_s - found["rssi_dbm"].measured_at_s == pytest.approx(2.5, abs=1.5)
+        assert provider.access_point(WIFI) == ("aa:bb:cc:00:11:22", "home")
+        assert await provider.read(LTE, now_s) == {}
+        manager.silent = True
+        assert await provider.read(WIFI, now_s) == {}
+        assert provider.access_point(WIFI) is None
+    finally:
+        await bus.close()
+
+
+async def test_networkmanagers_verdict_counts_where_it_checks(
+    address: str, make_service: Any
+) -> None:
+    manager = await make_service(nm.SERVICE)
+    manager.methods[ROOT, "GetDeviceByIpIface"] = ("o", [DEVICE])
+    manager.objects = {
+        ROOT: {nm.SERVICE: {"ConnectivityCheckEnabled": Variant("b", False)}},
+        DEVICE: {nm.DEVICE: {"Ip4Connectivity": Variant("u", 4)}},
+    }
+    bus = SystemBus(address, timeout_s=0.5)
+    provider = nm.NetworkManager(bus)
+    told: list[bool] = []
+    provider.on_change(lambda: told.append(True))
+    try:
+        assert await provider.captive(WIFI) is None
+        manager.set(ROOT, nm.SERVICE, ConnectivityCheckEnabled=Variant("b", True))
+        assert await provider.captive(WIFI) is False
+        manager.set(DEVICE, nm.DEVICE, Ip4Connectivity=Variant("u", 2))
+        assert await provider.captive(WIFI) is True
+        assert told
+    finally:
+        await bus.close()
+    assert await nm.NetworkManager(SystemBus("unix:path=/nowhere")).captive(WIFI) is None
+
+
+async def test_the_battery_over_a_real_bus(address: str, make_service: Any) -> None:
+    upower = await make_service("org.freedesktop.UPower")
+    upower.objects = {
+        "/org/freedesktop/UPower/devices/DisplayDevice": {
+            "org.freedesktop.UPower.Device": {
+                "Type": Variant("u", 2),
+                "IsPresent": Variant("b", True),
+                "Percentage": Variant("d", 41.0),
+                "State": Variant("u", 2),
+                "Energy": Variant("d", 20.0),
+            }
+        }
+    }
+    bus = SystemBus(address, timeout_s=0.3)
+    try:
+        assert await BatteryReader(bus).read() == Battery(0.41, True, 72_000.0, None)
+        upower.silent = True
+        assert await BatteryReader(bus).read() is None
+    finally:
+        await bus.close()
+
+
+MM = "org.freedesktop.ModemManager1"
+MODEMS = [f"/org/freedesktop/ModemManager1/Modem/{n}" for n in (0, 1)]
+
+
+def modem(device: str, ports: list[list[object]], rsrp: float) -> dict[str, dict[str, Variant]]:
+    return {
+        f"{MM}.Modem": {"Ports": Variant("a(su)", ports), "Device": Variant("s", device)},
+        f"{MM}.Modem.Signal": {
+            "Rate": Variant("u", 0),
+            "Lte": Variant("a{sv}", {"rsrp": Variant("d", rsrp), "snr": Variant("d", 12.5)}),
+            "Nr5g": Variant("a{sv}", {}),
+        },
+    }
+
+
+async def test_the_right_modem_for_each_interface(
+    address: str, make_service: Any, tmp_path: Path
+) -> None:
+    manager = await make_service(MM)
+    signal = f"{MM}.Modem.Signal"
+    # The second one looks like a network card, and does not list its interface.
+    manager.objects = {
+        MODEMS[0]: modem("/sys/devices/a", [["cdc-wdm0", 6], ["wwan0", 2]], -90.0),
+        MODEMS[1]: modem("/sys/devices/b", [["ttyUSB0", 3]], -110.0),
+    }
+    for path in MODEMS:
+        manager.methods[path, "Setup"] = lambda body: ("", [])
+    (tmp_path / "net/usb0").mkdir(parents=True)
+    (tmp_path / "net/usb0/ifindex").write_text("9")
+    (tmp_path / "net/usb0/device").symlink_to("/sys/devices/system")
+    bus = SystemBus(address, timeout_s=0.5)
+    provider = CellularProvider(bus, tmp_path / "net")
+    second = Network("usb0", "usb0", 9, NetworkKind.CELLULAR, True)
+    try:
+        assert (await provider.read(LTE, 1.0))["rsrp_dbm"].value == -90.0
+        assert await provider.read(second, 1.0) == {}
+        described = manager.objects[MODEMS[1]][f"{MM}.Modem"]
+        described["Device"] = Variant("s", "/sys/devices")
+        assert await provider.read(second, 2.0) == {}  # it is not looked for all the time
+        assert (await provider.read(second, 20.0))["rsrp_dbm"].value == -110.0
+        setups = [(path, body) for path, member, body in manager.calls if member == "Setup"]
+        assert setups == [(MODEMS[0], [2]), (MODEMS[1], [2])]
+        # ModemManager is restarted: it measures for nobody, and is asked again.
+        manager.set(MODEMS[0], signal, Rate=Variant("u", 2))
+        await provider.read(LTE, 21.0)
+        manager.set(MODEMS[0], signal, Rate=Variant("u", 0))
+        await provider.read(LTE, 22.0)
+        assert [path for path, member, _ in manager.calls if member == "Setup"].count(
+            MODEMS[0]
+        ) == 2
+        await provider.close()
+        ended = [path for path, member, body in manager.calls if (member, body) == ("Setup", [0])]
+        assert sorted(ended) == MODEMS
+    finally:
+        await bus.close()

@@ -1,0 +1,172 @@
+import asyncio
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from kit.monitor import PlayedProvider
+
+from cedos.controller.networks.context import ContextKeeper
+from cedos.host.monitor.providers.provider import AccessPoint, GuardedProvider, read_each
+from cedos.model import Indicator, Network, NetworkKind
+
+pytestmark = pytest.mark.anyio
+
+WIFI = Network("home", "wlan0", 1, NetworkKind.WIFI, False)
+
+
+class Broken:
+    """Misbehaves in the given way; afterwards it works."""
+
+    def __init__(self, way: str) -> None:
+        self.way = way
+        self.asked = 0
+
+    async def read(self, network: Network, now_s: float) -> Mapping[str, Indicator]:
+        self.asked += 1
+        if self.way == "raise":
+            raise RuntimeError("no such device")
+        if self.way == "hang":
+            await asyncio.sleep(100)
+        if self.way == "hang stubbornly":
+            for _ in range(2):
+                try:
+                    await asyncio.sleep(100)
+                except asyncio.CancelledError:
+                    continue
+        return {"rssi_dbm": Indicator(-60.0, now_s)}
+
+    async def close(self) -> None:
+        if self.way == "raise":
+            raise RuntimeError("cannot close either")
+
+
+@pytest.mark.parametrize("way", ["raise", "hang", "hang stubbornly"])
+async def test_no_provider_breaks_the_guard(way: str) -> None:
+    reports: list[str] = []
+    broken = Broken(way)
+    guarded = GuardedProvider(broken, reports.append, timeout_s=0.02)
+    for now_s in (1.0, 2.5, 5.0):
+        assert await guarded.read(WIFI, now_s) == {}
+        await asyncio.sleep(0.001)
+    assert len(reports) == 1
+    assert reports[0].startswith("Broken: ")
+    assert len(guarded.problems) == 1
+    # One that hangs is not asked again and again.
+    assert broken.asked == (1 if way == "hang stubbornly" else 3)
+    await guarded.close()
+    broken.way = ""
+    await asyncio.sleep(0.01)
+    assert (await guarded.read(WIFI, 500.0))["rssi_dbm"].value == -60.0
+    assert guarded.problems == []
+
+
+async def test_trouble_is_tried_again_each_time_twice_as_late() -> None:
+    broken = Broken("raise")
+    guarded = GuardedProvider(broken, lambda sentence: None, retry_s=(1.0, 8.0))
+    asked_at_s = []
+    for tenth in range(400):
+        before = broken.asked
+        await guarded.read(WIFI, tenth / 10)
+        if broken.asked > before:
+            asked_at_s.append(tenth / 10)
+    assert asked_at_s == [0.0, 1.0, 3.0, 7.0, 15.0, 23.0, 31.0, 39.0]
+    assert guarded.problems == ["Broken: RuntimeError: no such device; asked again in 8 s"]
+
+
+async def test_a_provider_that_hangs_holds_up_no_other() -> None:
+    taken: list[Mapping[str, Indicator]] = []
+    hanging = GuardedProvider(Broken("hang"), lambda sentence: None, timeout_s=0.2)
+    good = GuardedProvider(
+        PlayedProvider({"home": {"cqi": Indicator(9.0, 5.0)}}), lambda sentence: None
+    )
+    reading = asyncio.create_task(read_each([hanging, good], WIFI, 5.0, taken.append))
+    await asyncio.sleep(0.02)
+    assert taken == [{"cqi": Indicator(9.0, 5.0)}]
+    assert not reading.done()
+    await reading
+    assert len(taken) == 1
+
+
+async def test_the_access_point_goes_through_the_guard() -> None:
+    class Knowing(PlayedProvider):
+        def access_point(self, network: Network) -> AccessPoint | None:
+            return AccessPoint("00:11:22:33:44:55", "home")
+
+    guarded = GuardedProvider(Knowing({}), lambda sentence: None)
+    assert guarded.access_point(WIFI) == ("00:11:22:33:44:55", "home")
+    assert GuardedProvider(PlayedProvider({}), lambda sentence: None).access_point(WIFI) is None
+
+
+async def test_an_access_point_that_cannot_be_told_is_none() -> None:
+    class Lost(PlayedProvider):
+        def access_point(self, network: Network) -> AccessPoint | None:
+            raise KeyError(network.name)
+
+    reports: list[str] = []
+    guarded = GuardedProvider(Lost({}), reports.append)
+    assert guarded.access_point(WIFI) is guarded.access_point(WIFI) is None
+    assert reports == ["Lost: access point: KeyError: 'home' (reported once)"]
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        None,
+        [],
+        7,
+        {"rssi_dbm": None},
+        {"rssi_dbm": -60.0},
+        {"rssi_dbm": Indicator(None, 5.0)},
+        {"rssi_dbm": Indicator("-60", 5.0)},
+        {"rssi_dbm": Indicator(-60.0, math.nan)},
+        {"rssi_dbm": Indicator(-60.0, -math.inf)},
+    ],
+)
+async def test_nonsense_of_any_form_breaks_nothing_and_is_forgotten(nonsense: Any) -> None:
+    class Mad(PlayedProvider):
+        answer: Any = nonsense
+
+        async def read(self, network: Network, now_s: float) -> Mapping[str, Indicator]:
+            return self.answer
+
+    mad = Mad({})
+    guarded = GuardedProvider(mad, lambda sentence: None)
+    keeper = ContextKeeper()
+    keeper.update("home", await guarded.read(WIFI, 5.0))
+    assert len(guarded.problems) == 1, guarded.problems
+    mad.answer = {"rssi_dbm": Indicator(-60.0, 6.0)}
+    keeper.update("home", await guarded.read(WIFI, 6.0))
+    assert keeper.snapshot(6.0).networks["home"]["rssi_dbm"].value == -60.0
+    assert guarded.problems == []
+
+
+async def test_nonsense_is_left_out_and_reported_once_a_kind() -> None:
+    reports: list[str] = []
+    told = {
+        "rssi_dbm": Indicator(127.0, 5.0),
+        "link_bps": Indicator(math.nan, 5.0),
+        "rsrp_dbm": Indicator(-90.0, 500.0),
+        "cqi": Indicator(9.0, 5.0),
+        "new_indicator": Indicator(1.0, 5.0),
+    }
+    guarded = GuardedProvider(PlayedProvider({"home": told}), reports.append)
+    for _ in range(2):
+        assert set(await guarded.read(WIFI, 5.0)) == {"cqi", "new_indicator"}
+    assert len(reports) == 3
+    assert any("rssi_dbm = 127; -120 to 0 would be right" in report for report in reports)
+    assert any("future" in report for report in reports)
+    assert len(guarded.problems) == 3
+    told["rssi_dbm"] = Indicator(-50.0, 5.0)
+    assert "rssi_dbm" in await guarded.read(WIFI, 5.0)
+    assert len(guarded.problems) == 2
+
+
+async def test_of_several_providers_the_fresher_value_wins() -> None:
+    old = PlayedProvider({"home": {"rssi_dbm": Indicator(-60.0, 1.0), "cqi": Indicator(9.0, 1.0)}})
+    new = PlayedProvider({"home": {"rssi_dbm": Indicator(-70.0, 2.0)}})
+    for order in ([old, new], [new, old]):
+        keeper = ContextKeeper()
+        await read_each(order, WIFI, 3.0, lambda found, keeper=keeper: keeper.update("home", found))
+        found = keeper.snapshot(3.0).networks["home"]
+        assert {name: i.value for name, i in found.items()} == {"rssi_dbm": -70.0, "cqi": 9.0}

@@ -1,0 +1,173 @@
+"""The system bus, against a private bus daemon where one is installed."""
+
+import asyncio
+import os
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+from dbus_fast import Message, MessageType, Variant
+from dbus_fast.aio import MessageBus
+
+from cedos.host.monitor.bus import BusError, SystemBus
+from cedos.host.monitor.dns.resolvers import HostResolvers
+
+pytestmark = pytest.mark.anyio
+
+RESOLVED = "org.freedesktop.resolve1"
+_BUS = "org.freedesktop.DBus"
+
+
+class Resolved:
+    """As much of systemd-resolved as we ask for."""
+
+    def __init__(self, bus: MessageBus) -> None:
+        self.dns: list[list[object]] = [[2, 2, bytes((10, 0, 1, 1))]]
+        self.silent = False
+        self._bus = bus
+
+    def answer(self, message: Message) -> Message | bool | None:
+        if message.message_type is not MessageType.METHOD_CALL or message.member != "Get":
+            return None
+        if self.silent:
+            return True
+        return Message.new_method_return(message, "v", [Variant("a(iiay)", self.dns)])
+
+    def tell(self) -> None:
+        self._bus.send(
+            Message.new_signal(
+                "/org/freedesktop/resolve1",
+                "org.freedesktop.DBus.Properties",
+                "PropertiesChanged",
+                "sa{sv}as",
+                [f"{RESOLVED}.Manager", {}, ["DNS"]],
+            )
+        )
+
+
+async def test_resolved_over_a_real_bus(address: str, tmp_path: Path) -> None:
+    service = await MessageBus(address).connect()
+    resolved = Resolved(service)
+    service.add_message_handler(resolved.answer)
+    await service.request_name(RESOLVED)
+    bus = SystemBus(address, timeout_s=0.5)
+    resolvers = HostResolvers(bus, tmp_path / "absent")
+    changed = asyncio.Event()
+    try:
+        await resolvers.start(changed.set)
+        assert (await resolvers.read()).by_index == {2: (ip_address("10.0.1.1"),)}
+        assert not changed.is_set()
+        resolved.dns = [[3, 2, bytes((10, 0, 2, 1))]]
+        resolved.tell()
+        await asyncio.wait_for(changed.wait(), 5)
+        assert (await resolvers.read()).by_index == {3: (ip_address("10.0.2.1"),)}
+        resolved.silent = True
+        assert (await resolvers.read()).by_index == {}
+        with pytest.raises(BusError, match=r"ServiceUnknown|NameHasNoOwner"):
+            await bus.call("org.absent", "/", "org.absent", "Do")
+    finally:
+        await resolvers.close()
+        await bus.close()
+        service.disconnect()
+        await service.wait_for_disconnect()
+
+
+async def test_a_bus_that_lets_nobody_in_is_a_problem_until_it_does(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Debian's lets no user in that systemd has made up, and nobody was told what is not known then."""
+    path = tmp_path / "refusing"
+    refused = asyncio.Event()
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not refused.is_set():
+            writer.transport.abort()
+            return
+        there_reader, there = await asyncio.open_unix_connection(address.removeprefix("unix:path="))
+        async with asyncio.TaskGroup() as both:
+            both.create_task(pumped(reader, there))
+            both.create_task(pumped(there_reader, writer))
+
+    async def pumped(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+        writer.close()
+
+    bus = SystemBus(f"unix:path={path}", retry_s=0.0)
+    async with await asyncio.start_unix_server(refuse, path):
+        for user, remedy in ((61184, True), (1000, False)):
+            monkeypatch.setattr("os.geteuid", lambda user=user: user)
+            with pytest.raises(BusError):
+                await bus.call(_BUS, "/org/freedesktop/DBus", _BUS, "GetId")
+            assert bus.problem is not None
+            assert f"refuses this program, which runs as user {user}" in bus.problem
+            assert ("useradd" in bus.problem) == remedy
+        refused.set()
+        assert await bus.call(_BUS, "/org/freedesktop/DBus", _BUS, "GetId")
+        assert bus.problem is None
+        await bus.close()
+
+
+async def test_an_absent_bus_is_left_in_peace_and_found_when_it_comes(
+    address: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "later"
+    bus = SystemBus(f"unix:path={path}", retry_s=0.2)
+    for _ in range(2):
+        with pytest.raises(BusError, match="no system bus"):
+            await bus.properties(_BUS, "/org/freedesktop/DBus", _BUS)
+    path.symlink_to(tmp_path / "bus")
+    with pytest.raises(BusError, match="no system bus"):
+        await bus.properties(_BUS, "/org/freedesktop/DBus", _BUS)
+    await asyncio.sleep(0.25)
+    try:
+        found = await bus.properties(_BUS, "/org/freedesktop/DBus", _BUS)
+        assert "Features" in found
+    finally:
+        await bus.close()
+
+
+async def test_a_strangers_signals_are_not_a_services_and_their_files_are_closed(
+    address: str,
+) -> None:
+    """A user without privileges had the test page of captive portals fetched five times a second."""
+    service, stranger = [
+        await MessageBus(address, negotiate_unix_fd=True).connect() for _ in range(2)
+    ]
+    await service.request_name("org.x")
+    bus, changed, ours = SystemBus(address), asyncio.Event(), os.dup(1)
+
+    async def tells(sender: MessageBus, destination: str | None = None) -> bool:
+        changed.clear()
+        await sender.send(
+            Message(
+                message_type=MessageType.SIGNAL,
+                destination=destination,
+                path="/x",
+                interface=f"{_BUS}.Properties",
+                member="PropertiesChanged",
+                signature="sa{sv}ash",
+                body=["org.x", {}, [], 0],
+                unix_fds=[ours],
+            )
+        )
+        # What has arrived before the answer to this has been heard by then.
+        await sender.call(Message(_BUS, "/org/freedesktop/DBus", _BUS, "GetId"))
+        await bus.call(_BUS, "/org/freedesktop/DBus", _BUS, "GetId")
+        return changed.is_set()
+
+    try:
+        await bus.watch("org.x", "/x", "org.x", changed.set)
+        assert bus._bus is not None
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        for _ in range(5):
+            assert await tells(service)
+            assert not await tells(stranger)
+            assert not await tells(stranger, bus._bus.unique_name)
+        assert len(list(Path("/proc/self/fd").iterdir())) == before
+    finally:
+        os.close(ours)
+        await bus.close()
+        for each in (service, stranger):
+            each.disconnect()
+            await each.wait_for_disconnect()

@@ -1,0 +1,97 @@
+"""TLS hellos, HTTP that is played to the profiler, and a machine for its packet filters."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from ipaddress import ip_address
+
+import pytest
+from kit.classic_bpf import run_bpf
+
+from cedos.controller.events import SizeLearned
+from cedos.host.profiler.frame import CapturedPacket
+from cedos.host.profiler.profiler import Profiler
+from cedos.model import Direction, FlowKey, SizeEstimate
+
+
+@pytest.fixture(name="run_bpf", scope="session")
+def _run_bpf() -> Callable[..., int]:
+    return run_bpf
+
+
+def hello(name: str) -> bytes:
+    raw = name.encode()
+    body = (len(raw) + 3).to_bytes(2, "big") + b"\x00" + len(raw).to_bytes(2, "big") + raw
+    extension = b"\x00\x00" + len(body).to_bytes(2, "big") + body
+    rest = b"\x03\x03" + bytes(32) + b"\x00\x00\x02\x13\x01\x01\x00"
+    rest += len(extension).to_bytes(2, "big") + extension
+    handshake = b"\x01" + len(rest).to_bytes(3, "big") + rest
+    return b"\x16\x03\x01" + len(handshake).to_bytes(2, "big") + handshake
+
+
+@pytest.fixture(name="hello", scope="session")
+def _hello() -> Callable[[str], bytes]:
+    """A ClientHello for a server's name."""
+    return hello
+
+
+class Talk:
+    """A TCP connection that is played to the profiler; sequence numbers wrap on the way."""
+
+    def __init__(self, profiler: Profiler, key: FlowKey, *, mptcp: bool = False) -> None:
+        self.profiler, self.key, self.mptcp = profiler, key, mptcp
+        self.bytes = {Direction.UP: 0, Direction.DOWN: 0}
+        self.now_s = 1.0
+
+    def packet(self, way: Direction, payload: bytes) -> CapturedPacket:
+        start = {Direction.UP: 4_294_900_000, Direction.DOWN: 77}
+        sequence = {one: (start[one] + self.bytes[one]) % (1 << 32) for one in Direction}
+        outgoing = way is Direction.UP
+        other = Direction.DOWN if outgoing else Direction.UP
+        return CapturedPacket(
+            self.key, outgoing, payload, sequence[way], sequence[other], self.mptcp, "wlan0"
+        )
+
+    def send(
+        self, payload: str | bytes, body: int = 0, way: Direction = Direction.UP
+    ) -> list[SizeLearned]:
+        raw = payload if isinstance(payload, bytes) else payload.encode()
+        told = self.profiler.observe(self.packet(way, raw), self.now_s)
+        self.bytes[way] += len(raw) + body
+        return told
+
+    def receive(self, payload: str | bytes, body: int = 0) -> list[SizeLearned]:
+        return self.send(payload, body, Direction.DOWN)
+
+    def progress(self) -> list[SizeLearned]:
+        down, up = self.bytes[Direction.DOWN], self.bytes[Direction.UP]
+        return self.profiler.progressed(self.key, down, up, self.now_s)
+
+    def close(self) -> None:
+        self.profiler.on_close(self.key, self.bytes[Direction.DOWN], self.bytes[Direction.UP])
+
+
+class Web:
+    """A server, and what a client and it say to each other."""
+
+    server = "198.51.100.1"
+    key = FlowKey(ip_address("192.168.43.2"), 40000, ip_address(server), 80)
+    tls_key = replace(key, remote_port=443)
+    get = "GET /x HTTP/1.1\r\nHost: a.example\r\n\r\n"
+    chunked_answer = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+    def answer(self, length: int) -> str:
+        return f"HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n"
+
+    def talk(
+        self, profiler: Profiler | None = None, key: FlowKey = key, *, mptcp: bool = False
+    ) -> Talk:
+        """A connection, of a profiler of its own where none is given."""
+        return Talk(Profiler() if profiler is None else profiler, key, mptcp=mptcp)
+
+    def exactly(self, size: int, source: str = "content-length") -> SizeEstimate:
+        return SizeEstimate(size, size, size, source)
+
+
+@pytest.fixture(scope="session")
+def web() -> Web:
+    return Web()

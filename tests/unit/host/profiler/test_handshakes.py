@@ -1,0 +1,452 @@
+import random
+from collections.abc import Callable
+from ipaddress import ip_address
+
+import pytest
+from aioquic.quic.configuration import QuicConfiguration
+from aioquic.quic.connection import QuicConnection
+from aioquic.quic.packet import (
+    QuicProtocolVersion,
+    encode_quic_retry,
+    encode_quic_version_negotiation,
+)
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.host.profiler import handshakes
+from cedos.host.profiler.capture import SNAP_BYTES, program
+from cedos.host.profiler.frame import CapturedPacket
+from cedos.host.profiler.handshakes import (
+    VERSION_1,
+    VERSION_2,
+    Handshakes,
+    InitialKeys,
+    InitialReader,
+    client_keys,
+    crypto_frames,
+    initials,
+)
+from cedos.host.profiler.tls import MAX_BYTES, ClientHello, read_records
+from cedos.model import FlowKey
+
+PEER = ("198.51.100.1", 443)
+
+
+# The published vectors: RFC 9001, appendix A; RFC 9369, appendix A.
+CONNECTION = bytes.fromhex("8394c8f03e515708")
+
+
+HELLO = bytes.fromhex(
+    "010000ed0303ebf8fa56f12939b9584a3896472ec40bb863cfd3e86804fe3a47f06a2b69484c0000"
+    "0413011302010000c000000010000e00000b6578616d706c652e636f6dff01000100000a00080006001d00170018"
+    "001000070005 04616c706e000500050100000000003300260024001d00209370b2c9caa47fbabaf4559fedba753d"
+    "e171fa71f50f1ce15d43e994ec74d748002b0003020304000d0010000e0403050306030203080408050806002d00"
+    "020101001c00024001003900320408ffffffffffffffff05048000ffff07048000ffff080110010480007530090110"
+    "0f088394c8f03e51570806048000ffff"
+)
+
+
+VECTORS = {
+    VERSION_1: {
+        "keys": InitialKeys(
+            bytes.fromhex("1f369613dd76d5467730efcbe3b1a22d"),
+            bytes.fromhex("fa044b2f42a3fd3b46fb255c"),
+            bytes.fromhex("9f50449e04a0e810283a1e9933adedd2"),
+        ),
+        "header": bytes.fromhex("c300000001088394c8f03e5157080000449e00000002"),
+        "begins": bytes.fromhex(
+            "c000000001088394c8f03e5157080000449e7b9aec34d1b1c98dd7689fb8ec11d242b123dc9b"
+        ),
+        "ends": bytes.fromhex("e221af44860018ab0856972e194cd934"),
+    },
+    VERSION_2: {
+        "keys": InitialKeys(
+            bytes.fromhex("8b1a0bc121284290a29e0971b5cd045d"),
+            bytes.fromhex("91f73e2351d8fa91660e909f"),
+            bytes.fromhex("45b95e15235d6f45a6b19cbcb0294ba9"),
+        ),
+        "header": bytes.fromhex("d36b3343cf088394c8f03e5157080000449e00000002"),
+        "begins": bytes.fromhex(
+            "d76b3343cf088394c8f03e5157080000449ea0c95e82ffe67b6abcdb4298b485dd04de806071bf03"
+        ),
+        "ends": bytes.fromhex("a18b2faa745b6fe189cf772a9f84cbfc"),
+    },
+}
+
+
+def protect(keys: InitialKeys, header: bytes, number: int, frames: bytes) -> bytes:
+    """A packet as its sender makes it; `header` ends with the packet number in 4 bytes."""
+    nonce = bytes(a ^ b for a, b in zip(keys.iv, number.to_bytes(12, "big"), strict=True))
+    sealed = AESGCM(keys.key).encrypt(nonce, frames, header)
+    mask = Cipher(algorithms.AES(keys.header), modes.ECB()).encryptor().update(sealed[:16])
+    raw = bytearray(header + sealed)
+    raw[0] ^= mask[0] & 0x0F
+    for at in range(4):
+        raw[len(header) - 4 + at] ^= mask[1 + at]
+    return bytes(raw)
+
+
+def packet(
+    frames: bytes,
+    *,
+    version: int = VERSION_1,
+    to: bytes = CONNECTION,
+    keys_of: bytes = CONNECTION,
+    number: int = 0,
+) -> bytes:
+    """An Initial packet with any frames."""
+    first = 0xC3 if version == VERSION_1 else 0xD3
+    length = 4 + len(frames) + 16
+    header = bytes([first]) + version.to_bytes(4, "big") + bytes([len(to)]) + to + b"\0\0"
+    header += (0x4000 | length).to_bytes(2, "big") + number.to_bytes(4, "big")
+    return protect(client_keys(version, keys_of), header, number, frames)
+
+
+def crypto(offset: int, data: bytes) -> bytes:
+    return (
+        b"\x06"
+        + (0x4000 | offset).to_bytes(2, "big")
+        + (0x4000 | len(data)).to_bytes(2, "big")
+        + data
+    )
+
+
+def client(
+    name: str = "www.Example.org", *, large: bool = False, **options: object
+) -> QuicConnection:
+    configuration = QuicConfiguration(server_name=name, **options)
+    if large:  # as large as key shares of post-quantum key agreement make it
+        configuration.alpn_protocols = [f"protocol-{n:0200}" for n in range(7)]
+    connection = QuicConnection(configuration=configuration)
+    connection.connect(PEER, now=0.0)
+    return connection
+
+
+def sent(connection: QuicConnection, now: float = 0.0) -> list[bytes]:
+    return [data for data, _ in connection.datagrams_to_send(now=now)]
+
+
+def read(datagrams: list[bytes]) -> tuple[list[ClientHello], InitialReader]:
+    reader = InitialReader()
+    told = [hello for one in datagrams if (hello := reader.feed(one)) is not None]
+    return told, reader
+
+
+@pytest.mark.parametrize("version", VECTORS)
+def test_the_published_vectors(version: int) -> None:
+    vector = VECTORS[version]
+    keys = client_keys(version, CONNECTION)
+    assert keys == vector["keys"]
+    frames = (b"\x06\x00\x40\xf1" + HELLO).ljust(1162, b"\0")
+    raw = protect(keys, vector["header"], 2, frames)
+    assert len(raw) == 1200
+    assert raw.startswith(vector["begins"])
+    assert raw.endswith(vector["ends"])
+    (one,) = initials(raw)
+    assert (one.version, one.destination, one.packet) == (version, CONNECTION, raw)
+    assert read([raw])[0] == [ClientHello("example.com", ech=False, complete=True)]
+
+
+@pytest.mark.parametrize(
+    "version", [QuicProtocolVersion.VERSION_1, QuicProtocolVersion.VERSION_2], ids=["v1", "v2"]
+)
+def test_a_real_client(version: QuicProtocolVersion) -> None:
+    connection = client(original_version=version, supported_versions=[version])
+    datagrams = sent(connection)
+    told, reader = read(datagrams)
+    assert told == [ClientHello("www.example.org", ech=False, complete=True)]
+    assert reader.complete
+    assert reader.feed(datagrams[0]) is None
+
+
+def test_a_large_hello_takes_two_datagrams_in_any_order() -> None:
+    datagrams = sent(client(large=True))
+    assert len(datagrams) == 2
+    for order in (datagrams, datagrams[::-1], [datagrams[1], *datagrams]):
+        told, reader = read(order)
+        assert told[-1] == ClientHello("www.example.org", ech=False, complete=True)
+        assert reader.complete
+    told, reader = read(datagrams[1:])
+    assert (told, reader.complete) == ([], False)
+    # Offload hands over what is yet to be split: both in one.
+    assert read([b"".join(datagrams)])[0][-1].name == "www.example.org"
+
+
+def test_retry_and_version_negotiation_begin_anew() -> None:
+    connection = client(large=True)
+    first = sent(connection)
+    server = b"\x07" * 8
+    retry = encode_quic_retry(
+        version=QuicProtocolVersion.VERSION_1,
+        source_cid=server,
+        destination_cid=connection.host_cid,
+        original_destination_cid=connection.original_destination_connection_id,
+        retry_token=b"token" * 20,
+    )
+    connection.receive_datagram(retry, PEER, now=0.1)
+    second = sent(connection, 0.1)
+    assert [one.destination for one in initials(second[0])] == [server]
+    assert read(second)[0][-1].name == "www.example.org"
+    # Half of the first try, all of the second.
+    told, reader = read([first[0], *second])
+    assert told[-1] == ClientHello("www.example.org", ech=False, complete=True)
+    assert reader.complete
+
+    connection = client(
+        original_version=QuicProtocolVersion.VERSION_1,
+        supported_versions=[QuicProtocolVersion.VERSION_1, QuicProtocolVersion.VERSION_2],
+        large=True,
+    )
+    first = sent(connection)
+    refusal = encode_quic_version_negotiation(
+        source_cid=connection.original_destination_connection_id,
+        destination_cid=connection.host_cid,
+        supported_versions=[QuicProtocolVersion.VERSION_2],
+    )
+    assert list(initials(refusal)) == list(initials(retry)) == []
+    connection.receive_datagram(refusal, PEER, now=0.1)
+    second = sent(connection, 0.1)
+    assert {one.version for data in second for one in initials(data)} == {VERSION_2}
+    assert read([first[0], *second])[0][-1].name == "www.example.org"
+
+
+def test_later_initials_go_elsewhere_with_the_first_ones_keys() -> None:
+    chosen = b"\x09" * 12
+    rest = packet(crypto(100, HELLO[100:]), to=chosen, number=1)
+    told, reader = read([packet(crypto(0, HELLO[:100])), rest])
+    assert told[-1].complete
+    assert reader.complete
+    # The version may change on the way; the connection id that counts does not.
+    compatible = packet(crypto(100, HELLO[100:]), to=chosen, version=VERSION_2, number=1)
+    assert read([packet(crypto(0, HELLO[:100])), compatible])[1].complete
+    assert read([rest])[0] == []  # its keys are not those of where it goes
+
+
+def test_coalesced_and_foreign_packets_are_passed_over() -> None:
+    initial = packet(crypto(0, HELLO))
+    handshake = b"\xe3" + initial[1:5] + b"\x08" + CONNECTION + b"\0" + b"\x40\x64" + bytes(100)
+    early = b"\xd3" + initial[1:5] + b"\x08" + CONNECTION + b"\0" + b"\x40\x64" + bytes(100)
+    short = b"\x43" + bytes(60)
+    for datagram in (
+        initial + handshake + short,
+        early + initial,
+        handshake + early + initial + bytes(40),
+    ):
+        assert read([datagram])[0] == [ClientHello("example.com", ech=False, complete=True)]
+    assert read([short + initial])[0] == []
+
+
+def test_frames_shuffled_and_mixed() -> None:
+    draw = random.Random(5)
+    pieces = [crypto(at, HELLO[at : at + 13]) for at in range(0, len(HELLO), 13)]
+    for _ in range(20):
+        draw.shuffle(pieces)
+        acknowledged = b"\x02\x05\x00\x01\x02\x00\x01\x03\x05\x00\x00\x02\x01\x01\x01"
+        mixed = b"".join(piece + b"\x01" + bytes(draw.randrange(5)) for piece in pieces)
+        assert read([packet(acknowledged + mixed)])[0][-1].complete
+
+
+def test_hostile_frames_are_bounded() -> None:
+    huge = b"\xff" * 8
+    for frames in (
+        b"\x06" + huge + huge + b"x",
+        b"\x02\x00\x00" + huge + bytes(900),
+        b"\x06\x40" + bytes(30),
+        b"\x1c" + crypto(0, HELLO),
+        bytes(1200),
+    ):
+        assert read([packet(frames)])[0] == []
+    # A piece that says it is longer than it is ends where the packet does.
+    assert read([packet(b"\x06\x00" + huge + HELLO)])[0][-1].name == "example.com"
+    reader = InitialReader()
+    endless = b"\x01\xff\xff\xff" + bytes(1000)
+    for number in range(60):
+        reader.feed(packet(crypto(number * 1000, endless[:1000]), number=number))
+    (attempt,) = reader._attempts
+    assert len(attempt.stream.prefix) <= MAX_BYTES
+
+
+def test_work_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+    reader = InitialReader()
+    original = AESGCM.decrypt
+
+    class Counted:
+        def __init__(self, key: bytes) -> None:
+            self._inner = AESGCM(key)
+
+        def decrypt(self, *given: bytes) -> bytes:
+            opened.append(1)
+            return original(self._inner, *given)
+
+    monkeypatch.setattr("cryptography.hazmat.primitives.ciphers.aead.AESGCM", Counted)
+    draw = random.Random(1)
+    for _ in range(500):
+        to = draw.randbytes(8)
+        reader.feed(packet(crypto(5, b"x"), to=to, keys_of=to) * 2)
+    assert 0 < len(opened) < 60
+    assert len(reader._attempts) <= 4
+
+
+@given(st.binary(max_size=300), st.integers(0, 300))
+def test_garbage_never_raises(garbage: bytes, keep: int) -> None:
+    real = packet(crypto(0, HELLO))
+    for datagram in (garbage, real[:keep] + garbage, real[:7] + garbage, b"\xc3\0\0\0\1" + garbage):
+        told, _ = read([datagram])
+        assert all(hello.name in (None, "example.com") for hello in told)
+
+
+@given(st.binary(max_size=400))
+def test_garbage_behind_the_encryption_never_raises(frames: bytes) -> None:
+    read([packet(frames.ljust(30, b"\0"))])
+    assert all(0 <= offset < MAX_BYTES for offset, _ in crypto_frames(frames))
+
+
+@given(st.integers(0, 1199), st.integers(1, 255))
+def test_a_damaged_packet_is_refused(at: int, change: int) -> None:
+    raw = bytearray(packet(crypto(0, HELLO).ljust(1162, b"\0")))
+    raw[at % len(raw)] ^= change
+    assert read([bytes(raw)])[0] == []
+
+
+def test_the_filter_knows_initials(run_bpf: Callable[..., int]) -> None:
+    from scapy.layers.inet import IP, UDP
+    from scapy.layers.inet6 import IPv6, IPv6ExtHdrDestOpt
+    from scapy.packet import Raw
+
+    code = program()
+    datagrams = sent(client())
+    second = QuicProtocolVersion.VERSION_2
+    datagrams += sent(client(original_version=second, supported_versions=[second]))
+    first = packet(crypto(0, HELLO))
+    handshake, early, retry = (bytes([byte]) + first[1:] for byte in (0xE3, 0xD3, 0xF3))
+    short, other = b"\x43" + first[1:], first[:1] + b"\xff\0\0\x1d" + first[5:]
+    for network in (IP(), IP(options=b"\x01" * 8), IPv6(), IPv6() / IPv6ExtHdrDestOpt()):
+
+        def raw(
+            payload: bytes, network: object = network, port: int = 443, source: int = 5
+        ) -> bytes:
+            return bytes(network / UDP(sport=source, dport=port) / Raw(payload))
+
+        for good in (*datagrams, first):
+            assert run_bpf(code, raw(good), 4) == SNAP_BYTES
+            assert run_bpf(code, raw(good), 0) == 0  # somebody else's
+            assert run_bpf(code, raw(good, port=53), 4) == 0
+            assert run_bpf(code, raw(good, port=5, source=443), 4) == 0
+        for bad in (handshake, early, retry, short, other, b"", b"\xc3", bytes(1200)):
+            assert run_bpf(code, raw(bad), 4) == 0
+
+
+KEY = FlowKey(ip_address("192.0.2.1"), 5000, ip_address("198.51.100.1"), 443)
+
+
+START = 4_294_966_900  # the numbers wrap within the hello
+
+
+def hello(name: str = "www.example.org", key_share: int = 1216) -> bytes:
+    raw = name.encode()
+    names = (len(raw) + 3).to_bytes(2, "big") + b"\x00" + len(raw).to_bytes(2, "big") + raw
+    extensions = b"\x00\x33" + key_share.to_bytes(2, "big") + b"\x5a" * key_share
+    extensions += b"\x00\x00" + len(names).to_bytes(2, "big") + names
+    extensions += b"\xfe\x0d\x00\x40" + bytes(64) + b"\x00\x15\x01\x00" + bytes(256)
+    rest = b"\x03\x03" + bytes(32) + b"\x00\x00\x02\x13\x01\x01\x00"
+    rest += len(extensions).to_bytes(2, "big") + extensions
+    handshake = b"\x01" + len(rest).to_bytes(3, "big") + rest
+    return b"\x16\x03\x01" + len(handshake).to_bytes(2, "big") + handshake
+
+
+def in_records(raw: bytes, size: int) -> bytes:
+    handshake = raw[5:]
+    parts = [handshake[at : at + size] for at in range(0, len(handshake), size)]
+    return b"".join(b"\x16\x03\x01" + len(part).to_bytes(2, "big") + part for part in parts)
+
+
+def segment(raw: bytes, at: int, size: int, key: FlowKey = KEY) -> CapturedPacket:
+    number = (START + at) % (1 << 32)
+    return CapturedPacket(key, True, raw[at : at + size], number, 1, segment=number)
+
+
+WHOLE = ClientHello("www.example.org", ech=True, complete=True)
+
+
+@pytest.mark.parametrize("raw", [hello(), in_records(hello(), 200), hello(key_share=9000)])
+@pytest.mark.parametrize("size", [300, 536, 1200])
+def test_over_many_segments(raw: bytes, size: int) -> None:
+    hellos = Handshakes()
+    first = hellos.begin(segment(raw, 0, size))
+    assert first is None or first.name is None
+    told = [hellos.proceed(segment(raw, at, size)) for at in range(size, len(raw), size)]
+    assert told[-1] == WHOLE
+    assert len(hellos) == 0
+
+
+def test_out_of_order_and_twice() -> None:
+    raw, draw = hello(key_share=3000), random.Random(4)
+    for _ in range(20):
+        hellos = Handshakes()
+        rest = [segment(raw, at, 200) for at in range(200, len(raw), 200)]
+        rest += draw.choices(rest, k=4)
+        draw.shuffle(rest)
+        hellos.begin(segment(raw, 0, 200))
+        assert WHOLE in [hellos.proceed(one) for one in rest]
+
+
+def test_the_name_is_told_before_the_hello_is_complete() -> None:
+    raw = hello()
+    hellos = Handshakes()
+    hellos.begin(segment(raw, 0, 1200))
+    assert hellos.proceed(segment(raw, 1200, 100)) == ClientHello(
+        "www.example.org", ech=False, complete=False
+    )
+    assert hellos.proceed(segment(raw, 1300, 2000)) == WHOLE
+
+
+def test_tiny_pieces_are_read_a_few_times_and_not_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+
+    def counting(data: bytes) -> ClientHello | None:
+        read.append(len(data))
+        return read_records(data)
+
+    monkeypatch.setattr(handshakes, "read_records", counting)
+    raw = b"\x16\x03\x01\x3f\xf0\x01\x00\x3f\xec\x03\x03" + bytes(MAX_BYTES)
+    hellos = Handshakes()
+    hellos.begin(segment(raw, 0, 6))
+    for at in range(6, MAX_BYTES):
+        hellos.proceed(segment(raw, at, 1))
+    assert sum(read) < 40 * MAX_BYTES
+
+
+def test_others_segments_and_other_places_are_not_taken() -> None:
+    raw = hello()
+    hellos = Handshakes()
+    hellos.begin(segment(raw, 0, 1200))
+    other = FlowKey(KEY.local, 5001, KEY.remote, 443)
+    assert hellos.proceed(segment(raw, 1200, 900, other)) is None
+    far = CapturedPacket(KEY, True, raw[1200:], segment=(START + 70_000) % (1 << 32))
+    assert hellos.proceed(far) is None
+    before = CapturedPacket(KEY, True, raw[1200:], segment=START - 70_000)
+    assert hellos.proceed(before) is None
+    hellos.forget(KEY)
+    assert hellos.proceed(segment(raw, 1200, 900)) is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1 << 32), st.binary(max_size=80))))
+def test_hostile_segments_are_bounded(steps: list[tuple[int, int, bytes]]) -> None:
+    hellos = Handshakes()
+    for port, number, data in steps:
+        key = FlowKey(KEY.local, port, KEY.remote, 443)
+        hellos.begin(CapturedPacket(key, True, b"\x16\x03\x01" + data, segment=number))
+        hellos.proceed(CapturedPacket(key, True, data * 50, segment=number + 20))
+        hellos.initial(CapturedPacket(key, True, b"\xc3\0\0\0\1" + data))
+
+
+def test_handshakes_under_way_are_bounded() -> None:
+    hellos, raw = Handshakes(), hello()
+    for port in range(1000):
+        key = FlowKey(KEY.local, port, KEY.remote, 443)
+        hellos.begin(segment(raw, 0, 1200, key))
+        hellos.initial(CapturedPacket(key, True, raw))
+    assert len(hellos) == 512

@@ -1,0 +1,428 @@
+"""What HTTP says of its transfers, and what is learned of them."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from ipaddress import ip_address
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.controller.events import SizeLearned
+from cedos.host.profiler.flow import HintMatch, TransferHint
+from cedos.host.profiler.frame import CapturedPacket
+from cedos.host.profiler.profiler import Profiler
+from cedos.host.profiler.sizes import SizeHistory
+from cedos.model import Bulk, Direction, FlowKey, Label, Urgency
+
+Web = Any
+
+
+DOWN, UP = Direction.DOWN, Direction.UP
+
+
+def test_a_download_from_its_connection_to_its_length(web: Web) -> None:
+    profiler = Profiler()
+    (opened,) = profiler.on_open(web.key, 0.9)
+    assert (opened.direction, opened.server_name) == (DOWN, None)
+    assert (opened.size.median_bytes, opened.size.source) == (3_000, "default")
+    talk = web.talk(profiler)
+    (asked,) = talk.send(web.get)
+    assert (asked.key, asked.direction, asked.server_name) == (web.key, DOWN, "a.example")
+    assert asked.size.source == "default"
+    (answered,) = talk.receive(web.answer(10_000_000), body=10_000_000)
+    assert (answered.direction, answered.size) == (DOWN, web.exactly(10_000_000))
+    assert not any(told.tls for told in (opened, asked, answered))
+    assert profiler.server_name(web.key) == "a.example"
+
+
+def test_an_upload_states_its_length_at_once(web: Web) -> None:
+    talk = web.talk()
+    (told,) = talk.send("PUT /x HTTP/1.1\r\nHost: a.example\r\nContent-Length: 5000\r\n\r\n", 5000)
+    assert (told.direction, told.size) == (UP, web.exactly(5000))
+    assert talk.receive("HTTP/1.1 100 Continue\r\n\r\n") == []
+    assert talk.receive("HTTP/1.1 204 No Content\r\n\r\n") == []
+
+
+def test_a_chunked_upload_and_a_chunked_download(web: Web) -> None:
+    talk = web.talk()
+    head = "POST / HTTP/1.1\r\nHost: a.example\r\nTransfer-Encoding: chunked\r\n\r\n"
+    (sent,) = talk.send(head, 70_000)
+    assert (sent.direction, sent.size.median_bytes) == (UP, 100_000)
+    (received,) = talk.receive(web.chunked_answer, 250_000)
+    assert (received.direction, received.size.median_bytes) == (DOWN, 100_000)
+    (unstated,) = web.talk().receive("HTTP/1.0 200 OK\r\n\r\n")
+    assert (unstated.direction, unstated.size.median_bytes) == (DOWN, 3_000)
+
+
+def test_keep_alive_transfers_are_told_one_by_one_and_learned(web: Web) -> None:
+    profiler = Profiler()
+    profiler.on_open(web.key, 0.9)
+    talk = web.talk(profiler)
+    for number in range(12):
+        (asked,) = talk.send(web.get)
+        assert asked.size.source == ("history" if number else "default")
+        (answered,) = talk.receive(web.answer(40_000 + number), body=40_000 + number)
+        assert answered.size == web.exactly(40_000 + number)
+    talk.close()
+    for host in ("a.example", web.server):
+        estimate = profiler.history.estimate(host, 80, DOWN)
+        assert 40_000 <= estimate.median_bytes < 40_012
+        assert profiler.history.samples(host, 80, DOWN) == 12
+        assert profiler.history.estimate(host, 80, UP).median_bytes == 0
+    (again,) = profiler.on_open(replace(web.key, local_port=40001), 2.0)
+    assert (again.direction, again.size.source) == (DOWN, "history")
+
+
+def test_pipelined_answers_find_their_requests(web: Web) -> None:
+    talk = web.talk()
+    assert talk.send("HEAD / HTTP/1.1\r\nHost: a.example\r\n\r\n") == []
+    assert len(talk.send(web.get)) == 1
+    assert talk.receive(web.answer(999_999)) == []  # of HEAD: a length, but no body
+    (told,) = talk.receive(web.answer(5), 5)
+    assert told.size == web.exactly(5)
+    assert talk.profiler.history.samples("a.example", 80, DOWN) == 1
+
+
+def test_a_head_tells_what_a_get_would_bring(web: Web) -> None:
+    talk = web.talk()
+    talk.send(web.get.replace("GET", "HEAD"))
+    talk.receive(web.answer(70_000))
+    (asked,) = talk.send(web.get)
+    assert (asked.size.median_bytes, asked.size.source) == (70_000, "history")
+
+
+def test_a_part_is_as_long_as_it_says_and_says_nothing_of_the_whole(web: Web) -> None:
+    talk = web.talk()
+    head = "HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 0-99/5000\r\n"
+    for _ in range(2):
+        assert talk.send(web.get)[0].size.median_bytes != 5000
+        (told,) = talk.receive(head + "Content-Length: 100\r\n\r\n", 100)
+        assert told.size == web.exactly(100)
+    talk.send(web.get)
+    talk.receive(web.answer(5000), 5000)
+    assert talk.send(web.get)[0].size.median_bytes == 5000
+
+
+def test_what_was_had_before_is_known_when_it_is_asked_for(web: Web) -> None:
+    talk = web.talk()
+    for number, size in enumerate((40_000, 900_000, 70)):
+        get = f"GET /{number} HTTP/1.1\r\nHost: a.example\r\n\r\n"
+        talk.send(get)
+        talk.receive(web.chunked_answer if number == 1 else web.answer(size), size)
+    for number, size in enumerate((40_000, 900_000, 70)):
+        (asked,) = talk.send(f"GET /{number} HTTP/1.1\r\nHost: a.example\r\n\r\n")
+        assert (asked.size.median_bytes, asked.size.source) == (size, "history")
+        (answered,) = talk.receive(web.chunked_answer, size)
+        assert answered.size.median_bytes == size
+    (new,) = talk.send("GET /9 HTTP/1.1\r\nHost: a.example\r\n\r\n")
+    assert new.size.median_bytes not in (900_000, 70)
+    talk.receive("HTTP/1.1 404 Not Found\r\nContent-Length: 150\r\n\r\n", 150)
+    (again,) = talk.send("GET /9 HTTP/1.1\r\nHost: a.example\r\n\r\n")
+    assert again.size.source == "history"
+    assert again.size.median_bytes != 150
+
+
+def test_bodies_in_chunks_are_unlike_all_else_of_a_host(web: Web) -> None:
+    talk = web.talk()
+    for number in range(20):
+        talk.send(f"GET /{number} HTTP/1.1\r\nHost: a.example\r\n\r\n")
+        if number % 5:
+            talk.receive(web.answer(1_000), 1_000)
+        else:
+            talk.receive(web.chunked_answer, 700_000)
+    (asked,) = talk.send("GET /new HTTP/1.1\r\nHost: a.example\r\n\r\n")
+    assert asked.size.median_bytes == 1_000
+    (told,) = talk.receive(web.chunked_answer, 650_000)
+    assert told.size.median_bytes == 700_000
+
+
+def test_a_first_chunk_that_no_buffer_cut_is_taken_for_all(web: Web) -> None:
+    profiler = Profiler()
+    for first, least, most in (
+        ("1a2b", 0x1A2B, 0x1A2B),
+        ("8000", 110_000, 200_000),
+        ("10", 100_000, 100_001),
+    ):
+        talk = web.talk(
+            profiler, replace(web.key, local_port=int(first, 16), remote_port=int(first, 16))
+        )
+        talk.send(web.get.replace("/x", f"/{first}"))
+        (told,) = talk.receive(web.chunked_answer + first + "\r\n", 90_000)
+        assert least <= told.size.median_bytes <= most
+        assert told.size.source == ("history" if first == "1a2b" else "progress")
+    progress = talk.profiler.progressed(talk.key, 150_000, 100, 2.0)
+    assert progress[0].size.source == "progress"
+
+
+def test_an_answer_without_body_is_no_transfer(web: Web) -> None:
+    talk = web.talk()
+    for status in ("304 Not Modified\r\nContent-Length: 500", "200 OK\r\nContent-Length: 0"):
+        talk.send(web.get)
+        assert talk.receive(f"HTTP/1.1 {status}\r\n\r\n") == []
+        assert talk.progress() == []
+    assert talk.profiler.history.estimate("a.example", 80, DOWN).median_bytes == 0
+
+
+def test_unstated_lengths_are_learned_from_what_follows(web: Web) -> None:
+    talk = web.talk()
+    for _ in range(2):
+        talk.send(web.get)
+        talk.receive(web.chunked_answer, 250_000)
+    assert talk.profiler.history.samples("a.example", 80, DOWN) == 1
+    talk.close()
+    assert talk.profiler.history.samples("a.example", 80, DOWN) == 2
+    assert talk.profiler.history.estimate("a.example", 80, DOWN).median_bytes == 250_000
+
+
+Hello = Callable[[str], bytes]
+
+
+def test_a_retransmission_tells_nothing_new(web: Web) -> None:
+    profiler = Profiler()
+    talk = web.talk(profiler)
+    packet = talk.packet(UP, web.get.encode())
+    assert len(profiler.observe(packet, 1.0)) == 1
+    assert profiler.observe(packet, 1.2) == []
+    talk.send(b"")
+    response = talk.packet(DOWN, web.answer(7).encode())
+    assert len(profiler.observe(response, 1.3)) == 1
+    assert profiler.observe(response, 1.4) == []
+    assert profiler.history.samples(web.server, 80, DOWN) == 1
+
+
+def test_a_tunnel_counts_as_a_whole(web: Web, hello: Hello) -> None:
+    profiler = Profiler()
+    talk = web.talk(profiler, replace(web.key, remote_port=3128))
+    (told,) = talk.send("CONNECT far.example:443 HTTP/1.1\r\nHost: far.example:443\r\n\r\n")
+    assert told.server_name == "far.example"
+    assert talk.receive("HTTP/1.1 200 Connected\r\n\r\n") == []
+    assert talk.send(hello("far.example"), 300) == []  # that is known
+    talk.receive(b"", 90_000)
+    talk.close()
+    assert profiler.history.estimate("far.example", 3128, DOWN).median_bytes > 90_000
+
+
+def test_an_upgraded_connection_counts_as_a_whole(web: Web) -> None:
+    talk = web.talk()
+    talk.send(web.get)
+    assert talk.receive("HTTP/1.1 101 Switching Protocols\r\n\r\n", 60_000) == []
+    talk.close()
+    assert talk.profiler.history.estimate("a.example", 80, DOWN).median_bytes > 60_000
+
+
+def test_progress_counts_from_the_transfer_not_from_the_connection(web: Web) -> None:
+    profiler = Profiler()
+    profiler.on_open(web.key, 0.9)
+    talk = web.talk(profiler)
+    talk.send(web.get)
+    talk.receive(web.answer(10_000_000), 10_000_000)
+    assert talk.progress() == []  # it was told exactly
+    talk.send(web.get)
+    talk.receive(web.chunked_answer, 0)
+    assert talk.progress() == []
+    talk.receive(b"", 40_000_000)
+    (told,) = talk.progress()
+    assert 40_000_000 < told.size.low_bytes < 50_000_000
+
+
+def test_a_flow_older_than_the_profiler_is_counted_from_where_it_stands(web: Web) -> None:
+    profiler = Profiler()
+    assert profiler.progressed(web.key, 900_000_000, 5_000, 0.5) == []
+    talk = web.talk(profiler)
+    (asked,) = talk.send(web.get)
+    assert asked.size.median_bytes == 3_000
+    assert profiler.progressed(web.key, 900_002_000, 5_100, 1.5) == []
+    (told,) = profiler.progressed(web.key, 900_500_000, 5_100, 1.6)
+    assert 500_000 <= told.size.low_bytes < 900_000_000
+
+
+def test_an_mptcp_connection_is_one_whatever_the_subflow(web: Web) -> None:
+    profiler = Profiler()
+    talk = web.talk(profiler, mptcp=True)
+    for _ in range(2):
+        talk.send(web.get)
+        talk.receive(web.chunked_answer, 50_000)
+    again = talk.packet(UP, web.get.encode())
+    assert len(profiler.observe(again, 2.0)) == 1
+    assert profiler.observe(again._replace(interface="lte0"), 2.1) == []  # reinjected
+    talk.close()
+    assert profiler.history.samples("a.example", 80, DOWN) == 2
+    assert profiler.history.estimate("a.example", 80, DOWN).median_bytes == 50_000
+
+
+def test_a_fallback_to_tcp_is_not_counted_on(web: Web) -> None:
+    profiler = Profiler()
+    talk = web.talk(profiler, mptcp=True)
+    talk.send(web.get)
+    talk.receive(web.chunked_answer, 50_000)
+    talk.mptcp = False
+    assert len(talk.send(web.get)) == 1
+    assert len(talk.receive(web.chunked_answer, 50_000)) == 1
+    talk.close()
+    assert len(profiler.history) == 3
+    assert profiler.history.samples("a.example", 80, DOWN) == 0
+
+
+def test_a_server_on_this_host_sends_up(web: Web) -> None:
+    profiler = Profiler()
+    key = FlowKey(ip_address("192.168.43.2"), 8080, ip_address(web.server), 51_000)
+    (opened,) = profiler.on_open(key, 0.9, incoming=True)
+    assert opened.direction is UP
+    talk = web.talk(profiler, key)
+    (asked,) = talk.receive(web.get)
+    assert asked.direction is UP
+    (answered,) = talk.send(web.answer(1_000_000), 1_000_000)
+    assert (answered.direction, answered.size) == (UP, web.exactly(1_000_000))
+    assert profiler.history.samples(web.server, 8080, UP) == 1
+    assert len(profiler.history) == 1
+
+
+def test_an_opening_told_late_changes_nothing(web: Web) -> None:
+    profiler = Profiler()
+    talk = web.talk(profiler)
+    talk.send(web.get)
+    assert profiler.on_open(web.key, 1.1) == []
+    assert profiler.server_name(web.key) == "a.example"
+    assert len(profiler.on_open(web.key, 100.0)) == 1  # the same ports again: another connection
+    assert profiler.server_name(web.key) is None
+
+
+def test_flows_are_bounded(web: Web) -> None:
+    profiler = Profiler(SizeHistory(max_hosts=10), max_flows=20)
+    for port in range(1, 500):
+        key = replace(web.key, local_port=port, remote_port=port)
+        profiler.on_open(key, 1.0)
+        profiler.on_close(replace(key, local_port=port + 1000), 10, 10)
+    assert len(profiler) == 20
+    assert len(profiler.history) == 10
+
+
+def test_a_server_called_by_its_address_learns_each_transfer_once(web: Web) -> None:
+    profiler = Profiler()
+    talk = web.talk(profiler)
+    talk.send(web.get.replace("a.example", web.server))
+    talk.receive(web.answer(4000), body=4000)
+    assert profiler.history.samples(web.server, 80, DOWN) == 1
+
+
+def test_hints_win_over_history_but_not_over_what_the_message_states(web: Web) -> None:
+    profiler = Profiler()
+    for _ in range(5):
+        profiler.on_close(web.tls_key, 9_000, 500)
+    label = Label(Urgency.BACKGROUND, Bulk.LARGE)
+    hint = TransferHint(
+        HintMatch(destination=web.server),
+        size_bytes=50_000_000,
+        label=label,
+        deadline_s=60.0,
+        until_s=10.0,
+    )
+    number, affected = profiler.hint(hint, 1.0)
+    assert affected == []
+    (told,) = profiler.on_open(web.tls_key, 1.0)
+    assert told.size == web.exactly(50_000_000, "hint")
+    assert (told.label, told.deadline_s, told.direction) == (label, 60.0, DOWN)
+    talk = web.talk(profiler)
+    assert talk.send(web.get)[0].size == web.exactly(50_000_000, "hint")
+    (stated,) = talk.receive(web.answer(77), 77)
+    assert (stated.size, stated.label) == (web.exactly(77), label)
+    (late,) = profiler.on_open(replace(web.tls_key, local_port=7), 10.0)
+    assert (late.size.source, late.label) == ("history", None)
+    assert profiler.unhint(number) is False  # it had run out
+
+
+def test_a_hint_gives_the_direction_of_what_cannot_be_read(web: Web) -> None:
+    profiler = Profiler()
+    number, _ = profiler.hint(TransferHint(HintMatch(port=443), size_bytes=9, direction=UP), 0.0)
+    profiler.hint(TransferHint(HintMatch(port=80), size_bytes=9, direction=UP), 0.0)
+    assert profiler.on_open(web.tls_key, 1.0)[0].direction is UP
+    (asked,) = web.talk(profiler).send(web.get)
+    assert (asked.direction, asked.size.source) == (DOWN, "default")
+    assert profiler.unhint(number)
+    assert profiler.on_open(replace(web.tls_key, local_port=2), 1.0)[0].size.source == "default"
+
+
+def test_a_hint_reaches_flows_under_way(web: Web, hello: Hello) -> None:
+    profiler = Profiler()
+    profiler.on_open(web.tls_key, 1.0)
+    profiler.observe(CapturedPacket(web.tls_key, True, hello("big.example"), 1, 1), 1.1)
+    profiler.on_open(replace(web.key, local_port=3), 1.0)
+    _, affected = profiler.hint(
+        TransferHint(HintMatch(server_name="*.example"), size_bytes=4_000_000), 2.0
+    )
+    assert [(told.key, told.size) for told in affected] == [
+        (web.tls_key, web.exactly(4_000_000, "hint"))
+    ]
+    (beyond,) = profiler.progressed(web.tls_key, 4_000_001, 0, 3.0)
+    assert beyond.size.source == "progress"
+
+
+def test_a_mark_that_is_told_late_still_finds_its_hint(web: Web) -> None:
+    profiler = Profiler()
+    profiler.hint(TransferHint(HintMatch(mark=7), size_bytes=4_000_000), 0.0)
+    assert web.talk(profiler).send(web.get)[0].size.source == "default"
+    assert profiler.on_open(web.key, 1.1, mark=7)[0].size == web.exactly(4_000_000, "hint")
+    (early,) = profiler.on_open(web.tls_key, 1.1, mark=7)
+    assert early.size.source == "hint"
+
+
+@pytest.mark.parametrize("payload", [b"", b"\x16", b"HTTP/1.1 ", b"DELETE", b"OPTI", b"CONN x"])
+def test_scraps_tell_nothing(web: Web, payload: bytes) -> None:
+    profiler = Profiler()
+    profiler.on_open(web.key, 0.0)
+    assert profiler.observe(CapturedPacket(web.key, True, payload), 1.0) == []
+
+
+PAYLOADS = st.one_of(
+    st.binary(max_size=60),
+    st.sampled_from(
+        [
+            b"GET /x HTTP/1.1\r\nHost: a.example\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n",
+            b"\x16\x03\x01\x00\x10\x01\x00\x00\x0c" + bytes(12),
+            b"HTTP/1.1 101 x\r\n\r\n",
+            b"HTTP/1.1 100 x\r\n\r\n",
+            b"HEAD / HTTP/1.1\r\n\r\n",
+            b"CONNECT a:1 HTTP/1.1\r\n\r\n",
+            b"PUT / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n",
+        ]
+    ),
+)
+
+
+STEPS = st.one_of(
+    st.tuples(
+        PAYLOADS,
+        st.booleans(),
+        st.none() | st.integers(0, (1 << 32) - 1),
+        st.none() | st.integers(0, (1 << 32) - 1),
+        st.booleans(),
+    ),
+    st.tuples(st.integers(0, 1 << 40), st.integers(0, 1 << 40)),
+    st.none(),
+)
+
+
+@given(st.lists(STEPS, max_size=25))
+def test_no_order_of_events_breaks_it(
+    web: Web,
+    steps: list[tuple[bytes, bool, int | None, int | None, bool] | tuple[int, int] | None],
+) -> None:
+    profiler = Profiler()
+    told: list[SizeLearned] = []
+    for at, step in enumerate(steps):
+        if step is None:
+            profiler.on_close(web.key, 10_000, 10_000)
+            told += profiler.on_open(web.key, float(at))
+        elif len(step) == 2:
+            told += profiler.progressed(web.key, step[0], step[1], float(at))
+        else:
+            payload, outgoing, sequence, acknowledgement, mptcp = step
+            packet = CapturedPacket(web.key, outgoing, payload, sequence, acknowledgement, mptcp)
+            told += profiler.observe(packet, float(at))
+    for one in told:
+        assert one.key == web.key
+        assert 0 <= one.size.low_bytes <= one.size.median_bytes <= one.size.high_bytes

@@ -1,0 +1,173 @@
+"""Flows whose content is hidden: known by their server's name, estimated and counted as a whole."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from ipaddress import ip_address
+
+from aioquic.quic.configuration import QuicConfiguration
+from aioquic.quic.connection import QuicConnection
+
+from cedos.host.profiler.frame import CapturedPacket
+from cedos.host.profiler.profiler import Profiler
+from cedos.model import Direction, FlowKey
+
+Hello = Callable[[str], bytes]
+DOWN, UP = Direction.DOWN, Direction.UP
+SERVER = "198.51.100.1"
+KEY = FlowKey(ip_address("192.168.43.2"), 40000, ip_address(SERVER), 80)
+TLS_KEY = replace(KEY, remote_port=443)
+
+
+def initial(name: str, key: FlowKey = TLS_KEY) -> list[CapturedPacket]:
+    """What a real client sends over QUIC."""
+    connection = QuicConnection(
+        configuration=QuicConfiguration(
+            server_name=name, alpn_protocols=[f"protocol-{n:0200}" for n in range(7)]
+        )
+    )
+    connection.connect((SERVER, 443), now=0.0)
+    key = replace(key, protocol="udp")
+    return [
+        CapturedPacket(key, True, data, None, None)
+        for data, _ in connection.datagrams_to_send(now=0.0)
+    ]
+
+
+def test_quic_is_learned_by_name_with_tls_of_the_same_host(hello: Hello) -> None:
+    profiler = Profiler()
+    for number in range(3):
+        key = replace(TLS_KEY, local_port=50_000 + number, protocol="udp")
+        profiler.on_open(key, 1.0)
+        first, second = initial("big.example", key)
+        (named,) = profiler.observe(first, 1.1)
+        assert (named.server_name, named.direction) == ("big.example", DOWN)
+        assert profiler.observe(second, 1.1) == []
+        profiler.on_close(key, 8_000_000, 20_000)
+    assert named.size.median_bytes == 8_000_000
+    (tcp,) = profiler.observe(CapturedPacket(TLS_KEY, True, hello("big.example"), 1, 1), 2.0)
+    assert tcp.tls
+    assert not named.tls, "its handshake takes no round trip more"
+    assert (tcp.size.median_bytes, tcp.size.source) == (8_000_000, "history")
+
+
+def test_a_quic_hello_before_its_flows_opening() -> None:
+    profiler = Profiler()
+    datagrams = initial("big.example")
+    told = [event for one in datagrams for event in profiler.observe(one, 1.0)]
+    assert [one.server_name for one in told] == ["big.example"]
+    assert profiler.on_open(datagrams[0].key, 1.02) == []
+    assert profiler.server_name(datagrams[0].key) == "big.example"
+    assert profiler.observe(datagrams[0]._replace(payload=b"\xc3\0\0\0\1" + bytes(60)), 2.0) == []
+
+
+def test_other_datagrams_are_no_transfers_to_learn_from() -> None:
+    profiler = Profiler()
+    dns = FlowKey(ip_address("192.168.43.2"), 5353, ip_address(SERVER), 53, "udp")
+    profiler.on_open(dns, 1.0)
+    profiler.on_close(dns, 200, 80)
+    assert len(profiler.history) == 0
+
+
+def test_a_hello_over_two_segments(hello: Hello) -> None:
+    profiler = Profiler()
+    profiler.on_open(TLS_KEY, 1.0)
+    raw = hello("big.example")
+    begin = CapturedPacket(TLS_KEY, True, raw[:60], 900, 1, segment=900)
+    end = CapturedPacket(TLS_KEY, True, raw[60:], 960, 1, segment=960)
+    assert profiler.observe(begin, 1.1) == []
+    (named,) = profiler.observe(end, 1.1)
+    assert named.server_name == "big.example"
+    assert profiler.observe(end, 1.2) == []  # sent again
+    # The kernel's own word for it: of MPTCP, the data sequence is not where the segment is.
+    other = replace(TLS_KEY, local_port=9)
+    assert len(profiler.observe(begin._replace(key=other, sequence=5), 2.0)) == 1
+    (named,) = profiler.observe(end._replace(key=other, sequence=5, mptcp=True), 2.0)
+    assert named.server_name == "big.example"
+
+
+def test_a_host_is_first_taken_for_its_domain(hello: Hello) -> None:
+    profiler = Profiler()
+    for number in range(4):
+        key = replace(TLS_KEY, local_port=number, remote=ip_address("203.0.113.9"))
+        profiler.observe(CapturedPacket(key, True, hello("a.big.example"), 1, 1), 1.0)
+        profiler.on_close(key, 8_000_000 + number, 9_000)
+    (named,) = profiler.observe(CapturedPacket(TLS_KEY, True, hello("b.big.example"), 1, 1), 2.0)
+    assert 8_000_000 <= named.size.median_bytes < 8_000_004
+
+
+def test_tls_is_learned_by_name_over_whole_connections(hello: Hello) -> None:
+    profiler = Profiler()
+    for number in range(12):
+        key = replace(TLS_KEY, local_port=50_000 + number)
+        profiler.on_open(key, 1.0)
+        (named,) = profiler.observe(CapturedPacket(key, True, hello("big.example"), 1, 1), 1.1)
+        assert (named.server_name, named.direction) == ("big.example", DOWN)
+        profiler.on_close(key, 8_000_000, 20_000)
+    assert named.size.source == "history"
+    assert named.size.median_bytes == 8_000_000
+    assert profiler.server_name(key) is None  # the flow has ended
+    other = replace(TLS_KEY, remote=ip_address("203.0.113.9"))
+    (elsewhere,) = profiler.observe(CapturedPacket(other, True, hello("big.example"), 1, 1), 2.0)
+    assert elsewhere.size.median_bytes == 8_000_000
+    (nameless,) = profiler.on_open(replace(TLS_KEY, local_port=1), 3.0)
+    assert nameless.size.median_bytes == 8_000_000
+
+
+def test_a_server_that_takes_more_than_it_gives() -> None:
+    profiler = Profiler()
+    for number in range(5):
+        profiler.on_close(replace(TLS_KEY, local_port=number), 9_000, 700_000_000)
+    (told,) = profiler.on_open(TLS_KEY, 1.0)
+    assert (told.direction, told.size.median_bytes) == (UP, 700_000_000)
+
+
+def test_a_hello_without_name_tells_nothing_new_of_an_opened_flow(hello: Hello) -> None:
+    profiler = Profiler()
+    cut = CapturedPacket(TLS_KEY, True, hello("big.example")[:50], 1, 1)
+    profiler.on_open(TLS_KEY, 1.0)
+    assert profiler.observe(cut, 1.1) == []
+    (told,) = profiler.observe(cut._replace(key=replace(TLS_KEY, local_port=1)), 1.2)
+    assert told.server_name is None
+
+
+def test_a_refused_connection_teaches_nothing() -> None:
+    profiler = Profiler()
+    profiler.on_open(KEY, 1.0)
+    profiler.on_close(KEY, 0, 1)
+    profiler.on_open(KEY, 2.0)
+    profiler.on_close(KEY, None, None)
+    assert len(profiler.history) == 0
+    assert len(profiler) == 0
+
+
+def test_the_estimate_moves_on_when_it_is_exceeded() -> None:
+    profiler = Profiler()
+    profiler.on_open(TLS_KEY, 1.0)
+    assert profiler.progressed(TLS_KEY, 2_000, 500, 1.1) == []
+    (told,) = profiler.progressed(TLS_KEY, 400_000, 2_000, 1.2)
+    assert (told.direction, told.size.source) == (DOWN, "progress")
+    assert told.size.low_bytes > 400_000
+    assert profiler.progressed(TLS_KEY, told.size.median_bytes, 2_000, 1.3) == []
+    events, carried = 0, 400_000
+    while carried < 10**9:
+        carried = carried * 11 // 10
+        events += len(profiler.progressed(TLS_KEY, carried, 2_000, 1.4))
+    assert 2 <= events <= 8  # it runs ahead instead of being chased byte by byte
+
+
+def test_the_point_is_what_counts_as_exceeded_not_the_interval() -> None:
+    profiler = Profiler()
+    for size in [1_000] * 20 + [5_000_000] * 10:
+        profiler.on_close(TLS_KEY, size, 100)
+    (opened,) = profiler.on_open(TLS_KEY, 1.0)
+    assert (opened.size.median_bytes, opened.size.high_bytes) == (1_000, 5_000_000)
+    (told,) = profiler.progressed(TLS_KEY, 2_000, 100, 1.1)
+    assert (told.size.median_bytes, told.size.source) == (5_000_000, "progress")
+
+
+def test_an_opaque_flow_that_turns_out_to_be_an_upload() -> None:
+    profiler = Profiler()
+    profiler.on_open(TLS_KEY, 1.0)
+    (told,) = profiler.progressed(TLS_KEY, 4_000, 5_000_000, 2.0)
+    assert (told.direction, told.size.source) == (UP, "progress")
+    assert told.size.low_bytes > 5_000_000

@@ -1,0 +1,191 @@
+import random
+import ssl
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.host.profiler.tls import MAX_BYTES, ClientHello, Reassembly, read_handshake, read_records
+
+
+def name_in(payload: bytes) -> str | None:
+    hello = read_records(payload)
+    return hello.name if hello else None
+
+
+def real_hello(name: str | None) -> bytes:
+    """What OpenSSL sends."""
+    context = ssl.create_default_context()
+    context.check_hostname = name is not None
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    connection = context.wrap_bio(incoming, outgoing, server_hostname=name)
+    with pytest.raises(ssl.SSLWantReadError):
+        connection.do_handshake()
+    return outgoing.read()
+
+
+def crafted_hello(*extensions: tuple[int, bytes], session: bytes = b"") -> bytes:
+    """A hello with these extensions, in this order."""
+    listed = b"".join(
+        kind.to_bytes(2, "big") + len(body).to_bytes(2, "big") + body for kind, body in extensions
+    )
+    body = b"\x03\x03" + bytes(32) + bytes([len(session)]) + session + b"\x00\x02\x13\x01\x01\x00"
+    body += len(listed).to_bytes(2, "big") + listed
+    handshake = b"\x01" + len(body).to_bytes(3, "big") + body
+    return b"\x16\x03\x01" + len(handshake).to_bytes(2, "big") + handshake
+
+
+def name_extension(name: bytes, kind: int = 0) -> tuple[int, bytes]:
+    entry = bytes([kind]) + len(name).to_bytes(2, "big") + name
+    return 0, len(entry).to_bytes(2, "big") + entry
+
+
+def in_records(hello: bytes, size: int) -> bytes:
+    """The same handshake, spread over records of `size` bytes."""
+    handshake = hello[5:]
+    parts = [handshake[at : at + size] for at in range(0, len(handshake), size)]
+    return b"".join(b"\x16\x03\x01" + len(part).to_bytes(2, "big") + part for part in parts)
+
+
+HELLO = real_hello("www.Example.org")
+
+
+def test_what_openssl_sends() -> None:
+    assert name_in(HELLO) == "www.example.org"
+    assert name_in(real_hello(None)) is None
+
+
+def test_the_name_may_come_after_a_large_key_share() -> None:
+    key_share = (51, bytes(1300))
+    hello = crafted_hello((0x2A2A, b""), key_share, name_extension(b"cdn.example.net"))
+    assert name_in(hello) == "cdn.example.net"
+    assert name_in(hello[:1360]) is None
+    session = crafted_hello(name_extension(b"a.example"), session=bytes(32))
+    assert name_in(session) == "a.example"
+
+
+def test_a_cut_hello_gives_its_name_or_none() -> None:
+    named = [cut for cut in range(len(HELLO) + 1) if name_in(HELLO[:cut]) is not None]
+    assert {name_in(HELLO[:cut]) for cut in named} == {"www.example.org"}
+    assert named == list(range(named[0], len(HELLO) + 1))
+    assert named[0] < len(HELLO)  # what lies after the name does not matter
+
+
+def test_it_says_whether_all_was_there() -> None:
+    hello = crafted_hello(name_extension(b"a.example"), (0x2A2A, bytes(300)))
+    whole = read_records(hello)
+    assert whole == ClientHello("a.example", ech=False, complete=True)
+    assert read_handshake(hello[5:]) == whole
+    for cut in (len(hello) - 1, 200):
+        assert read_records(hello[:cut]) == ClientHello("a.example", ech=False, complete=False)
+    assert read_records(hello[:60]) == ClientHello(None, ech=False, complete=False)
+    assert read_handshake(hello[5:] + b"\x17 what follows") == whole
+    lying = bytearray(hello)
+    lying[43 + 5] = 0xFF  # cipher suites far beyond the end
+    assert read_records(bytes(lying)) == ClientHello(None, ech=False, complete=True)
+
+
+def test_an_encrypted_hello_is_recognised_by_its_outer_one() -> None:
+    front = name_extension(b"front.example")
+    outer, inner = (0xFE0D, b"\x00" + bytes(180)), (0xFE0D, b"\x01")
+    for extensions in ((front, outer), (outer, front)):
+        hello = read_records(crafted_hello(*extensions))
+        assert hello == ClientHello("front.example", ech=True, complete=True)
+    assert read_records(crafted_hello(front, inner)) == ClientHello(
+        "front.example", ech=False, complete=True
+    )
+    cut = crafted_hello((0x2A2A, bytes(500)), front, outer)
+    assert read_records(cut[: len(cut) - 180]) == ClientHello(
+        "front.example", ech=True, complete=False
+    )
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 1000])
+def test_a_hello_over_several_records(size: int) -> None:
+    assert name_in(in_records(HELLO, size)) == "www.example.org"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (b"a.example.", "a.example"),
+        (b"", None),
+        (b"a..b", None),
+        (b"a\x00b", None),
+        (b"a" * 254, None),
+        (b"b\xc3\xbccher.example", None),
+        (b"192.0.2.1", "192.0.2.1"),
+    ],
+)
+def test_names(name: bytes, expected: str | None) -> None:
+    assert name_in(crafted_hello(name_extension(name))) == expected
+
+
+def test_an_odd_name_extension_gives_no_name() -> None:
+    assert name_in(crafted_hello(name_extension(b"a.example", kind=1))) is None
+    assert name_in(crafted_hello((0, b""))) is None
+    assert name_in(crafted_hello((0, b"\x00\x0c\x00\x00\xffa.b"))) is None
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\x16",
+        b"\x16\x03\x01\x00\x00",
+        b"\x17" + HELLO[1:],
+        b"\x16\x02" + HELLO[2:],
+        HELLO[:5] + b"\x02" + HELLO[6:],
+    ],
+)
+def test_not_a_hello(payload: bytes) -> None:
+    assert name_in(payload) is None
+
+
+@given(st.binary(max_size=400), st.integers(0, 200))
+def test_hostile_bytes_never_raise(noise: bytes, keep: int) -> None:
+    for payload in (noise, HELLO[:keep] + noise):
+        name = name_in(payload)
+        assert name is None or 0 < len(name) <= 253
+
+
+@given(st.integers(0, len(HELLO) - 1), st.integers(0, 255), st.integers(1, 60))
+def test_a_damaged_hello_never_raises(at: int, value: int, size: int) -> None:
+    damaged = HELLO[:at] + bytes([value]) + HELLO[at + 1 :]
+    for payload in (damaged, in_records(damaged, size)):
+        name = name_in(payload)
+        assert name is None or 0 < len(name) <= 253
+
+
+STREAM = random.Random(2).randbytes(3000)
+
+
+@given(st.randoms(use_true_random=False), st.integers(50, 900))
+def test_any_order_with_repetitions_and_overlaps(draw: random.Random, size: int) -> None:
+    pieces = [(at, STREAM[at : at + size + draw.randrange(60)]) for at in range(0, 3000, size)]
+    pieces += draw.choices(pieces, k=3)
+    draw.shuffle(pieces)
+    stream = Reassembly()
+    for at, piece in pieces:
+        before = stream.prefix
+        assert stream.add(at, piece) == (stream.prefix != before)
+        assert STREAM.startswith(stream.prefix)
+    assert stream.prefix == STREAM
+
+
+@given(st.lists(st.tuples(st.integers(0, 1 << 62), st.binary(max_size=50)), max_size=200))
+def test_memory_is_bounded(pieces: list[tuple[int, bytes]]) -> None:
+    stream = Reassembly()
+    for at, piece in pieces:
+        stream.add(at, piece * 400)
+    assert len(stream.prefix) <= MAX_BYTES
+    assert len(stream._waiting) <= 64
+    assert sum(len(piece) for piece in stream._waiting.values()) <= MAX_BYTES
+
+
+def test_the_first_copy_counts() -> None:
+    stream = Reassembly()
+    stream.add(0, b"abc")
+    stream.add(1, b"XXde")
+    assert stream.prefix == b"abcde"
+    assert not stream.add(5, b"")

@@ -1,0 +1,159 @@
+"""Barred networks on a kernel in memory: what is asked of it, in which order, and what is undone."""
+
+import asyncio
+import errno
+from dataclasses import replace
+
+import pytest
+
+from cedos.errors import SteeringError
+from cedos.host.steer.journal.journal import FILE_NAME
+from cedos.host.steer.steering import Steering
+from cedos.kernel.mptcp import DestroySubflow
+
+pytestmark = pytest.mark.anyio
+KEEPS = "net.mptcp.close_timeout"
+
+
+@pytest.fixture
+async def steering(world, tmp_path):
+    async with Steering(tmp_path, kernel=world.kernel) as made:
+        await made.networks_changed([world.wlan0, world.lte0])
+        yield made
+
+
+async def test_the_way_back_is_on_the_disk_before_anything_is_barred(world, tmp_path):
+    async with Steering(tmp_path, kernel=world.kernel, filter_flows=False) as steering:
+        await steering.networks_changed([world.wlan0, world.lte0])
+        assert "packet-filter" not in (tmp_path / FILE_NAME).read_text()
+        told = []
+        bar = world.kernel.bar
+        world.kernel.bar = lambda names: (
+            told.append((tmp_path / FILE_NAME).read_text()),
+            bar(names),
+        )
+        await steering.barring.bar(["lte0"])
+        assert world.kernel.barred == ("lte0",)
+        assert "packet-filter" in told[0]
+        assert world.kernel.sysctls[KEEPS] == "1"
+    assert world.kernel.barred == ()
+    assert world.kernel.sysctls[KEEPS] == "60"
+
+
+async def test_what_is_lifted_is_as_before(world, steering):
+    before = dict(world.kernel.sysctls)
+    await steering.barring.bar([])  # nothing to do
+    assert not any("bar" in line for line in world.kernel.log)
+    for _ in range(2):
+        await steering.barring.bar(["lte0"])
+        await steering.barring.bar([])
+        assert world.kernel.barred == ()
+        assert world.kernel.sysctls == before
+
+
+async def test_an_odd_name_of_an_interface_opens_no_other_one(world, steering):
+    """One that the packet filter does not take had all of them refused."""
+    odd = replace(world.wlan0, interface='w"0;é')
+    await steering.networks_changed([odd, world.lte0])
+    for _ in range(2):
+        with pytest.raises(SteeringError, match="no interface called"):
+            await steering.barring.bar(["wlan0", "lte0"])
+        assert world.kernel.barred == ("lte0",)
+    await steering.barring.bar(["lte0"])
+    await steering.barring.bar([])
+    assert world.kernel.barred == ()
+
+
+async def test_what_somebody_else_set_meanwhile_stays(world, steering):
+    await steering.barring.bar(["lte0"])
+    world.kernel.sysctls[KEEPS] = "30"
+    await steering.barring.bar([])
+    assert world.kernel.sysctls[KEEPS] == "30"
+
+
+async def test_a_kernel_that_keeps_connections_otherwise_is_fine(world, steering):
+    del world.kernel.sysctls[KEEPS]
+    await steering.barring.bar(["lte0"])
+    await steering.barring.bar([])
+    assert KEEPS not in world.kernel.sysctls
+
+
+async def test_a_living_connection_leaves_and_has_its_spare_back_afterwards(world, steering):
+    event = world.established(7, world.lte0)
+    world.kernel.tell_mptcp(event)
+    for _ in range(100):
+        if world.kernel.created():
+            break
+        await asyncio.sleep(0.01)
+    world.kernel.tell_mptcp(world.came_up(world.kernel.created()[-1]))
+    await steering.barring.bar(["lte0"])
+    assert world.kernel.destroyed() == [DestroySubflow(7, event.key)]
+    assert [path.network for path in steering.connections[7].subflows] == ["wlan0"]
+    joined = len(world.kernel.created())
+    # Nothing new is begun there while it is barred, whatever else happens to the networks.
+    await steering.networks_changed([world.wlan0, world.lte0])
+    assert len(world.kernel.created()) == joined
+    await steering.barring.bar([])
+    assert world.kernel.created()[-1].local == world.lte0.addresses[0].ip
+
+
+async def test_a_network_that_comes_back_elsewhere_is_barred_there(world, steering):
+    await steering.barring.bar(["lte0"])
+    await steering.networks_changed([world.wlan0])
+    assert world.kernel.barred == ("lte0",)
+    again = replace(world.lte0, interface="usb1", index=9)
+    await steering.networks_changed([world.wlan0, again])
+    assert world.kernel.barred == ("usb1",)
+    assert [network.up for network in steering.barring.usable()] == [True, False]
+
+
+async def test_one_that_was_never_there_is_barred_when_it_comes(world, steering):
+    await steering.barring.bar(["phone"])
+    assert world.kernel.barred == ()
+    phone = replace(world.lte0, name="phone", interface="usb0", index=9)
+    await steering.networks_changed([world.wlan0, world.lte0, phone])
+    assert world.kernel.barred == ("usb0",)
+
+
+async def test_a_refusal_is_told_and_can_be_tried_again(world, steering):
+    world.kernel.refuses = errno.EIO
+    with pytest.raises(SteeringError, match="bar lte0"):
+        await steering.barring.bar(["lte0"])
+    world.kernel.refuses = 0
+    await steering.barring.bar(["lte0"])
+    assert world.kernel.barred == ("lte0",)
+    world.kernel.refuses = errno.EIO
+    with pytest.raises(SteeringError, match="bar no network"):
+        await steering.barring.bar([])
+    world.kernel.refuses = 0
+    await steering.barring.bar([])
+    assert world.kernel.barred == ()
+
+
+async def test_networks_are_followed_though_one_cannot_be_barred(world, steering, monkeypatch):
+    await steering.barring.bar(["lte0"])
+
+    def refuse(_):
+        raise OSError(errno.EIO, "iptables does not end")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.kernel, "bar", refuse)
+        again = replace(world.lte0, interface="usb1", index=9)
+        await steering.networks_changed([world.wlan0, again])
+    assert world.kernel.barred == ("lte0",)
+    await steering.barring.bar(["lte0"])
+    assert world.kernel.barred == ("usb1",)
+
+
+async def test_after_the_end_nothing_is_barred_any_more(world, steering):
+    await steering.close()
+    with pytest.raises(SteeringError, match="closed"):
+        await steering.barring.bar(["lte0"])
+
+
+async def test_a_dry_run_says_it(world, tmp_path):
+    async with Steering(tmp_path, kernel=world.kernel, dry_run=True) as steering:
+        await steering.networks_changed([world.wlan0, world.lte0])
+        await steering.barring.bar(["lte0"])
+        assert "packet filter: nothing of a program's over lte0" in steering.planned
+    assert world.kernel.barred == ()

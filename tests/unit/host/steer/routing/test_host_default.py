@@ -1,0 +1,177 @@
+"""What others have put into the host's routing, and which default stays the host's own."""
+
+from dataclasses import replace
+from ipaddress import ip_address, ip_interface, ip_network
+
+import pytest
+
+from cedos.controller.events import HostDefault
+from cedos.host.steer.routing.host_default import examine
+from cedos.kernel.policy_routing import SeenRoute, SeenRule
+from cedos.kernel.rtnetlink import Link
+from cedos.model import Network, NetworkKind, NextHop
+
+RUNS, DOWN = 0x10041, 0x1001
+WIFI = Link(3, "wlan0", "", 1, RUNS)
+MODEM = Link(4, "wwan0", "", 65534, RUNS)
+BRIDGE = Link(7, "br0", "bridge", 1, RUNS)
+NETWORKS = [
+    Network("wlan0", "wlan0", 3, NetworkKind.WIFI, False, (ip_interface("10.0.0.2/24"),)),
+    Network("wwan0", "wwan0", 4, NetworkKind.CELLULAR, True, (ip_interface("10.1.0.2/24"),)),
+]
+TUNNELS = [
+    Link(9, "tun0", "tun", 65534, RUNS),
+    Link(9, "wg0", "wireguard", 65534, RUNS),
+    Link(9, "ppp0", "", 512, RUNS),
+    Link(9, "ipsec0", "xfrm", 1, RUNS),
+    Link(9, "kept", "tun", 65534, DOWN),
+]
+
+
+def route(table: int, prefix: str, index: int, metric: int = 0, **more: object) -> SeenRoute:
+    net = ip_network(prefix)
+    seen = SeenRoute(net.version, table, net, index, metric, 3, None, b"")
+    return replace(seen, **more)
+
+
+def rule(
+    preference: int, table: int, *, general: bool = True, ours: bool = False, **more: object
+) -> SeenRule:
+    return replace(SeenRule(4, preference, table, general, ours, None), **more)
+
+
+OWN = [route(254, "0.0.0.0/0", 3, 100), route(254, "::/0", 3, 100)]
+LINKS = [WIFI, MODEM, BRIDGE, TUNNELS[0]]
+
+
+def stays(*routes: SeenRoute, rules: tuple[SeenRule, ...] = (), links=LINKS) -> dict[int, str]:
+    """Return by IP version the interface of the default that stays the host's."""
+    found = examine(rules, [*OWN, *routes], links, NETWORKS)
+    return {version: each.interface for version, each in found.defaults.items()}
+
+
+@pytest.mark.parametrize("tunnel", TUNNELS)
+def test_a_better_default_into_a_tunnel(tunnel):
+    links = [WIFI, tunnel]
+    found = examine([], [*OWN, route(254, "0.0.0.0/0", 9, 50)], links, NETWORKS)
+    assert found.defaults[4].vpn
+    assert found.defaults.keys() == {4}
+    assert f"a VPN ({tunnel.name}) carries all IPv4" in found.notes[0]
+    assert stays(route(254, "0.0.0.0/0", 9, 500), links=links) == {}
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        BRIDGE,
+        Link(7, "eth5", "", 1, RUNS),  # with `ignore = true`
+        Link(7, "blue", "vrf", 1, RUNS),
+        Link(7, "flannel.1", "vxlan", 1, RUNS),
+    ],
+)
+def test_a_better_default_over_what_is_no_network_stays(link):
+    routes = [*OWN, route(254, "0.0.0.0/0", 7, 50), route(254, "::/0", 7, 500)]
+    found = examine([], routes, [WIFI, MODEM, link], NETWORKS)
+    what = link.kind or "no network of cedos"
+    assert found.defaults == {4: HostDefault(link.name, vpn=False, what=what)}
+    assert f"the host's own IPv4 default is {link.name}" in found.notes[0]
+
+
+def test_a_default_over_a_link_that_is_down_is_none():
+    down = replace(BRIDGE, flags=DOWN)
+    assert stays(route(254, "0.0.0.0/0", 7, 50), links=[WIFI, MODEM, down]) == {}
+
+
+def test_a_default_that_refuses_stays():
+    assert stays(route(254, "0.0.0.0/0", 0, 50)) == {4: ""}
+    assert stays(route(254, "0.0.0.0/0", 0, 500)) == {}
+    # The kernel's own last resort of older versions is none.
+    last = route(254, "::/0", 0, 2**32 - 1)
+    assert not examine([], [last], LINKS, NETWORKS).defaults
+
+
+def test_a_network_that_borrows_its_address_is_left_to_the_host():
+    borrowing = replace(NETWORKS[0], up=False, addresses=())
+    found = examine([], OWN, LINKS, [borrowing, NETWORKS[1]])
+    assert found.defaults.keys() == {4}
+    assert not examine([], OWN, LINKS, [replace(borrowing, carrier=False)]).defaults
+
+
+def test_of_several_next_hops_one_elsewhere_is_enough():
+    assert stays(route(254, "0.0.0.0/0", 3, 50, others=(7,))) == {4: "br0"}
+    assert stays(route(254, "0.0.0.0/0", 3, 50, others=(4,))) == {}
+
+
+def test_of_equal_metrics_the_routers_preference_counts():
+    low = route(254, "::/0", 7, 100, router_rank=2)
+    assert stays(low) == {}
+    assert stays(replace(low, router_rank=0)) == {6: "br0"}
+
+
+def test_two_halves_into_a_tunnel():
+    halves = [route(254, "0.0.0.0/1", 9), route(254, "128.0.0.0/1", 9)]
+    assert stays(*halves) == {4: "tun0"}
+    assert stays(halves[0]) == {}
+
+
+def test_all_but_private_networks_is_everything():
+    prefixes = "0.0.0.0/5 8.0.0.0/7 11.0.0.0/8 12.0.0.0/6 16.0.0.0/4 32.0.0.0/3 64.0.0.0/2"
+    more = "128.0.0.0/3 160.0.0.0/5 168.0.0.0/6 173.0.0.0/8 174.0.0.0/7 176.0.0.0/4 193.0.0.0/8"
+    rest = "194.0.0.0/7 196.0.0.0/6 200.0.0.0/5 208.0.0.0/4"
+    parts = [route(254, each, 9) for each in f"{prefixes} {more} {rest}".split()]
+    assert stays(*parts) == {4: "tun0"}
+    assert stays(*parts[:7]) == {}
+    six = [route(254, each, 9) for each in ("2000::/4", "3000::/4", "fc00::/7")]
+    assert stays(*six) == {6: "tun0"}
+    assert stays(six[0], six[2]) == {}
+
+
+def test_halves_over_a_network_stay_as_they_are_more_specific_than_our_default():
+    halves = [route(254, "0.0.0.0/1", 3), route(254, "128.0.0.0/1", 3)]
+    assert stays(*halves) == {4: "wlan0"}
+
+
+def test_a_rule_for_everything_into_a_tunnels_table():
+    into = route(51820, "0.0.0.0/0", 9)
+    assert stays(into, rules=(rule(32765, 51820),)) == {4: "tun0"}
+    assert stays(into, rules=(rule(5270, 51820),)) == {4: "tun0"}
+    # For some packets only: a split tunnel.
+    assert stays(into, rules=(rule(5270, 51820, general=False),)) == {}
+    assert stays(into, rules=(rule(5270, 99),)) == {}
+    # As wg-quick has it: the main table's default is not asked for at first.
+    quick = (rule(32764, 254, suppresses=True), rule(32765, 51820))
+    assert stays(into, rules=quick) == {4: "tun0"}
+
+
+def test_what_a_rule_before_ours_leads_over_a_network_stays():
+    table = route(100, "0.0.0.0/0", 4)
+    assert stays(table, rules=(rule(5000, 100),)) == {4: "wwan0"}
+    assert stays(table, rules=(rule(32200, 100),)) == {}
+
+
+def test_a_modem_that_looks_like_a_tunnel_is_none():
+    assert stays(route(254, "0.0.0.0/0", 4, 50)) == {}
+
+
+def test_rules_that_ours_would_overtake_are_noted():
+    found = examine([rule(32500, 88, general=False)], OWN, [WIFI], NETWORKS)
+    assert "32500" in found.notes[0]
+    assert not examine([rule(100, 88, general=False)], OWN, [WIFI], NETWORKS).notes
+    assert not examine([rule(32050, 88, ours=True)], OWN, [WIFI], NETWORKS).notes
+
+
+def test_a_network_is_up_in_the_ip_versions_of_its_default_routes():
+    both = (ip_interface("10.0.0.2/24"), ip_interface("2001:db8::2/64"))
+    via = ip_address("fe80::1")
+    found = {
+        hops: tuple(
+            v for v in (4, 6) if replace(NETWORKS[0], addresses=both, next_hops=hops).leads_out(v)
+        )
+        for hops in (
+            (NextHop(4),),
+            (NextHop(6, via),),
+            (NextHop(4, via),),  # an IPv4 route by way of an IPv6 router
+            (NextHop(4), NextHop(6, via)),
+        )
+    }
+    assert list(found.values()) == [(4,), (6,), (4,), (4, 6)]

@@ -1,0 +1,434 @@
+"""Which rules and routes are planned, and that bringing them about never leaves a gap."""
+
+import errno
+from dataclasses import replace
+from ipaddress import ip_address, ip_interface, ip_network
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kit.steer_kernel import MemoryKernel
+
+from cedos.controller.commands import NOWHERE
+from cedos.controller.events import HostDefault
+from cedos.host.steer.routing.plan import (
+    FIRST_PREFERENCE,
+    LAST_PREFERENCE,
+    REFUSING_TABLE,
+    Destination,
+    plan,
+    table_of,
+)
+from cedos.host.steer.routing.routing import Routing
+from cedos.kernel.policy_routing import LOOPBACK_INDEX, SeenRule
+from cedos.model import NextHop, Translator
+
+both = pytest.mark.parametrize("version", [4, 6])
+OWN = {("wlan0", 4): "192.168.43.2", ("lte0", 4): "192.168.44.2"}
+OWN |= {("wlan0", 6): "2001:db8:43::2", ("lte0", 6): "2001:db8:44::2"}
+
+
+@pytest.fixture
+def routing(world):
+    made = Routing(world.kernel)
+    made.networks_changed([world.wlan0, world.lte0])
+    return made
+
+
+@both
+def test_without_a_wish_the_hosts_own_default_holds(world, routing, version):
+    assert world.carrier(version) == "wlan0"
+
+
+@both
+def test_the_default_is_what_was_chosen(world, routing, version):
+    routing.set_default("lte0")
+    assert world.carrier(version) == "lte0"
+    routing.set_default("wlan0")
+    assert world.carrier(version) == "wlan0"
+    routing.set_default(None)
+    assert not any("32190" in str(rule) for rule in world.kernel.own)
+
+
+@both
+def test_what_is_bound_stays_on_its_network(world, routing, version):
+    for default in ("lte0", "wlan0"):
+        routing.set_default(default)
+        for name in ("wlan0", "lte0"):
+            assert world.carrier(version, local=OWN[name, version]) == name
+            assert world.carrier(version, interface=name) == name
+
+
+@both
+def test_what_is_bound_to_a_network_that_is_down_goes_nowhere(world, routing, version):
+    routing.set_default("lte0")
+    routing.networks_changed([world.wlan0, world.down(world.lte0)])
+    assert world.carrier(version, local=OWN["lte0", version]) is None
+    assert world.carrier(version) == "wlan0"
+
+
+def test_forwarded_packets_keep_the_hosts_own_default(world, routing):
+    routing.set_default("lte0")
+    routing.set_destination(Destination(ip_network("198.51.100.0/24")), "lte0")
+    assert world.carrier(4, local="172.17.0.2", forwarded=True) == "wlan0"
+
+
+def test_more_specific_routes_of_others_are_left_alone(world, routing):
+    world.kernel.add_main_route("10.0.0.0/8", 3)
+    routing.set_default("lte0")
+    assert world.carrier(4, remote="10.1.2.3") == "wlan0"
+    assert world.carrier(4, remote="192.168.43.7") == "wlan0"
+    assert world.carrier(4, remote="192.168.43.7", local=OWN["lte0", 4]) == "wlan0"
+
+
+@pytest.mark.parametrize(
+    ("version", "lengths"),
+    [(4, (32, 31)), (4, (24, 23, 25)), (6, (128, 127, 126, 125, 124)), (4, range(17, 33))],
+)
+@pytest.mark.parametrize("backwards", [False, True])
+def test_of_nested_prefixes_the_closest_is_asked_first(world, routing, version, lengths, backwards):
+    """/32 and /31 had one preference: the kernel took the older rule, whatever `explain` said."""
+    start = "198.0.0.0" if version == 4 else "2001:db8::"
+    for length in sorted(lengths, reverse=backwards):
+        routing.set_destination(Destination(ip_network(f"{start}/{length}")), "lte0")
+    preferences = {
+        rule.destination.prefixlen: rule.preference
+        for rule in world.kernel.own
+        if rule.destination is not None and 32130 <= rule.preference < 32190
+    }
+    asked = sorted(preferences, key=lambda length: preferences[length])
+    assert asked == sorted(lengths, reverse=True)
+    assert len(set(preferences.values())) == len(lengths)
+
+
+def test_more_specific_destinations_come_first(world, routing):
+    routing.set_default("wlan0")
+    routing.set_destination(Destination(ip_network("198.51.0.0/16")), "lte0")
+    routing.set_destination(Destination(ip_network("198.51.100.0/24")), "wlan0")
+    assert world.carrier(4, remote="198.51.7.7") == "lte0"
+    assert world.carrier(4, remote="198.51.100.7") == "wlan0"
+    routing.set_destination(Destination(ip_network("0.0.0.0/0"), 443, "udp"), "lte0")
+    assert world.carrier(4, remote="198.51.100.7", port=443, protocol="udp") == "lte0"
+    assert world.carrier(4, remote="198.51.100.7", port=443, protocol="tcp") == "wlan0"
+
+
+@pytest.mark.parametrize("prefix", ["198.51.100.0/24", "2001:db8:7::/48"])
+def test_a_destination_may_lead_nowhere(world, routing, prefix):
+    network = ip_network(prefix)
+    remote, other = str(network[7]), str(network.supernet(new_prefix=8)[1])
+    routing.set_default("wlan0")
+    routing.set_destination(Destination(network), NOWHERE)
+    assert world.carrier(network.version, remote=remote) is None
+    assert world.carrier(network.version, remote=other) == "wlan0"
+    routing.set_destination(Destination(network), None)
+    assert world.carrier(network.version, remote=remote) == "wlan0"
+
+
+def test_a_network_without_ipv6_is_not_bypassed_by_the_other_ones(world, routing):
+    only4 = replace(
+        world.wlan0, addresses=world.wlan0.addresses[:1], next_hops=world.wlan0.next_hops[:1]
+    )
+    routing.networks_changed([only4, world.lte0])
+    routing.set_default("wlan0")
+    assert (world.carrier(4), world.carrier(6)) == ("wlan0", None)
+    routing.set_default("lte0")
+    assert (world.carrier(4), world.carrier(6)) == ("lte0", "lte0")
+    # Without IPv6 anywhere there is nothing to hold back.
+    only4_too = replace(
+        world.lte0, addresses=world.lte0.addresses[:1], next_hops=world.lte0.next_hops[:1]
+    )
+    routing.networks_changed([only4, only4_too])
+    assert not [rule for rule in world.kernel.own if rule.version == 6]
+
+
+def _without_ipv4(network):
+    return replace(network, addresses=network.addresses[1:], next_hops=network.next_hops[1:])
+
+
+def test_what_the_default_lacks_goes_over_the_other_that_is_named(world, routing):
+    routing.networks_changed([_without_ipv4(world.wlan0), _without_ipv6(world.lte0)])
+    routing.set_default("wlan0", {4: "lte0"})
+    assert (world.carrier(4), world.carrier(6)) == ("lte0", "wlan0")
+    routing.networks_changed([world.wlan0, world.lte0])
+    assert (world.carrier(4), world.carrier(6)) == ("wlan0", "wlan0")
+    routing.networks_changed([_without_ipv4(world.wlan0), _without_ipv6(world.lte0)])
+    routing.set_default("wlan0")
+    assert world.carrier(4) is None
+
+
+def test_what_is_bound_to_an_address_waits_while_its_network_has_lost_that_version(world, routing):
+    routing.networks_changed([world.wlan0, world.lte0])
+    routing.set_default("wlan0")
+    wlan0 = replace(world.wlan0, next_hops=world.wlan0.next_hops[1:])
+    routing.networks_changed([wlan0, world.lte0])
+    routing.set_default("wlan0", {4: "lte0"})
+    assert (world.carrier(4), world.carrier(6)) == ("lte0", "wlan0")
+    assert world.carrier(4, local=OWN["wlan0", 4]) is None
+    assert world.carrier(6, local=OWN["wlan0", 6]) == "wlan0"
+    routing.networks_changed([world.wlan0, world.lte0])
+    assert world.carrier(4, local=OWN["wlan0", 4]) == "wlan0"
+
+
+def test_ipv6_over_a_dearer_network_is_for_tcp_alone(world, routing):
+    routing.networks_changed([_without_ipv6(world.wlan0), world.lte0])
+    routing.set_default("wlan0", {6: "lte0"})
+    six = [r for r in world.kernel.own if r.version == 6 and r.preference in (32190, 32191)]
+    assert [(r.preference, r.table, r.protocol) for r in six] == [
+        (32190, table_of(world.lte0), "tcp"),
+        (32191, REFUSING_TABLE, None),
+    ]
+    # Where it costs no more, or the default is dear, too, all of it goes there.
+    for wlan0, lte0 in (
+        (world.wlan0, replace(world.lte0, metered=False)),
+        (replace(world.wlan0, metered=True), world.lte0),
+    ):
+        routing.networks_changed([_without_ipv6(wlan0), lte0])
+        routing.set_default("wlan0", {6: "lte0"})
+        assert world.carrier(6) == "lte0"
+
+
+def test_an_ipv4_route_may_have_an_ipv6_router(world):
+    via = ip_address("fe80::43:1")
+    wlan0 = replace(world.wlan0, next_hops=(NextHop(4, via), NextHop(6, via)))
+    defaults = [r for r in plan([wlan0], "wlan0").routes if r.index == wlan0.index]
+    assert {(r.destination.version, r.gateway) for r in defaults} == {(4, via), (6, via)}
+
+
+@pytest.mark.parametrize("metric", [1, 2048])
+def test_ipv4_goes_into_the_translator_of_the_default(world, routing, metric):
+    world.kernel.add_link(9, "clat", "tun")
+    world.kernel.add_main_route("0.0.0.0/0", 9, metric=metric)
+    translator = Translator("clat", 9, (ip_interface("192.0.0.1/32"),))
+    wlan0 = replace(_without_ipv4(world.wlan0), translator=translator)
+    routing.networks_changed([wlan0, world.lte0])
+    routing.set_default("wlan0")
+    assert routing.foreign.defaults == {}
+    assert (world.carrier(4), world.carrier(6)) == ("clat", "wlan0")
+    routing.set_default("lte0")
+    assert (world.carrier(4), world.carrier(6)) == ("lte0", "lte0")
+    # What lives stays where it is.
+    assert world.carrier(4, local="192.0.0.1") == "clat"
+
+
+def _without_ipv6(network):
+    return replace(network, addresses=network.addresses[:1], next_hops=network.next_hops[:1])
+
+
+def test_what_ipv6_refuses_is_found_with_loopbacks_address_and_only_that(world, routing):
+    routing.networks_changed([_without_ipv6(world.wlan0), world.lte0])
+    routing.set_default("wlan0")
+    for text in ("2001:db8:7::/48", "198.51.100.0/24"):
+        routing.set_destination(Destination(ip_network(text)), NOWHERE)
+    for remote in ("2001:db8:7::1", "2001:db8:8::1"):
+        way = world.kernel.way(ip_address(remote))
+        assert way == world.kernel.way(ip_address(remote), ip_address("::1"))
+        assert (way.index, str(way.source)) == (LOOPBACK_INDEX, "::1")
+        assert world.carrier(6, remote=remote, local=OWN["lte0", 6]) == "lte0"
+        assert world.carrier(6, remote=remote, interface="lte0") == "lte0"
+    assert world.kernel.way(ip_address("198.51.100.1")) is None
+    (route,) = [r for r in world.kernel.all_routes if r.source]
+    assert (route.table, str(route.destination)) == (REFUSING_TABLE, "::/0")
+    refusing = {rule for rule in world.kernel.own if rule.table == REFUSING_TABLE}
+    assert {(rule.version, rule.local) for rule in refusing} == {(6, True)}
+    unreachable = [rule for rule in world.kernel.own if rule.table is None]
+    assert all(rule.version == 4 or rule.source for rule in unreachable)
+
+
+@pytest.mark.parametrize("refusal", [errno.EACCES, errno.EINVAL])
+def test_where_loopback_has_no_ipv6_rules_are_unreachable_until_it_has(world, refusal):
+    kernel = Watched()
+    kernel.all_routes, kernel.all_links = world.kernel.all_routes, world.kernel.all_links
+    routing = Routing(kernel)
+
+    def without() -> None:
+        if " src ::1" in kernel.what:
+            raise OSError(refusal, "IPv6 is disabled on nexthop device")
+
+    kernel.look = without
+    routing.networks_changed([_without_ipv6(world.wlan0), world.lte0])
+    for name in ("wlan0", "lte0", "wlan0"):
+        routing.set_default(name)
+    routing.set_destination(Destination(ip_network("2001:db8:7::/48")), NOWHERE)
+
+    def tables() -> list[int | None]:
+        return [r.table for r in kernel.own if r.version == 6 and r.preference in (32155, 32191)]
+
+    assert tables() == [None, None]
+    assert not any(rule.table == REFUSING_TABLE for rule in kernel.own)
+    kernel.look = lambda: None
+    routing.reconcile()
+    assert tables() == [REFUSING_TABLE, REFUSING_TABLE]
+    assert kernel.way(ip_address("2001:db8:8::1")).index == LOOPBACK_INDEX
+
+
+def test_a_tunnel_has_nothing_refused(world, routing):
+    planned = plan([_without_ipv6(world.wlan0), world.lte0], "wlan0", left_alone={6: True})
+    assert not any(rule.table == REFUSING_TABLE for rule in planned.rules)
+    assert not any(route.source for route in planned.routes)
+
+
+def test_resolvers_belong_to_their_network_unless_two_share_them(world, routing):
+    shared, own = ip_address("9.9.9.9"), ip_address("198.51.100.53")
+    local = ip_address("127.0.0.53")
+    routing.networks_changed(
+        [
+            replace(world.wlan0, resolvers=(shared, local)),
+            replace(world.lte0, resolvers=(own, shared)),
+        ]
+    )
+    routing.set_default("wlan0")
+    assert world.carrier(4, remote=str(own)) == "lte0"
+    assert world.carrier(4, remote=str(shared)) == "wlan0"
+    assert not [rule for rule in world.kernel.own if "127." in str(rule)]
+
+
+def test_a_modem_without_a_gateway_has_a_route_to_its_link(world):
+    modem = replace(world.lte0, next_hops=())
+    routes = plan([world.wlan0, modem], "lte0").routes
+    assert [r.gateway for r in routes if r.index == modem.index] == [None, None]
+
+
+def test_link_local_addresses_get_no_rules(world, routing):
+    assert not [rule for rule in world.kernel.own if rule.source and "fe80" in str(rule.source)]
+
+
+def test_one_subnet_on_both_sides_is_told_apart(world, routing):
+    twin = replace(world.lte0, addresses=(ip_interface("192.168.43.3/24"),))
+    routing.networks_changed([world.wlan0, twin])
+    assert world.carrier(4, remote="192.168.43.1", local="192.168.43.2") == "wlan0"
+    assert world.carrier(4, remote="192.168.43.1", local="192.168.43.3") == "lte0"
+
+
+def test_a_hosts_own_metrics_are_taken_along(world, routing):
+    mtu = bytes.fromhex("0800020078050000")
+    world.kernel.all_routes = [
+        replace(r, metrics=mtu) if (r.index, r.destination.prefixlen) == (4, 0) else r
+        for r in world.kernel.all_routes
+        if r.table == 254
+    ]
+    routing.reconcile()
+    ours = [r for r in world.kernel.all_routes if r.protocol == 206]
+    assert {r.index: r.metrics for r in ours} == {LOOPBACK_INDEX: b"", 3: b"", 4: mtu}
+
+
+def test_a_full_tunnel_is_left_everything_but_what_is_bound_to_an_interface(world, routing):
+    routing.set_default("lte0")
+    world.kernel.add_link(9, "tun0", "tun")
+    world.kernel.add_main_route("0.0.0.0/0", 9, metric=1)
+    routing.reconcile()
+    assert routing.foreign.defaults == {4: HostDefault("tun0", vpn=True, what="tun")}
+    assert world.carrier(4) == "tun0"
+    assert world.carrier(4, local=OWN["lte0", 4]) == "tun0"
+    assert world.carrier(4, interface="lte0") == "lte0"
+    assert world.carrier(6) == "lte0"
+    routing.set_default("wlan0")
+    assert (world.carrier(4), world.carrier(6)) == ("tun0", "wlan0")
+    world.kernel.all_routes = [r for r in world.kernel.all_routes if r.index != 9]
+    routing.reconcile()
+    assert world.carrier(4) == "wlan0"
+
+
+def test_the_hosts_own_default_stays_and_what_is_bound_to_an_address_goes_on(world, routing):
+    routing.set_default("lte0")
+    world.kernel.add_link(9, "br0", "bridge")
+    world.kernel.add_main_route("0.0.0.0/0", 9, metric=1)
+    routing.reconcile()
+    assert routing.foreign.defaults == {4: HostDefault("br0", vpn=False, what="bridge")}
+    assert (world.carrier(4), world.carrier(6)) == ("br0", "lte0")
+    assert world.carrier(4, local=OWN["lte0", 4]) == "lte0"
+    assert world.carrier(4, interface="lte0") == "lte0"
+    routing.set_destination(Destination(ip_network("198.51.100.7/32")), "wlan0")
+    routing.set_default("wlan0")
+    assert (world.carrier(4), world.carrier(6)) == ("br0", "wlan0")
+    world.kernel.all_routes = [r for r in world.kernel.all_routes if r.index != 9]
+    routing.reconcile()
+    assert world.carrier(4) == "wlan0"
+
+
+def test_rules_that_somebody_deleted_come_back(world, routing):
+    routing.set_default("lte0")
+    del world.kernel.own[2:]
+    routing.reconcile()
+    assert world.carrier(4) == "lte0"
+
+
+def test_when_nothing_is_new_nothing_is_done(world, routing):
+    routing.set_default("lte0")
+    done = len(world.kernel.log)
+    routing.reconcile()
+    routing.networks_changed([world.wlan0, world.lte0])
+    routing.set_default("lte0")
+    assert len(world.kernel.log) == done
+
+
+def test_changing_the_default_takes_a_few_changes_only(world, routing):
+    routing.set_default("lte0")
+    done = len(world.kernel.log)
+    routing.set_default("wlan0")
+    assert len(world.kernel.log) - done == 4  # one more and one less for each IP version
+
+
+def test_a_refusal_in_the_middle_leaves_a_state_that_the_next_change_repairs(world, routing):
+    world.kernel.refuses = errno.ENOMEM
+    with pytest.raises(OSError, match="memory"):
+        routing.set_default("lte0")
+    world.kernel.refuses = 0
+    routing.set_default("wlan0")
+    assert world.carrier(4) == "wlan0"
+    routing.set_default("lte0")
+    assert world.carrier(4) == "lte0"
+
+
+class Watched(MemoryKernel):
+    """Looks before every single change."""
+
+    look = staticmethod(lambda: None)
+    what = ""
+
+    def _changed(self, what: str) -> None:
+        self.what = what
+        self.look()
+        super()._changed(what)
+
+
+wishes = st.lists(
+    st.one_of(
+        st.tuples(st.just("default"), st.sampled_from(["wlan0", "lte0", None])),
+        st.tuples(st.just("destination"), st.sampled_from(["wlan0", "lte0", None])),
+        st.tuples(st.just("networks"), st.sampled_from(["both", "wlan0 down", "lte0 down"])),
+    ),
+    max_size=8,
+)
+
+
+@given(wishes=wishes)
+def test_at_every_instant_packets_have_a_way_and_bound_ones_their_own(make_world, wishes):
+    world = make_world(Watched())
+    routing = Routing(world.kernel)
+    foreign = SeenRule(4, 100, 77, False, False, None)
+    world.kernel.others.append(foreign)
+
+    def look() -> None:
+        for version in (4, 6):
+            assert world.carrier(version) in ("wlan0", "lte0")
+            for name in ("wlan0", "lte0"):
+                # The host's own routes carry it wherever until our rules stand.
+                if standing:
+                    assert world.carrier(version, local=OWN[name, version]) in (name, None)
+
+    world.kernel.look = look
+    standing = False
+    routing.networks_changed([world.wlan0, world.lte0])
+    standing = True
+    for kind, value in wishes:
+        if kind == "default":
+            routing.set_default(value)
+        elif kind == "destination":
+            routing.set_destination(Destination(ip_network("198.51.100.0/24")), value)
+        else:
+            wlan0 = world.down(world.wlan0) if value == "wlan0 down" else world.wlan0
+            lte0 = world.down(world.lte0) if value == "lte0 down" else world.lte0
+            routing.networks_changed([wlan0, lte0])
+        assert foreign in world.kernel.others
+        for rule in world.kernel.own:
+            assert FIRST_PREFERENCE <= rule.preference <= LAST_PREFERENCE
