@@ -77,11 +77,12 @@ def group() -> None:
 
 
 def main() -> None:
-    """Run `cedos-emu`: an error that a user can act on is one line and an exit status."""
+    """Run `cedos-emu`: an error that a user can act on is a line, and an exit status."""
     try:
         group(prog_name="cedos-emu")
     except CedosError as error:
-        echo(f"cedos-emu: {error}", err=True)
+        for line in str(error).splitlines():
+            echo(f"cedos-emu: {line}", err=True)
         raise SystemExit(error.exit_code) from None
     except OSError as error:
         if error.errno not in _NO_ROOM:

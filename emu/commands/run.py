@@ -59,6 +59,12 @@ _QUICK_S = 10.0
     type=click.Path(path_type=Path, file_okay=False),
     help="Run folder to write.  [default: a new one in runs/]",
 )
+@click.option(
+    "--predictors",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Model of the policies that predict, as `cedos-emu train --without` writes it.  [default: the "
+    "shipped one, which knows the real places]",
+)
 @click.option("--force", is_flag=True, help="Replace a finished run in --out.")
 @click.option(
     "--json",
@@ -78,6 +84,7 @@ def command(
     repeats: int | None,
     quick: bool,
     out: Path | None,
+    predictors: Path | None,
     force: bool,
     json_file: Path | None,
 ) -> None:
@@ -115,6 +122,7 @@ def command(
         _analyse(scenario_file, directory, out, force, json_file)
         return
 
+    from emu import policies  # noqa: PLC0415
     from emu.places import places  # noqa: PLC0415
     from emu.runs import experiment, page, runs, scenario, table  # noqa: PLC0415
     from emu.runs.scenario import decisive_s  # noqa: PLC0415
@@ -130,7 +138,11 @@ def command(
         place = next((name for name in _DEMO_STARTS_S if name in known), None)
         if quick and start_s is None and duration_s is None and place is not None:
             start_s = _DEMO_STARTS_S[place]
+    settings = wanted.policy
+    if predictors is not None:
+        settings = policies.with_predictors(settings, predictors.resolve())
     given = {
+        "policy": settings,
         "place": place,
         "engine": engine,
         "policies": policy_names or None,

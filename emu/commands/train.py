@@ -22,7 +22,7 @@ KINDS = (
     epilog=examples(
         "cedos-emu train traces/transfers.parquet traces/transfers_aged.parquet"
         " traces/transfers_live.parquet --out predictors/shipped.json",
-        "cedos-emu train mine.csv --out mine.json --kind boosting",
+        "cedos-emu train traces/transfers.parquet --without sbu7 --out unseen.json",
     ),
 )
 @click.argument("data", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False))
@@ -41,6 +41,12 @@ KINDS = (
     "--trees", type=click.IntRange(1, 500), help="How many; without it, the family's own number."
 )
 @click.option(
+    "--without",
+    multiple=True,
+    metavar="GROUP",
+    help="Leave this group of places out, so that the model never saw them; may be repeated.",
+)
+@click.option(
     "--partial", is_flag=True, help="Also from DATA in which a strategy was never measured."
 )
 @click.option("--seed", type=int, default=0, show_default=True)
@@ -49,6 +55,7 @@ def command(
     out: Path,
     kind: str,
     trees: int | None,
+    without: tuple[str, ...],
     partial: bool,
     seed: int,
 ) -> None:
@@ -61,6 +68,8 @@ def command(
     it has no times of. With --partial it is trained all the same; the daemon takes no model that does
     not know each network alone.
     """
+    import numpy as np  # noqa: PLC0415
+
     from cedos.errors import ConfigError, DataSetError  # noqa: PLC0415
     from cedos.storage import model_files  # noqa: PLC0415
     from emu.data import datasets  # noqa: PLC0415
@@ -71,6 +80,13 @@ def command(
 
     console.make_room(out, "--out")
     read = datasets.joined([datasets.read(each) for each in data])
+    groups = read.texts["group"]
+    if strange := [each for each in without if each not in groups]:
+        known = ", ".join(sorted(set(groups.tolist())))
+        raise ConfigError(
+            f"--without {strange[0]}: {read.source} has no such group; it has {known}"
+        )
+    read = read.take(~np.isin(groups, without)) if without else read
     if read.ignored:
         echo(f"not known, ignored: {', '.join(read.ignored)}")
     unknown = [name for name in STRATEGIES if name not in read.strategies]
@@ -89,6 +105,7 @@ def command(
         out,
         {
             "data": ", ".join(each.name for each in data),
+            "without": list(without),
             "data_sha256": [hashlib.sha256(each.read_bytes()).hexdigest() for each in data],
             "places": len(set(read.texts["place"].tolist())),
             "host": f"{platform.system()} {platform.release()} {platform.machine()}",

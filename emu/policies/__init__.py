@@ -5,6 +5,8 @@ import importlib
 import pkgutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from cedos.config import Config
 from cedos.errors import ConfigError
@@ -79,3 +81,15 @@ def wrong_settings(name: str, settings: Mapping[str, object]) -> dict[str, str]:
         found: dict[str, str] = judge(settings)
         return found
     return {"": f"[policy.{name}]: this policy reads no settings"}
+
+
+def with_predictors(
+    settings: Mapping[str, Mapping[str, Any]], model: Path
+) -> dict[str, dict[str, Any]]:
+    """Return the settings of all policies, with a model for those that run the daemon."""
+    found = {name: dict(each) for name, each in settings.items()}
+    for name in names():
+        if hasattr(make(name), "wrong_settings"):
+            mine = found.setdefault(name, {})
+            mine["predictors"] = {**mine.get("predictors", {}), "model": str(model)}
+    return found

@@ -105,3 +105,27 @@ def test_a_full_disk_is_one_line(
     monkeypatch.setattr(cedos_emu.group, "main", full)
     assert cedos_emu_status(monkeypatch) == 1
     assert capsys.readouterr().err == "cedos-emu: No space left on device: x.parquet\n"
+
+
+def test_groups_that_are_left_out_teach_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = data(tmp_path / "all.csv", *STRATEGIES), tmp_path / "model.json"
+    asked = ("train", file, "--out", out, "--kind", "last-rate", "--without")
+    assert cedos_emu_status(monkeypatch, *asked, "place1", "--without", "place2") == 0
+    provenance = model_files.load(out).provenance
+    assert (provenance["rows"], provenance["places"]) == (20, 2)
+    assert provenance["without"] == ["place1", "place2"]
+    assert cedos_emu_status(monkeypatch, *asked, "plaice1") == 2
+    assert "no such group; it has place0, place1, place2, place3" in capsys.readouterr().err
+
+
+def test_each_mistake_in_a_scenario_has_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scenario = tmp_path / "mine.toml"
+    scenario.write_text("first = 1\nsecond = 2\n")
+    assert cedos_emu_status(monkeypatch, "run", scenario) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3
+    assert all(line.startswith(f"cedos-emu: {scenario}:") for line in lines)

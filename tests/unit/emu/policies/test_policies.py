@@ -130,3 +130,14 @@ def test_another_seed_or_place_draws_otherwise_and_the_same_one_does_not(drawn: 
     assert drawn(11) == drawn(11)
     assert drawn(11) != drawn(12)
     assert drawn(11) != drawn(11, "static-s13")
+
+
+def test_every_policy_that_predicts_gets_the_model() -> None:
+    given = {"cedos": {"plan": {"price_s_per_mb": 2.0}, "predictors": {"model": "shipped"}}}
+    found = policies.with_predictors(given, Path("unseen.json"))
+    assert found["cedos"] == {
+        "plan": {"price_s_per_mb": 2.0},
+        "predictors": {"model": "unseen.json"},
+    }
+    assert found["cedos-gateway"] == {"predictors": {"model": "unseen.json"}}
+    assert "wifi-first" not in found
