@@ -41,7 +41,8 @@ _USED = {
 
 
 def has_pair(run: "Recorded") -> bool:
-    return all(name in run.policies for name in PAIR)
+    """Return whether both policies carried transfers; pages and videos are not drawn by transfer."""
+    return set(PAIR) <= {flow["policy"] for flow in run.flows}
 
 
 def draw(run: "Recorded", *, narrow: bool = False) -> "Figure":

@@ -13,14 +13,17 @@ _KERNEL = ("mptcp-wifi", "mptcp-cellular")
 
 
 def sentences(run: Recorded) -> list[str]:
-    """Compare the gateway with kernel MPTCP and today's Linux; nothing where a run lacks one of them.
+    """Compare the gateway with kernel MPTCP and today's Linux over the transfers of a run.
+
+    Return nothing where one of them is not there, or carried pages or videos alone.
 
     Of kernel MPTCP's two orders the one that was faster in this run is compared, which its user
     could not have known before. The interval is a paired bootstrap over transfers.
     """
     found = run.summary["policies"]
     kernel = [name for name in _KERNEL if name in found]
-    if _GATEWAY not in found or _TODAY not in found or not kernel or not found[_TODAY]["n"]:
+    carried = {flow["policy"] for flow in run.flows}
+    if not kernel or not {_GATEWAY, _TODAY, *kernel} <= carried & found.keys():
         return []
     rival = min(kernel, key=lambda name: float(found[name]["mean_s"]))
     said = [

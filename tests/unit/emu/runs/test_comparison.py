@@ -88,6 +88,14 @@ def test_without_a_gateway_there_is_nothing_to_compare(tmp_path: Path) -> None:
     assert verdict.sentences(run) == []
 
 
+def test_a_run_of_pages_is_not_compared_by_transfer(tmp_path: Path) -> None:
+    run = recorded(tmp_path / "run", times(0.2))
+    assert page.has_pair(run)
+    run.flows.clear()
+    assert not page.has_pair(run)
+    assert verdict.sentences(run) == []
+
+
 def test_every_transfer_is_a_row_and_the_outage_is_shaded(tmp_path: Path) -> None:
     run = recorded(tmp_path / "run", times(0.2))
     assert page.outages(run.capacity, run.duration_s) == [(2.0, 4.0)]
