@@ -57,7 +57,7 @@ Generated from the code by `python -m emu.bounds_page`, which a test repeats. [s
 | hints; transfers with deadlines | {daemon.decisions.hints:MOST_OF_A_USER} of one, {daemon.decisions.hints:MOST} of all; {selector.deadlines.transfer_table:MOST_OF_USER} of one, {selector.deadlines.transfer_table:MOST} of all | refused |
 | rules | {controller.decisions.user_rules:MOST} | refused |
 | **A neighbour, by packets** | | |
-| look-ups that are watched; asked again at once | {daemon.lookups.failover:_MOST_LOOKUPS}; {daemon.lookups.failover:_MOST_REPEATED} | the oldest goes; it stays as it is |
+| look-ups that are watched; asked again at once | {controller.lookups:_MOST_LOOKUPS}; {controller.lookups:_MOST_REPEATED} | the oldest goes; it stays as it is |
 | names with addresses under rules; addresses of each | {controller.decisions.named_addresses:_MOST_NAMES}; {controller.decisions.named_addresses:_MOST_OF_A_NAME} | the oldest goes |
 | announced routers of an interface that are looked at | {kernel.policy_routing:MOST_ROUTERS} | the worse ones are left out |
 | first packets that are watched | {controller.decisions.rescue:_MOST_WATCHED} | not rescued |

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from cedos.model import Decision, FlowKey, FlowRecord, Network, NetworkLife, Strategy
+from cedos.model import Address, Decision, FlowKey, FlowRecord, Network, NetworkLife, Strategy
 from cedos.selector.decision.sessions import DetourVerdict
 
 Place = tuple[str, int | None]
@@ -97,6 +97,38 @@ class AskName:
     """Ask a network's resolver for a fresh name: a witness beside pings, or in place of them."""
 
     network: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskResolver:
+    """Ask a network's resolver what a program has asked (`events.LookupAsked`).
+
+    The answer is `events.ResolverReplied` with the number of this attempt.
+    """
+
+    key: FlowKey
+    number: int
+    attempt: int
+    network: str
+    resolver: Address
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerLookup:
+    """Answer a program's look-up with what an attempt has brought; None: with a failure."""
+
+    key: FlowKey
+    number: int
+    attempt: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TellResolver:
+    """Tell people of a network's resolver; `asked`: the network over which another one is asked."""
+
+    network: str
+    what: str
+    asked: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +251,10 @@ class TellVerdict:
 
 Command = (
     AnswerChoice
+    | AnswerLookup
     | AskName
     | AskNetwork
+    | AskResolver
     | BoundQueues
     | CheckPortals
     | CloseConnection
@@ -242,6 +276,7 @@ Command = (
     | SetFirstTimeouts
     | SetMark
     | SetRuled
+    | TellResolver
     | TellVerdict
     | WatchSilence
 )

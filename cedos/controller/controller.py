@@ -33,6 +33,7 @@ from cedos.controller.flows.learning import Learning
 from cedos.controller.flows.living_flow import LivingFlow
 from cedos.controller.flows.living_flows import LivingFlows
 from cedos.controller.flows.reliability import Reliability
+from cedos.controller.lookups import Lookups
 from cedos.controller.networks.observation import NetworkObservation
 from cedos.controller.outbox import Outbox
 from cedos.controller.rule import RuleRequest
@@ -97,6 +98,7 @@ class Controller:
         self.stuck = StuckConnections(
             config, outbox, flows, self.networks, decider, self.default, self.ruled
         )
+        self.lookups = Lookups(outbox, decider, self.networks)
         self.reliability = Reliability(records)
         model = config.choices.model
         self._learning = model if isinstance(model, Learning) else None
@@ -120,7 +122,10 @@ class Controller:
     def next_timer_s(self) -> float | None:
         """Return the monotonic instant at which the caller is to send `TimerFired`; None: never."""
         decide_s = self._woken_at_s + _DECIDED_APART_S if self._outbox.woken else None
-        timers = (self._look_at_s, self._stuck_at_s, decide_s, self.rescuer.next_timer_s())
+        timers = (
+            *(self._look_at_s, self._stuck_at_s, decide_s),
+            *(self.rescuer.next_timer_s(), self.lookups.next_timer_s()),
+        )
         return min((each for each in timers if each is not None), default=None)
 
     def context(self, now_s: float) -> Context:
@@ -222,6 +227,12 @@ class Controller:
             case on.NameResolved(reply):
                 if self.ruled.rules.told(reply):
                     self.ruled.lead(self.context(now_s))
+            case on.LookupAsked():
+                self.lookups.on_asked(event, now_s)
+            case on.LookupAnswered():
+                self.lookups.on_answered(event, now_s)
+            case on.ResolverReplied():
+                self.lookups.on_reply(event, now_s)
             case on.HostsFileRead(hosts):
                 if self.ruled.rules.hosts_read(hosts):
                     self.ruled.lead(self.context(now_s))
@@ -238,6 +249,7 @@ class Controller:
 
     def _on_timer(self, now_s: float) -> None:
         self.rescuer.on_timer(now_s)
+        self.lookups.on_timer(now_s)
         if self._look_at_s is not None and now_s >= self._look_at_s:
             self._look_at_s = None  # until the look is over
             self._outbox.give(give.LookAtFlows())

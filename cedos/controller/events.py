@@ -394,6 +394,39 @@ class NameResolved:
 
 
 @dataclass(frozen=True, slots=True)
+class LookupAsked:
+    """A program asked a resolver, which `public` says is a public one, for a name on the internet.
+
+    The flow and the number tell the look-up from others; `interface`: where the question left.
+    """
+
+    key: FlowKey
+    number: int
+    name: str
+    interface: str
+    public: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LookupAnswered:
+    """The resolver that a program has asked answered; `failed`: that it failed, or refused."""
+
+    key: FlowKey
+    number: int
+    failed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ResolverReplied:
+    """An answer to `AskResolver`: it has the name, or is `refused`; None: no answer came in time."""
+
+    key: FlowKey
+    number: int
+    attempt: int
+    refused: bool | None
+
+
+@dataclass(frozen=True, slots=True)
 class HostsFileRead:
     """The names of the hosts file and their addresses."""
 
@@ -444,6 +477,8 @@ Event = (
     | HostSlept
     | HostsFileRead
     | IndicatorsRead
+    | LookupAnswered
+    | LookupAsked
     | NameResolved
     | NetworksBarred
     | NetworksChanged
@@ -452,6 +487,7 @@ Event = (
     | PortalHosts
     | ProgramHinted
     | ProvidersRead
+    | ResolverReplied
     | RuleSet
     | SizeLearned
     | SizesKnown

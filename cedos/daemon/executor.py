@@ -20,6 +20,7 @@ from cedos.controller.events import (
 from cedos.daemon import state_file
 from cedos.daemon.decisions.decision_log import DecisionLog
 from cedos.daemon.driver import ControllerDriver
+from cedos.daemon.lookups.watch import LookupWatch
 from cedos.daemon.loop.flow_events import FlowRecords
 from cedos.daemon.loop.flow_sampler import FlowSampler
 from cedos.daemon.networks.observer import Observer
@@ -45,6 +46,7 @@ class HostExecutor:
     sampler: FlowSampler
     records: FlowRecords
     log: DecisionLog
+    lookups: LookupWatch | None
     # The counters of all interfaces, for as long as one burst of looks lasts.
     _counters: tuple[float, Mapping[str, int]] = field(default=(float("-inf"), {}))
 
@@ -129,6 +131,13 @@ class HostExecutor:
                 state_file.write(self.state / RULES_FILE, rules, RULES)
             case do.TellVerdict():
                 _tell(command)
+            # -- look-ups
+            case do.AskResolver() if self.lookups is not None:
+                self.lookups.ask(command)
+            case do.AnswerLookup() if self.lookups is not None:
+                self.lookups.answer(command)
+            case do.TellResolver(network, what, asked):
+                _log.warning(what, network=network, **({"asked": asked} if asked else {}))
             case do.AnswerChoice():
                 raise AssertionError("the driver keeps answers for who asked")
 

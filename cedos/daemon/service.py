@@ -20,8 +20,6 @@ from cedos.controller.events import (
     NetworksBarred,
     NetworksChanged,
     ObjectiveChanged,
-    Witness,
-    Witnessed,
 )
 from cedos.controller.flows.learning import Learning
 from cedos.daemon import startup, state_file
@@ -76,8 +74,7 @@ from cedos.host.steer.kernel.interface import SteeringKernel
 from cedos.host.steer.steering import Steering
 from cedos.kernel import process_limits
 from cedos.kernel.service_manager import Notifier
-from cedos.model import Address, Direction
-from cedos.selector.decision.liveness import is_captive
+from cedos.model import Direction
 from cedos.selector.probing.rules import Moment
 from cedos.storage.history import History
 from cedos.storage.usage import Usage
@@ -319,11 +316,9 @@ class Daemon:
         deliver = partial(privileged.call, "answer_lookup") if privileged is not None else None
         self._lookups = (
             LookupWatch(
-                lambda: decider.usable,
-                self._lies,
+                driver.post,
+                self._observer.named,
                 deliver,
-                doubt=self._observer.prober.ask,
-                heard=self._resolver_answered,
                 told=self._answers.told if self._answers is not None else lambda packet: None,
             )
             if watched
@@ -359,6 +354,7 @@ class Daemon:
                 self._sampler,
                 FlowRecords(driver, self._profiler, opportunities, history),
                 self._log,
+                self._lookups,
             ),
             recorded,
         )
@@ -402,6 +398,7 @@ class Daemon:
             *self._hard_budgets.problems,
             *self._named.problems,
             *(self._lookups.problems if self._lookups is not None else ()),
+            *self._controller.lookups.problems,
             *(self._answers.problems if self._answers is not None else ()),
             *(problem for problem in optional if problem),
         ]
@@ -480,13 +477,6 @@ class Daemon:
         raise HostError(
             "the privileged part of the daemon has ended; `cedos restore` undoes what is left"
         )
-
-    def _lies(self, network: str) -> bool:
-        return is_captive(self._driver.context(), network)
-
-    def _resolver_answered(self, network: str, resolver: Address) -> None:
-        now_s = time.monotonic()
-        self._driver.post(Witnessed(network, "heard", Witness.NAME, now_s, remote=resolver))
 
     def finished(self) -> None:
         """Tell listeners of the end, and keep what was learned."""

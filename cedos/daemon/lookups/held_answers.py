@@ -29,7 +29,7 @@ import structlog
 
 from cedos.controller.decisions.user_rules import RuledDestinations
 from cedos.controller.events import DnsReply, Event, HostsFileRead, NameResolved
-from cedos.daemon.lookups.failover import resolvers_of
+from cedos.controller.lookups import resolvers_of
 from cedos.daemon.lookups.watch import ask
 from cedos.errors import CedosError
 from cedos.host.monitor.dns import message as dns
@@ -109,7 +109,7 @@ class HostLookups:
     async def look_up(self, name: str, kind: int) -> DnsReply | None:
         """Return the first answer of a network's resolver; None without one."""
         for network in sorted(self._networks(), key=lambda each: each.metered):
-            for resolver in resolvers_of(network, network.addresses[0].ip)[-1:]:
+            for resolver in resolvers_of(network, network.addresses[0].ip, public=False):
                 try:
                     question = dns.question(secrets.randbelow(1 << 16), name, kind)
                 except ValueError:  # no name that could be asked for

@@ -15,7 +15,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
-from cedos.daemon.lookups import capture as lookups
+from cedos.daemon.lookups import watch as lookups
 from cedos.daemon.lookups.delivery import AnswerDelivery, links_of
 from cedos.daemon.privileged.wake_timer import WakeTimer
 from cedos.host.profiler import capture

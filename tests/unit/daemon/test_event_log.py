@@ -1,5 +1,6 @@
 """The event log: names of hosts are replaced, and a replay still gives the same commands."""
 
+from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -13,8 +14,10 @@ from cedos.controller.events import (
     DnsReply,
     Event,
     FlowOpened,
+    LookupAsked,
     NameResolved,
     NetworksChanged,
+    ResolverReplied,
     RuleSet,
     TimerFired,
 )
@@ -27,12 +30,15 @@ from emu.replay import controller_of, open_log, replay
 
 CONFIG = ControllerConfig(Choices(MaxS(), None, 3000, 0.1, 0.1))
 KEPT = {"1": {"host": "secret.example.org", "never": ["lte0"], "only": [], "addresses": []}}
+ASKED = replace(KEY, remote=ip_address("10.0.0.1"), remote_port=53, protocol="udp")
 EVENTS: tuple[Event, ...] = (
-    NetworksChanged((WLAN, LTE)),
+    NetworksChanged((WLAN, replace(LTE, resolvers=(ip_address("10.1.0.1"),)))),
     RuleSet(2, RuleRequest(host="other.example.net", only=("lte0",))),
     NameResolved(DnsReply(7, 0, False, "www.secret.example.org", 1, (ip_address("203.0.113.5"),))),
     FlowOpened(KEY, 3.0, 1003.0),
+    LookupAsked(ASKED, 7, "hidden.example.org", "wlan0", public=False),
     TimerFired(),
+    ResolverReplied(ASKED, 7, 1, refused=False),
 )
 
 
@@ -57,6 +63,7 @@ def test_a_log_with_rules_replays_to_the_same_commands(tmp_path: Path, *, names:
     assert found.different == []
     assert sum(found.commands.values()) == len(given)
     assert found.commands["SetRuled"] >= 1
+    assert found.commands["AnswerLookup"] == 1
     assert ("secret" in str(header)) is names
 
 

@@ -1,0 +1,121 @@
+"""The messages of look-ups: the controller is told of names and numbers, the program gets the bytes."""
+
+from ipaddress import ip_address
+
+import pytest
+
+from cedos.controller.commands import AnswerLookup, AskResolver
+from cedos.controller.events import Event, LookupAnswered, LookupAsked, ResolverReplied
+from cedos.daemon.lookups import watch
+from cedos.daemon.lookups.watch import LookupWatch, is_local
+from cedos.host.monitor.dns import message as dns
+from cedos.host.profiler.frame import CapturedPacket
+from cedos.model import Address, FlowKey, Network, NetworkKind
+
+RESOLVER = ip_address("192.168.43.1")
+KEY = FlowKey(ip_address("192.168.43.2"), 5353, RESOLVER, 53, "udp")
+LTE0 = Network("lte0", "lte0", 4, NetworkKind.CELLULAR, True, ())
+
+
+def answer_to(question: bytes, code: int = 0) -> bytes:
+    return question[:2] + bytes((0x81, 0x80 | code)) + question[4:]
+
+
+class World:
+    """A watch; the other resolver echoes the question, or says what `forged` says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.posted: list[Event] = []
+        self.delivered: list[tuple[FlowKey, bytes]] = []
+        self.numbers: set[bytes] = set()
+        self.forged: bytes | None = None
+        self.code = 0
+        self.watch = LookupWatch(
+            self.posted.append, {"lte0": LTE0}.get, lambda *given: self.delivered.append(given)
+        )
+        monkeypatch.setattr(watch, "ask", self._ask)
+
+    async def _ask(self, network: Network, resolver: Address, question: bytes) -> bytes:
+        self.numbers.add(question[:2])
+        return self.forged or answer_to(question, self.code)
+
+    def question(self, name: str = "example.org") -> bytes:
+        question = dns.question(7, name)
+        self.watch.observe(CapturedPacket(KEY, True, question, interface="wlan0"))
+        return question
+
+    async def ask(self, attempt: int = 1) -> Event:
+        await self.watch._ask(AskResolver(KEY, 7, attempt, "lte0", RESOLVER))
+        return self.posted[-1]
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(monkeypatch)
+
+
+@pytest.mark.parametrize(("code", "failed"), [(0, False), (2, True), (3, False), (5, True)])
+def test_questions_and_answers_are_events(world: World, code: int, failed: bool) -> None:
+    answer = answer_to(world.question(), code)
+    world.watch.observe(CapturedPacket(KEY, False, answer, interface="wlan0"))
+    asked = LookupAsked(KEY, 7, "example.org", "wlan0", public=False)
+    assert world.posted == [asked, LookupAnswered(KEY, 7, failed)]
+
+
+@pytest.mark.parametrize(
+    "name", ["printer", "nas.local", "router.lan", "1.43.168.192.in-addr.arpa", "a.internal"]
+)
+def test_names_of_a_local_network_are_left_alone(world: World, name: str) -> None:
+    world.question(name)
+    assert world.posted == []
+    assert is_local(name)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("code", "refused"), [(0, False), (2, True), (3, True), (5, True)])
+async def test_an_answer_is_kept_until_the_controller_wants_it_given(
+    world: World, code: int, refused: bool
+) -> None:
+    question, world.code = world.question(), code
+    assert await world.ask() == ResolverReplied(KEY, 7, 1, refused)
+    assert world.delivered == []
+    world.watch.answer(AnswerLookup(KEY, 7, 1))
+    assert world.delivered == [(KEY, answer_to(question, code))]
+
+
+def test_a_failure_is_given_where_no_resolver_has_the_name(world: World) -> None:
+    world.question("nothere.example")
+    world.watch.answer(AnswerLookup(KEY, 7, None))
+    reply = dns.parse(world.delivered[0][1])
+    assert reply is not None
+    assert (reply.number, reply.code, reply.name, reply.addresses) == (7, 2, "nothere.example", ())
+
+
+@pytest.mark.anyio
+async def test_each_question_has_a_number_of_its_own(world: World) -> None:
+    """A host that saw the program's question in one network could forge its answer in the other."""
+    question = world.question()
+    for attempt in range(30):
+        await world.ask(attempt)
+    assert len(world.numbers) > 20
+    world.forged = answer_to(question)
+    assert await world.ask() == ResolverReplied(KEY, 7, 1, None)
+
+
+@pytest.mark.anyio
+async def test_an_answer_to_another_question_is_none(world: World) -> None:
+    world.question()
+
+    async def other(network: Network, resolver: Address, question: bytes) -> bytes:
+        return answer_to(question[:2] + dns.question(7, "evil.example")[2:])
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(watch, "ask", other)
+        assert await world.ask() == ResolverReplied(KEY, 7, 1, None)
+
+
+def test_what_is_kept_is_bounded(world: World) -> None:
+    for number in range(3000):
+        question = dns.question(number, "example.org")
+        world.watch.observe(CapturedPacket(KEY, True, question, interface="wlan0"))
+    assert len(world.watch._questions) == 256
