@@ -5,7 +5,7 @@ Two ways to resample: `Bootstrap` weights whole groups, for figures that are wei
 """
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,9 +72,17 @@ def measured(
     count: int,
     draw: np.random.Generator,
     resamples: int = ROW_RESAMPLES,
+    groups: NDArray[Any] | None = None,
 ) -> dict[str, Any]:
-    """Return `{KEY: number, KEY_ci95: [low, high]}` of each measure of rows, from the same resamples."""
-    samples = resampled(count, draw, resamples)
+    """Return `{KEY: number, KEY_ci95: [low, high]}` of each measure of rows, from the same resamples.
+
+    With `groups`, one a row, whole groups are drawn.
+    """
+    samples: Iterable[Rows] = (
+        resampled(count, draw, resamples)
+        if groups is None
+        else list(resampled_groups(groups, draw, resamples))
+    )
     figures: dict[str, Any] = {}
     for key, measure in measures.items():
         figures[key] = measure(np.arange(count))

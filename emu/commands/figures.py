@@ -12,7 +12,7 @@ from emu.console import examples
 if TYPE_CHECKING:
     from emu.runs.runs import Recorded
 
-_SETS = ("calibration", "fidelity", "mobility", "walk", "wget")
+_SETS = ("calibration", "fidelity", "mobility", "series", "walk", "wget")
 """Modules of `emu.runs` that put several run folders together."""
 
 
@@ -46,7 +46,8 @@ def command(
     """Put the finished runs RUN... together.
 
     As a SET of figures does: mobility (the mixed load), calibration (of the same runs), fidelity
-    (the simulator beside live runs), walk and wget (Delphi's Figures 12 and 11).
+    (the simulator beside live runs), series (pages and videos, Delphi's Figure 10), walk and wget
+    (Figures 12 and 11).
     """
     import importlib  # noqa: PLC0415
     import inspect  # noqa: PLC0415

@@ -9,6 +9,7 @@
 or videos add `pages.parquet` and `videos.parquet`, and to the logs every object and segment.
 """
 
+import dataclasses
 import fcntl
 import json
 import os
@@ -381,15 +382,41 @@ def with_transfers(recorded: Sequence[Recorded]) -> Sequence[Recorded]:
     return recorded
 
 
-def one_a_place(recorded: Sequence[Recorded]) -> Sequence[Recorded]:
-    """Return the runs, if each is of another place. DataSetError: names two of the same."""
-    known: dict[str, Path] = {}
+def by_place(recorded: Sequence[Recorded]) -> list[Recorded]:
+    """Join the runs of each place into one, whose repeats are theirs in turn.
+
+    Its summary holds the joules and the cellular megabytes of the mean repeat.
+    """
+    of_place: dict[str, list[Recorded]] = {}
     for run in recorded:
-        place = run.scenario.place
-        if place in known:
-            raise DataSetError(f"{known[place]} and {run.directory} are both of {place}")
-        known[place] = run.directory
-    return recorded
+        of_place.setdefault(run.scenario.place, []).append(run)
+    return [_joined(runs) if len(runs) > 1 else runs[0] for runs in of_place.values()]
+
+
+def _joined(runs: Sequence[Recorded]) -> Recorded:
+    first, policies = runs[0], policies_of_all(runs)
+    tables: dict[str, Any] = {name: [] for name in tables_of(first.scenario)}
+    before = 0
+    for run in runs:
+        for name, rows in tables.items():
+            rows += [
+                {**row, "repeat": row["repeat"] + before}
+                for row in getattr(run, name)
+                if row.get("policy") in policies
+            ]
+        before += run.scenario.repeats
+    # What the networks could carry was drawn by no policy, and is the same in each run.
+    tables["capacity"] = first.capacity
+    mean = {
+        name: {
+            key: sum(run.summary["policies"][name][key] * run.scenario.repeats for run in runs)
+            / before
+            for key in ("energy_j", "cellular_mb")
+        }
+        for name in policies
+    }
+    scenario = msgspec.structs.replace(first.scenario, policies=tuple(policies), repeats=before)
+    return dataclasses.replace(first, scenario=scenario, summary={"policies": mean}, **tables)
 
 
 def policies_of_all(recorded: Sequence[Recorded], some: Collection[str] = ()) -> list[str]:

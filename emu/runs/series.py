@@ -3,17 +3,18 @@
 For Delphi's Figure 10: at each place and for each policy, S is the median throughput of its pages (or of
 its videos' segments), E the joules of the whole run by the megabytes that came, and both are divided by
 the best of the policies run at that place: the paper's "optimal ground truth" (section 9.1). Intervals
-are bootstrapped over places.
+are bootstrapped over groups of places.
 """
 
 import json
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from cedos.errors import ConfigError, EmulationError, PlaceError, TraceError
 from emu.places.places import Places
@@ -27,16 +28,21 @@ BASELINE = "wifi-first"
 RESAMPLES = 2000
 
 
-def combine(runs: Sequence[Recorded]) -> dict[str, Any]:
-    """Return figures by policy over all runs (of one scenario, a place each), and by place beneath.
+def combine(recorded: Sequence[Recorded]) -> dict[str, Any]:
+    """Return figures by policy over all runs of one scenario, and by place beneath.
+
+    Runs of one place are put together. Intervals draw groups of places, which are what their names
+    have before a dash: several walks along one way are no independent evidence.
 
     - `transfer_mean_s`, `transfer_median_s`, `load_median_s`, `censored`, `n`: all transfers together;
     - `reduction`: by how much the sum of transfer times is below the baseline's;
     - `reduction_by_place`: the median over places of that place's reduction;
     - `max_s`, `max_s_per_e`: median over places of the normalised objective, with `_sd` beside.
     """
-    places = {run.scenario.place: _by_policy(run) for run in runs}
-    policies = runs[0].policies
+    recorded = runs.by_place(recorded)
+    places = {run.scenario.place: _by_policy(run) for run in recorded}
+    policies = runs.policies_of_all(recorded)
+    groups = np.array([name.partition("-")[0] for name in places])
     scores = {
         key: _normalised(places, policies, score)
         for key, score in (("max_s", _speed), ("max_s_per_e", _speed_per_energy))
@@ -45,21 +51,36 @@ def combine(runs: Sequence[Recorded]) -> dict[str, Any]:
     for number, policy in enumerate(policies):
         parts = [place[policy] for place in places.values()]
         base = [place[BASELINE] for place in places.values()] if BASELINE in policies else None
-        figures[policy] = _figures(parts, base) | {
+        figures[policy] = _figures(parts, base, groups) | {
             name: value
             for key, table in scores.items()
-            for name, value in _middle(key, table[:, number]).items()
+            for name, value in _middle(key, table[:, number], groups).items()
         }
     return {
-        "scenario": runs[0].scenario.name,
-        "synthetic": any(run.environment["synthetic"] for run in runs),
+        "scenario": recorded[0].scenario.name,
+        "synthetic": any(run.environment["synthetic"] for run in recorded),
         "policies": figures,
         "places": {
             name: {policy: _place_figures(part) for policy, part in place.items()}
             | {"start_s": run.scenario.start_s}
-            for (name, place), run in zip(places.items(), runs, strict=True)
+            for (name, place), run in zip(places.items(), recorded, strict=True)
         },
     }
+
+
+def figures(recorded: Sequence[Recorded]) -> dict[str, Any]:
+    """Return what runs of several seeds say together (`cedos-emu figures series`)."""
+    return combine(recorded)
+
+
+def lines(found: Mapping[str, Any]) -> Iterator[str]:
+    for name, each in found["policies"].items():
+        low, high = (100 * each["reduction_by_place_ci95"][end] for end in (0, 1))
+        yield (
+            f"{name}: {each['n']} transfers, mean {each['transfer_mean_s']:.2f} s,"
+            f" {100 * each['reduction_by_place']:.0f} % less than {BASELINE} at the median place"
+            f" [{low:.0f}, {high:.0f}], {each['energy_mean_j']:.0f} J, {each['cellular_mean_mb']:.1f} MB"
+        )
 
 
 def _by_policy(run: Recorded) -> dict[str, dict[str, Any]]:
@@ -119,7 +140,9 @@ def _normalised(
 
 
 def _figures(
-    parts: Sequence[Mapping[str, Any]], base: Sequence[Mapping[str, Any]] | None
+    parts: Sequence[Mapping[str, Any]],
+    base: Sequence[Mapping[str, Any]] | None,
+    groups: NDArray[np.str_],
 ) -> dict[str, Any]:
     measures: dict[str, Measure] = {
         "transfer_mean_s": lambda rows: float(_all(parts, "time_s", rows).mean()),
@@ -147,7 +170,9 @@ def _figures(
         "energy_mean_j": float(np.mean([part["energy_j"] for part in parts])),
         "cellular_mean_mb": float(np.mean([part["cellular_mb"] for part in parts])),
     }
-    return figures | measured(measures, len(parts), np.random.default_rng(1), RESAMPLES)
+    return figures | measured(
+        measures, len(parts), np.random.default_rng(1), RESAMPLES, groups=groups
+    )
 
 
 def _measure(
@@ -160,10 +185,11 @@ def _all(parts: Sequence[Mapping[str, Any]], key: str, rows: Rows) -> Floats:
     return np.concatenate([parts[row][key] for row in rows])
 
 
-def _middle(key: str, values: Floats) -> dict[str, Any]:
+def _middle(key: str, values: Floats, groups: NDArray[np.str_]) -> dict[str, Any]:
     median: dict[str, Measure] = {key: lambda rows: float(np.median(values[rows]))}
     draw = np.random.default_rng(1)
-    return measured(median, len(values), draw, RESAMPLES) | {f"{key}_sd": float(values.std())}
+    found = measured(median, len(values), draw, RESAMPLES, groups=groups)
+    return found | {f"{key}_sd": float(values.std())}
 
 
 def _place_figures(part: Mapping[str, Any]) -> dict[str, Any]:

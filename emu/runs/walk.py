@@ -28,16 +28,14 @@ def figures(recorded: Sequence[Recorded]) -> dict[str, Any]:
 
     A policy's `mbps` are of consecutive steps of `step_s`; `moved_s` is when the cellular network
     first carried more than half of a step, None where it never did; `longest_stall_s` is the longest
-    time under 0.1 Mbit/s; `mean_mbps` is over the whole run.
-
-    Raises:
-        DataSetError: two runs of one place.
+    time under 0.1 Mbit/s; `mean_mbps` is over the whole run. These are of the place's first repeat;
+    `moved_each_s` and `longest_stall_each_s` have all.
     """
     return {
         "experiment": "delphi_walk",
         "paper": {"delphi_moved_s": 10.5, "mptcp_handover_moved_s": 41.0},
         "step_s": _STEP_S,
-        "places": {run.scenario.place: _place(run) for run in runs.one_a_place(recorded)},
+        "places": {run.scenario.place: _place(run) for run in runs.by_place(recorded)},
     }
 
 
@@ -57,7 +55,16 @@ def _place(run: Recorded) -> dict[str, Any]:
 
 
 def _policy(run: Recorded, policy: str) -> dict[str, Any]:
-    steps = {kind: _steps_bps(run, policy, interface) for kind, interface in INTERFACES.items()}
+    each = [_repeat(run, policy, number) for number in range(run.scenario.repeats)]
+    return each[0] | {
+        f"{key[:-2]}_each_s": [one[key] for one in each] for key in ("moved_s", "longest_stall_s")
+    }
+
+
+def _repeat(run: Recorded, policy: str, repeat: int) -> dict[str, Any]:
+    steps = {
+        kind: _steps_bps(run, policy, repeat, interface) for kind, interface in INTERFACES.items()
+    }
     both = np.sum(list(steps.values()), axis=0)
     cellular = steps[NetworkKind.CELLULAR]
     led = np.flatnonzero((cellular > 0.5 * both) & (both > _STALLED_BPS))
@@ -70,11 +77,11 @@ def _policy(run: Recorded, policy: str) -> dict[str, Any]:
     }
 
 
-def _steps_bps(run: Recorded, policy: str, interface: str) -> Floats:
+def _steps_bps(run: Recorded, policy: str, repeat: int, interface: str) -> Floats:
     rows = [
         row
         for row in run.rates
-        if row["policy"] == policy and row["interface"] == interface and row["repeat"] == 0
+        if row["policy"] == policy and row["interface"] == interface and row["repeat"] == repeat
     ]
     at_s = np.array([row["at_s"] for row in rows])
     received = np.array([row["received_bytes"] for row in rows], dtype=float)

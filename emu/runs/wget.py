@@ -2,9 +2,9 @@
 
     cedos-emu figures wget RUN... --json FILE
 
-A run folder is one place (`emu/experiments/delphi_wget.toml`). The throughput of a policy is the mean
-over its transfers of size over completion time, as the paper has it; beside it, less swayed by the
-fastest transfers, the ratio of the sums of times.
+The runs of one place are put together (`emu/experiments/delphi_wget.toml`). A policy's throughput is
+the mean over its transfers of size over completion time, as the paper has it; beside it, less swayed by
+the fastest transfers, the ratio of the sums of times.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,9 +30,10 @@ def figures(recorded: Sequence[Recorded]) -> dict[str, Any]:
     where several are put together.
 
     Raises:
-        DataSetError: a run without transfers, two of one place, or one without Wi-Fi first.
+        DataSetError: a run without transfers, or one without Wi-Fi first.
     """
-    policies = runs.policies_of_all(runs.one_a_place(runs.with_transfers(recorded)), [_BASE])
+    recorded = runs.by_place(runs.with_transfers(recorded))
+    policies = runs.policies_of_all(recorded, [_BASE])
     times: dict[tuple[str, int], dict[str, Floats]] = {}
     facts: dict[tuple[str, int], dict[str, dict[str, Any]]] = {}
     for run in recorded:
