@@ -28,8 +28,10 @@ from cedos.kernel import own_file
 
 _MOST_FEED_BYTES: Final = 8 << 20
 _TEXT_LENGTH: Final = 1000
+_TITLE_BYTES: Final = 120  # eCryptfs takes names of 143 bytes
 _LISTED_S: Final = 8 * 86_400.0  # longer than a daemon keeps a transfer in its table
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_TIME: Final = re.compile(r"([01]?\d|2[0-3]):[0-5]\d")
 # What players know a recording by, and the types that feeds give such files.
 _SUFFIX_OF: Final = {
     "audio/mpeg": ".mp3", "audio/mp3": ".mp3", "audio/x-mp3": ".mp3", "audio/mp4": ".m4a",
@@ -39,7 +41,6 @@ _SUFFIX_OF: Final = {
 }  # fmt: skip
 _RECORDINGS: Final = frozenset(_SUFFIX_OF.values()) | {".m4b", ".oga", ".mkv", ".ogv"}
 _PICTURES: Final = frozenset({".jpg", ".jpeg", ".png", ".gif", ".webp"})
-_TIME: Final = re.compile(r"([01]?\d|2[0-3]):[0-5]\d")
 
 
 class Subscription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -75,7 +76,7 @@ class Episode(msgspec.Struct):
     """An episode of a subscription; `came_unix_s` is 0 until the file is here.
 
     `by_network` has the received bytes of each interface, `metered_bytes` those of metered networks.
-    `least`: how far its feed's server is, and its own must be. `media_type`: by its feed.
+    `least`: how far its feed's server is, and its own must be.
     """
 
     podcast: str
@@ -91,23 +92,12 @@ class Episode(msgspec.Struct):
     by_network: dict[str, int] = {}
     metered_bytes: int = 0
     least: Distance = Distance.INTERNET
-    media_type: str = ""
-
-    @property
-    def suffix(self) -> str:
-        """The end of its file's name: by its address if that is a recording's, else by its type."""
-        by_url = suffix_of(self.url)
-        return by_url if by_url.lower() in _RECORDINGS else _SUFFIX_OF.get(self.media_type, by_url)
+    suffix: str = ""
 
     @property
     def source(self) -> str:
         """The name of its bytes, the same while only the address's token is renewed."""
         return f"{self.guid} {self.url.partition('?')[0]}"
-
-    def follow(self, newer: "Episode") -> None:
-        """Take what the feed says now."""
-        self.title, self.url, self.least = newer.title, newer.url, newer.least
-        self.size_bytes = newer.size_bytes or self.size_bytes
 
     @property
     def key(self) -> str:
@@ -118,6 +108,13 @@ class Episode(msgspec.Struct):
     @property
     def name(self) -> str:
         return f"{self.podcast}: {self.title}"
+
+    @property
+    def file_name(self) -> str:
+        """A name that leads to no other folder, is unique, and fits with the suffix of its part."""
+        title = re.sub(r"[^\w -]+", "", self.title).strip()[:80] or "episode"
+        title = title.encode()[:_TITLE_BYTES].decode(errors="ignore")
+        return f"{title} {hashlib.sha256(self.guid.encode()).hexdigest()[:6]}{self.suffix}"
 
     def here_bytes(self) -> int:
         file = Path(self.file)
@@ -138,40 +135,54 @@ class _Subscriptions(msgspec.Struct, forbid_unknown_fields=True):
 
 class _Book(msgspec.Struct):
     episodes: list[Episode] = []
-    feed_errors: dict[str, str] = {}
 
 
 class Library:
     """The user's subscriptions (TOML, to be edited by hand) and their episodes (JSON).
 
-    `feed_errors` has by podcast why the last reading of its feed failed. Errors of all calls:
-    ConfigError, a file is wrong, or cannot be read or written.
+    Errors of all calls: ConfigError, a file is wrong, or cannot be read or written.
     """
 
     def __init__(self, subscriptions: Path, book: Path) -> None:
-        self._paths = subscriptions, book
+        self._subscriptions, self._book = subscriptions, book
         self.podcasts: dict[str, Subscription] = {}
         self.read_subscriptions()
         try:
-            kept = msgspec.json.decode(book.read_bytes(), type=_Book)
+            self.episodes = msgspec.json.decode(book.read_bytes(), type=_Book).episodes
         except FileNotFoundError:
-            kept = _Book()
+            self.episodes = []
         except (OSError, msgspec.MsgspecError) as error:
             raise ConfigError(f"{book}: {error}; move it away to start anew") from error
-        self.episodes, self.feed_errors = kept.episodes, kept.feed_errors
 
     def read_subscriptions(self) -> None:
         """Read the user's file, which may have changed."""
-        path = self._paths[0]
-        if path.exists():
-            self.podcasts = toml_file.read(path, _Subscriptions).podcasts
+        if self._subscriptions.exists():
+            self.podcasts = toml_file.read(self._subscriptions, _Subscriptions).podcasts
         for name in self.podcasts:
-            _check_name(name, f"{path}:")
+            _check_name(name, f"{self._subscriptions}:")
 
     def wanted(self) -> list[Episode]:
         """Return the wanted episodes, the most urgent first."""
         found = [each for each in self.episodes if each.state is EpisodeState.WANTED]
         return sorted(found, key=lambda each: each.by_unix_s)
+
+    def add_new(self, name: str, found: list[Episode], folder: Path) -> int:
+        """Take what a feed says now; return how many of its episodes are newly wanted."""
+        wanted = self.podcasts[name]
+        known = {each.guid: each for each in self.episodes if each.podcast == name}
+        # An episode that is not here yet follows its feed: addresses have tokens that expire.
+        for each in found:
+            before = known.get(each.guid)
+            if before is not None and before.state is EpisodeState.WANTED:
+                before.title, before.url, before.least = each.title, each.url, each.least
+                before.size_bytes = each.size_bytes or before.size_bytes
+        new = [each for each in found[: wanted.keep] if each.guid not in known]
+        for each in new:
+            each.podcast, each.by_unix_s = name, wanted.next_unix_s()
+            each.file = str(folder / name / each.file_name)
+        self.episodes.extend(new)
+        self.save()
+        return len(new)
 
     def subscribe(self, name: str, wanted: Subscription) -> None:
         """Add a subscription, or change the time and the number of one with the same URL."""
@@ -193,7 +204,6 @@ class Library:
             if each.podcast == name:
                 asking.forget(directories().socket, each.key)
         self.episodes = [each for each in self.episodes if each.podcast != name]
-        self.feed_errors.pop(name, None)
 
     def forget_ended(self) -> None:
         """Tell the daemon what ended lately: it lists as waiting what ended while it was away."""
@@ -209,13 +219,10 @@ class Library:
                 f"\n[podcasts.{json.dumps(name)}]\nurl = {json.dumps(each.url)}\n",
                 f"by = {json.dumps(each.by)}\nkeep = {each.keep}\n",
             ]
-        _write(self._paths[0], "".join(lines).encode())
+        _write(self._subscriptions, "".join(lines).encode())
 
     def save(self) -> None:
-        _write(
-            self._paths[1],
-            msgspec.json.format(msgspec.json.encode(_Book(self.episodes, self.feed_errors))),
-        )
+        _write(self._book, msgspec.json.format(msgspec.json.encode(_Book(self.episodes))))
 
 
 def parse_feed(data: bytes) -> list[Episode]:
@@ -227,24 +234,32 @@ def parse_feed(data: bytes) -> list[Episode]:
     try:
         # A stream: feedparser takes bytes for the name of a file.
         found: Any = feedparser.parse(io.BytesIO(data or b" "), sanitize_html=False)
-        entries = [(entry, _enclosure(entry)) for entry in found.entries]
+        pairs = [(entry, _recording(entry)) for entry in found.entries]
     except Exception as error:  # feedparser has no list of what odd bytes make it raise
         raise FeedError(f"the feed cannot be read: {error}") from error
-    if not found.version or (found.bozo and not entries):
+    if not found.version or (found.bozo and not pairs):
         raise FeedError(f"the answer is no feed: {found.get('bozo_exception', 'a web page, say')}")
-    entries = [each for each in entries if each[1] is not None]
-    dates = [entry.get("published_parsed") or entry.get("updated_parsed") for entry, _ in entries]
-    if all(dates):
-        order = sorted(range(len(dates)), key=lambda at: timegm(dates[at]), reverse=True)
-        entries = [entries[at] for at in order]
-    episodes = []
-    for entry, enclosure in entries:
-        url, size = _text(enclosure["href"]), str(enclosure.get("length", ""))
-        title, guid = _text(entry.get("title", "")) or url, _text(entry.get("id", "")) or url
-        known = size.isascii() and size.isdecimal() and len(size) < 16
-        length = int(size) if known else 0
-        episodes.append(Episode("", guid, title, url, length, media_type=_media_type(enclosure)))
-    return episodes
+    entries = [(_date(entry), entry, file) for entry, file in pairs if file is not None]
+    if all(date for date, *_ in entries):
+        entries.sort(key=lambda each: timegm(each[0]), reverse=True)
+    return [_episode(entry, file) for _, entry, file in entries]
+
+
+def _date(entry: Any) -> Any:
+    return entry.get("published_parsed") or entry.get("updated_parsed")
+
+
+def _episode(entry: Any, file: Any) -> Episode:
+    url, size = _text(file["href"]), str(file.get("length", ""))
+    known = size.isascii() and size.isdecimal() and len(size) < 16
+    # An address that does not end as recordings do is that of a script: the type says more.
+    suffix = _suffix_of(url)
+    if suffix.lower() not in _RECORDINGS:
+        suffix = _SUFFIX_OF.get(_media_type(file), suffix)
+    return Episode(
+        "", _text(entry.get("id", "")) or url, _text(entry.get("title", "")) or url, url,
+        int(size) if known else 0, suffix=suffix,
+    )  # fmt: skip
 
 
 def _text(value: object) -> str:
@@ -253,7 +268,7 @@ def _text(value: object) -> str:
     return " ".join(text.split())
 
 
-def suffix_of(url: str) -> str:
+def _suffix_of(url: str) -> str:
     """Return what the last name in an address ends with (".mp3"); empty: nothing that is short."""
     last = unquote(urlsplit(url).path).rpartition("/")[2]
     # A query that was quoted twice belongs to the path.
@@ -261,31 +276,23 @@ def suffix_of(url: str) -> str:
     return suffix if re.fullmatch(r"\.[A-Za-z0-9]{1,5}", suffix) else ""
 
 
-def _media_type(enclosure: Any) -> str:
+def _media_type(file: Any) -> str:
     """Return a file's type without parameters, in small letters."""
-    return _text(enclosure.get("type", "")).partition(";")[0].strip().lower()
+    return _text(file.get("type", "")).partition(";")[0].strip().lower()
 
 
-def _enclosure(entry: Any) -> Any:
+def _recording(entry: Any) -> Any:
     """Return the file of an entry: audio or video first, never its cover picture."""
-    files = [each for each in entry.get("enclosures", ()) if is_web(each.get("href", "").strip())]
-    ranks = [(_rank(each), at) for at, each in enumerate(files)]
-    best, at = min(ranks, default=(_NEVER, 0))
-    return files[at] if best < _NEVER else None
-
-
-_NEVER: Final = 2
-
-
-def _rank(enclosure: Any) -> int:
-    """Return 0 for a recording, 1 for another file, `_NEVER` for a picture; the type counts first."""
-    kind = _media_type(enclosure).partition("/")[0]
-    suffix = suffix_of(enclosure["href"].strip()).lower()
-    if kind in ("audio", "video"):
-        return 0
-    if kind == "image" or suffix in _PICTURES:
-        return _NEVER
-    return 0 if suffix in _RECORDINGS else 1
+    others = []
+    for file in entry.get("enclosures", ()):
+        if not is_web(url := file.get("href", "").strip()):
+            continue
+        kind, suffix = _media_type(file).partition("/")[0], _suffix_of(url).lower()
+        if kind in ("audio", "video"):
+            return file
+        if kind != "image" and suffix not in _PICTURES:
+            others.append((suffix not in _RECORDINGS, file))
+    return min(others, key=lambda each: each[0], default=(False, None))[1]
 
 
 async def read_feed(url: str, networks: LeadingNetworks) -> list[Episode]:

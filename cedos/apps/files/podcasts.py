@@ -1,16 +1,13 @@
 """Brings podcasts: a feed, a deadline and a file for each episode (ReadyCast; Cedos, V).
 
-An episode is a transfer with a deadline in the daemon's table (`FollowedTransfer`). While its turn allows
-a network that leads to its server, it comes over that network; a network carries one episode at a time,
-the most urgent. An attempt in vain is followed by a pause that grows from 5 s to an hour. An episode in
-its pause has no turn, so that it never stops others.
+An episode is a transfer with a deadline in the daemon's table (`FollowedTransfer`), which gives networks
+to the most urgent first. An attempt in vain is followed by a pause that grows from 5 s to an hour. An
+episode in its pause has no turn, so that it never stops others.
 """
 
 import asyncio
-import hashlib
-import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -18,10 +15,10 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from cedos.api.asking import FollowedTransfer
-from cedos.api.transfers import TransferReport, sentence
+from cedos.api.transfers import TransferReport, TurnMessage, sentence
 from cedos.apps.files import web_getting
 from cedos.apps.files.partial import Partial, disk_error
-from cedos.apps.files.podcast_library import Episode, EpisodeState, Library, Subscription, read_feed
+from cedos.apps.files.podcast_library import Episode, EpisodeState, Library
 from cedos.apps.files.web_getting import LeadingNetworks, WebWay
 from cedos.config.directories import directories
 from cedos.errors import DiskError, TransferBusyError, TransferError, WebError
@@ -32,25 +29,29 @@ _LOOK_S: Final = 1.0
 _PAUSE_S: Final = 5.0
 _LONGEST_PAUSE_S: Final = 3600.0
 _SOON_S: Final = 300.0  # a longer pause is at most half of the time until the deadline
-_ENOUGH: Final = 4  # attempts in vain, after which a late episode is left to the next run
-_TITLE_BYTES: Final = 120  # eCryptfs takes names of 143 bytes
+_ENOUGH: Final = 4  # attempts in vain, after which an episode lets others go first
+_SAID_S: Final = 60.0
 
 
-class _Tracked:
+def _clock_s() -> float:
+    """Return a clock that also counts while the host sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class WantedEpisode:
     """An episode that this run brings: its row in the table of transfers, and its attempts."""
 
-    def __init__(self, episode: Episode, changed: Callable[[], None]) -> None:
-        self.episode, self._changed = episode, changed
+    def __init__(self, episode: Episode) -> None:
+        self.episode = episode
         self.failures = 0
-        self.failed_over = ""
-        self.leading: Sequence[Egress] = ()
-        self.egress: Egress | None = None
-        self.attempt: asyncio.Timeout | None = None
-        self.task: asyncio.Task[None] | None = None
-        self.following: FollowedTransfer | None = None
-        self.wake = asyncio.Event()
+        self.egress: Egress | None = None  # of the attempt that runs
+        self._attempt: asyncio.Timeout | None = None
+        self._failed_over = ""
+        self._leading: Sequence[Egress] = ()
+        self._following: FollowedTransfer | None = None
+        self._changed = asyncio.Event()
         self._used: dict[str, int] = {}
-        self._again_s = 0.0  # by a clock that also counts while the host sleeps
+        self._again_s = 0.0
         episode.read_note()
         self._have = self._furthest = episode.here_bytes()
 
@@ -60,25 +61,84 @@ class _Tracked:
 
     @property
     def pause_s(self) -> float:
-        return max(self._again_s - time.clock_gettime(time.CLOCK_BOOTTIME), 0.0)
+        return max(self._again_s - _clock_s(), 0.0)
+
+    @property
+    def turn(self) -> TurnMessage | None:
+        """The turn of the table; None: in a pause, or not in the table."""
+        return None if self._following is None or self.pause_s else self._following.turn
 
     @property
     def is_given_up(self) -> bool:
-        late = time.time() >= self.episode.by_unix_s
-        return late and self.failures >= _ENOUGH and self.egress is None
+        return time.time() >= self.episode.by_unix_s and self.failures >= _ENOUGH
 
-    def follow(self) -> FollowedTransfer:
-        def metered() -> Mapping[str, bool]:
-            return {each.interface: each.metered for each in self.leading}
+    async def follow(
+        self, attempt: Callable[["WantedEpisode", Egress], object], *, stay: bool
+    ) -> None:
+        """Have it in the table, with attempts over the networks of its turn, until it has ended.
 
-        self.following = FollowedTransfer(
-            directories().socket, self._report, metered, self._on_turn
+        After some attempts in vain it leaves the table, for others that wait for a row.
+        """
+        self._following = following = FollowedTransfer(
+            directories().socket,
+            self._report,
+            lambda: {each.interface: each.metered for each in self._leading},
+            self.check,
         )
-        return self.following
+        telling = asyncio.create_task(following.run())
+        until, paused = self.failures + _ENOUGH, False
+        try:
+            while self.episode.state is EpisodeState.WANTED and self.failures < until:
+                if self.is_given_up and not stay:
+                    break
+                # The table learns at once that a pause has begun or ended.
+                if paused is not bool(self.pause_s):
+                    paused = not paused
+                    following.tell_soon()
+                if (egress := self._choose()) is None:
+                    await self._changed.wait()
+                    self._changed.clear()
+                    continue
+                self.egress = egress
+                try:
+                    async with asyncio.timeout(None) as self._attempt:
+                        await attempt(self, egress)
+                except TimeoutError:
+                    pass  # `check` took the network away
+                finally:
+                    self.egress = self._attempt = None
+        finally:
+            self._following = None
+            if self.episode.state is EpisodeState.WANTED:
+                following.leave()
+            else:
+                await following.end()
+            telling.cancel()
+            await asyncio.wait({telling})
 
-    def _on_turn(self) -> None:
-        self.wake.set()
-        self._changed()
+    def on_networks(self, leading: Sequence[Egress]) -> None:
+        """Take the networks that lead to the server; a new one ends the pause."""
+        if {each.interface for each in leading} - {each.interface for each in self._leading}:
+            self._again_s = 0.0
+        self._leading = leading
+        self.check()
+
+    def check(self) -> None:
+        """End the attempt if its network is not that of the turn any more."""
+        self._changed.set()
+        attempt = self._attempt
+        if attempt is not None and not attempt.expired() and self._choose() is not self.egress:
+            attempt.reschedule(0.0)
+
+    def _choose(self) -> Egress | None:
+        """Return the network of the turn to use now; that of the attempt, if it is still the best."""
+        allowed = () if self.turn is None else self.turn.networks
+        can = [each for each in self._leading if each.interface in allowed]
+        best = min(
+            can, key=lambda each: (each.interface == self._failed_over, each.metered), default=None
+        )
+        same = best and self.egress and best.interface == self.egress.interface
+        return self.egress if same else best
 
     def _report(self) -> TransferReport:
         episode = self.episode
@@ -95,21 +155,15 @@ class _Tracked:
             again_unix_s=time.time() + self.pause_s if self.pause_s else None,
         )
 
-    def on_failure(self) -> float:
-        """Begin a pause; return its length in seconds."""
+    def on_failure(self, over: str = "") -> float:
+        """Begin a pause after a failure over an interface; return its length in seconds."""
         self.failures += 1
+        self._failed_over = over
         left_s = self.episode.by_unix_s - time.time()
         longest_s = min(max(left_s / 2.0, _SOON_S), _LONGEST_PAUSE_S)
         pause_s = min(_PAUSE_S * 2.0 ** min(self.failures - 1, 20), longest_s)
-        self._again_s = time.clock_gettime(time.CLOCK_BOOTTIME) + pause_s
+        self._again_s = _clock_s() + pause_s
         return pause_s
-
-    def on_networks(self, leading: Sequence[Egress]) -> None:
-        """Take the networks that lead to the server; a new one ends the pause."""
-        if {each.interface for each in leading} - {each.interface for each in self.leading}:
-            self._again_s = 0.0
-        self.leading = leading
-        self.wake.set()
 
     def on_bytes(self, egress: Egress, have: int) -> None:
         """Count received bytes. Only more than there ever were ends a row of failures."""
@@ -123,10 +177,9 @@ class _Tracked:
 
 
 class EpisodeFetching:
-    """The transfers of wanted episodes by their deadlines.
+    """The transfers of a library's wanted episodes by their deadlines.
 
     Args:
-        folder: where files go to, a folder for each podcast.
         say: receives lines for the user.
         complain: receives a line for each episode that could not be had.
     """
@@ -134,38 +187,14 @@ class EpisodeFetching:
     def __init__(
         self,
         library: Library,
-        folder: Path,
         networks: LeadingNetworks,
         say: Callable[[str], None],
         complain: Callable[[str], None],
     ) -> None:
-        self._library, self._folder, self._networks = library, folder, networks
+        self._library, self._networks = library, networks
         self._say, self._complain = say, complain
-        self._tracked: dict[str, _Tracked] = {}
-        self._changed = asyncio.Event()
+        self._ended = asyncio.Event()
         self._said: dict[str, float] = {}
-
-    async def update(self, name: str, wanted: Subscription) -> int:
-        """Read a feed; return how many of its episodes are newly wanted. Errors: as `read_feed`."""
-        try:
-            found = await read_feed(wanted.url, self._networks)
-        except TransferError as error:
-            self._library.feed_errors[name] = str(error)
-            self._library.save()
-            raise
-        self._library.feed_errors.pop(name, None)
-        known = {each.guid: each for each in self._library.episodes if each.podcast == name}
-        for each in found:
-            if each.guid in known and known[each.guid].state is EpisodeState.WANTED:
-                known[each.guid].follow(each)
-        new = [each for each in found[: wanted.keep] if each.guid not in known]
-        for each in new:
-            each.podcast, each.by_unix_s = name, wanted.next_unix_s()
-            each.file = str(self._folder / name / _file_name(each))
-        self._library.episodes.extend(new)
-        self._library.save()
-        self._changed.set()
-        return len(new)
 
     async def run(self, *, stay: bool = False) -> None:
         """Bring episodes until none is wanted, or the rest has failed after its deadline; or for ever.
@@ -174,129 +203,81 @@ class EpisodeFetching:
             DiskError: the disk is full, or cannot be written at all.
         """
         await asyncio.to_thread(self._library.forget_ended)
+        rows = asyncio.Semaphore(_MOST_FOLLOWED)
+        wanted: dict[str, WantedEpisode] = {}
+        tasks: dict[str, asyncio.Task[None]] = {}
         try:
             while True:
-                queue = [self._tracked_of(each) for each in self._library.wanted()]
-                if not stay and all(each.is_given_up for each in queue):
-                    break
-                await self._follow(queue)
-                self._changed.clear()
+                # Take new episodes, the most urgent first: rows are given in that order.
+                for episode in self._library.wanted():
+                    if episode.key not in wanted:
+                        wanted[episode.key] = WantedEpisode(episode)
+                ended = {key for key, task in tasks.items() if task.done()}
+                pending = [each for key, each in wanted.items() if key not in ended]
+                if not stay and not pending:
+                    return
+                await self._look(pending)
+                for key, each in wanted.items():
+                    if key not in tasks:
+                        bringing = self._bring(each, rows, stay=stay)
+                        tasks[key] = asyncio.create_task(bringing)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_LOOK_S):
-                        await self._changed.wait()
-            for each in queue:
-                tried = f"tried {each.failures} times in vain"
-                self._complain(
-                    f"{each.episode.name}: {each.episode.why}; {tried}, left to the next run"
-                )
+                        await self._ended.wait()
+                self._ended.clear()
+                for task in tasks.values():
+                    if task.done():
+                        task.result()  # the disk is full
         finally:
-            for each in self._tracked.values():
-                await self._end(each)
+            for task in tasks.values():
+                task.cancel()
+            await asyncio.gather(*tasks.values(), return_exceptions=True)
             self._library.save()
 
-    def _tracked_of(self, episode: Episode) -> _Tracked:
-        if episode.key not in self._tracked:
-            self._tracked[episode.key] = _Tracked(episode, self._changed.set)
-        return self._tracked[episode.key]
+    async def _bring(self, each: WantedEpisode, rows: asyncio.Semaphore, *, stay: bool) -> None:
+        episode = each.episode
+        try:
+            while episode.state is EpisodeState.WANTED and (stay or not each.is_given_up):
+                async with rows:
+                    await each.follow(self._attempt, stay=stay)
+        finally:
+            self._ended.set()
+        if episode.state is EpisodeState.WANTED:
+            tried = f"tried {each.failures} times in vain"
+            self._complain(f"{episode.name}: {episode.why}; {tried}, left to the next run")
 
-    async def _follow(self, queue: list[_Tracked]) -> None:
-        """Have the first episodes in the table of transfers; those that failed often come last."""
-        queue.sort(key=lambda each: each.failures // _ENOUGH)
-        followed = queue[:_MOST_FOLLOWED]
-        hosts = {each.host for each in followed}
+    async def _look(self, pending: list[WantedEpisode]) -> None:
+        """Tell all episodes the networks to their servers; say what they all wait for."""
+        hosts = {each.host for each in pending}
         found = await asyncio.gather(*(self._networks.to(host) for host in hosts))
         leading = dict(zip(hosts, found, strict=True))
-        for each in self._tracked.values():
-            if each not in followed or (each.task is not None and each.task.done()):
-                await self._end(each)
-        for each in followed:
+        for each in pending:
             each.on_networks(leading[each.host])
-            if each.task is None:
-                each.task = asyncio.create_task(self._bring(each))
-            # The turn, or a more urgent episode, has taken the network away.
-            attempt = each.attempt
-            if attempt and not attempt.expired() and self._choose(each) is not each.egress:
-                attempt.reschedule(0.0)
-        ready = [each for each in followed if not each.pause_s]
-        turn = ready[0].following.turn if ready and ready[0].following else None
+        ready = [each for each in pending if each.turn is not None]
+        turn = ready[0].turn if ready else None
         if turn is not None and not turn.networks and not any(each.egress for each in ready):
             what = f"{len(ready)} episode{'s' * (len(ready) != 1)}"
             text = sentence(turn, ready[0].episode.by_unix_s, datetime.now())
             self._say_once(f"{what} {turn.serial} {turn.spare}", f"{what}: {text}")
 
-    async def _end(self, each: _Tracked) -> None:
-        """Stop following an episode. TransferError: the disk cannot be written."""
-        task, each.task = each.task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.wait({task})
-            if not task.cancelled():
-                task.result()
-
-    def _choose(self, each: _Tracked) -> Egress | None:
-        """Return the network for an episode now: of its turn, and without a more urgent episode."""
-        turn = each.following.turn if each.following is not None else None
-        if turn is None or each.pause_s:
-            return None
-        rank = (each.episode.by_unix_s, each.episode.key)
-        busy = {
-            other.egress.interface
-            for other in self._tracked.values()
-            if other.egress is not None and (other.episode.by_unix_s, other.episode.key) < rank
-        }
-        can = [one for one in each.leading if one.interface in set(turn.networks) - busy]
-        best = min(
-            can, key=lambda one: (one.interface == each.failed_over, one.metered), default=None
-        )
-        same = best and each.egress and best.interface == each.egress.interface
-        return each.egress if same else best
-
-    async def _bring(self, each: _Tracked) -> None:
-        """Bring an episode over one network after the other, until it has ended or this is cancelled."""
-        following = each.follow()
-        follow = asyncio.create_task(following.run())
-        paused = False
-        try:
-            while each.episode.state is EpisodeState.WANTED:
-                # The table learns at once that a pause has begun or ended.
-                if paused is not bool(each.pause_s):
-                    paused = not paused
-                    following.tell_soon()
-                if (egress := self._choose(each)) is None:
-                    await each.wake.wait()
-                    each.wake.clear()
-                else:
-                    await self._attempt(each, egress)
-        finally:
-            if each.episode.state is EpisodeState.WANTED:
-                following.leave()
-            else:
-                await following.end()
-            follow.cancel()
-            await asyncio.wait({follow})
-            self._changed.set()
-
-    async def _attempt(self, each: _Tracked, egress: Egress) -> None:
-        episode = each.episode
-        free = each.following is not None and each.following.turn and each.following.turn.free_up
-        late = f", which is metered: {'Wi-Fi alone' if free else 'waiting longer'} may be too late"
-        said = f"{each.episode.name} over {egress.interface}{late if egress.metered else ''}"
+    async def _attempt(self, each: WantedEpisode, egress: Egress) -> None:
+        episode, said = each.episode, f"{each.episode.name} over {egress.interface}"
+        if egress.metered:
+            free = each.turn is not None and each.turn.free_up
+            why = "Wi-Fi alone" if free else "waiting longer"
+            said += f", which is metered: {why} may be too late"
         self._say_once(said, said)
-        each.egress = egress
         try:
-            async with asyncio.timeout(None) as each.attempt:
-                await self._fetch(each, egress)
-        except TimeoutError:  # `_follow` took the network away
-            return
+            await self._fetch(each, egress)
         except TransferError as error:
-            episode.why, each.failed_over, each.egress = str(error), egress.interface, None
+            episode.why = str(error)
             if isinstance(error, DiskError) and error.full:
                 raise
             if isinstance(error, WebError | DiskError | TransferBusyError):
-                pause_s = each.on_failure()
+                pause_s = each.on_failure(egress.interface)
                 pause = f"{pause_s:.0f} s" if pause_s < 100.0 else f"{pause_s / 60.0:.0f} min"
                 if not each.is_given_up:
-                    self._say(f"{each.episode.name}: {error}; it is tried again in {pause}")
+                    self._say(f"{episode.name}: {error}; it is tried again in {pause}")
             else:
                 episode.state = EpisodeState.REFUSED
                 self._complain(f"{episode.name}: {error}")
@@ -304,12 +285,12 @@ class EpisodeFetching:
             episode.state, episode.came_unix_s, episode.why = EpisodeState.HERE, time.time(), ""
             late_s = round(episode.came_unix_s - episode.by_unix_s)
             late = f", {timedelta(seconds=late_s)} late" if late_s > 0 else ""
-            self._say(f"{each.episode.name} is here{late}: {episode.file}")
+            self._say(f"{episode.name} is here{late}: {episode.file}")
         finally:
-            each.egress = each.attempt = None
             self._library.save()
 
-    async def _fetch(self, each: _Tracked, egress: Egress) -> None:
+    async def _fetch(self, each: WantedEpisode, egress: Egress) -> None:
+        """Fetch an episode as far as its network goes. TransferError: not all of it came."""
         episode = each.episode
         if (partial := _part(episode)) is None:
             return
@@ -330,7 +311,7 @@ class EpisodeFetching:
     def _say_once(self, state: str, text: str) -> None:
         """Say what is so now, unless that was so within the last minute."""
         now = time.monotonic()
-        self._said = {known: at_s for known, at_s in self._said.items() if now - at_s < 60.0}
+        self._said = {known: at_s for known, at_s in self._said.items() if now - at_s < _SAID_S}
         if state not in self._said:
             self._say(text)
         self._said[state] = now
@@ -346,11 +327,3 @@ def _part(episode: Episode) -> Partial | None:
     except OSError as error:
         raise disk_error(target, error) from error
     return Partial(target, episode.source)
-
-
-def _file_name(episode: Episode) -> str:
-    """Return a name that leads to no other folder, is unique, and fits with the suffix of its part."""
-    title = re.sub(r"[^\w -]+", "", episode.title).strip()[:80] or "episode"
-    title = title.encode()[:_TITLE_BYTES].decode(errors="ignore")
-    number = hashlib.sha256(episode.guid.encode()).hexdigest()[:6]
-    return f"{title} {number}{episode.suffix}"

@@ -126,7 +126,6 @@ async def _add(library: Library, name: str, url: str, by: str | None, keep: int 
         if known is None:
             await read_feed(url, networks)
     except WebError as error:
-        library.feed_errors[name] = str(error)
         say("cedos-pod", WebError(f"{name}: {error}; the next run reads the feed again"))
     finally:
         networks.close()
@@ -154,7 +153,7 @@ async def _bring(
 
     async def read(name: str, wanted: Subscription) -> bool:
         try:
-            new = await fetching.update(name, wanted)
+            new = library.add_new(name, await read_feed(wanted.url, networks), folder)
         except TransferError as error:
             complain(f"{name}: {error}")
             return False
@@ -170,7 +169,7 @@ async def _bring(
             await asyncio.sleep(_AGAIN_S if all(read_well) else _FAILED_S)
 
     networks = _networks()
-    fetching = EpisodeFetching(library, folder, networks, tell, complain)
+    fetching = EpisodeFetching(library, networks, tell, complain)
     # With --stay feeds are read beside the transfers, else once before them.
     reading = asyncio.ensure_future(read_all(again=stay))
     try:
@@ -202,8 +201,7 @@ def _print_json(library: Library) -> None:
         in_time = each.state is EpisodeState.HERE and each.came_unix_s <= each.by_unix_s
         episodes.append(shown | counts | {"here_bytes": each.here_bytes(), "in_time": in_time})
     podcasts = [
-        {"name": name, **msgspec.to_builtins(each), "error": library.feed_errors.get(name)}
-        for name, each in library.podcasts.items()
+        {"name": name, **msgspec.to_builtins(each)} for name, each in library.podcasts.items()
     ]
     print_json({"subscriptions": podcasts, "episodes": episodes})
 
@@ -213,8 +211,6 @@ def _print(library: Library) -> None:
         echo("no podcasts yet; cedos-pod --add URL --name NAME --by 07:00 subscribes to one")
     for name, wanted in library.podcasts.items():
         echo(f"{name}  (by {wanted.by}, {wanted.url})")
-        if name in library.feed_errors:
-            echo(f"  the feed could not be read: {library.feed_errors[name]}")
         for each in library.episodes:
             if each.podcast == name:
                 counts = ", ".join(

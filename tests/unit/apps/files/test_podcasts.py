@@ -100,8 +100,8 @@ def test_entities_do_not_grow() -> None:
 
 @pytest.mark.parametrize("title", ["\u4eca" * 100, "../x/\0", "", "." * 300])
 def test_a_file_name_fits_and_leads_nowhere_else(title: str) -> None:
-    episode = Episode("news", "guid", title, "http://a.test/%2e%2e/x.mp3")
-    name = podcasts._file_name(episode)
+    episode = Episode("news", "guid", title, "http://a.test/%2e%2e/x.mp3", suffix=".mp3")
+    name = episode.file_name
     assert Path(name).name == name
     assert name.endswith(".mp3")
     assert len(name.encode()) <= 143
@@ -123,7 +123,7 @@ def test_a_file_name_fits_and_leads_nowhere_else(title: str) -> None:
 def test_a_file_name_ends_as_players_expect(path: str, media_type: str, suffix: str) -> None:
     enclosure = f'url="http://a.test/{path}" type="{media_type}"'
     (episode,) = podcast_library.parse_feed(feed(item("One", enclosure)))
-    assert re.fullmatch(rf"One [0-9a-f]{{6}}{re.escape(suffix)}", podcasts._file_name(episode))
+    assert re.fullmatch(rf"One [0-9a-f]{{6}}{re.escape(suffix)}", episode.file_name)
 
 
 @pytest.mark.parametrize(
@@ -197,9 +197,16 @@ class Listener:
         self.said: list[str] = []
         self.wrong: list[str] = []
         self.networks = Networks(WIFI)
+        self.folder = folder
         self.fetching = EpisodeFetching(
-            self.library, folder, self.networks, self.said.append, self.wrong.append
+            self.library, self.networks, self.said.append, self.wrong.append
         )
+
+    async def update(self, url: str) -> int:
+        """Subscribe to a feed's newest episode, and read the feed."""
+        self.library.podcasts["news"] = Subscription(url, keep=1)
+        found = await podcast_library.read_feed(url, self.networks)
+        return self.library.add_new("news", found, self.folder)
 
     async def run(self, within_s: float = 30.0) -> None:
         async with asyncio.timeout(within_s):
@@ -360,7 +367,7 @@ async def test_the_phone_brings_what_would_be_late(tmp_path: Path, server: OddWe
 
 def test_pauses_grow_to_an_hour_until_more_is_here() -> None:
     far = Episode("p", "1", "One", "http://a.test/", file="/x", by_unix_s=time.time() + 36_000.0)
-    tried = podcasts._Tracked(far, lambda: None)
+    tried = podcasts.WantedEpisode(far)
     pauses = [tried.on_failure() for _ in range(12)]
     assert pauses == [5, 10, 20, 40, 80, 160, 320, 640, 1280, 2560, 3600, 3600]
     assert not tried.is_given_up  # its deadline is hours away
@@ -370,7 +377,7 @@ def test_pauses_grow_to_an_hour_until_more_is_here() -> None:
     assert tried.failures == 1
     assert far.by_network == {"lo": 151}
     soon = Episode("p", "1", "One", "http://a.test/", file="/x", by_unix_s=time.time() + 700.0)
-    tried = podcasts._Tracked(soon, lambda: None)
+    tried = podcasts.WantedEpisode(soon)
     assert max(tried.on_failure() for _ in range(20)) == pytest.approx(350.0, abs=1.0)
 
 
@@ -378,16 +385,14 @@ def test_pauses_grow_to_an_hour_until_more_is_here() -> None:
 async def test_new_episodes_of_a_feed(tmp_path: Path, server: OddWebServer) -> None:
     listener = Listener(tmp_path)
     server.files["feed"] = feed_of(("One", server.url("good")), ("Two", server.url("none")))
-    wanted = Subscription(server.url("feed"), keep=1)
-    assert await listener.fetching.update("news", wanted) == 1
-    assert await listener.fetching.update("news", wanted) == 0
+    assert await listener.update(server.url("feed")) == 1
+    assert await listener.update(server.url("feed")) == 0
     await listener.run()
     (file,) = (tmp_path / "news").iterdir()
     assert file.read_bytes() == AUDIO
     listener.networks.there = ()
     with pytest.raises(WebError, match="no network leads"):
-        await listener.fetching.update("news", wanted)
-    assert listener.library.feed_errors == {"news": "no network leads to the server"}
+        await listener.update(server.url("feed"))
 
 
 @pytest.mark.anyio
@@ -442,23 +447,22 @@ def refuse(kind: type[Partial], file: str) -> Callable[[Path, str], Partial]:
 async def test_an_unfinished_episode_follows_its_feed(tmp_path: Path, server: OddWebServer) -> None:
     """Its address has a token, which the publisher renews."""
     listener = Listener(tmp_path)
-    wanted = Subscription(server.url("feed"), keep=1)
 
     def enclosure(token: int) -> bytes:
         url = f'url="{server.url("good")}?t={token}"'
         return feed(item("One", url, guid="g"))
 
     server.files["feed"] = enclosure(1)
-    await listener.fetching.update("news", wanted)
+    await listener.update(server.url("feed"))
     (episode,) = listener.library.episodes
     source = episode.source
     server.files["feed"], server.files["good?t=2"] = enclosure(2), AUDIO
-    assert await listener.fetching.update("news", wanted) == 0
+    assert await listener.update(server.url("feed")) == 0
     assert (episode.url, episode.source) == (server.url("good?t=2"), source)
     await listener.run()
     assert listener.states == [EpisodeState.HERE]
     server.files["feed"] = enclosure(3)
-    await listener.fetching.update("news", wanted)
+    await listener.update(server.url("feed"))
     assert episode.url == server.url("good?t=2"), "what is here stays as it is"
 
 
@@ -487,6 +491,6 @@ def test_any_text_of_a_feed_is_kept_and_names_a_file(title: str, guid: str, url:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(podcast_library.feedparser, "parse", lambda *_a, **_k: found)
         for each in podcast_library.parse_feed(b"x"):
-            assert Path(podcasts._file_name(each)).name == podcasts._file_name(each)
+            assert Path(each.file_name).name == each.file_name
             assert msgspec.json.decode(msgspec.json.encode(each), type=Episode) == each
             assert len(each.key) == 32

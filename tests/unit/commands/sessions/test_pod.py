@@ -231,7 +231,5 @@ def test_what_is_no_feed_is_refused_and_one_that_is_away_is_kept(publisher: Publ
     process = publisher.pod("--add", f"{publisher.url}/feed.xml", "--name", "s")
     _, said = process.communicate(timeout=30)
     assert (process.returncode, "refused the connection; the next run" in said) == (0, True)
-    assert "the feed could not be read: the server refused" in publisher.run("--list")
     (listed,) = json.loads(publisher.run("--list", "--json"))["subscriptions"]
     assert (listed["name"], listed["keep"]) == ("s", 3)
-    assert listed["error"] == "the server refused the connection"
