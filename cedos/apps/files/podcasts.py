@@ -7,7 +7,7 @@ episode in its pause has no turn, so that it never stops others.
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -73,7 +73,7 @@ class WantedEpisode:
         return time.time() >= self.episode.by_unix_s and self.failures >= _ENOUGH
 
     async def follow(
-        self, attempt: Callable[["WantedEpisode", Egress], object], *, stay: bool
+        self, attempt: Callable[["WantedEpisode", Egress], Awaitable[None]], *, stay: bool
     ) -> None:
         """Have it in the table, with attempts over the networks of its turn, until it has ended.
 

@@ -4,19 +4,15 @@
         ...
         body = await page.get()
 
-`BlockingPrefetcher` is the same for threads. The interface is IMP's (dissertation, 3.3.1); what is
-decided, and why, is in `cedos.selector.prefetch`.
+The interface is IMP's (dissertation, 3.3.1); what is decided, and why, is in `cedos.selector.prefetch`.
 """
 
-from cedos.apps.prefetch.blocking import BlockingFuture, BlockingPrefetcher
 from cedos.apps.prefetch.http import HttpFetcher
 from cedos.apps.prefetch.prefetcher import Future, Prefetcher
 from cedos.apps.prefetch.surroundings import DaemonSurroundings, NetworkFacts, Surroundings, View
 from cedos.apps.prefetch.turn import Fetcher, FetchError, NotThereError, Turn
 
 __all__ = [
-    "BlockingFuture",
-    "BlockingPrefetcher",
     "DaemonSurroundings",
     "FetchError",
     "Fetcher",

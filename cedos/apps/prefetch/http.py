@@ -10,7 +10,6 @@ short, and shrinks once a queue builds up. While another program begins somethin
 """
 
 import asyncio
-import errno
 import socket
 import ssl
 import time
@@ -18,17 +17,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final
 
 import aiohttp
 from aiohttp import hdrs
 
 from cedos import web
 from cedos.apps.prefetch.turn import FetchError, NotThereError, Turn
-from cedos.errors import HostError
+from cedos.errors import TransferError
 from cedos.kernel.interface_socket import bind_to_interface
 from cedos.kernel.tcp_info import receive_rtt_s, tcp_info
 from cedos.model import Urgency
+from cedos.web import AnswerHead
 
 FIRST_BYTES: Final = 32 * 1024
 LEAST_BYTES: Final = 8 * 1024
@@ -77,24 +77,6 @@ _BACKGROUND_BUFFER = 256 * 1024
 """The bytes that a server may send ahead of time before the fetch can step back."""
 
 _TCP_WINDOW_CLAMP = 10
-
-
-def bind_to(one: socket.socket, interface: str | None, *, background: bool) -> None:
-    """Bind a socket that has not been connected yet.
-
-    Raises:
-        HostError: there is no such interface, or the host does not let us.
-    """
-    if background:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BACKGROUND_BUFFER)
-    if interface is None:
-        return
-    try:
-        bind_to_interface(one, interface)
-    except OSError as error:
-        if error.errno == errno.ENODEV:
-            raise HostError(f"there is no network interface {interface}") from error
-        raise HostError(f"cannot bind to {interface}: {error.strerror}") from error
 
 
 def clamp_window(one: Any, size_bytes: int) -> None:
@@ -215,10 +197,9 @@ class HttpFetcher:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self.url = url
-        self._into = into
         self._headers = headers or {}
         self._tls = tls
-        self._part: _ReceivedPart = _MemoryPart() if into is None else _FilePart(into)
+        self._part = _Part(into)
 
     @property
     def title(self) -> str:
@@ -239,7 +220,7 @@ class HttpFetcher:
                 return await self._fetch(session, turn)
         except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError) as error:
             raise NotThereError(f"{self.url} is no URL that can be fetched") from error
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        except (aiohttp.ClientError, OSError, TimeoutError, TransferError) as error:
             raise FetchError(f"{self.url}: {error or type(error).__name__}") from error
 
     def _session(self, turn: Turn) -> aiohttp.ClientSession:
@@ -249,8 +230,10 @@ class HttpFetcher:
             one = socket.socket(family, kind, protocol)
             try:
                 one.setblocking(False)
-                background = turn.label.urgency is Urgency.BACKGROUND
-                bind_to(one, turn.interface, background=background)
+                if turn.label.urgency is Urgency.BACKGROUND:
+                    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BACKGROUND_BUFFER)
+                if turn.interface is not None:
+                    bind_to_interface(one, turn.interface)
             except BaseException:
                 one.close()
                 raise
@@ -287,115 +270,56 @@ class HttpFetcher:
 
     def _begin(self, answer: aiohttp.ClientResponse) -> int | None:
         """Take the head of an answer; return the size of the whole, None if it is unknown."""
-        part = self._part
-        if answer.status == 206:
-            span = _content_range(answer.headers.get(hdrs.CONTENT_RANGE, ""))
-            if span is not None and span[0] == part.size:
-                return span[1]
-            part.restart(None)
+        part, head = self._part, AnswerHead.of(answer.url, answer)
+        if head.status == 206:
+            if head.part is not None and head.part[0] == part.size:
+                return head.part[1]
+            part.restart("")
             raise FetchError(f"{self.url}: the server sent another part than requested")
-        if answer.status == 416:
-            part.restart(None)
+        if head.status == 416:
+            part.restart("")
             raise FetchError(f"{self.url}: it became shorter; it is fetched anew")
-        if answer.status in _GONE:
-            raise NotThereError(f"{self.url}: {answer.status} {answer.reason}")
-        if answer.status != 200:
-            raise FetchError(f"{self.url}: {answer.status} {answer.reason}")
-        if answer.headers.get(hdrs.CONTENT_ENCODING, "identity") != "identity":
+        if head.status != 200:
+            kind = NotThereError if head.status in _GONE else FetchError
+            raise kind(f"{self.url}: {head.says}")
+        if head.field(hdrs.CONTENT_ENCODING) not in ("", "identity"):
             # The body is decoded: neither its length nor its ranges are those of the file.
-            part.restart(None)
+            part.restart("")
             return None
-        part.restart(_validator(answer))
-        return answer.content_length
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.discard()
-
-    def discard(self) -> None:
-        self._part.restart(None)
+        part.restart(head.validator)
+        return head.size
 
 
-def _validator(answer: aiohttp.ClientResponse) -> str | None:
-    """Return what tells one version from another: a strong entity tag, else a date that is old enough."""
-    tag = answer.headers.get(hdrs.ETAG, "")
-    if tag and not tag.startswith("W/"):
-        return tag
-    modified, date = answer.headers.get(hdrs.LAST_MODIFIED), answer.headers.get(hdrs.DATE)
-    # It may have changed again within the second that the date counts in (RFC 9110, 8.8.2.2).
-    return modified if modified and date and modified != date else None
+class _Part:
+    """The received part of a body and its version: in memory, or in a file beside the wanted one."""
 
-
-def _content_range(text: str) -> tuple[int, int | None] | None:
-    """Return (100, 1000) of `bytes 100-199/1000`; None for anything else."""
-    unit, _, rest = text.partition(" ")
-    span, _, total = rest.partition("/")
-    first, _, last = span.partition("-")
-    if unit.lower() != "bytes" or not (_number(first) and _number(last)):
-        return None
-    if total != "*" and not (_number(total) and int(first) <= int(last) < int(total)):
-        return None
-    return int(first), None if total == "*" else int(total)
-
-
-def _number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) < 19
-
-
-class _ReceivedPart(Protocol):
-    """The received part of a body, and the validator of its version."""
-
-    validator: str | None
-    size: int
-
-    def append(self, block: bytes) -> None: ...
-
-    def restart(self, validator: str | None) -> None: ...
-
-    def finish(self) -> bytes | Path: ...
-
-
-class _MemoryPart:
-    def __init__(self) -> None:
-        self.validator: str | None = None
+    def __init__(self, into: Path | None) -> None:
+        self.validator = ""
         self.size = 0
+        self._into = into
+        self._beside = into.with_name(f".{into.name}.part") if into is not None else None
         self._content = bytearray()
 
     def append(self, block: bytes) -> None:
-        self._content += block
-        self.size = len(self._content)
-
-    def restart(self, validator: str | None) -> None:
-        self._content.clear()
-        self.size, self.validator = 0, validator
-
-    def finish(self) -> bytes:
-        return bytes(self._content)
-
-
-class _FilePart:
-    """A part in a file beside the wanted one, until it is complete; it ends with its program."""
-
-    def __init__(self, into: Path) -> None:
-        self.validator: str | None = None
-        self.size = 0
-        self._into = into
-        self._beside = into.with_name(f".{into.name}.part")
-
-    def append(self, block: bytes) -> None:
-        with self._beside.open("ab" if self.size else "wb") as file:
-            file.write(block)
+        if self._beside is None:
+            self._content += block
+        else:
+            with self._beside.open("ab" if self.size else "wb") as file:
+                file.write(block)
         self.size += len(block)
 
-    def restart(self, validator: str | None) -> None:
-        self._beside.unlink(missing_ok=True)
+    def restart(self, validator: str) -> None:
+        self._content.clear()
+        if self._beside is not None:
+            self._beside.unlink(missing_ok=True)
         self.size, self.validator = 0, validator
 
-    def finish(self) -> Path:
+    def finish(self) -> bytes | Path:
+        """Return the whole body, or its file, which appears now."""
+        if self._into is None or self._beside is None:
+            return bytes(self._content)
         if not self.size:
             self._beside.write_bytes(b"")
         self._beside.replace(self._into)
-        self.size, self.validator = 0, None
+        self.size, self.validator = 0, ""
         return self._into

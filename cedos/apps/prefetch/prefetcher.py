@@ -20,7 +20,7 @@ import structlog
 from cedos.apps.prefetch import learnt
 from cedos.apps.prefetch.learnt import Rates
 from cedos.apps.prefetch.surroundings import Ledger, NewsListener, Surroundings
-from cedos.apps.prefetch.turn import Fetcher, FetchError, NotThereError, Turn, call
+from cedos.apps.prefetch.turn import Fetcher, FetchError, NotThereError, Turn
 from cedos.errors import CedosError
 from cedos.kernel.tcp_info import active_opens
 from cedos.model import Bulk, Label, Urgency
@@ -335,7 +335,7 @@ class Prefetcher:
         turn = Turn(
             interface,
             _WANTED if network is None else _AHEAD,
-            lambda total, size: self._received(key, turn, total, size),
+            lambda total, size: self._progress(key, turn, total, size),
             lambda: self._foreground == 0 and not self._others.busy(),
             self._others.own,
         )
@@ -347,16 +347,10 @@ class Prefetcher:
     def _stop(self, entry: _Entry) -> None:
         attempt, entry.attempt = entry.attempt, None
         if attempt is not None:
-            attempt.turn.stop()
+            attempt.turn.stopped = True
             attempt.task.cancel()
             entry.over = attempt.task
             self._measure(attempt)
-
-    def _received(self, key: Hashable, turn: Turn, total: float, size: float | None) -> None:
-        loop = self._loop
-        if loop is not None and not turn.stopped:
-            with suppress(RuntimeError):
-                loop.call_soon_threadsafe(self._progress, key, turn, total, size)
 
     def _progress(self, key: Hashable, turn: Turn, total: float, size: float | None) -> None:
         entry = self._entries.get(key)
@@ -378,12 +372,12 @@ class Prefetcher:
             if entry.over is not None and not entry.over.done():
                 # The one before must have let go of the fetcher, or both would write its result.
                 await asyncio.wait({entry.over})
-            result = await call(entry.fetcher.fetch, turn)
+            result = await entry.fetcher.fetch(turn)
         except asyncio.CancelledError:
             if turn.stopped:
                 raise
-            error = FetchError("the fetcher cancelled itself")
-        except (Exception, SystemExit, GeneratorExit) as raised:
+            error = FetchError("the fetcher was cancelled")
+        except (Exception, SystemExit) as raised:
             error = raised
         if entry.attempt is None or entry.attempt.turn is not turn:
             return  # stopped, and replaced perhaps
@@ -471,6 +465,6 @@ class Future(Generic[T]):
 
 def _presentable(error: BaseException) -> Exception:
     """Return the error for callers of `get`: the fetcher's own, or a FetchError in its place."""
-    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+    if isinstance(error, Exception):
         return error
     return FetchError(f"the fetcher ended with {type(error).__name__}: {error}")

@@ -1,28 +1,31 @@
 """HTTP ahead of time from a real nginx: ranges go on over another network, versions are told apart."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.waiting import wait_until
+from kit.waiting import until
 
-from cedos.apps.prefetch.blocking import BlockingPrefetcher
 from cedos.apps.prefetch.http import Body, HttpFetcher
+from cedos.apps.prefetch.prefetcher import Prefetcher
 from cedos.apps.prefetch.turn import FetchError, NotThereError
 
 SERVER = "198.18.0.2"
 CONTENT = os.urandom(2_000_000)
 
 
+pytestmark = pytest.mark.anyio
+
+
 @pytest.fixture
-def prefetcher(wires: Any, nginx: Path) -> Iterator[BlockingPrefetcher]:
+async def prefetcher(wires: Any, nginx: Path) -> AsyncIterator[Prefetcher]:
     (nginx / "file").write_bytes(CONTENT)
     os.utime(nginx / "file", (1e9, 1e9))
-    # Threads live where they were begun.
-    with wires.client.entered(), BlockingPrefetcher(wires, every_s=0.05, silence_s=1.0) as mine:
-        yield mine
+    with wires.client.entered():
+        async with Prefetcher(wires, every_s=0.05, silence_s=1.0) as mine:
+            yield mine
 
 
 def statuses(wires: Any) -> list[str]:
@@ -32,94 +35,90 @@ def statuses(wires: Any) -> list[str]:
     ]
 
 
-def test_it_comes_over_the_network_that_was_chosen(
-    prefetcher: BlockingPrefetcher, wires: Any
+async def test_it_comes_over_the_network_that_was_chosen(
+    prefetcher: Prefetcher, wires: Any
 ) -> None:
     wires.up["wlan0"] = False  # of which only the prefetcher knows: the host would still use it
     future = prefetcher.prefetch(HttpFetcher(f"http://{SERVER}/file"), size=len(CONTENT))
-    wait_until(lambda: future.ready)
+    await until(lambda: future.ready)
     assert wires.counted("lte0") > len(CONTENT)
     assert wires.counted("wlan0") < 10_000
-    body = future.get()
+    body = await future.get()
     assert body == Body(f"http://{SERVER}/file", "application/octet-stream", CONTENT)
 
 
-def test_a_lost_network_costs_only_what_was_on_its_way(
-    prefetcher: BlockingPrefetcher, wires: Any
+async def test_a_lost_network_costs_only_what_was_on_its_way(
+    prefetcher: Prefetcher, wires: Any
 ) -> None:
     fetcher = HttpFetcher(f"http://{SERVER}/slow/file")
     future = prefetcher.prefetch(fetcher, size=len(CONTENT))
-    wait_until(lambda: fetcher._part.size > 300_000)
+    await until(lambda: fetcher._part.size > 300_000)
     wires.lose("wlan0")
-    wait_until(lambda: future.ready)
-    assert future.get().content == CONTENT
+    await until(lambda: future.ready)
+    assert (await future.get()).content == CONTENT
     assert len(CONTENT) - 200_000 > wires.counted("lte0") > 500_000
     assert statuses(wires)[-1] == "206"
 
 
-def test_another_version_is_not_glued_to_the_first(
-    prefetcher: BlockingPrefetcher, wires: Any, nginx: Path
+async def test_another_version_is_not_glued_to_the_first(
+    prefetcher: Prefetcher, wires: Any, nginx: Path
 ) -> None:
     fetcher = HttpFetcher(f"http://{SERVER}/slow/file")
     future = prefetcher.prefetch(fetcher, size=len(CONTENT))
-    wait_until(lambda: fetcher._part.size > 300_000)
+    await until(lambda: fetcher._part.size > 300_000)
     new = os.urandom(1_500_000)
     (nginx / "new").write_bytes(new)
     (nginx / "new").replace(nginx / "file")
     wires.lose("wlan0")
-    wait_until(lambda: future.ready)
-    assert future.get().content == new
+    await until(lambda: future.ready)
+    assert (await future.get()).content == new
     assert statuses(wires)[-1] == "200"
 
 
 @pytest.mark.parametrize("where", ["weak", "plain"])
-def test_servers_without_validators_or_ranges_send_it_anew(
-    prefetcher: BlockingPrefetcher, wires: Any, where: str
+async def test_servers_without_validators_or_ranges_send_it_anew(
+    prefetcher: Prefetcher, wires: Any, where: str
 ) -> None:
     fetcher = HttpFetcher(f"http://{SERVER}/{where}/file")
     future = prefetcher.prefetch(fetcher, size=len(CONTENT))
-    wait_until(lambda: fetcher._part.size > 300_000)
+    await until(lambda: fetcher._part.size > 300_000)
     wires.lose("wlan0")
-    wait_until(lambda: future.ready)
-    assert future.get().content == CONTENT
+    await until(lambda: future.ready)
+    assert (await future.get()).content == CONTENT
 
 
-def test_somebody_who_waits_gets_it_though_the_network_went(
-    prefetcher: BlockingPrefetcher, wires: Any
+async def test_somebody_who_waits_gets_it_though_the_network_went(
+    prefetcher: Prefetcher, wires: Any
 ) -> None:
     fetcher = HttpFetcher(f"http://{SERVER}/slow/file")
     future = prefetcher.prefetch(fetcher, size=len(CONTENT))
-    wait_until(lambda: fetcher._part.size > 300_000)
+    await until(lambda: fetcher._part.size > 300_000)
     wires.client.ip("link", "set", "wlan0", "down")
     wires.up["wlan0"] = False
-    assert future.get(timeout_s=20).content == CONTENT
+    assert (await future.get(timeout_s=20)).content == CONTENT
 
 
-def test_files_appear_when_they_are_complete(
-    prefetcher: BlockingPrefetcher, tmp_path: Path
-) -> None:
+async def test_files_appear_when_they_are_complete(prefetcher: Prefetcher, tmp_path: Path) -> None:
     into = tmp_path / "file.bin"
     future = prefetcher.prefetch(HttpFetcher(f"http://{SERVER}/slow/file", into=into))
-    wait_until((tmp_path / ".file.bin.part").exists)
+    await until((tmp_path / ".file.bin.part").exists)
     assert not into.exists()
-    wait_until(lambda: future.ready)
-    assert future.get().content == into
+    await until(lambda: future.ready)
+    assert (await future.get()).content == into
     assert into.read_bytes() == CONTENT
     assert [path.name for path in tmp_path.iterdir()] == ["file.bin"]
 
 
-def test_a_redirection_is_followed(prefetcher: BlockingPrefetcher) -> None:
-    body = prefetcher.prefetch(HttpFetcher(f"http://{SERVER}/moved")).get(timeout_s=10)
+async def test_a_redirection_is_followed(prefetcher: Prefetcher) -> None:
+    body = await prefetcher.prefetch(HttpFetcher(f"http://{SERVER}/moved")).get(timeout_s=10)
     assert (body.url, body.content) == (f"http://{SERVER}/file", CONTENT)
 
 
-def test_an_empty_file_is_a_file(
-    prefetcher: BlockingPrefetcher, nginx: Path, tmp_path: Path
-) -> None:
+async def test_an_empty_file_is_a_file(prefetcher: Prefetcher, nginx: Path, tmp_path: Path) -> None:
     (nginx / "empty").write_bytes(b"")
     url = f"http://{SERVER}/empty"
-    assert prefetcher.prefetch(HttpFetcher(url)).get(timeout_s=10).content == b""
-    prefetcher.prefetch(HttpFetcher(url, into=tmp_path / "e")).get(timeout_s=10)
+    assert (await prefetcher.prefetch(HttpFetcher(url)).get(timeout_s=10)).content == b""
+    (await prefetcher.prefetch(HttpFetcher(url, into=tmp_path / "e")).get(timeout_s=10))
     assert (tmp_path / "e").read_bytes() == b""
 
 
@@ -131,14 +130,14 @@ def test_an_empty_file_is_a_file(
         ("busy", FetchError, "503"),
     ],
 )
-def test_refusals_are_told(
-    prefetcher: BlockingPrefetcher, path: str, error: type[Exception], message: str
+async def test_refusals_are_told(
+    prefetcher: Prefetcher, path: str, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        prefetcher.prefetch(HttpFetcher(f"http://{SERVER}/{path}")).get(timeout_s=10)
+        (await prefetcher.prefetch(HttpFetcher(f"http://{SERVER}/{path}")).get(timeout_s=10))
 
 
 @pytest.mark.parametrize("url", ["nonsense", "ftp://198.18.0.2/x", "http://", "http://[::1"])
-def test_what_is_no_url_is_told(prefetcher: BlockingPrefetcher, url: str) -> None:
+async def test_what_is_no_url_is_told(prefetcher: Prefetcher, url: str) -> None:
     with pytest.raises(NotThereError, match="no URL"):
-        prefetcher.prefetch(HttpFetcher(url)).get(timeout_s=10)
+        (await prefetcher.prefetch(HttpFetcher(url)).get(timeout_s=10))

@@ -2,8 +2,6 @@
 
 import asyncio
 import gc
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -150,10 +148,7 @@ class BoomError(Exception):
     pass
 
 
-@pytest.mark.parametrize(
-    "error",
-    [BoomError("boom"), SystemExit(3), StopIteration(), asyncio.CancelledError(), GeneratorExit()],
-)
+@pytest.mark.parametrize("error", [BoomError("boom"), SystemExit(3), asyncio.CancelledError()])
 async def test_a_fetcher_that_raises_disturbs_nobody_and_is_tried_again(
     app: Application,
     error: BaseException,
@@ -161,7 +156,7 @@ async def test_a_fetcher_that_raises_disturbs_nobody_and_is_tried_again(
     class Raises:
         calls = 0
 
-        def fetch(self, turn: Turn) -> str:
+        async def fetch(self, turn: Turn) -> str:
             self.calls += 1
             if self.calls < 3:
                 raise error
@@ -213,31 +208,6 @@ async def test_a_fetcher_that_hangs_loses_its_turn(app: Application) -> None:
         await until(lambda: after.ready)
         assert first.turns[0].stopped
         assert not hanging.ready
-
-
-async def test_a_thread_that_hangs_keeps_nobody_from_working_nor_from_closing(
-    app: Application,
-) -> None:
-    stuck = threading.Event()
-
-    class Hangs:
-        def fetch(self, turn: Turn) -> str:
-            stuck.wait(30)
-            return "late"
-
-    second = app.item()
-    try:
-        async with app.prefetcher(app.world("wlan0"), silence_s=0.1) as mine:
-            hanging = mine.prefetch(Hangs())
-            after = mine.prefetch(second)
-            await until(lambda: after.ready)
-            assert not hanging.ready
-            with pytest.raises(TimeoutError):
-                await hanging.get(timeout_s=0.05)
-            began_s = time.monotonic()
-        assert time.monotonic() - began_s < 5.0
-    finally:
-        stuck.set()
 
 
 async def test_a_lost_network_stops_it_and_what_it_had_is_used_when_it_goes_on(
