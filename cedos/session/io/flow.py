@@ -25,7 +25,7 @@ SOURCE_FAILED: Final = 3
 """Code of Abort, beside those of the core."""
 
 MOST_PATHS: Final = 16
-_DRAIN_S: Final = 2.0
+DRAIN_S: Final = 2.0
 _TELL_S: Final = 0.010  # other processes need not know of each message
 _RECEIVED: Final = SessionPathEvent.RECEIVED
 
@@ -114,7 +114,7 @@ class SessionFlow:
         self._stalls = StallDetector(
             driver, core, self.paths, self.dialler, self.pump, self._path_pauses
         )
-        driver.acquire(core, self._has_room)
+        driver.acquire(core, changed)
 
     def start(self) -> None:
         if self.dialler is not None:
@@ -277,10 +277,6 @@ class SessionFlow:
         self._tell_others(now)
         return irob
 
-    def turn_over(self) -> None:
-        """Let the next message be sent at once: the caller blocks between turns of the loop."""
-        self._sent = False
-
     def pump_or_soon(self) -> None:
         """Pump at once, but only once in this turn of the loop; later calls pump soon."""
         if not self._sent:
@@ -353,10 +349,6 @@ class SessionFlow:
         self._changed()
         self.pump()
 
-    def _has_room(self) -> None:
-        self.core.woken()
-        self._changed()
-
     def foreground(self) -> None:
         self._tell_others(self.driver.now())
 
@@ -381,7 +373,7 @@ class SessionFlow:
         for path in list(self.paths.values()):
             path.shut()
         if self.paths:
-            self._linger = self.driver.loop.call_later(_DRAIN_S, self.end, "the session is over")
+            self._linger = self.driver.loop.call_later(DRAIN_S, self.end, "the session is over")
         else:
             self.end("the session is over")
 

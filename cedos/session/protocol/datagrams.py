@@ -291,10 +291,9 @@ _RETIRED: Final = 8
 
 
 class DatagramReceiver:
-    """The receiving half; `dropped` counts late datagrams and those not taken in time."""
+    """The receiving half."""
 
-    __slots__ = ("_bytes", "_epoch", "_highest", "_lateness", "_retired", "_seen", "_waiting",
-                 "dropped")  # fmt: skip
+    __slots__ = ("_bytes", "_epoch", "_highest", "_lateness", "_retired", "_seen", "_waiting")
 
     def __init__(self) -> None:
         self._waiting: deque[bytes] = deque()
@@ -304,7 +303,6 @@ class DatagramReceiver:
         self._highest = 0
         self._seen = 0  # a bit for each number, from the highest down
         self._lateness = Lateness()
-        self.dropped = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -317,13 +315,11 @@ class DatagramReceiver:
         if not self._is_new(frame.epoch, frame.number):
             return
         if self._lateness.of(frame.sent_ms, now) * 1000 > frame.lifetime_ms:
-            self.dropped += 1
             return
         self._waiting.append(frame.payload)
         self._bytes += len(frame.payload)
         while self._bytes > MOST_UNREAD_BYTES or len(self._waiting) > MOST_UNREAD:
             self._bytes -= len(self._waiting.popleft())
-            self.dropped += 1
 
     def take(self) -> list[bytes]:
         """Return all datagrams in the order of their arrival."""

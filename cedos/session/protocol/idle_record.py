@@ -94,7 +94,7 @@ def pack(session: Session, now: float, unix_s: float) -> IdleRecord | None:
         and control.closing.theirs is None
         and control.terms.proposed is None
         and control.wish is None
-        and not len(session.thunks)
+        and not session.thunks
         and not session.pending_events
         and sender.everything_acknowledged()
         and session.in_flight.idle

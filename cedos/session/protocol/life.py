@@ -47,23 +47,13 @@ class SessionLimits:
     acknowledge_bytes: int = 256 * 1024
     acknowledge_delay_s: float = 0.025
     keep_alive_s: int = 30 * 86_400
-    drain_s: float = 10.0
     probes: bool = True
-
-
-class Writable(Struct, frozen=True):
-    """There is room again, after some data was not taken."""
 
 
 class ThunkReady(Struct, frozen=True):
     """The label of a deferred send has an appropriate network now (dissertation, 2.2.5)."""
 
     token: int
-    rank: int
-
-
-class KeepAliveAgreed(Struct, frozen=True):
-    seconds: int
 
 
 class PeerWishes(Struct, frozen=True):
@@ -71,14 +61,6 @@ class PeerWishes(Struct, frozen=True):
 
     expected_bytes: int
     deadline_at_s: float
-
-
-class Ponged(Struct, frozen=True):
-    """The answer to a ping, `round_trip_s` after the ping was put into a record."""
-
-    path_id: int
-    token: int
-    round_trip_s: float
 
 
 class Probed(Struct, frozen=True):
@@ -109,17 +91,7 @@ class Failed(Struct, frozen=True):
     acknowledged_bytes: int
 
 
-Event: TypeAlias = (
-    Writable
-    | ThunkReady
-    | KeepAliveAgreed
-    | PeerWishes
-    | Ponged
-    | Probed
-    | PeerClosed
-    | Finished
-    | Failed
-)
+Event: TypeAlias = ThunkReady | PeerWishes | Probed | PeerClosed | Finished | Failed
 
 
 class SessionState(Enum):
@@ -146,30 +118,31 @@ class KeepAliveTerms:
         later = [each for each in self._agreed[1:] if each is not None]
         return min(later) if later else self._agreed[0] or 0
 
-    def propose(self, seconds: int) -> None:
-        """Propose a keep-alive; it counts once the peer has answered."""
+    def propose(self, seconds: int) -> KeepAlive:
+        """Return a proposal to send; it counts once the peer has answered."""
         if not 0 <= seconds <= packing.MAX_KEEP_ALIVE_S:
             raise SessionError(
                 f"a keep-alive of {seconds} s; allowed are 0 to {packing.MAX_KEEP_ALIVE_S}"
             )
         self._serial += 1
         self.proposed = KeepAlive(False, self._serial, seconds)
+        return self.proposed
 
-    def receive(self, frame: KeepAlive) -> bool:
-        """Take a proposal or an answer; return whether the agreed seconds have changed."""
-        before = self.seconds
+    def receive(self, frame: KeepAlive) -> KeepAlive | None:
+        """Take a proposal, and return the answer; or take an answer."""
         if not frame.agreed:
             seconds = min(frame.seconds, self._limit_s)
             self.theirs = KeepAlive(True, frame.serial, seconds)
             self._agreed[2] = seconds
-        elif self.proposed is not None and frame.serial == self.proposed.serial:
+            return self.theirs
+        if self.proposed is not None and frame.serial == self.proposed.serial:
             if frame.seconds > self.proposed.seconds:
                 raise ProtocolError(
                     f"a keep-alive of {frame.seconds} s in answer to {self.proposed.seconds} s proposed"
                 )
             self._agreed[1] = frame.seconds
             self.proposed = None
-        return self.seconds != before
+        return None
 
 
 class CloseHandshake:
@@ -240,7 +213,6 @@ class Control:
         self._sender = sender
         self._receiver = receiver
         self._events = events
-        self._pings: dict[tuple[int, int], float] = {}
         self.handlers: dict[type[Any], Callable[[PathFlight, Any, float], None]] = {
             f.Abort: self._on_abort,
             f.Close: self._on_close,
@@ -249,25 +221,16 @@ class Control:
             f.KeepAlive: self._on_keep_alive,
             f.PathSays: self._on_path_says,
             f.Ping: self._on_ping,
-            f.Pong: self.on_pong,
         }
 
     # Said by us
 
     def propose_keep_alive(self, seconds: int) -> None:
-        self.terms.propose(seconds)
-        self.due.append(_keep_alive(self.terms.proposed))
+        self.due.append(packing.fixed(self.terms.propose(seconds)))
 
     def set_wish(self, expected_bytes: int, deadline_at_s: float, now: float) -> None:
         self.wish = (expected_bytes, deadline_at_s)
         self.due.append(self._wish(now))
-
-    def ping(self, path: PathFlight, token: int, pad_bytes: int, now: float) -> None:
-        self._pings[path.state.path_id, token] = now
-        path.control.append(packing.ping(token, pad_bytes))
-
-    def path_lost(self, path_id: int) -> None:
-        self._pings = {key: at_s for key, at_s in self._pings.items() if key[0] != path_id}
 
     def close(self) -> None:
         self.state = SessionState.CLOSING
@@ -295,25 +258,23 @@ class Control:
     def statement(self, path: PathFlight, now: float) -> list[bytes]:
         """Return frames for all that holds now and that the peer may have missed."""
         frames = [path_says(path)]
-        if self.terms.proposed is not None:
-            frames.append(_keep_alive(self.terms.proposed))
-        if self.terms.theirs is not None:
-            frames.append(_keep_alive(self.terms.theirs))
+        terms = (self.terms.proposed, self.terms.theirs)
+        frames += [packing.fixed(each) for each in terms if each is not None]
         if self.wish is not None:
             frames.append(self._wish(now))
         if self.closing.asked:
             frames.append(self._close())
         if self.closing.answered:
-            frames.append(packing.closed())
+            frames.append(packing.fixed(f.Closed()))
         return frames
 
     def _wish(self, now: float) -> bytes:
         expected, at_s = self.wish or (0, NO_DEADLINE)
         left_ms = 0 if at_s == NO_DEADLINE else max(1, int((at_s - now) * 1000))
-        return packing.deadline(expected, min(left_ms, packing.MAX_POSITION - 1))
+        return packing.fixed(f.Deadline(expected, min(left_ms, packing.MAX_POSITION - 1)))
 
     def _close(self) -> bytes:
-        return packing.close(self._sender.stream.written, self._sender.next_irob)
+        return packing.fixed(f.Close(self._sender.stream.written, self._sender.next_irob))
 
     # Said by the peer
 
@@ -324,7 +285,7 @@ class Control:
         closing.check(receiver.stream.received.top, receiver.irobs.top)
         if closing.complete(receiver.stream.received.floor, receiver.irobs.floor):
             closing.answered = True
-            self.due.append(packing.closed())
+            self.due.append(packing.fixed(f.Closed()))
             self._events.append(PeerClosed())
             self._check_finished()
 
@@ -347,10 +308,9 @@ class Control:
         self.fail(frame.reason or f"the peer gave up (code {frame.code})", by_peer=True)
 
     def _on_keep_alive(self, _path: PathFlight, frame: f.KeepAlive, _now: float) -> None:
-        if self.terms.receive(frame):
-            self._events.append(KeepAliveAgreed(self.terms.seconds))
-        if not frame.agreed and len(self.due) < _MOST_DUE:
-            self.due.append(_keep_alive(self.terms.theirs))
+        answer = self.terms.receive(frame)
+        if answer is not None and len(self.due) < _MOST_DUE:
+            self.due.append(packing.fixed(answer))
 
     def _on_deadline(self, _path: PathFlight, frame: f.Deadline, now: float) -> None:
         at_s = now + frame.milliseconds / 1000 if frame.milliseconds else NO_DEADLINE
@@ -359,7 +319,7 @@ class Control:
     def _on_path_says(self, path: PathFlight, frame: f.PathSays, _now: float) -> None:
         peer = PathFacts(
             kind=packing.KINDS[frame.kind],
-            metered=frame.metered,
+            metered=bool(frame.metered),
             rtt_s=frame.rtt_us / 1e6 if frame.rtt_us else None,
             rate_bps=float(frame.rate_bps) if frame.rate_bps else None,
             loss=frame.loss_ppm / 1e6,
@@ -369,18 +329,12 @@ class Control:
 
     def _on_ping(self, path: PathFlight, frame: f.Ping, _now: float) -> None:
         if len(path.control) < _MOST_DUE:  # a peer that asks faster than answers leave gets fewer
-            path.control.append(packing.pong(frame.token))
-
-    def on_pong(self, path: PathFlight, frame: f.Pong, now: float) -> None:
-        path_id = path.state.path_id
-        asked = self._pings.pop((path_id, frame.token), None)
-        if asked is not None:
-            self._events.append(Ponged(path_id, frame.token, now - asked))
+            path.control.append(packing.fixed(f.Pong(frame.token)))
 
 
 def path_says(path: PathFlight) -> bytes:
     facts = path.state.facts
-    return packing.path_says(
+    return packing.fixed(
         f.PathSays(
             packing.KINDS.index(facts.kind),
             facts.metered,
@@ -391,8 +345,3 @@ def path_says(path: PathFlight) -> bytes:
             facts.source,
         )
     )
-
-
-def _keep_alive(frame: f.KeepAlive | None) -> bytes:
-    assert frame is not None
-    return packing.keep_alive(frame.agreed, frame.serial, frame.seconds)

@@ -5,11 +5,14 @@ each would cost more than the message.
 """
 
 import struct
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from msgspec.structs import astuple
 
 from cedos.model import NetworkKind
-from cedos.session.protocol.frames import Order, PathSays, Space, Sync
+from cedos.session.protocol import frames as f
+from cedos.session.protocol.frames import Order, Space
 
 RECORD_BYTES: Final = 262_144
 """The most plaintext one record has: what is done once for each costs little then."""
@@ -25,27 +28,17 @@ MAX_PAD_BYTES: Final = 16_384
 MAX_KEEP_ALIVE_S: Final = 366 * 86_400
 MAX_LIFETIME_MS: Final = 60_000
 
+K_STREAM, K_EXTENT, K_MESSAGES, K_ACK, K_PING, K_ABORT, K_DATAGRAM = 1, 2, 3, 5, 12, 16, 17
+F_END: Final = 1
+
 STREAM: Final = struct.Struct(">BBQI")
 EXTENT: Final = struct.Struct(">BBBBHQQI")
 MESSAGES: Final = struct.Struct(">BBBHHQ")
 _ONE_MESSAGE: Final = struct.Struct(">BBBHHQH")  # the most frequent one in one go
-ABANDON: Final = struct.Struct(">BQI")
 ACK: Final = struct.Struct(">BBQQH")
-WINDOW: Final = struct.Struct(">BQQI")
-SYNC: Final = struct.Struct(">BQQQQ")
-KEEP_ALIVE: Final = struct.Struct(">BBII")
-DEADLINE: Final = struct.Struct(">BQQ")
-PATH: Final = struct.Struct(">BBBBIQII")
 PING: Final = struct.Struct(">BQH")
-PONG: Final = struct.Struct(">BQ")
-CLOSE: Final = struct.Struct(">BQQ")
 ABORT: Final = struct.Struct(">BBH")
 DATAGRAM: Final = struct.Struct(">BIIIHH")
-
-(K_STREAM, K_EXTENT, K_MESSAGES, K_ABANDON, K_ACK, K_WINDOW, K_SYNC, K_ASK) = range(1, 9)
-(K_KEEP_ALIVE, K_DEADLINE, K_PATH, K_PING, K_PONG, K_CLOSE, K_CLOSED, K_ABORT) = range(9, 17)
-K_DATAGRAM: Final = 17
-F_END: Final = 1
 
 KINDS: Final = (
     NetworkKind.ETHERNET,
@@ -56,7 +49,42 @@ KINDS: Final = (
 """A network's kind is its index here."""
 
 
-# Packing. Payloads are not copied: the caller sends them right behind the returned header.
+class FixedLayout(NamedTuple):
+    """The bytes of a frame without a payload: its type, then its fields, each from 0 to its bound."""
+
+    kind: int
+    layout: struct.Struct
+    frame: Callable[..., f.Frame]
+    bounds: tuple[int, ...]
+
+
+_POSITION, _U32, _U64 = MAX_POSITION - 1, 2**32 - 1, 2**64 - 1
+
+FIXED: Final[dict[type, FixedLayout]] = {
+    frame: FixedLayout(kind, struct.Struct(layout), frame, bounds)
+    for kind, frame, layout, bounds in (
+        (4, f.Abandon, ">BQI", (_POSITION, _U32)),
+        (6, f.Window, ">BQQI", (_POSITION, _POSITION, _U32)),
+        (7, f.Sync, ">BQQQQ", (_POSITION, _POSITION, _POSITION, _POSITION)),
+        (8, f.Ask, ">B", ()),
+        (9, f.KeepAlive, ">BBII", (1, _U32, MAX_KEEP_ALIVE_S)),
+        (10, f.Deadline, ">BQQ", (_POSITION, _POSITION)),
+        # Kind, metered, mask of labels, round trip, rate, losses in a million, address.
+        (11, f.PathSays, ">BBBBIQII", (len(KINDS) - 1, 1, 15, _U32, _POSITION, 1_000_000, _U32)),
+        (13, f.Pong, ">BQ", (_U64,)),
+        (14, f.Close, ">BQQ", (_POSITION, _POSITION)),
+        (15, f.Closed, ">B", ()),
+    )
+}
+
+
+def fixed(frame: f.Frame) -> bytes:
+    """Return a frame of `FIXED` as bytes."""
+    made = FIXED[type(frame)]
+    return made.layout.pack(made.kind, *astuple(frame))
+
+
+# The others. Payloads are not copied: the caller sends them right behind the returned header.
 
 
 def stream_header(offset: int, length: int, end: bool) -> bytes:
@@ -93,69 +121,14 @@ def _distances(irob: int, after: Sequence[int]) -> bytes:
     return struct.pack(f">{len(after)}I", *[irob - each for each in after])
 
 
-def abandon(first: int, count: int) -> bytes:
-    return ABANDON.pack(K_ABANDON, first, count)
-
-
 def ack(space: Space, irob: int, floor: int, ranges: Sequence[tuple[int, int]]) -> bytes:
     """Return an Ack; `ranges` ascend, do not touch, and lie beyond `floor`."""
     flat = [edge for pair in ranges for edge in pair]
     return ACK.pack(K_ACK, space, irob, floor, len(ranges)) + struct.pack(f">{len(flat)}Q", *flat)
 
 
-def window(stream_limit: int, irob_credit: int, irob_bytes: int) -> bytes:
-    return WINDOW.pack(K_WINDOW, stream_limit, irob_credit, irob_bytes)
-
-
-def sync(frame: Sync) -> bytes:
-    return SYNC.pack(
-        K_SYNC,
-        frame.stream_kept,
-        frame.irobs_kept,
-        frame.stream_received,
-        frame.irobs_received,
-    )
-
-
-def ask() -> bytes:
-    return bytes((K_ASK,))
-
-
-def keep_alive(agreed: bool, serial: int, seconds: int) -> bytes:
-    return KEEP_ALIVE.pack(K_KEEP_ALIVE, agreed, serial, seconds)
-
-
-def deadline(expected_bytes: int, milliseconds: int) -> bytes:
-    return DEADLINE.pack(K_DEADLINE, expected_bytes, milliseconds)
-
-
-def path_says(frame: PathSays) -> bytes:
-    return PATH.pack(
-        K_PATH,
-        frame.kind,
-        frame.metered,
-        frame.allowed,
-        frame.rtt_us,
-        frame.rate_bps,
-        frame.loss_ppm,
-        frame.source,
-    )
-
-
 def ping(token: int, pad_bytes: int = 0) -> bytes:
     return PING.pack(K_PING, token, pad_bytes) + bytes(pad_bytes)
-
-
-def pong(token: int) -> bytes:
-    return PONG.pack(K_PONG, token)
-
-
-def close(stream_end: int, irob_end: int) -> bytes:
-    return CLOSE.pack(K_CLOSE, stream_end, irob_end)
-
-
-def closed() -> bytes:
-    return bytes((K_CLOSED,))
 
 
 def abort(code: int, reason: str) -> bytes:

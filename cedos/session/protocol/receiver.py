@@ -10,7 +10,7 @@ from typing import Final
 from cedos.errors import ProtocolError
 from cedos.session.protocol import packing
 from cedos.session.protocol.delivery import MAX_GAPS, Delivery, Run, StreamReassembly
-from cedos.session.protocol.frames import Abandon, Extent, Messages, Space, StreamData
+from cedos.session.protocol.frames import Abandon, Extent, Messages, Space, StreamData, Window
 from cedos.session.protocol.intervals import CumulativeSet
 from cedos.session.protocol.room import (
     INITIAL_IROB_BYTES,
@@ -248,7 +248,8 @@ class Receiver:
         self.owes_window = False
         self._stream_limit = max(self._taken + self._stream_window, self._stream_limit)
         self._credit_granted = max(self.delivered_cost + self._irob_window, self._credit_granted)
-        return packing.window(self._stream_limit, self._credit_granted, self.irob_bytes)
+        window = Window(self._stream_limit, self._credit_granted, self.irob_bytes)
+        return packing.fixed(window)
 
     # Sleep
 

@@ -65,11 +65,6 @@ class Credit:
         room = self.credit - self.reserved
         return room - self.irob_bytes - IROB_COST if self._begun else room
 
-    @property
-    def begun(self) -> bool:
-        """Return whether there is an IROB without a reservation."""
-        return bool(self._begun)
-
     def at_once(self, cost: int, rank: int) -> bool:
         """Reserve for a new, whole IROB; return False if there is no room."""
         if cost > self.room - _left_alone(rank):
@@ -205,10 +200,8 @@ class ReplayAccount:
     def set_absent(self, absent: bool) -> None:
         self._absent = absent
 
-    def set_stuck(self, stuck_bytes: int) -> bool:
-        """Note how many bytes are stuck; return whether more may be held than before."""
-        before, self._stuck_bytes = self._stuck_bytes, stuck_bytes
-        return stuck_bytes > before
+    def set_stuck(self, stuck_bytes: int) -> None:
+        self._stuck_bytes = stuck_bytes
 
     def most_bytes(self, rank: int = 0) -> int:
         """Return how much this session may hold now if data of a label is to be taken."""

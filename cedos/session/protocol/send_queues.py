@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 
 from cedos.errors import SessionError
 from cedos.session.protocol import packing
-from cedos.session.protocol.frames import Chunk, Order
+from cedos.session.protocol.frames import Abandon, Chunk, Order
 from cedos.session.protocol.intervals import CumulativeSet
 
 NO_LIMIT: Final = 1 << 63
@@ -260,7 +260,7 @@ class MessageBatch:
 
     def frame(self) -> list[Chunk]:
         if self.abandoned:
-            return [packing.abandon(self.first, self.abandoned)]
+            return [packing.fixed(Abandon(self.first, self.abandoned))]
         payloads = self.payloads
         head = packing.messages_header(
             self.first, self.rank, self.order, self.after, [len(each) for each in payloads]

@@ -3,9 +3,6 @@
 The data are one stream of bytes and any number of IROBs (Isolated Reliable Ordered Bytestreams;
 dissertation, 2.2). An IROB is a message that the peer's application receives whole. Its sender chooses
 after which other IROBs. Small IROBs travel several in a frame. A large one is sent in extents.
-
-`Thunks` keeps the sends that the application has postponed until their label has a path (dissertation,
-2.2.5).
 """
 
 from collections.abc import Sequence
@@ -22,37 +19,10 @@ from cedos.session.protocol.room import (
     ReplayAccount,
     ReplayMemory,
 )
-from cedos.session.protocol.schedulers.interface import PathState, allowed
 from cedos.session.protocol.send_queues import ByteQueue, Fetch, MessageBatch, SendQueue
 
 DEFERRED: Final = -1
 """Instead of an IROB's id: no path may carry its label now. The application is told once one may."""
-
-
-class Thunks:
-    """The postponed sends in order, as tokens; the application keeps what each token stands for."""
-
-    __slots__ = ("_waiting",)
-
-    def __init__(self) -> None:
-        self._waiting: dict[int, int] = {}  # token -> rank
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def register(self, token: int, rank: int) -> None:
-        self._waiting[token] = rank
-
-    def cancel(self, token: int) -> bool:
-        return self._waiting.pop(token, None) is not None
-
-    def due(self, paths: Sequence[PathState]) -> list[tuple[int, int]]:
-        """Remove the thunks whose label some path may carry now; return (token, rank) of each."""
-        ranks = {rank for rank in set(self._waiting.values()) if allowed(paths, rank)}
-        due = [(token, rank) for token, rank in self._waiting.items() if rank in ranks]
-        for token, _ in due:
-            del self._waiting[token]
-        return due
 
 
 SMALL_BYTES: Final = 4_096
@@ -75,13 +45,11 @@ class Sender:
     IROB also needs a reservation of the peer's memory before its first byte is sent (`Credit`).
 
     Attributes:
-        refused: there was no room for some of the application's data; see `room_again`.
         irobs: the ids that the peer has received whole.
     """
 
     def __init__(self, memory: ReplayMemory, limit_bytes: int, owner: object) -> None:
         self.replay = ReplayAccount(memory, limit_bytes, owner)
-        self.refused = False
         self.stream = ByteQueue(0, 0)
         self.stream.limit = INITIAL_STREAM_BYTES
         self.irobs = CumulativeSet(1)
@@ -103,24 +71,6 @@ class Sender:
 
     # The stream
 
-    def has_room(self) -> bool:
-        """Return whether a quarter of replay memory and of ids, and room for a small IROB, are free."""
-        return (
-            self.replay.held_bytes <= self.replay.most_bytes() * 3 // 4
-            and self.next_irob - self.irobs.floor < ID_SPAN * 3 // 4
-            and self.credit.room > SMALL_BYTES + IROB_COST
-        )
-
-    def room_again(self) -> bool:
-        """Return True, once after a refusal, when there is room again; then forget the refusal."""
-        if not self.refused or not self.has_room():
-            return False
-        self.refused = False
-        return True
-
-    def forget_refusal(self) -> None:
-        self.refused = False
-
     def write(self, data: bytes) -> int:
         """Take as much of the stream's data as there is room for; return how many bytes."""
         stream = self.stream
@@ -129,8 +79,6 @@ class Sender:
         if fitting:
             stream.write(fitting)
             self.send_queues[stream.rank].update(stream)
-        if len(fitting) < len(data):
-            self.refused = True
         return len(fitting)
 
     @property
@@ -185,7 +133,6 @@ class Sender:
         """Take the next id with credit and replay memory for a whole IROB; or return `NO_ROOM`."""
         irob = self.next_irob
         if irob - self.irobs.floor >= ID_SPAN or not self._take_whole(size, 1, rank):
-            self.refused = True
             return NO_ROOM
         self.next_irob = irob + 1
         return irob
@@ -209,7 +156,6 @@ class Sender:
             self.next_irob += len(batch)
             done += len(batch)
             room -= len(batch)
-        self.refused |= done < len(many)
         return done
 
     def begin(self, rank: int, order: Order, after: tuple[int, ...]) -> int:
@@ -217,7 +163,6 @@ class Sender:
         self._check_after(after)
         irob = self.next_irob
         if irob - self.irobs.floor >= ID_SPAN:
-            self.refused = True
             return NO_ROOM
         self.next_irob = irob + 1
         queue = ByteQueue(irob, rank, order, after)
@@ -240,8 +185,6 @@ class Sender:
         if fitting:
             queue.write(fitting)
             self._has_bytes(queue)
-        if len(fitting) < len(data):
-            self.refused = True
         return len(fitting)
 
     def end(self, irob: int) -> None:

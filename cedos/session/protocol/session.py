@@ -34,13 +34,11 @@ from cedos.session.protocol.life import (
     SessionLimits,
     SessionState,
     ThunkReady,
-    Writable,
     lost_state,
     path_says,
 )
 from cedos.session.protocol.path_watch import (
     FALL_S,
-    FIRST_TOKEN,
     FlappingNetworks,
     PathProber,
     PathVoice,
@@ -56,7 +54,7 @@ from cedos.session.protocol.schedulers.interface import (
     allowed,
 )
 from cedos.session.protocol.send_queues import Fetch
-from cedos.session.protocol.sender import DEFERRED, SMALL_BYTES, Sender, Thunks
+from cedos.session.protocol.sender import DEFERRED, SMALL_BYTES, Sender
 from cedos.session.protocol.unpacking import unpack
 
 ALL: Final = None
@@ -110,7 +108,7 @@ class Session:
         self.pending_events: list[Event] = []
         terms = KeepAliveTerms(keep_alive_s, limits.keep_alive_s)
         self.control = Control(self.sender, self.receiver, terms, self.pending_events)
-        self.thunks = Thunks()
+        self.thunks: dict[int, int] = {}  # rank by token: sends that wait for a path of their label
         self.in_flight = InFlight(self.sender)
         self.backlog = Backlog()
         self._now = now
@@ -131,7 +129,6 @@ class Session:
         self.datagrams = DatagramSender(now)
         self._datagrams_received = DatagramReceiver()
         self._synced = False
-        self._drained_at: float | None = None
         self._handlers: dict[type[Any], Callable[[PathFlight, Any, float], None]] = {
             **self.control.handlers,
             f.Abandon: self._on_abandon,
@@ -184,20 +181,18 @@ class Session:
         if not path.fell:
             self.flapping.fell(path.state.facts.network, now)
         self.in_flight.on_path_lost(path_id)
-        self.control.path_lost(path_id)
         self.prober.path_lost(path_id)
         self.datagrams.path_lost(path_id, now)
         self._count_stuck()
         # The peer may have missed control frames of this path: the other paths state everything anew.
         others = self.in_flight.paths.values()
         for other in others:
-            other.control.append(packing.ask())
+            other.control.append(packing.fixed(f.Ask()))
             other.owes_statement = True
         # Without a path the keep-alive runs, and written data may fill the session's replay memory.
         if not others:
             self.absent_since_s = now if silent_at_s is None else min(now, silent_at_s)
             self.sender.replay.set_absent(True)
-            self.check_writable()
         self._tell_thunks(now)
 
     def requeue(self, path_id: int, now: float) -> None:
@@ -256,16 +251,10 @@ class Session:
         self._tell_thunks(now)
         return True
 
-    def ping(self, path_id: int, token: int, pad_bytes: int, now: float) -> None:
-        self.control.ping(self._path(path_id), token, pad_bytes, now)
-
     # The stream
 
     def write(self, data: bytes) -> int:
-        """Append as much of `data` to the stream as there is room for; return how many bytes.
-
-        If that was not all, the event `Writable` follows when there is room again.
-        """
+        """Append as much of `data` to the stream as there is room for; return how many bytes."""
         self._check_open()
         return self.sender.write(data)
 
@@ -354,7 +343,7 @@ class Session:
         self.sender.abandon(irob)
 
     def cancel_thunk(self, token: int) -> bool:
-        return self.thunks.cancel(token)
+        return self.thunks.pop(token, None) is not None
 
     def receive_run(self, limit: int = 1 << 30) -> Run | None:
         """Return the next IROBs in order, at most `limit`, of one label and with consecutive ids."""
@@ -405,16 +394,6 @@ class Session:
         events = self.pending_events[:]
         self.pending_events.clear()
         return events
-
-    def check_writable(self) -> None:
-        """Add one event `Writable` if there is room again after a refusal."""
-        if self.sender.room_again():
-            self.pending_events.append(Writable())
-
-    def woken(self) -> None:
-        """Add an event `Writable`: other sessions have left room in the shared replay memory."""
-        self.sender.forget_refusal()
-        self.pending_events.append(Writable())
 
     # Records
 
@@ -551,10 +530,7 @@ class Session:
         if self.control.state is SessionState.FAILED:
             return None
         at = [self.delayed_acks.at] if self.delayed_acks.at is not None else []
-        # A finished session ends after the drain, one without a path at its keep-alive.
-        if self._drained_at is not None:
-            at.append(self._drained_at)
-        elif self.absent_since_s is not None:
+        if self.absent_since_s is not None and self.control.state in _SENDS:
             at.append(self.absent_since_s + self.control.terms.seconds)
         probe = self.prober.next_at()
         if probe is not None:
@@ -564,7 +540,7 @@ class Session:
         if (datagram_at := self.datagrams.next_at(self.in_flight.states)) is not None:
             at.append(datagram_at)
         check_s = self.scheduler.next_check_s(self.in_flight.states, self._now)
-        if check_s is not None and (len(self.thunks) or self.sender.waits):
+        if check_s is not None and (self.thunks or self.sender.waits):
             at.append(self._now + check_s)
         return min(at) if at else None
 
@@ -575,28 +551,19 @@ class Session:
         self.datagrams.check(self.in_flight.states, now)
         for path in self.in_flight.paths.values():
             if path.asks(now):
-                self.control.ping(path, 0, 0, now)
+                path.control.append(packing.ping(0))
         # The keep-alive expires without a message (DTP, 3.2).
         keep_alive_s = self.control.terms.seconds
         if self.absent_since_s is not None and self.absent_since_s + keep_alive_s <= now:
             self.control.fail(f"no path for the agreed {keep_alive_s} s", by_peer=False)
         self._tell_thunks(now)
 
-    def is_over(self, now: float) -> bool:
-        """Return whether the session can be forgotten.
-
-        It has failed, and told the peer; or it has finished, and its last frames had time to leave.
-        """
-        if self.control.state is SessionState.FAILED:
-            return not any(path.control for path in self.in_flight.paths.values())
-        return self._drained_at is not None and self._drained_at <= now
-
     # Inside
 
     def _deferred(self, rank: int, thunk: int) -> bool:
         if self.appropriate(rank):
             return False
-        self.thunks.register(thunk, rank)
+        self.thunks[thunk] = rank
         return True
 
     def _check_open(self) -> None:
@@ -623,8 +590,7 @@ class Session:
             for each in states
             if len(states) > 1 and (each.facts.pauses or each.facts.stalled_at_s is not None)
         )
-        if self.sender.replay.set_stuck(stuck_bytes):
-            self.check_writable()
+        self.sender.replay.set_stuck(stuck_bytes)
 
     def _state_all_elsewhere(self, path: PathFlight) -> bool:
         """Let all other paths that are not silent state everything anew; return whether there are any.
@@ -677,7 +643,7 @@ class Session:
             # A path that owes a statement gets all that holds now; one for shared frames what is due.
             everything, shared = path.owes_statement, self._takes_shared_frames(path)
             if everything:
-                control.append(packing.sync(self.positions()))
+                control.append(packing.fixed(self.positions()))
             if everything or (shared and (self.delayed_acks.due or self.delayed_acks.along)):
                 control += receiver.acknowledgements(everything=everything)
                 self.delayed_acks.on_sent(now)
@@ -689,9 +655,6 @@ class Session:
             if shared:
                 control += self.control.due
                 self.control.due.clear()
-            # Both ends have everything: the last frames have some time to leave.
-            if self.control.state is SessionState.FINISHED and self._drained_at is None:
-                self._drained_at = now + self.limits.drain_s
         # Fill the record with whole frames.
         used = 0
         while control and used + len(control[0]) <= packing.RECORD_BYTES:
@@ -713,14 +676,13 @@ class Session:
 
     def _tell_thunks(self, now: float) -> None:
         self._now = now
-        if len(self.thunks):
-            due = self.thunks.due(self.in_flight.states)
-            self.pending_events += [ThunkReady(token, rank) for token, rank in due]
+        for token in [each for each, rank in self.thunks.items() if self.appropriate(rank)]:
+            del self.thunks[token]
+            self.pending_events.append(ThunkReady(token))
 
     def _on_ack(self, _path: PathFlight, ack: f.Ack, _now: float) -> None:
         self.sender.acknowledge(ack)
         self.in_flight.drop_acknowledged()
-        self.check_writable()
 
     def _on_datagram(self, _path: PathFlight, frame: f.Datagram, now: float) -> None:
         self._datagrams_received.on_datagram(frame, now)
@@ -730,7 +692,6 @@ class Session:
 
     def _on_window(self, _path: PathFlight, window: f.Window, _now: float) -> None:
         self.sender.window(window)
-        self.check_writable()
 
     def _on_ask(self, path: PathFlight, _ask: f.Ask, now: float) -> None:
         """Answer a peer that lost a path: state everything, and send here what other paths carry.
@@ -743,13 +704,10 @@ class Session:
                 other.silent_since(now)
                 self.in_flight.requeue(other.state.path_id)
                 # A path that answers is alive after all.
-                self.control.ping(other, 0, 0, now)
+                other.control.append(packing.ping(0))
 
     def _on_pong(self, path: PathFlight, pong: f.Pong, now: float) -> None:
-        if pong.token < FIRST_TOKEN:
-            self.control.on_pong(path, pong, now)
-        else:
-            self.prober.on_pong(path, pong, now)
+        self.prober.on_pong(path, pong, now)
 
     def _on_sync(self, path: PathFlight, sync: f.Sync, _now: float) -> None:
         if path.state.path_id == self._resumed_on:

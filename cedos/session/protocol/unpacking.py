@@ -11,23 +11,15 @@ from cedos.session.protocol.frames import (
     Abandon,
     Abort,
     Ack,
-    Ask,
     Close,
-    Closed,
     Datagram,
-    Deadline,
     Extent,
     Frame,
-    KeepAlive,
     Messages,
     Order,
-    PathSays,
     Ping,
-    Pong,
     Space,
     StreamData,
-    Sync,
-    Window,
 )
 
 _ORDERS: Final = {int(each): each for each in Order}
@@ -167,15 +159,6 @@ def _messages(view: memoryview, at: int) -> tuple[Frame, int]:
     return Messages(first, rank, which, after, payloads), at + len(body)
 
 
-def _abandon(view: memoryview, at: int) -> tuple[Frame, int]:
-    _, first, count = packing.ABANDON.unpack_from(view, at)
-    if not count:
-        raise _bad("abandon", "count", 0, "1 or more")
-    _position("abandon", "first IROB id", first, 1)
-    _position("abandon", "last IROB id", first + count)
-    return Abandon(first, count), at + packing.ABANDON.size
-
-
 def _ack(view: memoryview, at: int) -> tuple[Frame, int]:
     _, space, irob, floor, count = packing.ACK.unpack_from(view, at)
     at += packing.ACK.size
@@ -204,55 +187,6 @@ def _ack(view: memoryview, at: int) -> tuple[Frame, int]:
     return Ack(which, irob, floor, ranges), at + 16 * count
 
 
-def _window(view: memoryview, at: int) -> tuple[Frame, int]:
-    _, stream_limit, credit, irob_bytes = packing.WINDOW.unpack_from(view, at)
-    _position("window", "stream limit", stream_limit)
-    _position("window", "IROB credit", credit)
-    return Window(stream_limit, credit, irob_bytes), at + packing.WINDOW.size
-
-
-def _sync(view: memoryview, at: int) -> tuple[Frame, int]:
-    _, *positions = packing.SYNC.unpack_from(view, at)
-    for each in positions:
-        _position("sync", "a position", each)
-    return Sync(*positions), at + packing.SYNC.size
-
-
-def _ask(_view: memoryview, at: int) -> tuple[Frame, int]:
-    return Ask(), at + 1
-
-
-def _keep_alive(view: memoryview, at: int) -> tuple[Frame, int]:
-    _, agreed, serial, seconds = packing.KEEP_ALIVE.unpack_from(view, at)
-    if seconds > packing.MAX_KEEP_ALIVE_S:
-        raise _bad("keep-alive", "seconds", seconds, f"at most {packing.MAX_KEEP_ALIVE_S}")
-    frame = KeepAlive(_flag("keep-alive", "agreed", agreed), serial, seconds)
-    return frame, at + packing.KEEP_ALIVE.size
-
-
-def _deadline(view: memoryview, at: int) -> tuple[Frame, int]:
-    _, expected, milliseconds = packing.DEADLINE.unpack_from(view, at)
-    _position("deadline", "expected bytes", expected)
-    _position("deadline", "milliseconds", milliseconds)
-    return Deadline(expected, milliseconds), at + packing.DEADLINE.size
-
-
-def _path(view: memoryview, at: int) -> tuple[Frame, int]:
-    _, kind, metered, allowed, *measured, source = packing.PATH.unpack_from(view, at)
-    rtt_us, rate_bps, loss_ppm = measured
-    if kind >= len(packing.KINDS):
-        raise _bad("path", "kind", kind, f"0 to {len(packing.KINDS) - 1}")
-    if allowed > 15:
-        raise _bad("path", "mask of labels", allowed, "0 to 15")
-    if loss_ppm > 1_000_000:
-        raise _bad("path", "loss", loss_ppm, "at most 1000000 in a million")
-    _position("path", "rate", rate_bps)
-    frame = PathSays(
-        kind, _flag("path", "metered", metered), allowed, rtt_us, rate_bps, loss_ppm, source
-    )
-    return frame, at + packing.PATH.size
-
-
 def _ping(view: memoryview, at: int) -> tuple[Frame, int]:
     _, token, pad = packing.PING.unpack_from(view, at)
     at += packing.PING.size
@@ -262,22 +196,6 @@ def _ping(view: memoryview, at: int) -> tuple[Frame, int]:
     if any(_payload("ping", view, at, pad)):
         raise _bad("ping", "padding", "with other bytes", "zeros")
     return Ping(token, pad), at + pad
-
-
-def _pong(view: memoryview, at: int) -> tuple[Frame, int]:
-    _, token = packing.PONG.unpack_from(view, at)
-    return Pong(token), at + packing.PONG.size
-
-
-def _close(view: memoryview, at: int) -> tuple[Frame, int]:
-    _, stream_end, irob_end = packing.CLOSE.unpack_from(view, at)
-    _position("close", "end of the stream", stream_end)
-    _position("close", "first unused IROB id", irob_end, 1)
-    return Close(stream_end, irob_end), at + packing.CLOSE.size
-
-
-def _closed(_view: memoryview, at: int) -> tuple[Frame, int]:
-    return Closed(), at + 1
 
 
 def _abort(view: memoryview, at: int) -> tuple[Frame, int]:
@@ -303,22 +221,36 @@ def _datagram(view: memoryview, at: int) -> tuple[Frame, int]:
     return Datagram(epoch, number, sent_ms, lifetime_ms, payload), at + length
 
 
+def _fixed(made: packing.FixedLayout) -> _Reader:
+    """Return the reader of a frame without a payload."""
+    names = made.frame.__struct_fields__  # type: ignore[attr-defined] # it is a Struct
+
+    def read(view: memoryview, at: int) -> tuple[Frame, int]:
+        _, *values = made.layout.unpack_from(view, at)
+        for name, value, most in zip(names, values, made.bounds, strict=True):
+            if value > most:
+                raise _bad(made.frame.__name__, name, value, f"0 to {most}")
+        frame = made.frame(*values)
+        # Ids of IROBs begin with 1, and the last one is a position as well.
+        if isinstance(frame, Abandon):
+            _position("Abandon", "first", frame.first, 1)
+            _position("Abandon", "last", frame.first + frame.count)
+            if not frame.count:
+                raise _bad("Abandon", "count", 0, "1 or more")
+        elif isinstance(frame, Close):
+            _position("Close", "irob_end", frame.irob_end, 1)
+        return frame, at + made.layout.size
+
+    return read
+
+
 _READERS: Final[dict[int, _Reader]] = {
     packing.K_STREAM: _stream,
     packing.K_EXTENT: _extent,
     packing.K_MESSAGES: _messages,
-    packing.K_ABANDON: _abandon,
     packing.K_ACK: _ack,
-    packing.K_WINDOW: _window,
-    packing.K_SYNC: _sync,
-    packing.K_ASK: _ask,
-    packing.K_KEEP_ALIVE: _keep_alive,
-    packing.K_DEADLINE: _deadline,
-    packing.K_PATH: _path,
     packing.K_PING: _ping,
-    packing.K_PONG: _pong,
-    packing.K_CLOSE: _close,
-    packing.K_CLOSED: _closed,
     packing.K_ABORT: _abort,
     packing.K_DATAGRAM: _datagram,
+    **{made.kind: _fixed(made) for made in packing.FIXED.values()},
 }

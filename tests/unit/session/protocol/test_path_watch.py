@@ -370,10 +370,10 @@ def test_forged_answers_are_nothing() -> None:
     records = ends.sent(TWO, 1.0)
     short, padded = (frame.token for record in records for frame in unpack(record))
     for token in (padded, padded + 1, 7, short, short):
-        ends.near.receive(TWO, p.packing.pong(token), 1.1)
+        ends.near.receive(TWO, p.packing.fixed(Pong(token)), 1.1)
         assert ends.near.events() == []
     for _ in range(2):
-        ends.near.receive(TWO, p.packing.pong(padded), 1.2)
+        ends.near.receive(TWO, p.packing.fixed(Pong(padded)), 1.2)
     assert len(ends.near.events()) == 1
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cedos.errors import ProtocolError
-from cedos.session.io import idle_sessions
+from cedos.session.io import flow, idle_sessions
 from cedos.session.protocol import (
     datagrams,
     delivery,
@@ -85,7 +85,7 @@ def test_every_frame_has_a_vector_and_a_row() -> None:
             "{:,} ms after the first",
             round(life.SessionLimits().acknowledge_delay_s * 1000),
         ),
-        ("answering for {:,} s", round(life.SessionLimits().drain_s)),
+        ("answering for {:,} s", round(flow.DRAIN_S)),
         ("a record of {:,} bytes", idle_sessions.RECORD_BYTES),
         ("second with {:,} bytes of padding", path_watch.PAD_BYTES),
         ("more than {:,} bytes came over the path", path_watch.FIRST_SEGMENT_BYTES),
