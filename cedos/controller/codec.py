@@ -39,8 +39,8 @@ _ADDRESSES: Final = frozenset({IPv4Address, IPv6Address})
 _INTERFACES: Final = frozenset({IPv4Interface, IPv6Interface})
 _NAMES: Final = frozenset({"server_name", "name", "aliases", "host", "hosts", "page"})
 """Fields that may hold the name of a host."""
-_KEPT: Final = frozenset({"Network", "Attached", "PortalHosts"})
-"""Networks and access points have names, too, which stay."""
+_KEPT: Final = frozenset({"Network", "Attached", "PortalHosts", "Budget"})
+"""Networks, access points and budgets have names, too, which stay."""
 
 Hide = Callable[[str], str]
 

@@ -1,12 +1,12 @@
 """The controller's commands: what its caller is to do, in order.
 
 A command that fails comes back as `events.CommandFailed`: the controller counts it as not done, and gives
-it again with its next decision. `RescueFlow` and `CloseConnection` come back as `events.CommandDone`
-when they are done.
+it again with its next decision. `RescueFlow`, `CloseConnection` and `BarNetworks` come back as
+`events.CommandDone` when they are done.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from cedos.model import Address, Decision, FlowKey, FlowRecord, Network, NetworkLife, Strategy
@@ -123,12 +123,30 @@ class AnswerLookup:
 
 
 @dataclass(frozen=True, slots=True)
-class TellResolver:
-    """Tell people of a network's resolver; `asked`: the network over which another one is asked."""
+class Tell:
+    """Tell people something in the log; `about`: its facts by their names."""
 
-    network: str
     what: str
-    asked: str = ""
+    about: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BarNetworks:
+    """Keep programs off these networks and no others; the end is `CommandDone` or `CommandFailed`."""
+
+    networks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveUnasked:
+    """Ask nothing of these networks, and of all others as usual: programs are kept off them."""
+
+    networks: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class CountUse:
+    """Read all counters now; the answer is `events.BudgetsCounted`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,14 +273,17 @@ Command = (
     | AskName
     | AskNetwork
     | AskResolver
+    | BarNetworks
     | BoundQueues
     | CheckPortals
     | CloseConnection
+    | CountUse
     | EndRescue
     | FollowNetworks
     | ForgetFlow
     | KeepRules
     | LeaveSpares
+    | LeaveUnasked
     | LookAtFirstPacket
     | LookAtFlows
     | MoveConnection
@@ -276,7 +297,7 @@ Command = (
     | SetFirstTimeouts
     | SetMark
     | SetRuled
-    | TellResolver
+    | Tell
     | TellVerdict
     | WatchSilence
 )

@@ -44,6 +44,7 @@ class ControllerConfig:
         close_stuck: `never`, `lost` or `after`: when to close plain connections on a dead network.
         closes_after_s: the silence in s before that; None: only where the network is gone.
         close_stuck_ports: the remote ports of connections that may be closed.
+        unable_to_bar: why networks cannot be barred on this host, in words; "": they can.
         dry_run: commands are printed only.
         first_number: the number of the first decision.
     """
@@ -56,5 +57,6 @@ class ControllerConfig:
     close_stuck: str = "never"
     closes_after_s: float | None = None
     close_stuck_ports: frozenset[int] = frozenset()
+    unable_to_bar: str = ""
     dry_run: bool = False
     first_number: int = 1

@@ -33,6 +33,7 @@ from cedos.controller.flows.learning import Learning
 from cedos.controller.flows.living_flow import LivingFlow
 from cedos.controller.flows.living_flows import LivingFlows
 from cedos.controller.flows.reliability import Reliability
+from cedos.controller.hard_budgets import HardBudgets
 from cedos.controller.lookups import Lookups
 from cedos.controller.networks.observation import NetworkObservation
 from cedos.controller.outbox import Outbox
@@ -99,6 +100,8 @@ class Controller:
             config, outbox, flows, self.networks, decider, self.default, self.ruled
         )
         self.lookups = Lookups(outbox, decider, self.networks)
+        prices = config.choices.price_per_mb
+        self.hard = HardBudgets(outbox, prices, config.unable_to_bar)
         self.reliability = Reliability(records)
         model = config.choices.model
         self._learning = model if isinstance(model, Learning) else None
@@ -125,6 +128,7 @@ class Controller:
         timers = (
             *(self._look_at_s, self._stuck_at_s, decide_s),
             *(self.rescuer.next_timer_s(), self.lookups.next_timer_s()),
+            self.hard.next_timer_s(),
         )
         return min((each for each in timers if each is not None), default=None)
 
@@ -168,14 +172,14 @@ class Controller:
                 self._outbox.give(give.FollowNetworks(networks))
                 self.networks.networks_changed(networks, now_s)
                 self.decider.networks_changed(networks)
+                if self.hard.networks_changed(networks, now_s):
+                    self.decider.bar(self.hard.why)
                 self.destinations.networks_changed(networks)
                 self.flows.networks_changed(networks)
                 self._usable_changed(now_s)
                 self.reconsider(self.context(now_s))
-            case on.NetworksBarred(why):
-                self.decider.bar(why)
-                self._usable_changed(now_s)
-                self._outbox.wake(urgent=True)
+            case on.BudgetsCounted():
+                self._bar(self.hard.on_counted(event, now_s), now_s)
             case on.HostDefaultsChanged(defaults):
                 self.decider.leave_alone(defaults)
                 self._outbox.wake(urgent=True)
@@ -240,8 +244,12 @@ class Controller:
                 if self.ruled.rules.portals(hosts):
                     self._outbox.wake(urgent=True)
             # -- commands
+            case on.CommandDone(give.BarNetworks()):
+                self._bar(self.hard.on_barred(), now_s)
             case on.CommandDone(command):
                 self._on_done(command, now_s)
+            case on.CommandFailed(give.BarNetworks(), _, why):
+                self._bar(self.hard.on_barred(why), now_s)
             case on.CommandFailed(command, places):
                 self._on_failure(command, places)
 
@@ -250,6 +258,7 @@ class Controller:
     def _on_timer(self, now_s: float) -> None:
         self.rescuer.on_timer(now_s)
         self.lookups.on_timer(now_s)
+        self.hard.on_timer(now_s)
         if self._look_at_s is not None and now_s >= self._look_at_s:
             self._look_at_s = None  # until the look is over
             self._outbox.give(give.LookAtFlows())
@@ -296,6 +305,13 @@ class Controller:
             if self.moves.may_move(flow) and self.moves.reconsider(flow, context):
                 # The next one finds it where it is now.
                 context = replace(context, competing=self.flows.competing(context.at_s))
+
+    def _bar(self, changed: bool, now_s: float) -> None:
+        """Keep to what hard budgets bar, if that has changed."""
+        if changed:
+            self.decider.bar(self.hard.why)
+            self._usable_changed(now_s)
+            self._outbox.wake(urgent=True)
 
     def _usable_changed(self, now_s: float) -> None:
         if self._config.rescue:
@@ -471,11 +487,12 @@ class Controller:
 
     # -- commands -----------------------------------------------------------------------------
 
-    def _on_done(self, command: give.RescueFlow | give.CloseConnection, now_s: float) -> None:
+    def _on_done(self, command: Command, now_s: float) -> None:
         if isinstance(command, give.CloseConnection):
             closing = self.stuck.on_close(command, now_s)
             if closing is not None:
                 self._led_elsewhere(closing.flow, closing.living, closing.reason, now_s)
+        if not isinstance(command, give.RescueFlow):
             return
         self.rescuer.on_rescue(command.key)
         flow = self.flows.on_rescue(command.key, command.network)

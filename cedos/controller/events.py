@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
 
-from cedos.controller.commands import CloseConnection, Command, Place, RescueFlow
+from cedos.controller.commands import BarNetworks, CloseConnection, Command, Place, RescueFlow
 from cedos.controller.rule import RuleRequest
 from cedos.model import (
     Address,
+    Budget,
     Direction,
     Evaluation,
     FlowKey,
@@ -191,10 +192,26 @@ class NetworksChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class NetworksBarred:
-    """A hard budget keeps programs off these networks, and no others; each with the reason in words."""
+class HardBudgetUse:
+    """The units of a hard budget that were used in its period; `over`: it has ended for good.
 
-    why: Mapping[str, str]
+    The period is in seconds since the epoch; `until` is its end as people read it.
+    """
+
+    budget: Budget
+    spent: float
+    begins_s: float
+    ends_s: float
+    until: str
+    over: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetsCounted:
+    """All hard budgets, and the bytes that each network has carried since its first day."""
+
+    uses: Sequence[HardBudgetUse]
+    carried_bytes: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,15 +459,19 @@ class PortalHosts:
 
 @dataclass(frozen=True, slots=True)
 class CommandDone:
-    command: RescueFlow | CloseConnection
+    command: RescueFlow | CloseConnection | BarNetworks
 
 
 @dataclass(frozen=True, slots=True)
 class CommandFailed:
-    """A command could not be carried out; `places`: which destinations of `SetDestinations`."""
+    """A command could not be carried out; `places`: which destinations of `SetDestinations`.
+
+    `why`: in words, where people are told.
+    """
 
     command: Command
     places: Sequence[Place] = ()
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,6 +481,7 @@ class TimerFired:
 
 Event = (
     Attached
+    | BudgetsCounted
     | ChoiceAsked
     | ClockRead
     | CommandDone
@@ -480,7 +502,6 @@ Event = (
     | LookupAnswered
     | LookupAsked
     | NameResolved
-    | NetworksBarred
     | NetworksChanged
     | ObjectiveChanged
     | PingEnded

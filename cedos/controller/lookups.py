@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from cedos.controller.commands import AnswerLookup, AskNetwork, AskResolver, TellResolver
+from cedos.controller.commands import AnswerLookup, AskNetwork, AskResolver, Tell
 from cedos.controller.decisions.decider import Decider
 from cedos.controller.events import LookupAnswered, LookupAsked, ResolverReplied, Witness
 from cedos.controller.networks.observation import NetworkObservation
@@ -167,7 +167,7 @@ class Lookups:
         resolver.usual_s = usual_s + _WEIGHT * (took_s - usual_s)
         if resolver.silent is not None and took_s <= resolver.patience_s:
             resolver.silent = None
-            self._outbox.give(TellResolver(name, "a resolver answers again"))
+            self._outbox.give(Tell("a resolver answers again", {"network": name}))
 
     def on_reply(self, event: ResolverReplied, now_s: float) -> None:
         """Take the answer of another network's resolver, or that there was none."""
@@ -259,8 +259,8 @@ class Lookups:
             return
         resolver = self._resolver(lookup.network, number[0].remote)
         if resolver.silent is None:
-            told = TellResolver(lookup.network, "a resolver does not answer", other)
-            self._outbox.give(told)
+            about = {"network": lookup.network, "asked": other}
+            self._outbox.give(Tell("a resolver does not answer", about))
         resolver.silent = other
         self._note_found(_place(number[0], lookup.name), other, now_s)
 
@@ -306,7 +306,8 @@ class Lookups:
             return
         resolver.failed.add(".".join(lookup.name.split(".")[-2:]))
         if len(resolver.failed) >= _FAILING:
-            self._outbox.give(TellResolver(lookup.network, "a resolver fails for all names"))
+            about = {"network": lookup.network}
+            self._outbox.give(Tell("a resolver fails for all names", about))
             self._outbox.give(AskNetwork(lookup.network))
 
     def _forget(self, now_s: float) -> None:

@@ -40,7 +40,6 @@ from cedos.controller.events import ChoiceAsked, HostDefault, RuleSet
 from cedos.controller.flows.living_flow import LivingFlow
 from cedos.controller.rule import RuleRequest
 from cedos.daemon.budgets import messages, used
-from cedos.daemon.budgets.hard_budgets import HardBudgets
 from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.daemon.budgets.prefetching import Prefetching
 from cedos.daemon.deadlines.transfers import Transfers
@@ -83,7 +82,7 @@ class ApiBackend:
         log: DecisionLog,
         observer: Observer,
         budgets: HostBudgets,
-        hard_budgets: HardBudgets,
+        settle: Callable[[], Awaitable[None]],
         prefetching: Prefetching,
         transfers: Transfers,
         probing: AdaptiveProbing,
@@ -103,7 +102,7 @@ class ApiBackend:
         self._log = log
         self._observer = observer
         self._budgets = budgets
-        self._hard_budgets = hard_budgets
+        self._settle = settle
         self._prefetching = prefetching
         self._transfers = transfers
         self._probing = probing
@@ -131,7 +130,7 @@ class ApiBackend:
             other_flows=others,
             problems=[*self._problems(), *self._carried.problems(time.monotonic())],
             closed=self._known.stuck.messages(time.monotonic()),
-            budget_problems=[*self._budgets.problems, *self._hard_budgets.problems],
+            budget_problems=[*self._budgets.problems, *self._known.hard.problems],
             decisions=self._known.decider.decisions,
             probes=[
                 ProbesMessage(
@@ -198,7 +197,7 @@ class ApiBackend:
         )
 
     async def standing_budgets(self) -> list[BudgetMessage]:
-        hard = self._hard_budgets
+        hard = self._known.hard
         return messages.messages(self._budgets, hard.barred_by, hard.unkept)
 
     async def usage(self, since_unix_s: float) -> UsageMessage:
@@ -215,8 +214,7 @@ class ApiBackend:
 
     async def set_budget(self, budget: Budget) -> BudgetMessage:
         await self._budgets.set(budget)
-        self._hard_budgets.check()
-        await self._hard_budgets.settle()  # at once, so that the answer tells of it
+        await self._settle()  # at once, so that the answer tells of it
         return next(each for each in await self.standing_budgets() if each.name == budget.name)
 
     async def phone(self) -> PhoneMessage:
@@ -228,8 +226,7 @@ class ApiBackend:
 
     async def remove_budget(self, name: str) -> None:
         self._budgets.remove(name)
-        self._hard_budgets.check()
-        await self._hard_budgets.settle()
+        await self._settle()
 
     async def choose(self, request: ChoiceRequest) -> DecisionMessage:
         detour = request.detour

@@ -1,6 +1,7 @@
 """Carries the controller's commands out: on the kernel, the prober, the records."""
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -18,11 +19,13 @@ from cedos.controller.events import (
     FirstTimeoutsSet,
 )
 from cedos.daemon import state_file
+from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.daemon.decisions.decision_log import DecisionLog
 from cedos.daemon.driver import ControllerDriver
 from cedos.daemon.lookups.watch import LookupWatch
 from cedos.daemon.loop.flow_events import FlowRecords
 from cedos.daemon.loop.flow_sampler import FlowSampler
+from cedos.daemon.networks.adaptive_probing import AdaptiveProbing
 from cedos.daemon.networks.observer import Observer
 from cedos.errors import CedosError
 from cedos.host.monitor.networks.counters import received_bytes
@@ -47,6 +50,10 @@ class HostExecutor:
     records: FlowRecords
     log: DecisionLog
     lookups: LookupWatch | None
+    budgets: HostBudgets
+    probing: AdaptiveProbing
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     # The counters of all interfaces, for as long as one burst of looks lasts.
     _counters: tuple[float, Mapping[str, int]] = field(default=(float("-inf"), {}))
 
@@ -136,10 +143,46 @@ class HostExecutor:
                 self.lookups.ask(command)
             case do.AnswerLookup() if self.lookups is not None:
                 self.lookups.answer(command)
-            case do.TellResolver(network, what, asked):
-                _log.warning(what, network=network, **({"asked": asked} if asked else {}))
+            case do.Tell(what, about):
+                _log.warning(what, **about)
+            # -- hard budgets
+            case do.BarNetworks():
+                self._start(self._bar(command))
+            case do.LeaveUnasked(networks):
+                observer.barred(networks)
+                self.probing.networks_changed(self.driver.controller.decider.usable)
+            case do.CountUse():
+                self._start(self._count_use())
             case do.AnswerChoice():
                 raise AssertionError("the driver keeps answers for who asked")
+
+    async def settle(self) -> None:
+        """Return when all that is under way is done: networks are barred, the use is counted."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def close(self) -> None:
+        """End what is under way."""
+        for task in self._tasks:
+            task.cancel()
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _bar(self, command: do.BarNetworks) -> None:
+        async with self._turn:
+            try:
+                await self.steering.barring.bar(command.networks)
+            except CedosError as error:
+                self.driver.post(CommandFailed(command, why=str(error)))
+            else:
+                self.driver.post(CommandDone(command))
+
+    async def _count_use(self) -> None:
+        await self.observer.count_all()
+        self.budgets.tick()
 
     def _lead(
         self,

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -17,15 +17,12 @@ from cedos.config.directories import HISTORY_FILE, directories
 from cedos.controller.controller import Controller
 from cedos.controller.events import (
     HostDefaultsChanged,
-    NetworksBarred,
     NetworksChanged,
-    ObjectiveChanged,
 )
 from cedos.controller.flows.learning import Learning
 from cedos.daemon import startup, state_file
 from cedos.daemon.aligned_sleep import aligned_sleep
 from cedos.daemon.api_backend import ApiBackend
-from cedos.daemon.budgets.hard_budgets import HardBudgets
 from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.daemon.budgets.metering import Metering, money_per_mb, radios_of
 from cedos.daemon.budgets.prefetching import Prefetching
@@ -165,7 +162,7 @@ async def run(
         )
         stack.callback(daemon.finished)
         await daemon.networks_changed()
-        await daemon.settle_budgets()
+        await daemon.settle()
         server = await stack.enter_async_context(ControlServer(daemon.backend, where.socket))
         process_limits.give_back()
         notifier = Notifier()
@@ -260,32 +257,19 @@ class Daemon:
             config, bus, driver.post, self._controller.networks, metering.on_counters
         )
         # -- budgets
-        ticked = asyncio.Event()
         self._budgets = HostBudgets(
             config,
             state,
             usage,
             metering,
             links.networks,
-            lambda objective, urgent: driver.post(ObjectiveChanged(objective, urgent)),
+            driver.post,
             chosen.objective,
-            ticked,
             curves=curves(config),
             battery=BatteryReader(bus) if bus is not None else None,
         )
         self._named = NamedNetworks(
             config, lambda: [keeper.budget for keeper in self._budgets.keepers.values()]
-        )
-        self._hard_budgets = HardBudgets(
-            self._budgets,
-            metering,
-            links.networks,
-            steering.barring,
-            self._barred,
-            self._observer.count,
-            prices,
-            ticked,
-            unable="" if config.steering.iptables else "[steering] iptables = true would be needed",
         )
         self._prefetching = Prefetching(self._budgets, metering, radios)
         # -- transfers with deadlines
@@ -345,19 +329,19 @@ class Daemon:
             probing=self._probing,
         )
         opportunities = Opportunities(self._budgets, decider, self._prefetching.account)
-        driver.begin(
-            HostExecutor(
-                state,
-                driver,
-                steering,
-                self._observer,
-                self._sampler,
-                FlowRecords(driver, self._profiler, opportunities, history),
-                self._log,
-                self._lookups,
-            ),
-            recorded,
+        self._executor = HostExecutor(
+            state,
+            driver,
+            steering,
+            self._observer,
+            self._sampler,
+            FlowRecords(driver, self._profiler, opportunities, history),
+            self._log,
+            self._lookups,
+            self._budgets,
+            self._probing,
         )
+        driver.begin(self._executor, recorded)
         # -- people and programs
         self._carried = ToldConnections(lambda: decider.networks, self._log.choice, history)
         self._hints = Hints(self._profiler, driver)
@@ -367,7 +351,7 @@ class Daemon:
             log=self._log,
             observer=self._observer,
             budgets=self._budgets,
-            hard_budgets=self._hard_budgets,
+            settle=self._executor.settle,
             prefetching=self._prefetching,
             transfers=self._transfers,
             probing=self._probing,
@@ -395,7 +379,7 @@ class Daemon:
             *self._observer.problems,
             *self._steering.problems,
             *self._budgets.problems,
-            *self._hard_budgets.problems,
+            *self._controller.hard.problems,
             *self._named.problems,
             *(self._lookups.problems if self._lookups is not None else ()),
             *self._controller.lookups.problems,
@@ -408,28 +392,16 @@ class Daemon:
         networks = self._links.networks()
         self._observer.networks_changed(networks)
         self._named.networks_changed(networks)
-        self._hard_budgets.check()
         self._driver.post(NetworksChanged(tuple(networks)))
-        self._open_changed()
-        self._hard_budgets.wake()
+        self._probing.networks_changed(self._controller.decider.usable)
         await self._steering.barring.networks_changed()
         self._transfers.networks_changed()
         # An interface that goes takes its counter with it: what it showed last is kept now.
         await self._budgets.keep()
 
-    async def settle_budgets(self) -> None:
+    async def settle(self) -> None:
         """Bar at the start what is spent already."""
-        await self._hard_budgets.settle()
-
-    def _barred(self, why: Mapping[str, str]) -> None:
-        """Keep programs off these networks and no others: a hard budget is spent."""
-        self._driver.post(NetworksBarred(dict(why)))
-        self._observer.barred(why.keys())
-        self._open_changed()
-
-    def _open_changed(self) -> None:
-        """Keep probes off barred networks."""
-        self._probing.networks_changed(self._controller.decider.usable)
+        await self._executor.settle()
 
     async def run(self, notifier: Notifier, server: ControlServer) -> None:
         async with AsyncExitStack() as stack:
@@ -441,7 +413,6 @@ class Daemon:
             tasks.create_task(self._events.follow_connections(), name="connections")
             tasks.create_task(self._sampler.run(), name="samples")
             tasks.create_task(self._budgets.run(), name="budgets")
-            tasks.create_task(self._hard_budgets.run(), name="hard budgets")
             tasks.create_task(self._prefetching.run(), name="prefetching")
             tasks.create_task(self._transfers.run(), name="transfers")
             tasks.create_task(self._probing.run(), name="probing")
@@ -481,6 +452,7 @@ class Daemon:
     def finished(self) -> None:
         """Tell listeners of the end, and keep what was learned."""
         self._driver.close()
+        self._executor.close()
         self._log.decided.close()
         self._keep_learned()
 

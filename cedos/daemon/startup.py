@@ -118,6 +118,7 @@ def controller_config(
         close_stuck=steering.close_stuck,
         closes_after_s=steering.closes_after_s,
         close_stuck_ports=frozenset(steering.close_stuck_ports),
+        unable_to_bar="" if steering.iptables else "[steering] iptables = true would be needed",
         dry_run=dry_run,
         first_number=first_number,
     )

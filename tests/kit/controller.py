@@ -5,16 +5,19 @@ from dataclasses import replace
 from ipaddress import ip_address, ip_interface
 from typing import Any, TypeVar
 
+from cedos.budget_kinds import Resource
 from cedos.controller import commands as give
 from cedos.controller.commands import Command
 from cedos.controller.config import Choices, ControllerConfig
 from cedos.controller.controller import Controller
 from cedos.controller.events import (
+    BudgetsCounted,
     ChoiceAsked,
     Event,
     FlowOpened,
     FlowSample,
     FlowsSampled,
+    HardBudgetUse,
     IndicatorsRead,
     NetworksChanged,
     ObjectiveChanged,
@@ -24,6 +27,7 @@ from cedos.controller.events import (
 )
 from cedos.controller.flows.living_flow import LivingFlow
 from cedos.model import (
+    Budget,
     Context,
     Decision,
     Direction,
@@ -167,6 +171,10 @@ class Script:
             }
             self.tell(IndicatorsRead(network, indicators), at_s=now_s)
 
+    def barred(self, *names: str, at_s: float | None = None) -> list[Command]:
+        """A hard budget of these networks is used up, and programs are kept off them; none: of none."""
+        return self.tell(spent(*names), at_s=at_s)
+
     def connection(
         self, key: FlowKey = KEY, *, token: int = TOKEN, movable: bool = False, at_s: float = 9.0
     ) -> LivingFlow:
@@ -232,6 +240,16 @@ def led(commands: Sequence[Command]) -> dict[give.Place, str | None]:
         if isinstance(each, give.SetDestinations | give.SetRuled):
             found |= each.wanted
     return found
+
+
+WHY_BARRED = 'because the hard budget "data" is used up (1 GB of 1 GB)'
+
+
+def spent(*names: str) -> BudgetsCounted:
+    """A hard budget of these networks is used up; none: there is no budget."""
+    data = Budget("data", Resource.DATA, 1e9, "2026-12-01T00:00:00", networks=names, hard=True)
+    use = HardBudgetUse(data, 1e9, 0.0, 1e9, "2026-12-01 00:00", over=False)
+    return BudgetsCounted((use,) if names else (), {})
 
 
 class ScriptedDriver:

@@ -11,13 +11,14 @@ import structlog
 
 from cedos.budget_kinds import Tariff
 from cedos.config import Config
+from cedos.controller.events import BudgetsCounted, Event, HardBudgetUse, ObjectiveChanged
 from cedos.daemon import state_file
 from cedos.daemon.aligned_sleep import aligned_sleep
-from cedos.daemon.budgets import price_text
 from cedos.daemon.budgets.metering import Metering, money_per_mb
 from cedos.errors import ConfigError, NotFoundError
 from cedos.host.monitor.providers.battery import Battery
 from cedos.model import Budget, Network, PhoneUse, end_wrong
+from cedos.selector.budgets import price_text
 from cedos.selector.budgets.controller import MakeController, Option
 from cedos.selector.budgets.keeper import Keeper, Standing, wall
 from cedos.selector.budgets.odyssey import Odyssey
@@ -47,8 +48,7 @@ class HostBudgets:
     """Keeps all budgets, and makes the objective of what they, battery and plan say.
 
     Args:
-        preferred: is given the objective once a second, and whether to decide again at once.
-        ticked: set each time that all budgets were counted and priced.
+        post: takes the objective, and the use of hard budgets, once a second and when they change.
         steady: seconds of a clock that does not, and goes on in sleep.
     """
 
@@ -59,9 +59,8 @@ class HostBudgets:
         usage: Usage,
         metering: Metering,
         networks: Callable[[], Sequence[Network]],
-        preferred: Callable[[Objective, bool], None],
+        post: Callable[[Event], None],
         base: Objective,
-        ticked: asyncio.Event,
         *,
         curves: Curves | None = None,
         battery: Any = None,
@@ -74,7 +73,7 @@ class HostBudgets:
         self._usage = usage
         self._metering = metering
         self._networks = networks
-        self._preferred = preferred
+        self._post = post
         self._base = base
         self._configured_phone = config.decision.phone
         said = state_file.read(state / _PHONE_FILE, _PHONE)
@@ -85,9 +84,8 @@ class HostBudgets:
         self._difference_s = clock() - steady()
         self._full: Battery | None = None
         self._rates: tuple[float, ...] = ()
-        self._begun = False
+        self._begun = self._hard = False
         self._unread = True
-        self._ticked = ticked
         self.prices: Prices = FREE
         self._configured = budget_file.configured(config, wall(clock()), state)
         self._keep_beginnings()
@@ -280,7 +278,25 @@ class HostBudgets:
             spent = self._metering.spent(keeper.budget, keeper.period.begins_s)
             keeper.observe(now_s, spent)
         self._price(now_s)
-        self._ticked.set()
+        counted = self._hard_ones(now_s)
+        if counted.uses or self._hard:
+            self._hard = bool(counted.uses)
+            self._post(counted)
+
+    def _hard_ones(self, now_s: float) -> BudgetsCounted:
+        uses = tuple(
+            HardBudgetUse(
+                keeper.budget,
+                self._metering.spent(keeper.budget, keeper.period.begins_s),
+                keeper.period.begins_s,
+                keeper.period.ends_s,
+                f"{wall(keeper.period.ends_s):%Y-%m-%d %H:%M}",
+                keeper.has_ended(now_s),
+            )
+            for keeper in self.keepers.values()
+            if keeper.budget.hard
+        )
+        return BudgetsCounted(uses, self._metering.carried() if uses else {})
 
     async def _read_battery(self) -> None:
         if self._battery is None:
@@ -382,7 +398,7 @@ class HostBudgets:
         )
         if urgent:
             self._rates = rates
-        self._preferred(self._objective(now_s), urgent)
+        self._post(ObjectiveChanged(self._objective(now_s), urgent))
 
     def _objective(self, now_s: float) -> Objective:
         if self._curves is not None:

@@ -1,8 +1,8 @@
 """Meter all programs: bytes by the interfaces' counters, joules of the radios by the traffic."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from cedos.budget_kinds import FREE, METERED, RADIO, RADIOS, Tariff, of_networks
+from cedos.budget_kinds import FREE, METERED, RADIO, RADIOS, Tariff
 from cedos.config import Config
 from cedos.errors import ConfigError
 from cedos.kernel.rtnetlink import Counters
@@ -112,9 +112,15 @@ class Metering:
         known = self._watches.get(network)
         return known[1].idle_s(now_s) if known else None
 
-    def carried_bytes(self, networks: Iterable[str]) -> float:
-        """Bytes over these networks, ever."""
-        return self._usage.since(of_networks(networks), 0.0)
+    def carried(self) -> dict[str, float]:
+        """Return the bytes over each network, ever."""
+        found: dict[str, float] = {}
+        for key, total in self._usage.totals.items():
+            for kind in (METERED, FREE):
+                if key.startswith(kind):
+                    name = key.removeprefix(kind)
+                    found[name] = found.get(name, 0.0) + total
+        return found
 
     def spent(self, budget: Budget, begin_s: float) -> float:
         """Return the units of a budget that were used since an instant; not for a battery's."""

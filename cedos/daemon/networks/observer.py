@@ -348,6 +348,10 @@ class Observer:
                 self._metered(network, counted, time.monotonic())
         return counted
 
+    async def count_all(self) -> None:
+        """Have the counters of all networks metered, now."""
+        await asyncio.gather(*map(self.count, self._networks))
+
     def _ping_target(self, network: Network) -> Address | None:
         dropped = self._known.keeper.liveness(network.name).drops_pings
         return None if dropped else self._target(network)

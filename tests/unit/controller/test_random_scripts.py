@@ -7,7 +7,7 @@ from ipaddress import ip_address
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kit.controller import KEY, LTE, WLAN, Script, size_of
+from kit.controller import KEY, LTE, WLAN, Script, size_of, spent
 
 from cedos.controller import commands as give
 from cedos.controller import events as on
@@ -133,7 +133,7 @@ class World(Script):
                 return [on.RuleSet(1 + step.amount % 3, None)]
             case "bar":
                 self.barred = {network: f"{network} is barred"} if step.yes else {}
-                return [on.NetworksBarred(dict(self.barred))]
+                return [spent(*self.barred)]
             case "hint":
                 size = size_of(step.amount, "hint") if step.yes else None
                 return [on.DestinationHinted("203.0.113.0/24", 443, size, until_s=now_s + 5.0)]
@@ -193,6 +193,10 @@ class World(Script):
                     return [on.FirstPacketAnswered(key)]
                 left_s = 0.25 - waited_s % 0.25
                 return [on.FirstPacketSeen(key, left_s, int(waited_s / 0.25), {})]
+            case give.BarNetworks():
+                why = "it is refused" if self.refusing else ""
+                failed = on.CommandFailed(command, why=why)
+                return [failed if self.refusing else on.CommandDone(command)]
             case give.RescueFlow() | give.CloseConnection():
                 return [] if self.refusing else [on.CommandDone(command)]
         return []

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from kit.controller import KEY, LTE, WLAN, Script, of_kind, size_of
+from kit.controller import KEY, LTE, WLAN, Script, of_kind, size_of, spent
 
 from cedos.controller.commands import (
     AnswerChoice,
@@ -28,7 +28,6 @@ from cedos.controller.events import (
     FlowsSampled,
     HostDefaultsChanged,
     HostSlept,
-    NetworksBarred,
     ObjectiveChanged,
     PingEnded,
     PortalHosts,
@@ -102,7 +101,7 @@ def test_a_network_that_dies_or_returns_counts_at_once(script: Deciding) -> None
 
 
 URGENT: list[Event] = [
-    NetworksBarred({"lte0": "the budget is spent"}),
+    spent("lte0"),
     HostDefaultsChanged({}),
     PortalHosts((("wlan0", (KEY.remote,)),)),
     ObjectiveChanged(WeightedCost(1.0), urgent=True),

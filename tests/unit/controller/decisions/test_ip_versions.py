@@ -3,7 +3,7 @@
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface
 
-from kit.controller import LTE, WLAN, Script, led, size_of
+from kit.controller import LTE, WHY_BARRED, WLAN, Script, led, size_of
 
 from cedos.controller.commands import NOWHERE, SetDefault
 from cedos.controller.events import (
@@ -11,7 +11,6 @@ from cedos.controller.events import (
     FlowOpened,
     HostDefault,
     HostDefaultsChanged,
-    NetworksBarred,
     RuleSet,
 )
 from cedos.controller.rule import RuleRequest
@@ -73,13 +72,13 @@ def test_the_other_version_follows_the_best_that_has_it(script: Script) -> None:
 
 
 def test_what_is_barred_is_not_led_to_and_is_told(script: Script) -> None:
-    script.tell(NetworksBarred({"lte0": "lte0 is blocked: the budget data is spent"}), at_s=9.0)
+    script.barred("lte0", at_s=9.0)
     take(script, 10.0, (6,), (4,))
     assert script.steering() == []
     refused = script.controller.default.decision_of(4)
     assert refused is not None
     assert refused.choice.kind is StrategyKind.DEFER
-    assert "the budget data is spent" in refused.reason
+    assert WHY_BARRED in refused.reason
     assert "wlan0 has no IPv4" in refused.reason
 
 

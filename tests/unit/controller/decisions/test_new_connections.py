@@ -4,13 +4,12 @@ from dataclasses import replace
 from ipaddress import ip_address
 
 import pytest
-from kit.controller import KEY, LTE, ONLY_WLAN, SERVER, WLAN, Script, size_of
+from kit.controller import KEY, LTE, ONLY_WLAN, SERVER, WHY_BARRED, WLAN, Script, size_of
 
 from cedos.controller.commands import SetDefault, SetDestinations, SetMark
 from cedos.controller.events import (
     CommandFailed,
     DestinationHinted,
-    NetworksBarred,
     ProgramHinted,
     SizesKnown,
 )
@@ -133,13 +132,13 @@ def test_without_any_network_nothing_is_steered(script: Script) -> None:
     assert script.controller.default.decision.choice == ONLY_WLAN
 
 
-WHY = "programs are kept off wlan0, as the hard budget is spent"
+WHY = f"Programs are blocked on wlan0 until 2026-12-01 00:00, {WHY_BARRED}"
 
 
 def test_nothing_is_led_to_a_barred_network_and_everything_says_why(script: Script) -> None:
     script.connection(movable=True)
     script.told(10_000)
-    script.tell(NetworksBarred({"wlan0": WHY}), at_s=11.0)
+    script.barred("wlan0", at_s=11.0)
     assert script.steering() == []
     script.wait(11.0)
     moves = script.steering()
@@ -149,14 +148,14 @@ def test_nothing_is_led_to_a_barred_network_and_everything_says_why(script: Scri
     assert script.flow().strategy.networks == ("lte0",)
     assert all(decision.reason.endswith(WHY) for decision in script.decisions[-2:])
     assert [network.up for network in script.controller.decider.networks] == [True, True]
-    script.tell(NetworksBarred({}), at_s=12.0)
+    script.barred(at_s=12.0)
     script.wait(12.0)
     assert SetDefault("wlan0", {}) in script.steering()
     assert WHY not in script.recorded().reason
 
 
 def test_with_no_other_way_than_a_barred_network_nothing_is_chosen_at_all(script: Script) -> None:
-    script.tell(NetworksBarred({"wlan0": WHY}), at_s=10.0)
+    script.barred("wlan0", at_s=10.0)
     script.networks(WLAN, at_s=11.0)
     assert script.steering() == []
     assert script.recorded().reason == f"No network works: {WHY[0].lower()}{WHY[1:]}"

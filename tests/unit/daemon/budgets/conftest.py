@@ -1,6 +1,5 @@
 """A host with budgets, over two networks, a clock and a battery that a test turns."""
 
-import asyncio
 from collections.abc import Callable
 from datetime import datetime
 from ipaddress import ip_interface
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cedos.config import Config
+from cedos.controller.events import Event, ObjectiveChanged
 from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.daemon.budgets.metering import Metering, money_per_mb, radios_of
 from cedos.daemon.decisions.choices import curves, objective
@@ -58,15 +58,18 @@ class Host:
             self.usage,
             self.metering,
             lambda: [WLAN, LTE],
-            lambda objective, urgent: self.preferred.append((objective, urgent)),
+            self._post,
             objective(self.config),
-            asyncio.Event(),
             curves=curves(self.config),
             battery=self.power,
             clock=lambda: self.now_s,
             steady=lambda: self.steady_s,
         )
         self.tick()
+
+    def _post(self, event: Event) -> None:
+        if isinstance(event, ObjectiveChanged):
+            self.preferred.append((event.objective, event.urgent))
 
     def carry(self, name: str, received: int, sent: int = 0) -> None:
         self.carried[name][0] += received

@@ -1,6 +1,5 @@
 """What programs prefetch, as the daemon hears of it: paced, accounted for, shown, and forgotten."""
 
-import asyncio
 from dataclasses import replace
 from datetime import datetime
 from ipaddress import ip_interface
@@ -56,7 +55,6 @@ class Host:
         )
         self.budgets = HostBudgets(
             config, state, self.usage, self.metering, lambda: networks, lambda *_: None, MaxS(),
-            asyncio.Event(),
             clock=lambda: self.now_s, steady=lambda: self.steady_s,
         )  # fmt: skip
         self.prefetching = Prefetching(
