@@ -5,10 +5,19 @@ holds the figures by name.
 """
 
 import importlib
+import math
+import os
 import pkgutil
-from collections.abc import Callable
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from cedos.errors import ConfigError
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_WARM_UP = 500
+_KEPT = 1_000
 
 
 def names() -> list[str]:
@@ -22,3 +31,35 @@ def run(name: str, progress: Callable[[str], None]) -> dict[str, float]:
         raise ConfigError(f"no bench is called {name!r}: there are {', '.join(names())}")
     figures: dict[str, float] = importlib.import_module(f"{__name__}.{name}").run(progress)
     return figures
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return the value that this share of all values does not exceed."""
+    return sorted(values)[max(math.ceil(share * len(values)) - 1, 0)]
+
+
+def processor_s(pid: int) -> float:
+    """Return the processor time that a process has used so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+
+def timed(key: str, make: Callable[[int], Callable[[], object]], count: int) -> dict[str, float]:
+    """Time decisions: `p50KEY_us` and `p99KEY_us` of the clock, `cpu_p99KEY_us` of the processor.
+
+    `make` prepares the decision of a number, which is not timed. The last results are kept, as the daemon
+    keeps decisions for its history.
+    """
+    kept: deque[object] = deque(maxlen=_KEPT)
+    wall_us, cpu_us = [], []
+    for number in range(count + _WARM_UP):
+        decide = make(number)
+        cpu_ns, wall_ns = time.thread_time_ns(), time.perf_counter_ns()
+        kept.append(decide())
+        wall_us.append((time.perf_counter_ns() - wall_ns) / 1e3)
+        cpu_us.append((time.thread_time_ns() - cpu_ns) / 1e3)
+    return {
+        f"p50{key}_us": percentile(wall_us[_WARM_UP:], 0.50),
+        f"p99{key}_us": percentile(wall_us[_WARM_UP:], 0.99),
+        f"cpu_p99{key}_us": percentile(cpu_us[_WARM_UP:], 0.99),
+    }

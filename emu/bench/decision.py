@@ -6,14 +6,11 @@ Wall-clock percentiles are what a transfer waits; on a shared machine the 99th b
 neighbours, so the CPU time stands beside it.
 """
 
-import gc
 import math
 import random
-import time
-from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
+from functools import partial
 
-from cedos.errors import ModelError
 from cedos.model import (
     Context,
     Decision,
@@ -31,19 +28,14 @@ from cedos.selector.decision.decide import decide, decide_again
 from cedos.selector.decision.living import Living, rest_of
 from cedos.selector.decision.roles import USUAL_KINDS
 from cedos.selector.objective import MaxS, MaxSPerE, WeightedCost
-from cedos.selector.uncertainty.times import CompletionModel
 from cedos.storage.model_files import load
-from predictors.base import Distribution, minimum_of
-from predictors.inputs import CONTEXT_COLUMNS, STRATEGIES, naive_time_s
+from emu.bench import timed
+from predictors.inputs import CONTEXT_COLUMNS
 
 NAME = "decision"
 
 _CASES = 2_000
 _DECISIONS = 20_000
-_WARM_UP = 500
-_KEPT = 1_000
-_TRAINING_ROWS = 600
-_PAIRS = 200
 _NETWORKS = (
     Network("wlan0", "wlan0", 3, NetworkKind.WIFI, metered=False),
     Network("lte0", "lte0", 4, NetworkKind.CELLULAR, metered=True),
@@ -71,118 +63,38 @@ _RATES_BPS = (1e5, 1e8)
 
 
 def run(progress: Callable[[str], None]) -> dict[str, float]:
-    """Time decisions.
+    """Time decisions by the shipped predictors.
 
     Returns:
         `p50_us`, `p99_us` (four strategies), `p50_redundant_us`, `p99_redundant_us` (five),
-        `p99_again_us` (a living flow), `p50_predict_us` (the predictors' part of a decision), each
-        p99 again as `cpu_...`, and `pairs_over_walk_ratio`: how much longer the minimum of two times
-        takes as Meatballs' sum over all pairs.
+        `p50_again_us`, `p99_again_us` (a living flow), and each p99 again as `cpu_...`.
     """
     dice = random.Random(4)
-    model = _model(dice, progress)
+    model = load(None)
     drawn = [(_transfer(dice), _context(dice)) for _ in range(_CASES)]
-    current = Strategy(StrategyKind.SINGLE, ("wlan0",))
-    living = Living(current, switch_cost_s=0.1, observed_bps=5e6)
+    living = Living(Strategy(StrategyKind.SINGLE, ("wlan0",)), switch_cost_s=0.1, observed_bps=5e6)
 
-    def case(number: int, kinds: Collection[StrategyKind] = USUAL_KINDS) -> Case:
+    def decision(kinds: Collection[StrategyKind], number: int) -> Callable[[], Decision]:
         transfer, context = drawn[number % _CASES]
         objective = _OBJECTIVES[number % len(_OBJECTIVES)]
-        return Case(transfer, context, _NETWORKS, model, objective, kinds=kinds, number=number)
+        return lambda: decide(
+            Case(transfer, context, _NETWORKS, model, objective, kinds=kinds, number=number)
+        )
 
-    def decided(number: int) -> Decision:
-        return decide(case(number))
-
-    def decided_redundant(number: int) -> Decision:
-        return decide(case(number, _ALL_KINDS))
-
-    def decided_again(number: int) -> Decision:
+    def again(number: int) -> Callable[[], Decision]:
         transfer, context = drawn[number % _CASES]
         rest = rest_of(transfer, 50_000)
-        return decide_again(Case(rest, context, _NETWORKS, model, number=number), living)
+        return lambda: decide_again(Case(rest, context, _NETWORKS, model, number=number), living)
 
-    columns = [_columns(dice) for _ in range(_CASES)]
-    assert gc.isenabled()
     figures: dict[str, float] = {}
-    for key, make in (("", decided), ("_redundant", decided_redundant), ("_again", decided_again)):
-        progress(f"{_DECISIONS} decisions ({make.__name__})")
-        wall_us, cpu_us = _timed(make, _DECISIONS)
-        figures[f"p50{key}_us"] = _percentile(wall_us, 0.50)
-        figures[f"p99{key}_us"] = _percentile(wall_us, 0.99)
-        figures[f"cpu_p99{key}_us"] = _percentile(cpu_us, 0.99)
-    predict_us, _ = _timed(lambda number: model.predict(columns[number % _CASES]), _CASES)
-    figures["p50_predict_us"] = _percentile(predict_us, 0.50)
-    figures["pairs_over_walk_ratio"] = _pairs_over_walk([model.predict(each) for each in columns])
+    for key, make in (
+        ("", partial(decision, USUAL_KINDS)),
+        ("_redundant", partial(decision, _ALL_KINDS)),
+        ("_again", again),
+    ):
+        progress(f"{_DECISIONS} decisions{key.replace('_', ', ')}")
+        figures |= timed(key, make, _DECISIONS)
     return figures
-
-
-def _timed(make: Callable[[int], object], count: int) -> tuple[list[float], list[float]]:
-    kept: deque[object] = deque(maxlen=_KEPT)
-    wall_us, cpu_us = [], []
-    for number in range(count + _WARM_UP):
-        cpu_ns, wall_ns = time.thread_time_ns(), time.perf_counter_ns()
-        kept.append(make(number))
-        wall_us.append((time.perf_counter_ns() - wall_ns) / 1e3)
-        cpu_us.append((time.thread_time_ns() - cpu_ns) / 1e3)
-    return sorted(wall_us[_WARM_UP:]), sorted(cpu_us[_WARM_UP:])
-
-
-def _percentile(ascending: Sequence[float], share: float) -> float:
-    return ascending[min(math.ceil(share * len(ascending)) - 1, len(ascending) - 1)]
-
-
-def _pairs_over_walk(predictions: Sequence[dict[str, Distribution] | object]) -> float:
-    """Time of the mean of a minimum by all pairs over that by survival functions."""
-    parts = [(each["wifi"], each["cellular"]) for each in predictions if isinstance(each, dict)]
-    begun_ns = time.thread_time_ns()
-    walked = [minimum_of(a, b).mean for a, b in parts[:_PAIRS]]
-    walked_ns = time.thread_time_ns()
-    summed = [
-        sum([min(x, y) for x in a.samples for y in b.samples]) / (len(a.samples) * len(b.samples))
-        for a, b in parts[:_PAIRS]
-    ]
-    summed_ns = time.thread_time_ns()
-    assert all(math.isclose(a, b, rel_tol=1e-6) for a, b in zip(walked, summed, strict=True))
-    return (summed_ns - walked_ns) / (walked_ns - begun_ns)
-
-
-def _model(dice: random.Random, progress: Callable[[str], None]) -> CompletionModel:
-    try:
-        model = load(None)
-    except ModelError:
-        progress("no shipped predictors: growing some from drawn transfers")
-        return _freshly_made(dice)
-    progress("deciding with the shipped predictors")
-    return model
-
-
-def _freshly_made(dice: random.Random) -> CompletionModel:
-    """Predictors of the usual size, grown from transfers that behave as the textbook says, nearly."""
-    import numpy as np  # noqa: PLC0415  (heavy, and only where there is no shipped model)
-
-    from predictors.training.examples import Examples  # noqa: PLC0415
-    from predictors.training.train import fit  # noqa: PLC0415
-
-    rows = [_columns(dice) for _ in range(_TRAINING_ROWS)]
-    times: dict[str, list[float]] = {strategy: [] for strategy in STRATEGIES}
-    for row in rows:
-        for strategy in STRATEGIES:
-            role = strategy.removeprefix("mptcp_")
-            naive_s = naive_time_s(
-                row["size_bytes"],
-                row.get(f"{role}_rtt_s", 0.05),
-                row.get(f"{role}_past1_bps", 1e7),
-            )
-            times[strategy].append(naive_s * dice.lognormvariate(0.1, 0.3))
-    names = sorted({name for row in rows for name in row})
-    return fit(
-        Examples(
-            {name: np.array([row.get(name, math.nan) for row in rows]) for name in names},
-            {strategy: np.array(of) for strategy, of in times.items()},
-            {strategy: np.zeros(len(rows), dtype=np.bool_) for strategy in STRATEGIES},
-            np.arange(len(rows)) % 20,
-        )
-    )
 
 
 def _columns(dice: random.Random) -> dict[str, float]:

@@ -16,11 +16,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from cedos.errors import EmulationError
 from cedos.model import NetworkKind
+from emu.bench import percentile
 from emu.places.traces import Trace
 from emu.testbed.access import ADDRESSES, INTERFACES, Access
 from emu.testbed.phones import SERVER, Laptop, Silence
@@ -86,8 +87,7 @@ def run(progress: Callable[[str], None], share: float = 1.0) -> dict[str, float]
 
     Returns:
         `tcp_p95_ms`, `mptcp_p95_ms` (and `_median_ms`), `within_share` of `n` first packets into a
-        dead network; `without_bpf_p95_ms` of `without_bpf_n`; `without_rescue_s`, the median where
-        nothing rescues (at most 8 s are waited for); of `healthy_n` connections over living
+        dead network; of `healthy_n` connections over living
         networks, one of them with 600 ms, `healthy_disturbed` were rescued; in `late_n` late trials
         `two_live` connections lived beside another one of the same program.
 
@@ -98,7 +98,7 @@ def run(progress: Callable[[str], None], share: float = 1.0) -> dict[str, float]
     def some(count: int) -> int:
         return max(1, round(count * share))
 
-    seen, unaided, alone = Measured(), Measured(), Measured()
+    seen = Measured()
     for wifi_s, cellular_s, trials in _PAIRS:
         with emulated(wifi_s, cellular_s) as bench:
             for _ in range(some(trials)):
@@ -107,30 +107,24 @@ def run(progress: Callable[[str], None], share: float = 1.0) -> dict[str, float]
             bench.late_trials(seen, some(_LATE), progress)
     with emulated(_SLOW_S, 0.040) as bench:
         bench.use_slow(seen, some(_SLOW_TRIES), progress)
-    wifi_s, cellular_s, _ = _PAIRS[0]
-    with emulated(wifi_s, cellular_s, bpf=False) as bench:
-        for _ in range(some(6)):
-            bench.trial(unaided, progress)
-    with emulated(wifi_s, cellular_s, rescue=False) as bench:
-        for _ in range(some(3)):
-            bench.trial(alone, progress, dead_s=_GIVE_UP_S)
-    return figures(seen, unaided, alone)
+    return figures(seen)
 
 
-def figures(seen: Measured, unaided: Measured, alone: Measured) -> dict[str, float]:
+def figures(seen: Measured) -> dict[str, float]:
     """Sum up; a connection that was never established counts as 8 s."""
     found: dict[str, float] = {}
     for name, mptcp in (("tcp", False), ("mptcp", True)):
-        times = sorted(_time_s(each) for each in seen.rescues if each.mptcp is mptcp)
-        found[f"{name}_p95_ms"] = 1e3 * _p95(times)
+        times = [
+            each.took_s if each.took_s >= 0 else _GIVE_UP_S
+            for each in seen.rescues
+            if each.mptcp is mptcp
+        ]
+        found[f"{name}_p95_ms"] = 1e3 * percentile(times, 0.95)
         found[f"{name}_median_ms"] = 1e3 * statistics.median(times)
     within = sum(0 <= each.took_s <= each.bound_s for each in seen.rescues)
     return found | {
         "within_share": within / len(seen.rescues),
         "n": len(seen.rescues),
-        "without_bpf_p95_ms": 1e3 * _p95(sorted(map(_time_s, unaided.rescues))),
-        "without_bpf_n": len(unaided.rescues),
-        "without_rescue_s": statistics.median(map(_time_s, alone.rescues)),
         "healthy_disturbed": seen.disturbed,
         "healthy_n": seen.healthy,
         "two_live": seen.two_live,
@@ -138,18 +132,8 @@ def figures(seen: Measured, unaided: Measured, alone: Measured) -> dict[str, flo
     }
 
 
-def _time_s(attempt: Attempt) -> float:
-    return attempt.took_s if attempt.took_s >= 0 else _GIVE_UP_S
-
-
-def _p95(ordered: list[float]) -> float:
-    return ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
-
-
 @contextmanager
-def emulated(
-    wifi_s: float, cellular_s: float, *, bpf: bool = True, rescue: bool = True
-) -> "Iterator[Bench]":
+def emulated(wifi_s: float, cellular_s: float) -> "Iterator[Bench]":
     """Set up a laptop with the daemon and servers; RTTs in s; both networks are alive and known to be."""
     accesses = (
         Access(NetworkKind.WIFI, Trace.constant(10e6), Trace.constant(24e6), wifi_s),
@@ -159,7 +143,7 @@ def emulated(
         laptop = stack.enter_context(Laptop(*accesses))
         stack.enter_context(Servers(laptop))
         put_on_time(laptop)
-        daemon = RescueDaemon(laptop, bpf=bpf, rescue=rescue)
+        daemon = RescueDaemon(laptop)
         stack.callback(daemon.stop)
         daemon.start()
         yield Bench(laptop, daemon, max(wifi_s, cellular_s))
@@ -217,19 +201,11 @@ class Bench:
     @contextmanager
     def dead(self, interface: str, *, back_only: bool = False) -> Iterator[None]:
         """Drop all packets beyond a network's first hop, or those that come back."""
-        with self.cut_when_told(interface, back_only=back_only) as cut:
+        with Silence(self.laptop, interface, back_only=back_only).when_told() as cut:
             cut()
             yield
 
-    def cut_when_told(
-        self, interface: str, *, back_only: bool = False
-    ) -> AbstractContextManager[Callable[[], None]]:
-        """Drop packets from the moment in which the given function is called."""
-        return Silence(self.laptop, interface, back_only=back_only).when_told()
-
-    def trial(
-        self, measured: Measured, progress: Callable[[str], None], dead_s: float = 0.0
-    ) -> None:
+    def trial(self, measured: Measured, progress: Callable[[str], None]) -> None:
         """Let the default network die, and let programs connect."""
         programs = [
             (make(mptcp), mptcp) for make in (self.curl, self.python) for mptcp in (False, True)
@@ -237,12 +213,10 @@ class Bench:
         time.sleep(1.0)  # they have started, and wait
         victim = self.daemon.default()
         with self.dead(victim):
-            until_s = time.monotonic() + dead_s
             time.sleep(self._random.uniform(0, 0.1))
             for process, _ in programs:
                 self.go(process)
             results = [self.result(process, mptcp) for process, mptcp in programs]
-            time.sleep(max(0.0, until_s - time.monotonic()))
         victims = self._address(victim)
         counted = [each for each in results if each.local in (victims, "none")]
         measured.rescues += counted

@@ -28,8 +28,7 @@ from cedos.session.io.idle_sessions import (
 from cedos.session.protocol.crypto import Suite
 from cedos.session.protocol.handshake.credentials import CREDENTIALS_BYTES, Credentials
 from cedos.session.protocol.idle_record import IdleRecord
-from cedos.session.protocol.schedulers.interface import Backlog, PathFacts, PathState
-from cedos.session.protocol.schedulers.swtc import Swtc
+from emu.bench import percentile
 from emu.workloads.sessions.pair import CLIENT as CABLE_CLIENT
 from emu.workloads.sessions.pair import GATEWAY as CABLE_GATEWAY
 from emu.workloads.sessions.pair import INTERFACE as CABLE_INTERFACE
@@ -41,7 +40,6 @@ from emu.workloads.sessions.throughput import jain
 
 _MILLION: Final = 1_000_000
 _LOOK_UPS: Final = 200_000
-_PATHS: Final = 16
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -145,9 +143,8 @@ def run(progress: Progress) -> dict[str, float]:
         `foreground_added_ms` (median) and `foreground_added_p95_ms` over an idle link's,
         `background_share` of the rate without foreground messages.
         `idle_million_mb`, `idle_lookup_us`, `idle_reload_s`: a million idle flows.
-        `swtc_choice_us`, `swtc_choice_full_us`: a scheduler's choice (`swtc_choice`).
     """
-    figures: dict[str, float] = swtc_choice(progress)
+    figures: dict[str, float] = {}
     with loopback() as host, pair(host, host, _LOOPBACK) as ends:
         figures |= throughput(ends, progress)
         figures |= round_trips(ends, progress)
@@ -178,46 +175,6 @@ def run(progress: Progress) -> dict[str, float]:
         except EmulationError as error:
             progress(f"{key}: not measured: {error}")
     return figures
-
-
-def swtc_choice(progress: Progress, rounds: int = 200, choices: int = 100) -> dict[str, float]:
-    """Measure a choice of SWTC among 16 paths, asked by each in turn; a third of them lose packets.
-
-    Returns:
-        `swtc_choice_us` where windows have room, and `swtc_choice_full_us` where all of them are full:
-        the shortest mean of 100 choices, so that what else the machine does stays out.
-    """
-    found = {}
-    for key, in_flight_bytes in (("swtc_choice_us", 30_000), ("swtc_choice_full_us", 70_000)):
-        scheduler, backlog = Swtc(), Backlog([0, 10_000_000, 0, 0])
-        paths = [
-            PathState(
-                number,
-                PathFacts(
-                    rtt_s=0.05 + 0.003 * number,
-                    rtt_min_s=0.04,
-                    rate_bps=4e6 + 1e5 * number,
-                    loss=0.0 if number % 3 else 0.01,
-                    window_bytes=60_000,
-                    unsent_bytes=3_000,
-                ),
-                up_at_s=0.0,
-                in_flight_bytes=in_flight_bytes,
-            )
-            for number in range(_PATHS)
-        ]
-        took_s = []
-        for _ in range(rounds):
-            began = time.perf_counter()
-            for number in range(choices):
-                scheduler.choose(paths[number % _PATHS], paths, backlog, 65_536, 1e-3 * number)
-            took_s.append((time.perf_counter() - began) / choices)
-        found[key] = 1e6 * min(took_s)
-    progress(
-        f"a choice of SWTC among {_PATHS} paths: {found['swtc_choice_us']:.1f} us, "
-        f"{found['swtc_choice_full_us']:.1f} us with full windows"
-    )
-    return found
 
 
 def throughput(
@@ -345,10 +302,10 @@ def foreground(ends: Pair, progress: Progress, seconds: float = _FOREGROUND_S) -
         )
     }
     idle_s = statistics.median(measured["idle"]["times"])
-    times = sorted(measured["both"]["times"])
+    times = measured["both"]["times"]
     figures = {
         "foreground_added_ms": 1e3 * (statistics.median(times) - idle_s),
-        "foreground_added_p95_ms": 1e3 * (times[int(0.95 * len(times))] - idle_s),
+        "foreground_added_p95_ms": 1e3 * (percentile(times, 0.95) - idle_s),
         "background_share": measured["both"]["rate_bps"] / measured["alone"]["rate_bps"],
     }
     progress(
@@ -377,10 +334,10 @@ def resume(
         addresses=[CABLE_CLIENT, CABLE_OTHER_CLIENT],
         **walk,
     )
-    times = sorted(near["times"])
+    times = near["times"]
     figures = {
         "resume_median_ms": 1e3 * statistics.median(times),
-        "resume_p95_ms": 1e3 * times[int(0.95 * len(times))],
+        "resume_p95_ms": 1e3 * percentile(times, 0.95),
         "resume_allowed_ms": 1e3 * 2 * near["rtt_s"] + 5,
     }
     progress(

@@ -8,7 +8,6 @@ alone is the measure. Labels, schedulers, directions and ways of programming are
 
 import random
 import statistics
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,9 +18,9 @@ from typing import Any, Final
 
 from cedos.errors import EmulationError
 from cedos.model import NetworkKind
+from emu.bench import percentile
 from emu.places.traces import Trace
 from emu.testbed.access import ADDRESSES, LTE, WLAN, Access
-from emu.testbed.netns import Namespace
 from emu.testbed.phones import SERVER, Laptop, Silence
 from emu.testbed.programs.rescue_laptop import put_on_time
 from emu.workloads.sessions.pair import Pair, pair
@@ -101,12 +100,9 @@ def run(progress: Progress) -> dict[str, float]:
     return figures
 
 
-def silent_deaths(
-    down: bool, progress: Progress, trials: int = _TRIALS, first: int = 0
-) -> dict[str, float]:
-    """Trials `first` to `trials`: part by part, they are the same ones."""
+def silent_deaths(down: bool, progress: Progress) -> dict[str, float]:
     dice = random.Random(f"silent {down}")
-    moments = [dice.uniform(*_DIES_AFTER) for _ in range(trials)]
+    moments = [dice.uniform(*_DIES_AFTER) for _ in range(_TRIALS)]
     stalls, ratios = [], []
     # The moments are drawn as shares of the time that both networks together would take.
     allowed_s = _STALL_S + _STALL_ROUND_TRIPS * max(_RTT_S.values())
@@ -117,7 +113,7 @@ def silent_deaths(
             name: _rate_alone_bps(ends, name, Way(down), _SIZE, progress, steady=True)
             for name in (WLAN, LTE)
         }
-        for number, way in list(enumerate(ways(down, trials)))[first:]:
+        for number, way in enumerate(ways(down, _TRIALS)):
             # Wi-Fi dies twice as often as LTE.
             dies, lives = (WLAN, LTE) if number % 3 else (LTE, WLAN)
             silence = Silence(laptop, dies)
@@ -135,17 +131,16 @@ def silent_deaths(
             stalls.append(longest_stall_s(arrivals))
             ratios.append(over_ideal(arrivals, died[0], alone[lives]))
             progress(
-                f"{number + 1}/{trials} {dies} dies after {died[0] - arrivals[0][0]:.2f} s ({way}): "
+                f"{number + 1}/{_TRIALS} {dies} dies after {died[0] - arrivals[0][0]:.2f} s ({way}): "
                 f"longest pause {stalls[-1]:.2f} s, {ratios[-1]:.3f} of the ideal time"
             )
             time.sleep(_PAUSE_S)
-    stalls.sort()
     return {
         f"silent_{'down' if down else 'up'}_{key}": value
         for key, value in {
             "n": float(len(stalls)),
-            "stall_max_s": stalls[-1],
-            "stall_p95_s": stalls[int(0.95 * (len(stalls) - 1))],
+            "stall_max_s": max(stalls),
+            "stall_p95_s": percentile(stalls, 0.95),
             "stall_within_share": statistics.mean(stall <= allowed_s for stall in stalls),
             "over_ideal_max": max(ratios),
             "over_ideal_median": statistics.median(ratios),
@@ -154,9 +149,7 @@ def silent_deaths(
     }
 
 
-def flaps(
-    what: str, progress: Progress, trials: int = _FLAPPING_TRIALS, first: int = 0
-) -> dict[str, float]:
+def flaps(what: str, progress: Progress) -> dict[str, float]:
     """Measure a network that is silent every other second (`flapping`) or reset once a second (`cut`)."""
     shares, stalls = [], []
     with emulated(dict.fromkeys(_BPS, _FLAPPING_BPS)) as (laptop, ends):
@@ -165,7 +158,7 @@ def flaps(
             for name in (WLAN, LTE)
             for down in (True, False)
         }
-        for number in range(first, trials):
+        for number in range(_FLAPPING_TRIALS):
             way = flapping_way(number)
             # Another one of the two each time that a label comes up.
             bad, good = (WLAN, LTE) if (number // 2 + number // 8) % 2 == 0 else (LTE, WLAN)
@@ -175,8 +168,8 @@ def flaps(
             shares.append(rate_bps / alone[good, way.down])
             stalls.append(longest_stall_s(arrivals))
             progress(
-                f"{number + 1}/{trials} {bad} {what} ({way}): {shares[-1]:.3f} of {good} alone, "
-                f"longest pause {stalls[-1]:.2f} s"
+                f"{number + 1}/{_FLAPPING_TRIALS} {bad} {what} ({way}): {shares[-1]:.3f} of"
+                f" {good} alone, longest pause {stalls[-1]:.2f} s"
             )
             time.sleep(_PAUSE_S)
     return {
@@ -254,9 +247,6 @@ def _worse(laptop: Laptop, network: str, what: str) -> Iterator[None]:
     over = threading.Event()
     silence = Silence(laptop, network)
 
-    def cut(where: Namespace, side: str) -> None:
-        where.run("ss", "-K", side, _ADDRESS_OF[network], check=False)
-
     def work() -> None:
         on = True
         while not over.is_set():
@@ -275,12 +265,3 @@ def _worse(laptop: Laptop, network: str, what: str) -> Iterator[None]:
         over.set()
         thread.join()
         silence.set(False)
-
-
-if __name__ == "__main__":
-    part, first, until = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    show: Progress = lambda line: print(line, flush=True)  # noqa: E731
-    if part in ("down", "up"):
-        print(silent_deaths(part == "down", show, until, first))
-    else:
-        print(flaps(part, show, until, first))

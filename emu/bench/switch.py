@@ -23,6 +23,7 @@ from cedos.errors import EmulationError
 from cedos.host.steer.steering import Steering
 from cedos.kernel.interface_socket import bind_to_interface
 from cedos.model import Direction, Network, NetworkKind, NextHop, Strategy, StrategyKind
+from emu.bench import percentile
 from emu.places.traces import Trace
 from emu.testbed.access import ADDRESSES, GATEWAYS, INTERFACES, Access
 from emu.testbed.phones import SERVER, Laptop
@@ -98,10 +99,10 @@ def figures(measured: list[Flip]) -> dict[str, float]:
     found: dict[str, float] = {}
     for direction in Direction:
         mine = [flip for flip in measured if flip.direction is direction]
-        delays = sorted(flip.delay_s for flip in mine)
+        delays = [flip.delay_s for flip in mine]
         within = sum(flip.delay_s <= flip.allowed_s for flip in mine)
         found[f"{direction}_within_share"] = within / len(mine)
-        found[f"{direction}_p95_ms"] = 1e3 * delays[min(len(delays) - 1, int(0.95 * len(delays)))]
+        found[f"{direction}_p95_ms"] = 1e3 * percentile(delays, 0.95)
         found[f"{direction}_median_ms"] = 1e3 * statistics.median(delays)
         found[f"{direction}_flips"] = len(mine)
     found["max_gap_ms"] = 1e3 * max(flip.gap_s for flip in measured)

@@ -16,7 +16,6 @@ from emu.console import block, examples
             block(
                 "Benches",
                 "budget     200 simulated months: budgets met, time bought, against Odyssey's controller",
-                "call       a two-way call while Wi-Fi dies: plain UDP, and through the gateway",
                 "crash      kill -9 in the middle: what is restored, which connections survive",
                 "daemon     processor share idle and under load, start time, memory",
                 "deadlines  100 simulated days: deadlines met, share over Wi-Fi against the optimum",

@@ -115,7 +115,7 @@ def host() -> Iterator[Host]:
         for size in (SIZE, SMALL):
             servers.make_size(size)
         before = parts(laptop.client)
-        daemon = RescueDaemon(laptop, bpf=True, rescue=True)
+        daemon = RescueDaemon(laptop)
         daemon.start()
         ends.callback(daemon.stop)
         variables = {"CEDOS_RUNTIME_DIR": daemon.environment["CEDOS_RUNTIME_DIR"]}

@@ -40,9 +40,7 @@ def test_programs_try_again_elsewhere_ssh_is_left_alone_and_all_is_told(tmp_path
         )
         put_on_time(laptop)
         servers.make_size(SIZE)
-        daemon = RescueDaemon(
-            laptop, bpf=True, rescue=True, unmetered=True, steering='close_stuck = "after 3s"\n'
-        )
+        daemon = RescueDaemon(laptop, unmetered=True, steering='close_stuck = "after 3s"\n')
         stack.callback(daemon.stop)
         daemon.start()
         daemon.until_both_live()

@@ -8,7 +8,6 @@ measures so many; without a number the module is the gateway.
 import asyncio
 import hashlib
 import json
-import os
 import resource
 import statistics
 import subprocess
@@ -26,6 +25,7 @@ from cedos.proxy.local.gateway_link import GatewayLink
 from cedos.proxy.local.joined_gateway import JoinedGateway
 from cedos.proxy.streams.stream import ProxiedStream
 from cedos.session.protocol.crypto import KeyPair
+from emu.bench import processor_s
 
 _HOST, _GATEWAY_PORT, _ORIGIN_PORT = "127.0.0.1", 17_909, 17_910
 _EACH_ORIGIN: Final = 20_000  # as many ports as the gateway has for connections to one origin
@@ -148,11 +148,6 @@ def key(name: str) -> KeyPair:
 def rss_mb(pid: int) -> float:
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * resource.getpagesize() / 1e6
-
-
-def processor_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 if __name__ == "__main__":

@@ -20,12 +20,12 @@ from cedos.proxy.gateway.gateway import Gateway, GatewaySettings
 from cedos.proxy.local.gateway_link import GatewayLink
 from cedos.proxy.local.joined_gateway import JoinedGateway
 from cedos.session.sockets.connection import Connection
+from emu.bench import processor_s
 from emu.bench.gateway_parts.flows import (
     Echo,
     answered_s,
     gateway_process,
     key,
-    processor_s,
     rss_mb,
 )
 

@@ -1,4 +1,4 @@
-"""The daemon on an emulated laptop whose networks die: as root, or without the right to BPF."""
+"""The daemon on an emulated laptop whose networks die."""
 
 import json
 import subprocess
@@ -20,8 +20,6 @@ _TIMEOUT_S = 30.0
 _FRESH_S = 1.0
 _TIMES_LIVE = 5
 _PRIORITY = -12
-# All of root's rights but the one to load programs into the kernel.
-_WITHOUT_BPF = ("setpriv", "--bounding-set=-bpf,-sys_admin")
 
 
 def put_on_time(laptop: Laptop) -> None:
@@ -48,21 +46,18 @@ class RescueDaemon(Daemon):
         self,
         laptop: Laptop,
         *,
-        bpf: bool,
-        rescue: bool,
         unmetered: bool = False,
         steering: str = "",
     ) -> None:
         config = (
             f'[probes]\ntarget = "{SERVER}"\ninterval_s = 0.5\nidle_interval_s = 0.5\n'
             "asleep_interval_s = 0.5\n"
-            f"dns = false\n[steering]\nrescue = {str(rescue).lower()}\n{steering}"
+            f"dns = false\n[steering]\n{steering}"
             '[providers]\nhost = false\n[log]\nformat = "json"\n'
         )
         if unmetered:
             config += f"[networks.{INTERFACES[NetworkKind.CELLULAR]}]\nmetered = false\n"
-        prefix = () if bpf else _WITHOUT_BPF
-        super().__init__(laptop.client, laptop.directory / "cedos", config, prefix=prefix)
+        super().__init__(laptop.client, laptop.directory / "cedos", config)
 
     def cedos(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
@@ -114,12 +109,14 @@ class RescueDaemon(Daemon):
 
 
 @contextmanager
-def through_gateway(laptop: Laptop, user: str, *more: str) -> Iterator[RescueDaemon]:
+def through_gateway(
+    laptop: Laptop, user: str, *more: str, unmetered: bool = False
+) -> Iterator[RescueDaemon]:
     """Lead a user's connections through a gateway at the server, beside a daemon.
 
     `more`: options of `cedos forward`.
     """
-    daemon = RescueDaemon(laptop, bpf=True, rescue=True)
+    daemon = RescueDaemon(laptop, unmetered=unmetered)
     daemon.start()
     resolver = laptop.directory / "gateway-resolv.conf"
     resolver.write_text(f"nameserver {SERVER}\n")

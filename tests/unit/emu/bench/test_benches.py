@@ -3,13 +3,12 @@
 import importlib
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from cedos.model import NetworkKind
-from cedos.selector.uncertainty import METHODS
-from emu.bench import gateway, names, uncertainty
+from emu import bench
+from emu.bench import gateway, names, percentile, uncertainty
 from emu.bench.gateway_parts import pages
 from emu.bench.gateway_parts.pages import bench_places
 from emu.bench.trials import AGAIN, Case, Fetch, again
@@ -74,15 +73,16 @@ def test_a_network_is_used_again_from_its_last_fetches_in_a_row(
     assert again(CASE, fetches(*networks)) == expected
 
 
-def test_the_bench_prints_what_it_promises(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_of_uncertain_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uncertainty, "_DECISIONS", 12)
-    monkeypatch.setattr(uncertainty, "_WARM_UP", 2)
-    lines: list[str] = []
-    figures: dict[str, Any] = uncertainty.run(lines.append)
-    assert "uncertainty" in names()
-    assert {"p50_us", "p99_us", "cpu_p99_us", "samples", "p50_kept_us"} <= figures.keys()
-    assert figures["samples"] == 50
-    assert figures["enumeration_ratio"] > 1.0
-    assert all(value > 0.0 for value in figures.values())
-    assert {"p99_ways_us", "p99_bayesian_us"} <= figures.keys()
-    assert len(lines) == len(METHODS) + 2
+    monkeypatch.setattr(bench, "_WARM_UP", 2)
+    figures = uncertainty.run(lambda line: None)
+    assert figures.pop("samples") == 50
+    assert 0.0 < figures["p50_us"] <= figures["p99_us"]
+    assert figures.keys() == {"p50_us", "p99_us", "cpu_p99_us"}
+
+
+def test_percentiles_are_of_the_values_themselves() -> None:
+    assert percentile([4.0, 1.0, 3.0, 2.0], 0.5) == 2.0
+    assert percentile(range(1, 101), 0.95) == 95
+    assert percentile([7.0], 0.95) == 7.0
