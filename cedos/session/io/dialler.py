@@ -205,7 +205,7 @@ class Dialler:
         if path.egress not in usable:
             return False
         addresses = usable[path.egress][0].addresses
-        own = path.own_address().partition("%")[0]
+        own = path.own_endpoint()[0].partition("%")[0]
         # The host's own addresses are all reached over the loopback, but only 127.0.0.1 is its own.
         return own in addresses or path.egress == "lo"
 

@@ -417,9 +417,6 @@ class SessionPath:
             with suppress(OSError):
                 self.connection.shutdown(socket.SHUT_WR)
 
-    def own_address(self) -> str:
-        return self.own_endpoint()[0]
-
     def own_endpoint(self) -> tuple[str, int]:
         """Return this end's address and port; ("", 0) once it is closed."""
         try:

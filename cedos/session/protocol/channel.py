@@ -324,13 +324,13 @@ class Acceptor:
         self.ledger = ledger or HostLedger(limits)
         self._limits = limits
         self._half_open: HalfOpen[Channel] = HalfOpen(limits)
-        self._allow_clear = allow_clear
         self._pushed_out: list[Channel] = []
         self._reception = AcceptorState(
             me,
             flows,
             random=random,
             hardware_aes=hardware_aes,
+            allow_clear=allow_clear,
             limits=limits,
             ledger=self.ledger,
             half_open=self._half_open,
@@ -340,16 +340,9 @@ class Acceptor:
     def __len__(self) -> int:
         return len(self._half_open)
 
-    def channel(
-        self,
-        address: str,
-        now: float,
-        *,
-        allow_clear: bool | None = None,
-    ) -> Channel:
+    def channel(self, address: str, now: float) -> Channel:
         """Return the channel of a new connection from an address (without its port)."""
-        clear = self._allow_clear if allow_clear is None else allow_clear
-        accepting = AcceptorHandshake(self._reception, address, allow_clear=clear)
+        accepting = AcceptorHandshake(self._reception, address)
         channel = Channel(accepting, now + self._limits.handshake_s, done=self._half_open.remove)
         # A new connection may push out an older one that is not confirmed yet.
         pushed = self._half_open.add(channel, address, now)

@@ -44,17 +44,6 @@ class IntervalSet:
         starts[first:behind] = [start]
         ends[first:behind] = [end]
 
-    def remove(self, start: int, end: int) -> None:
-        starts, ends = self._starts, self._ends
-        first = bisect_right(ends, start)
-        behind = bisect_left(starts, end)
-        if start >= end or first >= behind:
-            return
-        left, right = starts[first], ends[behind - 1]
-        kept = [pair for pair in ((left, start), (end, right)) if pair[0] < pair[1]]
-        starts[first:behind] = [pair[0] for pair in kept]
-        ends[first:behind] = [pair[1] for pair in kept]
-
     def covers(self, start: int, end: int) -> bool:
         if start >= end:
             return True

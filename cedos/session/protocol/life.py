@@ -226,9 +226,11 @@ class Control:
     # Said by us
 
     def propose_keep_alive(self, seconds: int) -> None:
+        """Propose how long the session outlives its last path; the peer may agree to less."""
         self.due.append(packing.fixed(self.terms.propose(seconds)))
 
     def set_wish(self, expected_bytes: int, deadline_at_s: float, now: float) -> None:
+        """Tell the peer how many bytes this end expects from it (0: unknown), and until when."""
         self.wish = (expected_bytes, deadline_at_s)
         self.due.append(self._wish(now))
 

@@ -26,7 +26,6 @@ from cedos.session.protocol.fast_path import FastPath
 from cedos.session.protocol.frames import Chunk, Order
 from cedos.session.protocol.in_flight import InFlight, PathFlight
 from cedos.session.protocol.life import (
-    NO_DEADLINE,
     Control,
     Event,
     Failed,
@@ -377,14 +376,6 @@ class Session:
     @property
     def datagrams_wait(self) -> bool:
         return len(self._datagrams_received) > 0
-
-    def keep_alive(self, seconds: int) -> None:
-        """Propose how long the session outlives its last path; the peer may agree to less."""
-        self.control.propose_keep_alive(seconds)
-
-    def wish(self, expected_bytes: int, deadline_at_s: float = NO_DEADLINE, *, now: float) -> None:
-        """Tell the peer how many bytes this end expects from it (0: unknown), and until when."""
-        self.control.set_wish(expected_bytes, deadline_at_s, now)
 
     @property
     def state(self) -> SessionState:

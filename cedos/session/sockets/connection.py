@@ -314,7 +314,7 @@ class Connection:
     def wish(self, expected_bytes: int, deadline_s: float) -> None:
         """Tell the peer how much is expected of it, and within how many seconds (Cedos, III-C)."""
         now = self._driver.now()
-        self._core.wish(expected_bytes, now + deadline_s, now=now)
+        self._core.control.set_wish(expected_bytes, now + deadline_s, now)
         self.flow.pump_soon()
 
     def _outlive(self, deadline_s: float) -> None:
@@ -323,7 +323,7 @@ class Connection:
         seconds = ceil(min(deadline_s, MAX_KEEP_ALIVE_S))
         if 0 < agreed_s < seconds and seconds != self._asked_s:
             self._asked_s = seconds
-            self._core.keep_alive(seconds)
+            self._core.control.propose_keep_alive(seconds)
             self.flow.pump_soon()
 
     @property

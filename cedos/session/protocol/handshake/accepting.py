@@ -48,7 +48,6 @@ from cedos.session.protocol.handshake.messages import (
 from cedos.session.protocol.handshake.noise import NoiseError, Responder
 from cedos.session.protocol.handshake.outcome import (
     ConnectionKind,
-    Failure,
     FailureKind,
     HandshakeStep,
     Opened,
@@ -133,13 +132,14 @@ class AcceptorState:
         *,
         random: Random,
         hardware_aes: bool,
+        allow_clear: bool,
         limits: HandshakeLimits,
         ledger: HostLedger,
         half_open: Sized,
         now: float,
     ) -> None:
         self.me, self.flows, self.random, self.limits = me, flows, random, limits
-        self.hardware_aes, self.ledger = hardware_aes, ledger
+        self.hardware_aes, self.allow_clear, self.ledger = hardware_aes, allow_clear, ledger
         self.locators = Locators(me)
         self.cookies = Cookies(random(32))
         self._half_open = half_open
@@ -158,14 +158,8 @@ class AcceptorState:
 
 
 class AcceptorHandshake:
-    def __init__(
-        self,
-        reception: AcceptorState,
-        address: str,
-        *,
-        allow_clear: bool,
-    ) -> None:
-        self._reception, self._address, self._allow_clear = reception, address, allow_clear
+    def __init__(self, reception: AcceptorState, address: str) -> None:
+        self._reception, self._address = reception, address
         self._hellos = 0
 
     def receive(self, kind: MessageKind, body: bytes, now: float) -> HandshakeStep:
@@ -217,7 +211,7 @@ class AcceptorHandshake:
 
     def _granted(self, noise: Responder, offer: Offer, answer: FlowGrant) -> HandshakeStep:
         here = self._reception
-        if offer.clear and self._allow_clear:
+        if offer.clear and here.allow_clear:
             suite = Suite.CLEAR
         elif offer.hardware_aes and here.hardware_aes:
             suite = Suite.AES_128_GCM
@@ -256,10 +250,8 @@ class AcceptorHandshake:
         wait_s = here.ledger.resume(host_id(credentials.peer_key), now)
         if wait_s:
             why = "a host resumes more often than it may"
-            return HandshakeStep(
-                reply=_notice(Notice.BUSY, wait_s),
-                failure=Failure(FailureKind.BUSY, why, retry_after_s=wait_s),
-            )
+            notice = _notice(Notice.BUSY, wait_s)
+            return failed(FailureKind.BUSY, why, reply=notice, retry_after_s=wait_s)
         return resume.answered(here.me, credentials, hello, asked, here.random)
 
 

@@ -7,7 +7,7 @@ Every message, and every record after them, has a header of 4 bytes: the length 
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final
 
 from cedos.session.protocol.crypto import KEY_BYTES, TAG_BYTES
 
@@ -80,6 +80,13 @@ def framed(kind: MessageKind, body: bytes) -> bytes:
     return HEADER.pack(len(body) << 8 | kind) + body
 
 
+def _fields(layout: struct.Struct, body: bytes, name: str, behind: int = 0) -> tuple[Any, ...]:
+    """Return the fields of a message with `behind` bytes after them; MalformedError: another length."""
+    if len(body) != layout.size + behind:
+        raise MalformedError(f"{name} of a strange length")
+    return layout.unpack_from(body)
+
+
 @dataclass(frozen=True, slots=True)
 class Hello:
     """An initiator's first message: SET_UP (detail: 1 = ChaChaPoly) or RESUME (detail: 1 = join).
@@ -130,9 +137,7 @@ class Offer:
 
     @classmethod
     def unpack(cls, payload: bytes) -> "Offer":
-        if len(payload) != _OFFER.size:
-            raise MalformedError("an offer of a strange length")
-        flow_id, purpose, deadline_s, flags, locator = _OFFER.unpack(payload)
+        flow_id, purpose, deadline_s, flags, locator = _fields(_OFFER, payload, "an offer")
         return cls(flow_id, purpose, deadline_s, bool(flags & 1), bool(flags & 2), locator)
 
 
@@ -153,9 +158,7 @@ class Granted:
 
     @classmethod
     def unpack(cls, payload: bytes) -> "Granted":
-        if len(payload) != _GRANT.size:
-            raise MalformedError("a grant of a strange length")
-        return cls(*_GRANT.unpack(payload))
+        return cls(*_fields(_GRANT, payload, "a grant"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +175,8 @@ class Resume:
 
     @classmethod
     def unpack(cls, content: bytes) -> tuple["Resume", bytes]:
-        if len(content) != _RESUME.size + MAC_BYTES:
-            raise MalformedError("a resumption of a strange length")
-        locator, attempt, challenge, ephemeral = _RESUME.unpack_from(content)
+        fields = _fields(_RESUME, content, "a resumption", MAC_BYTES)
+        locator, attempt, challenge, ephemeral = fields
         resume = cls(locator, int.from_bytes(attempt, "big"), challenge, ephemeral)
         return resume, content[_RESUME.size :]
 
@@ -189,9 +191,7 @@ def unpack_answer(body: bytes) -> tuple[bytes, bytes, bytes, bytes]:
 
     MalformedError: it is no answer.
     """
-    if len(body) != _ANSWER.size + MAC_BYTES + BOX_BYTES:
-        raise MalformedError("an answer of a strange length")
-    ephemeral = _ANSWER.unpack_from(body)[1]
+    _, ephemeral = _fields(_ANSWER, body, "an answer", MAC_BYTES + BOX_BYTES)
     mac_end = _ANSWER.size + MAC_BYTES
     return body[: _ANSWER.size], ephemeral, body[_ANSWER.size : mac_end], body[mac_end:]
 
@@ -201,9 +201,7 @@ def pack_stale(highest: int, mac: bytes) -> bytes:
 
 
 def unpack_stale(body: bytes) -> tuple[int, bytes]:
-    if len(body) != _STALE.size:
-        raise MalformedError("a stale-message of a strange length")
-    highest, mac = _STALE.unpack(body)
+    highest, mac = _fields(_STALE, body, "a stale-message")
     return int.from_bytes(highest, "big"), mac
 
 
@@ -214,7 +212,5 @@ def pack_notice(notice: Notice, retry_after_s: float = 0.0) -> bytes:
 
 def unpack_notice(body: bytes) -> tuple[int, int, int, float]:
     """Return the hint, lowest and highest version, and seconds to wait. Raises MalformedError."""
-    if len(body) != _NOTICE.size:
-        raise MalformedError("a notice of a strange length")
-    notice, lowest, highest, retry_ms = _NOTICE.unpack(body)
+    notice, lowest, highest, retry_ms = _fields(_NOTICE, body, "a notice")
     return notice, lowest, highest, retry_ms / 1000

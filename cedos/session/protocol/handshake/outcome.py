@@ -79,14 +79,12 @@ class Handshake(Protocol):
 
 
 def failed(
-    kind: FailureKind, why: str, *, reply: bytes = b"", retry_after_s: float = 0.0
+    kind: FailureKind,
+    why: str,
+    *,
+    reply: bytes = b"",
+    proved: bool = False,
+    retry_after_s: float = 0.0,
 ) -> HandshakeStep:
-    """Return a failure that proves nothing."""
-    return HandshakeStep(reply=reply, failure=Failure(kind, why, retry_after_s=retry_after_s))
-
-
-def refused(kind: FailureKind, why: str, *, retry_after_s: float = 0.0) -> HandshakeStep:
-    """Return a failure that the peer has proved to be its own."""
-    return HandshakeStep(
-        failure=Failure(kind, why, authenticated=True, retry_after_s=retry_after_s)
-    )
+    """Return a failure; `proved`: it is the peer's own word."""
+    return HandshakeStep(reply=reply, failure=Failure(kind, why, proved, retry_after_s))

@@ -31,7 +31,6 @@ from cedos.session.protocol.handshake.outcome import (
     Opened,
     Secrets,
     failed,
-    refused,
 )
 
 _TRIES: Final = 3  # with other flow ids; two of 2^128 meet by accident never
@@ -115,12 +114,16 @@ class SetUpHandshake:
                 return HandshakeStep(reply=self.hello)
             case Status.NOT_ALLOWED if opening:
                 why = "the server does not know this host's key; its owner has to allow it"
-                return refused(FailureKind.REFUSED, why)
+                return failed(FailureKind.REFUSED, why, proved=True)
             case Status.LIMIT | Status.DUPLICATE if opening:
                 why = "the server takes no more flows of this host now"
-                return refused(FailureKind.REFUSED, why, retry_after_s=granted.retry_after_s)
+                return failed(
+                    FailureKind.REFUSED, why, proved=True, retry_after_s=granted.retry_after_s
+                )
             case Status.GONE if not opening:
-                return refused(FailureKind.LOST_STATE, "the peer has no such flow any more")
+                return failed(
+                    FailureKind.LOST_STATE, "the peer has no such flow any more", proved=True
+                )
             case Status.KNOWN if not opening:
                 why = "the peer knows the flow: an attacker disturbed its resumption"
                 return failed(FailureKind.GARBLED, why)
@@ -132,7 +135,9 @@ class SetUpHandshake:
         except ValueError as error:
             raise MalformedError(f"an unknown protection of records {granted.suite}") from error
         if suite is Suite.CLEAR and not self._ask.clear:
-            return refused(FailureKind.REFUSED, "the server wants to send in clear; this end not")
+            return failed(
+                FailureKind.REFUSED, "the server wants to send in clear; this end not", proved=True
+            )
         secret, send, receive = flow_secrets(self._noise)
         credentials = Credentials(self._flow_id, secret, self._server, suite, granted.locator)
         return HandshakeStep(

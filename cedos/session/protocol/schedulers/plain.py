@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from cedos.session.protocol.schedulers.interface import (
-    ALL_RANKS,
     BACKGROUND_RANKS,
     CHUNK_BYTES,
     LABELS,
@@ -89,14 +88,11 @@ class RoundRobin:
 
 
 class RedundantScheduler:
-    """A scheduler that sends the labels of the mask `ranks` twice, others where there is room."""
+    """A scheduler that sends everything on each path that may carry it, new data first."""
 
     name = "redundant"
     copies = True
     prompt = False
-
-    def __init__(self, ranks: int = ALL_RANKS) -> None:
-        self._ranks = ranks
 
     def choose(
         self,
@@ -112,7 +108,7 @@ class RedundantScheduler:
                 continue
             if relied_on and backlog.waiting_bytes[rank]:
                 return SendGrant(rank, room_bytes)
-            if self._ranks >> rank & 1 and backlog.copyable_bytes[rank]:
+            if backlog.copyable_bytes[rank]:
                 return SendGrant(rank, room_bytes, copy=True)
         return None
 

@@ -115,7 +115,7 @@ def test_a_peer_that_claims_too_much_is_refused(cores: Cores, records: list[byte
 def test_an_answer_above_what_was_proposed_is_refused(cores: Cores) -> None:
     core = cores.session()
     cores.up(core)
-    core.keep_alive(50)
+    core.control.propose_keep_alive(50)
     with pytest.raises(ProtocolError, match="51"):
         core.receive(1, packing.fixed(KeepAlive(True, 1, 51)), 0.0)
 

@@ -143,17 +143,17 @@ def test_a_session_without_keep_alive_ends_with_its_last_path(cores: Cores) -> N
 def test_keep_alive_is_agreed_by_the_smaller_number(cores: Cores) -> None:
     one, other = cores.session(limits=SessionLimits(keep_alive_s=1_000)), cores.session()
     cores.up(one, other)
-    other.keep_alive(5_000)
+    other.control.propose_keep_alive(5_000)
     cores.pump(one, other)
     assert [each.control.terms.seconds for each in (one, other)] == [1_000, 1_000]
-    one.keep_alive(50)
+    one.control.propose_keep_alive(50)
     cores.pump(one, other)
     assert [each.control.terms.seconds for each in (one, other)] == [50, 50]
 
 
 def test_a_proposal_that_was_lost_is_made_again(cores: Cores) -> None:
     one, other = cores.pair()
-    one.keep_alive(77)
+    one.control.propose_keep_alive(77)
     one.next_record(1, 70_000, 0.0)
     for each in (one, other):
         each.path_lost(1, 0.0)
@@ -164,7 +164,7 @@ def test_a_proposal_that_was_lost_is_made_again(cores: Cores) -> None:
 
 def test_wishes_and_facts_reach_the_peer(cores: Cores) -> None:
     one, other = cores.pair()
-    one.wish(250_000_000, 300.0, now=100.0)
+    one.control.set_wish(250_000_000, 300.0, 100.0)
     cores.pump(one, other, now=1_000.0)
     (wish,) = other.events()
     assert isinstance(wish, PeerWishes)

@@ -5,12 +5,11 @@ import re
 
 from cedos.session.protocol.channel import Acceptor, Channel, resume, set_up
 from cedos.session.protocol.crypto import KeyPair
-from cedos.session.protocol.handshake.accepting import FlowGrant, OpenRequest
-from cedos.session.protocol.handshake.credentials import Credentials
 from cedos.session.protocol.handshake.messages import MessageKind, Notice, pack_notice, pack_stale
 from cedos.session.protocol.handshake.outcome import ConnectionKind
 from cedos.session.protocol.handshake.set_up import SetUpOptions
 from emu.repository import ROOT
+from tests.unit.session.conftest import Book
 
 DOCUMENT = (ROOT / "docs" / "session-handshake.md").read_text()
 
@@ -25,17 +24,6 @@ class Values:
         value = hashlib.sha256(f"{self.name} {self.count}".encode()).digest()[:size]
         self.count += 1
         return value
-
-
-class Book:
-    def __init__(self) -> None:
-        self.flows: dict[bytes, Credentials] = {}
-
-    def find(self, flow_id: bytes) -> Credentials | None:
-        return self.flows.get(flow_id)
-
-    def admit(self, request: OpenRequest) -> FlowGrant:
-        return FlowGrant(request.deadline_s)
 
 
 def documented() -> dict[str, str]:

@@ -167,24 +167,12 @@ def test_unknown_names_are_refused() -> None:
 CHUNK = 16_384
 
 
-class TestRedundant:
-    def test_new_data_before_copies(self, make: Make) -> None:
-        one = make.path(1)
-        waiting = make.backlog(0, 0, 0, 10, copyable=(0, 0, 0, 20))
-        assert RedundantScheduler().choose(one, (one,), waiting, 99, 0.0) == SendGrant(3, 99)
-        copies = make.backlog(0, 0, 0, 0, copyable=(0, 0, 0, 20))
-        assert RedundantScheduler().choose(one, (one,), copies, 99, 0.0) == SendGrant(
-            3, 99, copy=True
-        )
-
-    def test_only_the_labels_asked_for_go_twice(self, make: Make) -> None:
-        one = make.path(1)
-        copies = make.backlog(0, 0, 0, 0, copyable=(5, 0, 0, 20))
-        assert RedundantScheduler(0b0001).choose(one, (one,), copies, 99, 0.0) == SendGrant(
-            0, 99, copy=True
-        )
-        late = make.backlog(0, 0, 0, 0, copyable=(0, 0, 0, 20))
-        assert RedundantScheduler(0b0001).choose(one, (one,), late, 99, 0.0) is None
+def test_a_redundant_scheduler_sends_new_data_before_copies(make: Make) -> None:
+    one, copyable = make.path(1), (0, 0, 0, 20)
+    waiting = make.backlog(0, 0, 0, 10, copyable=copyable)
+    assert RedundantScheduler().choose(one, (one,), waiting, 99, 0.0) == SendGrant(3, 99)
+    copies = make.backlog(0, 0, 0, 0, copyable=copyable)
+    assert RedundantScheduler().choose(one, (one,), copies, 99, 0.0) == SendGrant(3, 99, copy=True)
 
 
 def test_lowest_rtt_spills_over_when_the_quick_one_is_full(make: Make) -> None:

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from cedos.session.protocol.schedulers.interface import Scheduler, SendGrant
-from cedos.session.protocol.schedulers.plain import LowestRtt
+from cedos.session.protocol.schedulers.interface import SendGrant
 from cedos.session.protocol.schedulers.swtc import Schedule, Swtc, expected_s
 
 Make = Any
@@ -51,48 +50,3 @@ class TestSwtc:
         grant = Swtc().choose(fast, (fast, slow), make.backlog(0, 0, 0, 10**7), 10**6, 0.0)
         assert grant is not None
         assert grant.skip_bytes == 0
-
-    def test_less_out_of_order_than_lowest_rtt(self, make: Make) -> None:
-        """The paper's point (Fig. 11, 12): pieces arrive in order although one path is slower."""
-
-        def longest_wait(scheduler: Scheduler) -> float:
-            paths = [make.path(1, 0.05, 8e6), make.path(2, 0.06, 5e5)]
-            arrived: list[tuple[int, float]] = []
-            missing = [(0, 200 * CHUNK)]  # what waits, as intervals of offsets
-            free_at = {1: 0.0, 2: 0.0}
-            now = 0.0
-            while missing and now < 100:
-                for each in paths:
-                    each.facts.unsent_bytes = int(
-                        max(0.0, free_at[each.path_id] - now) * (each.facts.rate_bps or 0) / 8
-                    )
-                    each.in_flight_bytes = each.facts.unsent_bytes
-                    left = sum(end - begin for begin, end in missing)
-                    if each.facts.unsent_bytes >= 2 * CHUNK or not left:
-                        continue
-                    grant = scheduler.choose(each, paths, make.backlog(0, 0, 0, left), CHUNK, now)
-                    if grant is None:
-                        continue
-                    offset, size = take(missing, grant.skip_bytes, min(CHUNK, grant.limit_bytes))
-                    begin = max(now, free_at[each.path_id])
-                    free_at[each.path_id] = begin + 8 * size / (each.facts.rate_bps or 1)
-                    arrived.append((offset, free_at[each.path_id] + (each.facts.rtt_s or 0) / 2))
-                now += 0.002
-            assert not missing
-            longest, in_order_at = 0.0, 0.0
-            for _, at in sorted(arrived):
-                in_order_at = max(in_order_at, at)
-                longest = max(longest, in_order_at - at)
-            return longest
-
-        def take(missing: list[tuple[int, int]], skip: int, size: int) -> tuple[int, int]:
-            for index, (begin, end) in enumerate(missing):
-                if skip < end - begin:
-                    start, stop = begin + skip, min(end, begin + skip + size)
-                    pieces = [(begin, start), (stop, end)]
-                    missing[index : index + 1] = [piece for piece in pieces if piece[0] < piece[1]]
-                    return start, stop - start
-                skip -= end - begin
-            raise AssertionError("granted beyond the end")
-
-        assert longest_wait(Swtc()) < 0.5 * longest_wait(LowestRtt())
