@@ -14,7 +14,7 @@ from contextlib import aclosing, suppress
 from math import isfinite, nan
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 import structlog
@@ -79,7 +79,7 @@ _STATUS: Final[dict[type[CedosError], int]] = {
     PrivilegeError: 403,
 }
 
-_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 
 
@@ -355,98 +355,46 @@ class ControlServer:
             middlewares=[_errors_as_json, self._connections.during],
             client_max_size=MAX_BODY_BYTES,
         )
-        application.router.add_get("/v1/status", self._status)
-        application.router.add_get("/v1/networks", self._networks)
-        application.router.add_get("/v1/flows", self._flows)
-        application.router.add_get("/v1/explain", self._explain)
-        application.router.add_get("/v1/decisions", self._decisions)
-        application.router.add_get("/v1/budgets", self._budgets)
-        application.router.add_get("/v1/phone", self._phone)
-        application.router.add_post("/v1/phone", self._prefer)
-        application.router.add_get("/v1/usage", self._usage)
-        application.router.add_post("/v1/budgets", self._set_budget)
-        application.router.add_delete(
-            r"/v1/budgets/{name:[A-Za-z0-9._-]{1,31}}", self._unset_budget
-        )
-        application.router.add_post("/v1/choices", self._choose)
-        application.router.add_get("/v1/prefetching", self._prefetched)
-        application.router.add_post("/v1/prefetching", self._prefetching)
-        application.router.add_get("/v1/probing", self._probing)
-        application.router.add_get("/v1/transfers", self._transfers)
-        application.router.add_post("/v1/transfers", self._transfer)
-        application.router.add_post("/v1/carried", self._report_carried)
-        application.router.add_post("/v1/hints", self._hint)
-        application.router.add_get("/v1/rules", self._rules)
-        application.router.add_post("/v1/rules", self._add_rule)
-        application.router.add_delete(r"/v1/rules/{number:\d{1,9}}", self._remove_rule)
-        application.router.add_delete(r"/v1/hints/{number:\d{1,18}}", self._unhint)
+        asked, router = self._backend, application.router
+        for path, ask in (
+            ("status", asked.status),
+            ("networks", asked.networks),
+            ("flows", asked.flows),
+            ("budgets", asked.standing_budgets),
+            ("phone", asked.phone),
+            ("prefetching", asked.prefetched),
+            ("probing", asked.probing),
+            ("transfers", asked.transfers),
+            ("rules", asked.rules),
+        ):
+            router.add_get(f"/v1/{path}", _answering(ask))
+        router.add_get("/v1/explain", self._explain)
+        router.add_get("/v1/usage", self._usage)
+        router.add_get("/v1/decisions", self._decisions)
+        router.add_post("/v1/budgets", self._set_budget)
+        for path, handler in (
+            ("phone", _taking(PhoneRequest, "phone", lambda said, _: asked.prefer(said.phone))),
+            ("choices", _taking(ChoiceRequest, "choice", lambda said, _: asked.choose(said))),
+            (
+                "prefetching",
+                _taking(PrefetchingRequest, "prefetching", lambda said, _: asked.prefetching(said)),
+            ),
+            ("transfers", _taking(TransferReport, "transfer", asked.transfer)),
+            ("carried", _taking(CarriedReport, "carried", asked.report_carried)),
+            ("hints", _taking(HintRequest, "hint", asked.hint, status=201)),
+            ("rules", _taking(RuleRequest, "rule", lambda said, _: asked.add_rule(said))),
+        ):
+            router.add_post(f"/v1/{path}", handler)
+        for which, remove in (
+            (r"budgets/{which:[A-Za-z0-9._-]{1,31}}", lambda name, _: asked.remove_budget(name)),
+            (r"rules/{which:\d{1,9}}", lambda number, _: asked.remove_rule(int(number))),
+            (r"hints/{which:\d{1,18}}", lambda number, uid: asked.unhint(int(number), uid)),
+        ):
+            router.add_delete(f"/v1/{which}", _removing(remove))
         return application
-
-    async def _status(self, request: web.Request) -> web.Response:
-        return _json(await self._backend.status())
-
-    async def _networks(self, request: web.Request) -> web.Response:
-        return _json(await self._backend.networks())
-
-    async def _flows(self, request: web.Request) -> web.Response:
-        return _json(await self._backend.flows())
 
     async def _explain(self, request: web.Request) -> web.Response:
         return _json(await self._backend.explain(request.query.get("flow") or None))
-
-    async def _choose(self, request: web.Request) -> web.Response:
-        choice = parse(await request.read(), ChoiceRequest, "choice")
-        return _json(await self._backend.choose(choice))
-
-    async def _prefetching(self, request: web.Request) -> web.Response:
-        program = parse(await request.read(), PrefetchingRequest, "prefetching")
-        return _json(await self._backend.prefetching(program))
-
-    async def _prefetched(self, request: web.Request) -> web.Response:
-        return _json(await self._backend.prefetched())
-
-    async def _probing(self, request: web.Request) -> web.Response:
-        return _json(await self._backend.probing())
-
-    async def _transfer(self, request: web.Request) -> web.Response:
-        report = parse(await request.read(), TransferReport, "transfer")
-        return _json(await self._backend.transfer(report, _asker(request)))
-
-    async def _rules(self, request: web.Request) -> web.Response:
-        return _json(await self._backend.rules())
-
-    async def _add_rule(self, request: web.Request) -> web.Response:
-        return _json(await self._backend.add_rule(parse(await request.read(), RuleRequest, "rule")))
-
-    async def _remove_rule(self, request: web.Request) -> web.Response:
-        await self._backend.remove_rule(int(request.match_info["number"]))
-        return web.Response(status=204)
-
-    async def _transfers(self, request: web.Request) -> web.Response:
-        return _json(await self._backend.transfers())
-
-    async def _report_carried(self, request: web.Request) -> web.Response:
-        report = parse(await request.read(), CarriedReport, "carried")
-        await self._backend.report_carried(report, _asker(request))
-        return web.Response(status=204)
-
-    async def _hint(self, request: web.Request) -> web.Response:
-        hint = parse(await request.read(), HintRequest, "hint")
-        return _json(await self._backend.hint(hint, _asker(request)), status=201)
-
-    async def _unhint(self, request: web.Request) -> web.Response:
-        await self._backend.unhint(int(request.match_info["number"]), _asker(request))
-        return web.Response(status=204)
-
-    async def _budgets(self, request: web.Request) -> web.Response:
-        return _json(await self._backend.standing_budgets())
-
-    async def _phone(self, request: web.Request) -> web.Response:
-        return _json(await self._backend.phone())
-
-    async def _prefer(self, request: web.Request) -> web.Response:
-        said = parse(await request.read(), PhoneRequest, "phone")
-        return _json(await self._backend.prefer(said.phone))
 
     async def _usage(self, request: web.Request) -> web.Response:
         try:
@@ -459,10 +407,6 @@ class ControlServer:
 
     async def _set_budget(self, request: web.Request) -> web.Response:
         return _json(await self._backend.set_budget(parse_budget(await request.read())), status=201)
-
-    async def _unset_budget(self, request: web.Request) -> web.Response:
-        await self._backend.remove_budget(request.match_info["name"])
-        return web.Response(status=204)
 
     async def _decisions(self, request: web.Request) -> web.StreamResponse:
         user, users = _asker(request), [*self._listeners.values()]
@@ -512,8 +456,39 @@ class ControlServer:
                 await asyncio.wait([upcoming])
 
 
+def _answering(ask: Callable[[], Awaitable[object]]) -> Handler:
+    """Return the handler of a question without arguments."""
+
+    async def handle(_request: web.Request) -> web.StreamResponse:
+        return _json(await ask())
+
+    return handle
+
+
+def _taking(
+    kind: type[T], what: str, take: Callable[[T, int], Awaitable[object]], status: int = 200
+) -> Handler:
+    """Return the handler of a request with a body, which `take` gets with the client's user."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        answer = await take(parse(await request.read(), kind, what), _asker(request))
+        return web.Response(status=204) if answer is None else _json(answer, status)
+
+    return handle
+
+
+def _removing(remove: Callable[[str, int], Awaitable[None]]) -> Handler:
+    """Return the handler of a removal; `remove` gets what the path names, and the client's user."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        await remove(request.match_info["which"], _asker(request))
+        return web.Response(status=204)
+
+    return handle
+
+
 @web.middleware
-async def _errors_as_json(request: web.Request, handler: _Handler) -> web.StreamResponse:
+async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
     except CedosError as error:

@@ -1,6 +1,5 @@
 """`cedos budget`: budgets, what was spent of them, and the waiting that it saved."""
 
-import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -33,21 +32,6 @@ _EXITS = {0: "", 1: "There is no such budget.", **dict.fromkeys((2, 3), "")}
 
 
 class _Group(Manual, click.Group): ...
-
-
-class _Set(Manual):
-    """The command `set`, which takes `-1GB` as an amount and refuses it as one."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        given = [arg for arg in args if re.match(r"-[\d.]", arg)]
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            if given and given[0].startswith(error.option_name):
-                raise click.UsageError(
-                    f'"{given[0]}": an amount is positive, such as "{given[0][1:]}"', ctx
-                ) from error
-            raise
 
 
 @click.group(
@@ -110,7 +94,7 @@ def command(context: click.Context, as_json: bool) -> None:
 
 @command.command(
     "set",
-    cls=_Set,
+    cls=Manual,
     examples=[
         ("cedos budget set data 4GB --until 2026-12-01 --every month", "A data plan."),
         ("cedos budget set battery --until 18:00", "The battery lasts until six."),
@@ -185,15 +169,12 @@ def set_command(
     where = directories()
     client = ControlClient(where.socket)
     try:
-        known = _answered(where, client.budgets)
         standing = _answered(where, lambda: client.set_budget(budget))
     except DaemonUnreachableError:
-        earlier, kept = _set_without_daemon(where, budget)
-        echo(f'"{kept.name}" is kept. It counts once a daemon starts; none answers now.')
-        _tell_replaced(earlier, kept)
+        _set_without_daemon(where, budget)
+        echo(f'"{budget.name}" is kept. It counts once a daemon starts; none answers now.')
         return
     render.show(lines([standing], time.time()))
-    _tell_replaced(next((each for each in known if each.name == budget.name), None), standing)
     for note in client.status().budget_problems:
         if f'"{budget.name}" counts nothing' in note:
             echo(f"Warning: {note}", err=True)
@@ -364,31 +345,8 @@ def _answered(where: Directories, ask: Callable[[], _T]) -> _T:
         time.sleep(_AGAIN_S)
 
 
-def _tell_replaced(earlier: BudgetMessage | None, standing: BudgetMessage) -> None:
-    """Tell the whole budget that was replaced, where the new one differs."""
-    if earlier is None or (was := _whole(earlier)) == _whole(standing):
-        return
-    text = f'It replaces "{earlier.name}": {was}. To have both, give one another --name.'
-    if earlier.hard and standing.hard:
-        text += " It stays hard; --soft would end that."
-    elif earlier.hard:
-        text += " It was hard: from now on programs get through once it is used up."
-    echo(text, err=True)
-
-
-def _whole(one: BudgetMessage) -> str:
-    parts = ["battery" if one.battery else _supplied(one)]
-    parts += [f"of {', '.join(one.networks)}"] if one.networks else []
-    parts += ["hard"] if one.hard else []
-    parts.append(f"until {render.instant(one.ends_unix_s)}")
-    parts += [f"every {one.every}"] if one.every else []
-    return ", ".join(parts)
-
-
-def _set_without_daemon(
-    where: Directories, wanted: Budget
-) -> tuple[BudgetMessage | None, BudgetMessage]:
-    """Keep a budget for the next daemon; return the one that it replaces, and the new one."""
+def _set_without_daemon(where: Directories, wanted: Budget) -> None:
+    """Keep a budget for the next daemon."""
     now = datetime.now()
     file = where.state / budget_file.FILE
     known, aside = budget_file.opened(file)
@@ -397,19 +355,6 @@ def _set_without_daemon(
     earlier = (budget_file.configured(load(), now, where.state) | known).get(wanted.name)
     found = budget_file.begun(wanted, now, earlier)
     budget_file.write(file, known | {found.name: found})
-    return None if earlier is None else _alone(earlier), _alone(found)
-
-
-def _alone(budget: Budget) -> BudgetMessage:
-    """Return the message of a budget whose use is unknown."""
-    period = period_at(budget, time.time())
-    return BudgetMessage.of(
-        budget,
-        units=UnitsMessage.of(budget),
-        spent=0.0,
-        begins_unix_s=period.begins_s,
-        ends_unix_s=period.ends_s,
-    )
 
 
 def without_daemon(where: Directories) -> list[BudgetMessage]:

@@ -1,13 +1,8 @@
-"""`cedos top`: problems, networks and flows, refreshed on a screen that scrolls."""
+"""`cedos top`: problems, networks and flows, refreshed."""
 
-import os
-import re
-import select
 import shutil
 import sys
-import termios
 import time
-import tty
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
@@ -30,26 +25,15 @@ from cedos.plain_text import plain
 # ECMA-48 and xterm: other screen without cursor; back; home; clear the line; clear the screen.
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _ERASE_LINE, _ERASE_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
-_REVERSED, _USUAL = "\x1b[7m", "\x1b[0m"
 
 _BESIDE_SERVER: Final = 52
 """The width that is kept for a flow's network, rates, bytes and age."""
-_RESIZED_S: Final = 0.25
-"""The interval at which the terminal's size is read."""
-
-# Keys, as terminals send them, and by how many lines or pages they scroll.
-_LINES: Final = {"j": 1, "\x1b[B": 1, "\x1bOB": 1, "k": -1, "\x1b[A": -1, "\x1bOA": -1}
-_PAGES: Final = {" ": 1, "\x1b[6~": 1, "b": -1, "\x1b[5~": -1}
-_ENDS: Final = {"g": -1, "\x1b[H": -1, "\x1b[1~": -1, "G": 1, "\x1b[F": 1, "\x1b[4~": 1}
-# A key, of several that are read at once: a control sequence (ECMA-48) or a character.
-_KEY: Final = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]|.", re.DOTALL)
-_QUIT: Final = frozenset({"q", "Q", "\x04"})
 
 
 @click.command(
     cls=Manual,
     examples=[
-        ("cedos top", "Until q."),
+        ("cedos top", "Until Ctrl-C."),
         ("cedos top --interval 0.2 --count 50", "Five times a second, for ten seconds."),
     ],
     exits=(0, 1, 3, 6),
@@ -66,15 +50,12 @@ _QUIT: Final = frozenset({"q", "Q", "\x04"})
 )
 @click.option("-n", "--count", type=click.IntRange(1), help="End after so many refreshes.")
 def command(interval_s: float, count: int | None) -> None:
-    """Show problems, networks and flows repeatedly on a separate screen.
+    """Show problems, networks and flows repeatedly on a separate screen, until Ctrl-C.
 
     Problems come first. Then each network has a line. Then the network of new connections, with the
     reason. Then the flows with the most traffic now: the server, the network that carries the flow,
     the rates since the last refresh, and all bytes. The reason follows below a flow, unless the flow
-    went where all new connections went.
-
-    Keys: q quits. The arrow keys, j and k scroll by a line, the space bar, b and the page keys by a
-    page, g and G to the ends.
+    went where all new connections went. `cedos status` has what does not fit the screen.
 
     If the daemon ends, the command waits for the next one.
     """
@@ -82,43 +63,19 @@ def command(interval_s: float, count: int | None) -> None:
     view = FullScreen()
     view.take(client.status(), time.monotonic())
     screen = sys.stdout.isatty()
-    keys = screen and sys.stdin.isatty()
-    with (
-        _own_screen() if screen else nullcontext(),
-        _each_key() if keys else nullcontext(),
-        suppress(KeyboardInterrupt),
-    ):
+    with _own_screen() if screen else nullcontext(), suppress(KeyboardInterrupt):
         for shown in counted(1):
             if screen:
                 click.echo(view.page(), nl=False)
             else:
                 render.show(view.lines())
-            if shown == count or _wait(view, interval_s, keys=keys, screen=screen):
+            if shown == count:
                 return
+            time.sleep(interval_s)
             try:
                 view.take(client.status(), time.monotonic())
             except DaemonUnreachableError as error:
                 view.fail(str(error))
-
-
-def _wait(view: "FullScreen", interval_s: float, *, keys: bool, screen: bool) -> bool:
-    """Wait for the next refresh; follow keys and the terminal's size. Return whether to quit."""
-    until_s = time.monotonic() + interval_s
-    size = shutil.get_terminal_size() if screen else None
-    while (left_s := until_s - time.monotonic()) > 0.0:
-        ready = select.select([sys.stdin] if keys else [], [], [], min(left_s, _RESIZED_S))[0]
-        if ready:
-            typed = os.read(sys.stdin.fileno(), 64).decode("ascii", "replace")
-            # An empty read is the end of the input: the terminal was closed.
-            pressed = _KEY.findall(typed)
-            if not typed or not _QUIT.isdisjoint(pressed):
-                return True
-            for key in pressed:
-                view.scroll(key)
-        if screen and (ready or shutil.get_terminal_size() != size):
-            size = shutil.get_terminal_size()
-            click.echo(view.page(), nl=False)
-    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +96,7 @@ class _Row:
 
 
 class FullScreen:
-    """The content of the screen: the last status, the bytes of the one before, and the first line."""
+    """The content of the screen: the last status, and the bytes of the one before."""
 
     def __init__(self) -> None:
         self._status: StatusMessage | None = None
@@ -147,7 +104,6 @@ class FullScreen:
         self._at_s = self._passed_s = 0.0
         self._rows: dict[str, _Row] = {}
         self._before: dict[str, _Row] = {}
-        self._first = 0
 
     def take(self, now: StatusMessage, at_s: float) -> None:
         """Take a status, for rates beside the one before."""
@@ -159,29 +115,14 @@ class FullScreen:
         """Show why there is no status."""
         self._why, self._rows = why, {}
 
-    def scroll(self, key: str) -> None:
-        """Follow a key; others do nothing."""
-        room = self._room()
-        if key in _ENDS:
-            self._first = 0 if _ENDS[key] < 0 else len(self.lines())
-        self._first += _LINES.get(key, 0) + _PAGES.get(key, 0) * max(room - 1, 1)
-
     def page(self) -> str:
-        """Return what draws the screen: as many lines as fit, and where they are below."""
-        lines, room = self.lines(), self._room()
-        self._first = max(0, min(self._first, len(lines) - room))
-        last = self._first + room
-        shown = [f"{cut(line, _width())}{_ERASE_LINE}" for line in lines[self._first : last]]
-        foot = "q quits"
-        if len(lines) > room:
-            where = f"lines {self._first + 1} to {min(last, len(lines))} of {len(lines)}"
-            foot = f"{where}; {foot}; arrows scroll"
-        shown += [_ERASE_LINE] * (room - len(shown))
-        return (
-            _HOME
-            + "\n".join([*shown, f"{_REVERSED}{cut(f' {foot} ', _width())}{_USUAL}{_ERASE_LINE}"])
-            + _ERASE_BELOW
-        )
+        """Return what draws the screen: as many lines as fit, and how many do not."""
+        width, height = shutil.get_terminal_size()
+        lines = self.lines()
+        if len(lines) > height:
+            lines[height - 1 :] = [f"and {len(lines) - height + 1} more lines"]
+        shown = (f"{cut(line, width)}{_ERASE_LINE}" for line in lines)
+        return _HOME + "\n".join(shown) + _ERASE_BELOW
 
     def lines(self) -> list[str]:
         """Return all lines, of which the screen shows some."""
@@ -226,9 +167,6 @@ class FullScreen:
             render.size(sum(known)) if known else render.UNKNOWN,
             render.duration(row.age_s),
         )
-
-    def _room(self) -> int:
-        return max(shutil.get_terminal_size().lines - 1, 1) if sys.stdout.isatty() else 1000
 
 
 def _pairs(row: _Row, before: _Row | None) -> Iterable[tuple[int, int]]:
@@ -298,10 +236,6 @@ def cut(text: str, cells: int) -> str:
     return text
 
 
-def _width() -> int:
-    return shutil.get_terminal_size().columns
-
-
 @contextmanager
 def _own_screen() -> Iterator[None]:
     click.echo(_ENTER, nl=False)
@@ -309,14 +243,3 @@ def _own_screen() -> Iterator[None]:
         yield
     finally:
         click.echo(_LEAVE, nl=False)
-
-
-@contextmanager
-def _each_key() -> Iterator[None]:
-    """Read keys as they are pressed, not shown; the terminal is as before afterwards."""
-    before = termios.tcgetattr(sys.stdin)
-    try:
-        tty.setcbreak(sys.stdin)
-        yield
-    finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)

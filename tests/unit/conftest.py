@@ -169,6 +169,10 @@ class FakeDaemon:
     async def probing(self) -> list[ProbingMessage]:
         return self.probed
 
+    async def _nothing(self, *_asked: object) -> None: ...
+
+    transfer = transfers = rules = add_rule = remove_rule = _nothing
+
     async def hint(self, hint: HintRequest, uid: int) -> HintAccepted:
         await self._before()
         number = len(self.hints) + 1
