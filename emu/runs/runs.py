@@ -29,161 +29,87 @@ import pyarrow.parquet as pq
 from cedos.errors import DataSetError
 from emu.runs.scenario import Scenario
 
-FLOWS = pa.schema(
-    [
-        ("policy", pa.string()),
-        ("repeat", pa.int32()),
-        ("number", pa.int32()),
-        ("name", pa.string()),
-        ("host", pa.string()),
-        ("direction", pa.string()),
-        ("size_bytes", pa.int64()),
-        ("mptcp", pa.bool_()),
-        ("planned_s", pa.float64()),
-        ("started_s", pa.float64()),
-        ("time_s", pa.float64()),
-        ("censored", pa.bool_()),
-        ("problem", pa.string()),
-        ("attempts", pa.int64()),
-        ("local_ip", pa.string()),
-        ("local_port", pa.int32()),
-        ("network", pa.string()),
-        ("wifi_bytes", pa.int64()),
-        ("cellular_bytes", pa.int64()),
-    ]
-)
-RATES = pa.schema(
-    [
-        ("policy", pa.string()),
-        ("repeat", pa.int32()),
-        ("at_s", pa.float64()),
-        ("interface", pa.string()),
-        ("received_bytes", pa.int64()),
-        ("sent_bytes", pa.int64()),
-    ]
-)
-CAPACITY = pa.schema([("network", pa.string()), ("at_s", pa.float64()), ("rate_bps", pa.float64())])
-SWITCHES = pa.schema(
-    [
-        ("policy", pa.string()),
-        ("repeat", pa.int32()),
-        ("at_s", pa.float64()),
-        ("what", pa.string()),
-        ("to", pa.string()),
-    ]
-)
-DECISIONS = pa.schema(
-    [
-        ("policy", pa.string()),
-        ("repeat", pa.int32()),
-        ("number", pa.int64()),
-        ("at_s", pa.float64()),
-        ("made_unix_s", pa.float64()),
-        ("choice", pa.string()),
-        ("reason", pa.string()),
-        ("record", pa.string()),
-    ]
-)
-PAGES = pa.schema(
-    [
-        ("policy", pa.string()),
-        ("repeat", pa.int32()),
-        ("number", pa.int32()),
-        ("name", pa.string()),
-        ("url", pa.string()),
-        ("planned_s", pa.float64()),
-        ("started_s", pa.float64()),
-        ("load_s", pa.float64()),
-        ("transfer_s", pa.float64()),
-        ("censored", pa.bool_()),
-        ("missing", pa.int32()),
-        ("objects", pa.int32()),
-        ("size_bytes", pa.int64()),
-        ("received_bytes", pa.int64()),
-        ("problem", pa.string()),
-    ]
-)
-OBJECTS = pa.schema(
-    [
-        ("policy", pa.string()),
-        ("repeat", pa.int32()),
-        ("page", pa.int32()),
-        ("url", pa.string()),
-        ("started_s", pa.float64()),
-        ("ended_s", pa.float64()),
-        ("status", pa.int32()),
-        ("received_bytes", pa.int64()),
-        ("protocol", pa.string()),
-        ("problem", pa.string()),
-    ]
-)
-VIDEOS = pa.schema(
-    [
-        ("policy", pa.string()),
-        ("repeat", pa.int32()),
-        ("number", pa.int32()),
-        ("name", pa.string()),
-        ("planned_s", pa.float64()),
-        ("started_s", pa.float64()),
-        ("start_s", pa.float64()),
-        ("stalls", pa.int32()),
-        ("stall_s", pa.float64()),
-        ("watched_s", pa.float64()),
-        ("transfer_s", pa.float64()),
-        ("bitrate_bps", pa.float64()),
-        ("segments", pa.int32()),
-        ("received_bytes", pa.int64()),
-        ("censored", pa.bool_()),
-        ("problem", pa.string()),
-    ]
-)
-SEGMENTS = pa.schema(
-    [
-        ("policy", pa.string()),
-        ("repeat", pa.int32()),
-        ("video", pa.int32()),
-        ("number", pa.int32()),
-        ("bitrate_bps", pa.int64()),
-        ("started_s", pa.float64()),
-        ("ended_s", pa.float64()),
-        ("size_bytes", pa.int64()),
-    ]
-)
+_MAP = pa.map_(pa.string(), pa.float64())
 
-PREDICTIONS = pa.schema(
-    [
-        ("policy", pa.string()),
-        ("repeat", pa.int32()),
-        ("ended_s", pa.float64()),
-        ("strategy", pa.string()),
-        ("network", pa.string()),
-        ("alone", pa.bool_()),
-        ("direction", pa.string()),
-        ("size_bytes", pa.int64()),
-        ("rate_age_s", pa.float64()),
-        ("low_s", pa.float64()),
-        ("median_s", pa.float64()),
-        ("high_s", pa.float64()),
-        ("mean_s", pa.float64()),
-        ("took_s", pa.float64()),
-        ("lengthened", pa.float64()),
-        ("by_strategy", pa.map_(pa.string(), pa.float64())),
-        ("columns", pa.map_(pa.string(), pa.float64())),
-    ]
-)
 
-_TABLES = {
-    "flows": ("flows.parquet", FLOWS),
-    "decisions": ("decisions.parquet", DECISIONS),
-    "predictions": ("predictions.parquet", PREDICTIONS),
-    "rates": ("logs/rates.parquet", RATES),
-    "capacity": ("logs/capacity.parquet", CAPACITY),
-    "switches": ("logs/switches.parquet", SWITCHES),
-    "pages": ("pages.parquet", PAGES),
-    "objects": ("logs/objects.parquet", OBJECTS),
-    "videos": ("videos.parquet", VIDEOS),
-    "segments": ("logs/segments.parquet", SEGMENTS),
+def _schema(*columns: str) -> pa.Schema:
+    """Return a schema of `type: name name` texts, after the policy and the repeat."""
+    fields = [("policy", pa.string()), ("repeat", pa.int32())]
+    for text in columns:
+        kind, _, names = text.partition(": ")
+        type_ = _MAP if kind == "map" else pa.type_for_alias(kind)
+        fields += [(name, type_) for name in names.split()]
+    return pa.schema(fields)
+
+
+TABLES = {
+    "flows": _schema(
+        "int32: number",
+        "string: name host direction",
+        "int64: size_bytes",
+        "bool: mptcp",
+        "double: planned_s started_s time_s",
+        "bool: censored",
+        "string: problem",
+        "int64: attempts",
+        "string: local_ip",
+        "int32: local_port",
+        "string: network",
+        "int64: wifi_bytes cellular_bytes",
+    ),
+    "decisions": _schema(
+        "int64: number", "double: at_s made_unix_s", "string: choice reason record"
+    ),
+    "predictions": _schema(
+        "double: ended_s",
+        "string: strategy network",
+        "bool: alone",
+        "string: direction",
+        "int64: size_bytes",
+        "double: rate_age_s low_s median_s high_s mean_s took_s lengthened",
+        "map: by_strategy columns",
+    ),
+    "rates": _schema("double: at_s", "string: interface", "int64: received_bytes sent_bytes"),
+    "capacity": pa.schema(
+        [("network", pa.string()), ("at_s", pa.float64()), ("rate_bps", pa.float64())]
+    ),
+    "switches": _schema("double: at_s", "string: what to"),
+    "pages": _schema(
+        "int32: number",
+        "string: name url",
+        "double: planned_s started_s load_s transfer_s",
+        "bool: censored",
+        "int32: missing objects",
+        "int64: size_bytes received_bytes",
+        "string: problem",
+    ),
+    "objects": _schema(
+        "int32: page",
+        "string: url",
+        "double: started_s ended_s",
+        "int32: status",
+        "int64: received_bytes",
+        "string: protocol problem",
+    ),
+    "videos": _schema(
+        "int32: number",
+        "string: name",
+        "double: planned_s started_s start_s",
+        "int32: stalls",
+        "double: stall_s watched_s transfer_s bitrate_bps",
+        "int32: segments",
+        "int64: received_bytes",
+        "bool: censored",
+        "string: problem",
+    ),
+    "segments": _schema(
+        "int32: video number",
+        "int64: bitrate_bps",
+        "double: started_s ended_s",
+        "int64: size_bytes",
+    ),
 }
+_IN_LOGS = ("rates", "capacity", "switches", "objects", "segments")
 _ALWAYS = ("flows", "decisions", "predictions", "rates", "capacity", "switches")
 
 Rows = Sequence[Mapping[str, Any]]
@@ -261,12 +187,12 @@ class RunFolder:
         (self.directory / name).write_text(json.dumps(content, indent=2) + "\n")
 
     def write_table(self, name: str, rows: Rows) -> None:
-        file, schema = _TABLES[name]
-        pq.write_table(
-            pa.Table.from_pylist(list(rows), schema=schema),
-            self.directory / file,
-            compression="zstd",
-        )
+        table = pa.Table.from_pylist(list(rows), schema=TABLES[name])
+        pq.write_table(table, _file(self.directory, name), compression="zstd")
+
+
+def _file(directory: Path, table: str) -> Path:
+    return directory / ("logs" if table in _IN_LOGS else "") / f"{table}.parquet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +236,7 @@ def read(directory: Path) -> Recorded:
         scenario = msgspec.toml.decode(file.read_bytes(), type=Scenario)
         tables: dict[str, Rows] = {}
         for name in tables_of(scenario):
-            file = directory / _TABLES[name][0]
+            file = _file(directory, name)
             tables[name] = pq.read_table(file).to_pylist()
         file = directory / "environment.json"
         environment = json.loads(file.read_text())

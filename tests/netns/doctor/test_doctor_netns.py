@@ -1,7 +1,6 @@
 """The doctor on whole hosts made of namespaces: as root and not, and without a trace."""
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -131,23 +130,12 @@ def test_a_daemon_that_was_killed(laptop: Namespace, tmp_path: Path) -> None:
     assert examine(laptop, tmp_path)["daemon"]["remedy"] == "cedos restore"
 
 
-def test_for_people(laptop: Namespace, tmp_path: Path) -> None:
-    done: subprocess.CompletedProcess[str] = laptop.run(*DOCTOR[:-1], check=False)
-    assert "ok       networks" in done.stdout
-    assert "\x1b" not in done.stdout
-
-
 def test_it_is_found_and_this_namespace_is_left_alone(make_namespace):
     here = make_namespace("here")
     before = here.run("tc", "qdisc", "show").stdout
     with here.entered():
         assert kernel.second_wall().state is FindingState.OK
     assert here.run("tc", "qdisc", "show").stdout == before
-
-
-def test_here_everything_is_there():
-    assert kernel.rescue().state is FindingState.OK
-    assert kernel.early_rescue(Files()).state is FindingState.OK
 
 
 def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -16,7 +16,7 @@ import pytest
 from aiohttp import web
 
 from cedos.api import asking
-from cedos.api.asking import DaemonChooser, DaemonRoutes, FollowedTransfer, forget
+from cedos.api.asking import DaemonChooser, DaemonRoutes, FollowedTransfer
 from cedos.api.programs import ChoiceRequest
 from cedos.api.transfers import TransferReport, TurnMessage
 from cedos.errors import DaemonUnreachableError
@@ -113,16 +113,6 @@ async def test_networks_are_what_the_daemon_says(monkeypatch: pytest.MonkeyPatch
     nobody = chooser(monkeypatch, Client(there=False))
     await nobody.learn()
     assert nobody.network("wlan0") is None
-
-
-async def test_the_last_decision_about_a_label_can_be_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    made = chooser(monkeypatch, Client())
-    assert made.last_decision(BULK.label) is None
-    await made.choose(BULK)
-    await made.choose(URGENT)
-    assert (made.last_decision(BULK.label), made.last_decision(URGENT.label)) == (1, 2)
 
 
 async def test_a_decision_that_counts_no_more_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,17 +290,3 @@ async def test_its_pause_and_the_end_of_that_are_told_at_once(
     if has_daemon:
         assert {each.why for each in heard} == {"it is away"}
         assert all(each.wait_s == 0.0 for each in heard if each.again_unix_s is not None)
-
-
-async def test_who_never_met_a_daemon_waits_for_none(free_socket: Path) -> None:
-    began_s = time.monotonic()
-    assert not await followed(free_socket).end()
-    assert time.monotonic() - began_s < 1.0
-
-
-async def test_a_key_is_forgotten_where_there_is_a_daemon(free_socket: Path) -> None:
-    heard: list[TransferReport] = []
-    assert not forget(free_socket, KEY)
-    async with daemon(free_socket, heard):
-        assert await asyncio.to_thread(forget, free_socket, KEY)
-    assert [(each.key, each.ended) for each in heard] == [(KEY, True)]

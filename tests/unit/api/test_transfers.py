@@ -4,7 +4,7 @@ from datetime import datetime
 
 import pytest
 
-from cedos.api.transfers import TurnMessage, instant, lateness, sentence, turn_message
+from cedos.api.transfers import TurnMessage, instant, sentence, turn_message
 from cedos.model import Direction
 from cedos.selector.deadlines.network_state import HostNetworks, SeenNetwork
 from cedos.selector.deadlines.transfer_table import TableTransfer, TransferTable
@@ -102,13 +102,6 @@ def test_it_is_said_in_one_sentence(turn: TurnMessage, said: str) -> None:
     assert sentence(turn, at("24 18:00"), NOW) == said
 
 
-def test_what_has_passed_is_said() -> None:
-    for late in (True, False):
-        turn = TurnMessage(networks=("wlan0",), late=late)
-        said = sentence(turn, at("24 16:00"), NOW)
-        assert said == "wanted by 16:00, which has passed; over wlan0"
-
-
 @pytest.mark.parametrize(
     ("when", "said"),
     [
@@ -152,12 +145,6 @@ def test_that_it_is_expected_too_late_is_said_from_the_start(table: TransferTabl
     assert text.startswith("may not be done by ")
     assert "(expected " in text
     assert "Wi-Fi alone" not in text
-
-
-def test_what_is_in_time_is_not_called_late(table: TransferTable) -> None:
-    told(table, 30_000_000, 60.0)
-    turn = turn_message(table, "a", 0.0, UNIX_S)
-    assert lateness(turn, UNIX_S + 60.0, datetime.fromtimestamp(UNIX_S)) == ""
 
 
 def test_a_metered_network_that_has_carried_some_of_it_goes_on(table: TransferTable) -> None:

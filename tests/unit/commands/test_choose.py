@@ -10,12 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cedos.api.client import ControlClient
 from cedos.api.messages import parse
 from cedos.api.programs import ChoiceRequest
 from cedos.commands.console import option_types
 from cedos.errors import ConfigError
-from cedos.model import Bulk, Direction, Label, Urgency
+from cedos.model import Direction, Urgency
 
 
 def test_the_networks_are_printed_one_to_a_line(
@@ -76,14 +75,6 @@ def test_what_was_sent_already_may_be_asked_about(
     assert "--sent and --waited belong together" in refused.stderr
 
 
-def test_a_request_is_a_transfer() -> None:
-    transfer = ChoiceRequest(size_bytes=200_000, deadline_s=3.0, server_name="a.example").transfer
-    assert transfer.size.median_bytes == 200_000
-    assert transfer.label == Label(Urgency.FOREGROUND, Bulk.LARGE)
-    assert (transfer.deadline_s, transfer.server_name) == (3.0, "a.example")
-    assert ChoiceRequest(size_bytes=4000).transfer.label.bulk is Bulk.SMALL
-
-
 @pytest.mark.parametrize(
     ("body", "message"),
     [
@@ -105,9 +96,3 @@ def test_bad_requests(body: bytes, message: str) -> None:
 def test_any_bytes_are_a_request_or_a_clear_error(body: bytes) -> None:
     with suppress(ConfigError):
         assert parse(body, ChoiceRequest, "choice").size_bytes >= 1
-
-
-def test_what_the_daemon_refuses_comes_back_as_it_was_said(control: Path, fake_daemon: Any) -> None:
-    fake_daemon.fault = ConfigError("no such thing")
-    with pytest.raises(ConfigError, match="no such thing"):
-        ControlClient(control).choose(ChoiceRequest(size_bytes=1))

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.metadata import entry_points
-from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,8 @@ from click.testing import CliRunner
 
 from cedos import errors
 from cedos.commands.cedos import COMMANDS, ROOMS, main
-from cedos.commands.console import render
 from cedos.commands.console.manual import Manual, Program
-from cedos.commands.console.option_types import BIT_RATE, DURATION, NETWORK, SIZE
+from cedos.commands.console.option_types import BIT_RATE, DURATION, SIZE
 from cedos.errors import CedosError, SessionError
 
 
@@ -119,11 +117,6 @@ def test_version(cedos: Any) -> None:
     assert cedos("--version").stdout.startswith("cedos, version ")
 
 
-@pytest.mark.parametrize("arguments", [("nothing",), ("status", "--nothing"), ("example", "x")])
-def test_wrong_usage(cedos: Any, arguments: tuple[str, ...]) -> None:
-    assert cedos(*arguments).exit_code == 2
-
-
 ALL_ERRORS = [
     kind
     for kind in vars(errors).values()
@@ -182,11 +175,6 @@ def test_a_line_and_a_status(number: int) -> None:
     assert (result.exit_code, result.stderr) == (1, "program: /a/file: too bad\n")
 
 
-def test_others_are_faults_of_ours() -> None:
-    result = CliRunner().invoke(failing(OSError(errno.EBADF, "bad")), prog_name="program")
-    assert isinstance(result.exception, OSError)
-
-
 def test_a_full_disk_behind_a_command() -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
@@ -202,14 +190,6 @@ def test_a_full_disk_behind_a_command() -> None:
 HOSTILE = "gone\x1b[2J\x1b]0;owned\x07\rcedos: all is well\u202e"
 
 
-def test_lines_stay_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    render.show([HOSTILE, "second"])
-    first, second = capsys.readouterr().out.splitlines()
-    assert first.isprintable()
-    assert first.startswith("gone")
-    assert second == "second"
-
-
 def test_refusals_are_plain() -> None:
     @click.command(cls=Program)
     def program() -> None:
@@ -219,14 +199,6 @@ def test_refusals_are_plain() -> None:
     assert result.exit_code != 0
     assert all(line.isprintable() for line in result.stderr.split("\n"))
     assert "\x1b" not in result.output
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [(0.0000134, "0.0000134"), (3.14159, "3.14"), (46111.2, "46111"), (0.0, "0")],
-)
-def test_a_cost_is_no_power_of_ten(value: float, shown: str) -> None:
-    assert render.cost(value) == shown
 
 
 @pytest.mark.parametrize(
@@ -267,13 +239,3 @@ def test_bit_rates(text: str, bps: float) -> None:
 def test_what_is_no_bit_rate(text: str) -> None:
     with pytest.raises(click.BadParameter, match="is not a bit rate such as"):
         BIT_RATE.convert(text, None, None)
-
-
-def test_networks() -> None:
-    assert NETWORK.convert("192.0.2.0/24", None, None) == ip_network("192.0.2.0/24")
-    with pytest.raises(click.BadParameter, match=r"'192\.0\.2\.1/24' is not a network such as"):
-        NETWORK.convert("192.0.2.1/24", None, None)
-
-
-def test_what_was_read_before_stays() -> None:
-    assert SIZE.convert(7, None, None) == 7

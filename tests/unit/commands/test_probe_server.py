@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from cedos.config.sections import endpoint
 from cedos.host.monitor.probing import udp_train
 from cedos.host.monitor.probing.keyfile import read_key
 from cedos.host.monitor.probing.result import ProbeServer
@@ -45,11 +44,6 @@ def test_an_address_of_somebody_else_is_refused(cedos: Any, tmp_path: Path) -> N
     result = cedos("probe-server", "--listen", "192.0.2.1", "--key-file", str(path))
     assert result.exit_code == 4
     assert "cannot listen on 192.0.2.1 port 7007" in result.stderr
-
-
-def test_endpoints() -> None:
-    assert endpoint("192.0.2.1") == (ip_address("192.0.2.1"), 7007)
-    assert endpoint("[2001:db8::1]:99") == (ip_address("2001:db8::1"), 99)
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1", "0.0.0.0"])

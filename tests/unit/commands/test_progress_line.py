@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from cedos.apps.files.server_link import Progress
-from cedos.commands.console.progress import ProgressLine, duration, size
+from cedos.commands.console.progress import ProgressLine
 
 
 class Terminal(io.StringIO):
@@ -20,22 +20,6 @@ class Paths:
 
     def paths(self) -> list[Any]:
         return [type("Path", (), {"network": n, "stalled": s}) for n, s in self.networks]
-
-
-@pytest.mark.parametrize(
-    ("n_bytes", "text"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (12_345_678, "12.3 MB"), (3e9, "3.0 GB")],
-)
-def test_sizes(n_bytes: float, text: str) -> None:
-    assert size(n_bytes) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.4, "0 s"), (59, "59 s"), (59.6, "1:00"), (187, "3:07"), (7509, "2:05:09")],
-)
-def test_durations(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
 
 
 def test_it_says_how_far_how_fast_how_long_and_over_which_networks() -> None:
@@ -52,11 +36,6 @@ def test_it_says_how_far_how_fast_how_long_and_over_which_networks() -> None:
     assert line.text(18.2) == "file:  25% of 100.0 MB, no server for now"
     progress.have_bytes = 0  # it begins anew
     assert line.text(19.0) == "file:   0% of 100.0 MB, no server for now"
-
-
-def test_before_the_size_is_known() -> None:
-    line = ProgressLine("file", Progress(state="looking"), quiet=False, out=Terminal())
-    assert line.text(0.0) == "file: 0 B, looking"
 
 
 def test_it_is_drawn_in_place_and_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,6 @@ from cedos.api.rules import RuleMessage
 from cedos.commands import rule as rule_command
 from cedos.commands.rule import applies, command, lines
 from cedos.controller.rule import RuleRequest
-from cedos.errors import ConfigError
 
 
 class Played:
@@ -136,14 +135,6 @@ def test_which_rule_applies() -> None:
     assert asked("198.51.100.9") == 3
     assert asked("other.example") == 3, "by the addresses that it leads to"
     assert asked("192.0.2.1") is None
-
-
-@pytest.mark.parametrize(
-    "host", ["198.51.100.3:80", "https://host.example/x", "", "198.51.100.0/24"]
-)
-def test_what_is_no_host_is_not_said_to_be_under_no_rule(host: str) -> None:
-    with pytest.raises(ConfigError, match="a port is given by --port"):
-        applies([], host, None, lambda name: [])
 
 
 def test_that_none_applies_is_an_exit_status(daemon: Played) -> None:

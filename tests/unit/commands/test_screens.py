@@ -26,7 +26,6 @@ from cedos.api.messages import (
 )
 from cedos.api.rules import RuleMessage
 from cedos.commands import budget, doctor, explain, rule, status, usage
-from cedos.commands.console import render
 from cedos.commands.top import FullScreen, cut
 from cedos.controller.rule import RuleRequest
 from cedos.doctor import limited, ok
@@ -167,12 +166,6 @@ ALONE = {"FLOW", "PATH", "OVER", "PRICE", "SAVED", "METERED", "COST", "NOW", "IN
 """Headers that are repeated beside their values, where a table does not fit."""
 
 
-def test_without_a_terminal_tables_are_whole(screens: dict[str, Any]) -> None:
-    (header,) = (line for line in screens["status"]() if line.startswith("SERVER "))
-    assert header.split() == ["SERVER", "NETWORK", "AGE", "DOWN", "UP", "FLOW"]
-    assert max(map(len, screens["status"]())) > 100
-
-
 def test_top_has_problems_first_then_networks_then_the_busiest_flow() -> None:
     busy = msgspec.structs.replace(STATUS.flows[4], bytes_down=9_000_000)
     view = viewed()
@@ -239,22 +232,3 @@ def test_top_fits_the_terminal_and_leaves_it_as_it_was(
     assert first[-1].endswith(" more lines")
     assert len(first) == 24
     assert max(map(len, first)) <= 80
-
-
-def test_ages_in_tables_are_of_old_values_only() -> None:
-    (line,) = (each for each in status.networks(STATUS) if each.startswith("wlan0"))
-    assert "39.4 ms (21 s ago)" in line
-    young = msgspec.structs.replace(
-        STATUS.networks[0], indicators={"rtt_s": IndicatorMessage(value=0.02, age_s=3.0)}
-    )
-    shown = status.networks(msgspec.structs.replace(STATUS, networks=[young]))
-    assert "20 ms  " in shown[1]
-    assert "ago" not in shown[1]
-
-
-def test_the_widths_of_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
-    assert render.columns() is None, "pytest has no terminal"
-    for given, width in (("80", 80), ("3", 40), ("0", None), ("x", None)):
-        monkeypatch.setenv("COLUMNS", given)
-        assert render.columns() == width

@@ -7,8 +7,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cedos.api.messages import (
     DecisionMessage,
@@ -23,7 +21,7 @@ from cedos.api.messages import (
     StatusMessage,
     SubflowMessage,
 )
-from cedos.api.programs import ItemMessage, ProgramMessage, program_text
+from cedos.api.programs import ItemMessage, ProgramMessage
 from cedos.commands import explain, status
 from cedos.commands.console import render
 from cedos.model import (
@@ -204,23 +202,6 @@ def test_status_tells_all_indicators_and_who_wants_a_log_in() -> None:
         assert f"wlan0    wifi  {state}" in lines[3]
 
 
-@pytest.mark.parametrize(
-    ("known", "shown"),
-    [
-        ({"link_bps": 54e6}, "54 Mbit/s link"),
-        ({"link_bps": 54e6, "delivery_down_bps": 3e6}, "≥ 3 Mbit/s"),
-        ({"link_bps": 54e6, "delivery_down_bps": 3e6, "past5_bps": 8e6}, "8 Mbit/s"),
-    ],
-)
-def test_status_tells_of_a_network_that_nothing_filled_what_it_did_at_least(
-    known: dict[str, float], shown: str
-) -> None:
-    indicators = {name: IndicatorMessage(value=bps, age_s=1.0) for name, bps in known.items()}
-    (lte,) = (msgspec.structs.replace(each, indicators=indicators) for each in STATUS.networks)
-    lines = list(status.lines(msgspec.structs.replace(STATUS, networks=[lte])))
-    assert f"down   yes      -    {shown}" in lines[3]
-
-
 def test_explain(cedos: Any, control: Path) -> None:
     result = cedos("explain", "www.example.org")
     assert result.exit_code == 0
@@ -302,21 +283,6 @@ def test_explain_why_networks_are_probed(cedos: Any, control: Path, fake_daemon:
         assert "excludes FLOW and --prefetch" in refused.stderr
 
 
-def test_explain_what_is_not_known(cedos: Any, control: Path) -> None:
-    result = cedos("explain", "example.com")
-    assert result.exit_code == 1
-    assert result.stderr == "cedos: no decision about example.com is known\n"
-
-
-def test_a_flow_that_was_rescued_compares_nothing(make_decision: Any) -> None:
-    message = DecisionMessage.of(make_decision(1))
-    assert any("COST" in line for line in explain.lines(message, 0.0))
-    message = msgspec.structs.replace(message, evaluations=[])
-    text = "\n".join(explain.lines(message, 0.0))
-    assert "COST" not in text
-    assert "The least cost" not in text
-
-
 def test_who_asks_for_a_connection_through_a_gateway_is_told_what_was_decided(
     make_decision: Any,
 ) -> None:
@@ -369,15 +335,6 @@ def test_durations(seconds: float | None, text: str) -> None:
     assert render.duration(seconds) == text
 
 
-@given(st.floats(0, 1e15))
-def test_units_are_those_that_a_person_would_choose(value: float) -> None:
-    for text in (render.size(value), render.rate(value)):
-        shown, unit = text.split(" ")
-        assert float(shown) < 1000 or unit in {"TB", "Gbit/s"}
-    shown, unit = render.duration(value).split(" ")
-    assert float(shown) < {"ms": 1000, "s": 100, "min": 100, "h": 48, "d": 1e11}[unit]
-
-
 @pytest.mark.parametrize(
     ("name", "value", "text"),
     [
@@ -418,25 +375,6 @@ def test_top_outlives_the_daemon(
     assert "New connections go over wlan0:" in result.stdout
     assert "no daemon answers" in result.stdout
     assert (result.exit_code, looks) == (0, [1])
-
-
-def test_a_program_s_decision_names_the_program_and_what_a_deadline_makes_of_costs(
-    make_decision: Any,
-) -> None:
-    """`Server curl` was said, and `what is surely in time costs as if it took so long`."""
-    message = DecisionMessage.of(make_decision(1))
-    transfer = msgspec.structs.replace(
-        message.transfer, deadline_s=300.0, server_name=program_text("curl"), flow=None
-    )
-    told = list(
-        explain.lines(msgspec.structs.replace(message, transfer=transfer), 0.0, "ex.example")
-    )
-    assert "  For all connections of the program curl" in told
-    assert not any(line.startswith("  Server") for line in told)
-    assert (
-        "  Wanted within 5 min. A time that is surely within counts as 5 min; one that may be late counts"
-        " as"
-    ) in told
 
 
 def test_status_tells_what_the_host_keeps_and_what_a_network_lacks() -> None:

@@ -69,48 +69,12 @@ def test_what_failed_says_why_and_when_it_is_tried_again() -> None:
     assert "tried again" not in said
 
 
-def test_shares_of_nothing_and_of_hardly_anything_are_not_told() -> None:
-    """`0 B of 30 MB (0%), lte0 100%` was the directory's few bytes."""
-    none = msgspec.structs.replace(waiting(), done_bytes=0, bytes_by_network={"lte0": 300})
-    assert any(line.endswith("0 B of 100 MB (0 %)") for line in lines([none], NOW, 1000))
-    shares = {"lte0": 300, "wlan0": 40_000_000}
-    nearly = msgspec.structs.replace(waiting(), bytes_by_network=shares)
-    assert any(line.endswith("(40 %): 100 % over wlan0") for line in lines([nearly], NOW, 1000))
-
-
-def test_what_came_nobody_knows_how_is_said_of_no_network() -> None:
-    """A kill had lost the counts, and two asked-for sizes were half of 2.5 MB each."""
-    killed = msgspec.structs.replace(
-        waiting(),
-        bytes_by_network={"wlan0": 397, "lte0": 403},
-        earlier_bytes=39_999_200,
-    )
-    assert any(line.endswith("(40 %): 100 % earlier") for line in lines([killed], NOW, 1000))
-    partly = {"wlan0": 30_000_000}
-    some = msgspec.structs.replace(waiting(), bytes_by_network=partly, earlier_bytes=10_000_000)
-    told = "(40 %): 75 % over wlan0, 25 % earlier"
-    assert any(line.endswith(told) for line in lines([some], NOW, 1000))
-
-
 def test_whose_program_does_not_run_says_what_to_do() -> None:
     text = "\n".join(lines([waiting(running=False, uid=0)], NOW, 1000))
     assert "its program does not run: it waits until the same command is given again" in text
     assert "root" in text
     late = "\n".join(lines([waiting(running=False)], NOW + timedelta(hours=2), 1000))
     assert "late, and its program does not run: the same command, given again, goes on" in late
-
-
-def test_an_upload_says_where_it_goes() -> None:
-    upload = msgspec.structs.replace(waiting(), direction=Direction.UP, name="photo.jpg")
-    header, *text = list(lines([waiting(), upload], NOW, 1000))
-    assert "FROM, TO" in header
-    assert any("photo.jpg  to server.example" in line for line in text)
-    assert any("song.flac  server.example" in line for line in text)
-
-
-def test_nothing_waits() -> None:
-    (line,) = lines([], NOW, 0)
-    assert "cedos-get --by 18:00" in line
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """`up` and `restore` with a daemon and steering of the test's own in their place."""
 
-import asyncio
 import json
 import os
 import pty
@@ -203,17 +202,6 @@ def test_configuration(cedos: Any, folders: Path, monkeypatch: pytest.MonkeyPatc
     assert read == file, "the status shows it"
 
 
-def test_bad_configuration(cedos: Any, folders: Path) -> None:
-    file = folders / "c.toml"
-    file.write_text("[decision]\nobjectif = 1")
-    result = cedos("up", "--config", str(file))
-    assert result.exit_code == 2
-    assert result.stderr == (
-        f"cedos: {file}:2: unknown setting objectif in [decision], did you mean objective?\n"
-    )
-    assert cedos("up", "--config", str(folders / "none.toml")).exit_code == 2
-
-
 def test_the_daemon_s_refusals(cedos: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async def run(config: Config, dry_run: bool, config_file: Path | None, **_: Any) -> None:
         raise HostError("one network only: wlan0; a second one is needed")
@@ -222,17 +210,6 @@ def test_the_daemon_s_refusals(cedos: Any, monkeypatch: pytest.MonkeyPatch) -> N
     result = cedos("up")
     assert result.exit_code == 4
     assert result.stderr == "cedos: one network only: wlan0; a second one is needed\n"
-
-
-def test_a_cancelled_daemon_is_not_taken_for_a_clean_end(
-    cedos: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def run(config: Config, dry_run: bool, config_file: Path | None, **_: Any) -> None:
-        raise asyncio.CancelledError
-
-    a_daemon(monkeypatch, run)
-    with pytest.raises(asyncio.CancelledError):
-        cedos("up")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")

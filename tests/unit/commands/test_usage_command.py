@@ -2,7 +2,7 @@
 
 import json
 import time
-from datetime import datetime, timedelta
+from datetime import datetime
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.api.budgets import BudgetMessage, NetworkUsage, ServerUsage, UsageMessage
-from cedos.commands import usage
+from cedos.api.budgets import NetworkUsage, ServerUsage, UsageMessage
 from cedos.config import amounts
 from cedos.model import CarriedConnection, FlowKey, FlowRecord, Subflow
-from cedos.plain_text import plain
 from cedos.storage.history import History
 from cedos.storage.usage import Usage
 
@@ -112,23 +110,6 @@ def test_after_the_daemon_its_files_are_read(cedos: Any, folders: Path) -> None:
     assert "old.example" in cedos("usage", "--since", "31d").stdout
 
 
-def test_servers_behind_a_gateway_are_shown_with_it() -> None:
-    used = UsageMessage(
-        since_unix_s=0.0,
-        servers=(
-            ServerUsage(
-                server="github.com", bytes_by_network={"lte0": 5}, gateway="gw.example.org"
-            ),
-            ServerUsage(server="a\x1b[2J", bytes_by_network={"lte0": 4}, gateway="b\nTotal 0 B"),
-            ServerUsage(server="github.com", bytes_by_network={"lte0": 3}),
-        ),
-    )
-    shown = [plain(line) for line in usage.lines(used, [], 90.0)]
-    assert "github.com (through gw.example.org)  5 B      lte0 5 B" in shown
-    assert any(line.startswith("a\ufffd[2J (through b\ufffdTotal 0 B)") for line in shown)
-    assert any(line.split() == ["github.com", "3", "B", "lte0", "3", "B"] for line in shown)
-
-
 def test_after_the_daemon_the_gateways_own_row_is_what_is_left(cedos: Any, folders: Path) -> None:
     history = History(folders / "state" / "history.sqlite")
     Usage(folders / "state" / Usage.FILE, "boot").close()
@@ -153,14 +134,6 @@ def test_after_the_daemon_the_gateways_own_row_is_what_is_left(cedos: Any, folde
     ]
 
 
-def test_a_host_that_never_counted_says_so(cedos: Any, folders: Path) -> None:
-    done = cedos("usage")
-    assert done.exit_code == 0
-    assert "Nothing was counted since" in done.stdout
-    assert not done.stderr
-    assert not (folders / "state").exists(), "looking makes nothing"
-
-
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -180,50 +153,9 @@ def test_a_beginning_that_is_none_says_what_would_be_right(
     assert why in refused.stderr
 
 
-def test_beginnings() -> None:
-    assert amounts.since("7d", NOW) == NOW - timedelta(days=7)
-    assert amounts.since("1h30min", NOW) == NOW - timedelta(minutes=90)
-    assert amounts.since("2026-11-01", NOW) == datetime(2026, 11, 1)
-    assert amounts.since("2026-11-01 08:00", NOW) == datetime(2026, 11, 1, 8)
-
-
 @given(st.text(max_size=20))
 def test_any_beginning_is_a_past_one_or_refused(text: str) -> None:
     try:
         assert amounts.since(text, NOW) <= NOW
     except ValueError as error:
         assert str(error)  # noqa: PT017
-
-
-def test_a_budget_that_is_over_or_has_no_supply_is_told_plainly() -> None:
-    over = BudgetMessage(
-        name="trip",
-        resource="data",
-        supply=0.0,
-        spent=5e6,
-        begins_unix_s=0.0,
-        ends_unix_s=9.0,
-        over=True,
-    )
-    shown = "\n".join(usage.lines(UsageMessage(since_unix_s=0.0, networks=(LTE,)), [over], 90.0))
-    assert 'Budget "trip": 5 MB of 0 B used. It ended at' in shown
-    began = msgspec.structs.replace(over, begins_unix_s=5.0)
-    assert "used since 1970-01-01" in "\n".join(
-        usage.lines(UsageMessage(since_unix_s=0.0, networks=(LTE,)), [began], 90.0)
-    )
-
-
-def test_what_no_row_has_is_told_without_calling_it_forgotten() -> None:
-    """Of a history that had just begun, those before it \"are forgotten\"."""
-    used = UsageMessage(
-        since_unix_s=0.0,
-        networks=(LTE,),
-        servers=(ServerUsage(server="a.example", bytes_by_network={"lte0": 5}),),
-        flows_since_unix_s=1.79e9,
-    )
-    told = list(usage.lines(used, [], 1.8e9))
-    assert any(
-        line.startswith("Connections that ended before 2026-")
-        and line.endswith("are not among them.")
-        for line in told
-    )

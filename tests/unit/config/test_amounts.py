@@ -45,12 +45,6 @@ def test_what_is_no_time_says_what_would_be_right(text: str) -> None:
         amounts.by(text, NOW)
 
 
-@pytest.mark.parametrize("text", ["2026-11-24 08:00", "today 08:00", "2026-11-23"])
-def test_the_past_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="has passed: it is 2026-11-24 17:30 now"):
-        amounts.by(text, NOW)
-
-
 @pytest.mark.parametrize(
     ("text", "meant"),
     [
@@ -66,12 +60,6 @@ def test_the_past_is_refused(text: str) -> None:
 )
 def test_durations(text: str, meant: float) -> None:
     assert amounts.seconds(text) == meant
-
-
-@pytest.mark.parametrize("text", ["", "1 2", "1h 30", "h", "0", "99999999999", "1e5", "1h;2min"])
-def test_no_durations(text: str) -> None:
-    with pytest.raises(ValueError, match="is no duration such as"):
-        amounts.seconds(text)
 
 
 @given(st.text(max_size=30))

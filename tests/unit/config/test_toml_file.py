@@ -135,11 +135,6 @@ def test_one_problem(text: str, expected: str) -> None:
     assert problems(text) == [expected]
 
 
-def test_all_problems_at_once_in_the_order_of_lines() -> None:
-    found = problems('flag = 1\nx = 1\n[inner]\nmode = 1\n[[many]]\nlow = "a"')
-    assert [line.split(":")[1] for line in found] == ["1", "2", "4", "6"]
-
-
 def test_broken_toml_names_the_line() -> None:
     assert problems("flag = maybe")[0].endswith(
         'Invalid value (text stands in quotes: "text"; true, false and numbers do not)'
@@ -323,18 +318,3 @@ def test_whatever_tomllib_accepts(statements: list[str], end: str) -> None:
     lines = key_lines(text)
     assert set(lines) == set(every_key(document))
     assert all(1 <= line <= text.count("\n") + 1 for line in lines.values())
-
-
-@given(st.lists(st.tuples(VALUES, st.integers(0, 3)), max_size=6))
-def test_lines_of_pairs_are_exact(pairs: list[tuple[str, int]]) -> None:
-    text, expected = "", {}
-    for index, (value, gap) in enumerate(pairs):
-        candidate = f"{text}{chr(10) * gap}key{index} = {value}\n"
-        try:
-            tomllib.loads(candidate)
-        except tomllib.TOMLDecodeError:  # e.g. one inline table with one key twice
-            continue
-        expected[(f"key{index}",)] = text.count("\n") + gap + 1
-        text = candidate
-    lines = key_lines(text)
-    assert {key: lines[key] for key in expected} == expected

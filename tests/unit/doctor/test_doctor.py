@@ -13,7 +13,7 @@ import pytest
 
 from cedos.api.lock import only_daemon
 from cedos.api.messages import NetworkMessage
-from cedos.config import Config, PredictorsConfig, ProbesConfig
+from cedos.config import Config
 from cedos.config.directories import Directories
 from cedos.config.sections import SteeringConfig
 from cedos.doctor import (
@@ -25,7 +25,6 @@ from cedos.doctor import (
     limited,
     missing,
     ok,
-    predicted_text,
 )
 from cedos.doctor.host import can_run
 from cedos.errors import PrivilegeError
@@ -71,13 +70,6 @@ def test_kernel(release: str, state: FindingState, lost: str) -> None:
     finding = kernel.version(release)
     assert finding.state is state
     assert lost in finding.lost
-
-
-def test_mptcp_not_compiled(files: Files) -> None:
-    assert kernel.mptcp(files).state is FindingState.MISSING
-    assert kernel.path_manager(files, False).state is FindingState.MISSING
-    assert kernel.black_hole(files) is None
-    assert asyncio.run(kernel.endpoints(files, False)) is None
 
 
 def test_mptcp_disabled(files: Files) -> None:
@@ -142,32 +134,6 @@ def test_endpoints_of_others(files: Files, monkeypatch: pytest.MonkeyPatch) -> N
     assert "not used while the daemon runs" in kept.found
 
 
-@pytest.mark.parametrize("error", [PermissionError(1, "no"), LookupError("no mptcp_pm")])
-def test_endpoints_that_cannot_be_seen(
-    files: Files, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    sysctl(files, "net.mptcp.enabled", "1")
-
-    async def dump(name: str, command: int) -> list[bytes]:
-        raise error
-
-    monkeypatch.setattr(kernel.generic_netlink, "dump", dump)
-    finding = asyncio.run(kernel.endpoints(files, False))
-    assert finding is not None
-    assert finding.state is FindingState.LIMITED
-
-
-def test_connection_tracking(files: Files) -> None:
-    assert "not loaded" in kernel.connection_tracking(files).found
-    for value, state in (
-        ("0", FindingState.LIMITED),
-        ("1", FindingState.OK),
-        ("2", FindingState.OK),
-    ):
-        sysctl(files, "net.netfilter.nf_conntrack_events", value)
-        assert kernel.connection_tracking(files).state is state
-
-
 def test_ping(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel.privileges, "held", lambda: frozenset({"CAP_NET_RAW"}))
     assert kernel.ping(files).state is FindingState.OK
@@ -200,17 +166,6 @@ def test_look_ups(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.state, found.found) == (FindingState.LIMITED, "no CAP_NET_RAW")
     monkeypatch.setattr(kernel, "open_capture", io.BytesIO)
     assert "over another network" in kernel.lookups(files, Config()).found
-
-
-def test_bpf(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert kernel.bpf(files).found == "no cgroup v2 is mounted"
-    put(files, "/proc/self/mounts", "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0")
-
-    def refuse(*_: object) -> int:
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr(kernel, "load", refuse)
-    assert kernel.bpf(files).state is FindingState.LIMITED
 
 
 def test_flows_of_this_very_host() -> None:
@@ -278,16 +233,6 @@ def test_no_bus(tmp_path: Path) -> None:
     assert "no system bus" in finding.found
 
 
-def test_a_model_that_cannot_be_used(tmp_path: Path) -> None:
-    for content in (None, "{}"):
-        path = tmp_path / "m.json"
-        if content is not None:
-            path.write_text(content)
-        finding = host.model(Config(predictors=PredictorsConfig(model=str(path))))
-        assert finding.state is FindingState.LIMITED
-        assert str(path) in finding.found
-
-
 Usage = namedtuple("Usage", "total used free")
 
 
@@ -302,12 +247,6 @@ def test_state_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     (tmp_path / "file").touch(mode=0o777)
     blocked = host.state(Directories(tmp_path / "file", tmp_path))
     assert blocked.fatal
-
-
-def test_state_directory_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host.os, "access", lambda *_: False)
-    finding = host.state(Directories(tmp_path, tmp_path))
-    assert (finding.state, finding.fatal) == (FindingState.LIMITED, False)
 
 
 def test_daemon(tmp_path: Path) -> None:
@@ -381,30 +320,6 @@ def test_report(cedos: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cedos("doctor").exit_code == 0
 
 
-@pytest.mark.parametrize(("held", "said"), [
-    (None, ""),
-    (Calibration(1, 0.5, 0.5, 1.0), ""),
-    (
-        Calibration(20, 0.5, 0.6, 0.85),
-        "Forecasts for wlan0 were 2 times too fast lately (20 transfers)",
-    ),
-    (
-        Calibration(8, 1 / 132, 0.1, 0.125),
-        "Forecasts for wlan0 were 132 times too fast lately (8 transfers)",
-    ),
-    (
-        Calibration(20, 1.01, 0.6, 0.85),
-        "Forecasts for wlan0 were right lately (20 transfers)",
-    ),
-    (
-        Calibration(8, 1 / 0.051, 0.6, 0.25),
-        "Forecasts for wlan0 were 20 times too slow lately (8 transfers)",
-    ),
-])  # fmt: skip
-def test_what_is_said(held: Calibration | None, said: str) -> None:
-    assert predicted_text("wlan0", held) == said
-
-
 NM, MM, LOGIND = (
     "org.freedesktop.NetworkManager",
     "org.freedesktop.ModemManager1",
@@ -428,16 +343,6 @@ class Played(SystemBus):
         return [self._answers[asked]]
 
 
-async def test_network_manager() -> None:
-    assert (await host.network_manager(Played(), set())).found == "not used"
-    silent = await host.network_manager(Played(), {NM})
-    assert (silent.state, "does not answer" in silent.found) == (FindingState.LIMITED, True)
-    for checks, words in ((True, "running, checks"), (False, "running, does not check")):
-        bus = Played(NetworkManager={"ConnectivityCheckEnabled": checks})
-        finding = await host.network_manager(bus, {NM})
-        assert finding.found == f"{words} for portals"
-
-
 async def test_modems() -> None:
     assert (await host.modems(Played(), set())).state is FindingState.LIMITED
     assert "does not answer" in (await host.modems(Played(), {MM})).found
@@ -446,15 +351,6 @@ async def test_modems() -> None:
     described = {f"{MM}.Modem": {"Ports": [["wwan0", 2]]}}
     some = await host.modems(Played(GetManagedObjects={"/m": described}), {MM})
     assert some.found == "running, with a modem behind wwan0"
-
-
-async def test_the_screen() -> None:
-    assert (await host.user_presence(Played(), set())).found == "logind is not running"
-    assert "no user is logged in" in (await host.user_presence(Played(), {LOGIND})).found
-    seat = {"ActiveSession": ["1", "/s"]}
-    for idle, words in ((False, "a person is there"), (True, "idle or locked")):
-        finding = await host.user_presence(Played(Seat=seat, Session={"IdleHint": idle}), {LOGIND})
-        assert (finding.state, finding.found) == (FindingState.OK, words)
 
 
 async def test_phones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -485,10 +381,3 @@ async def test_phones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert (await host.phones()).found == "R58 can be asked"
         program.write_text("#!/bin/sh\nexit 1\n")
         assert (await host.phones()).state is FindingState.LIMITED
-
-
-def test_portals() -> None:
-    assert host.portals(Config()).state is FindingState.OK
-    off = host.portals(Config(probes=ProbesConfig(portal_url="")))
-    assert (off.state, off.remedy) == (FindingState.LIMITED, "set probes.portal_url")
-    assert host.portals(Config(probes=ProbesConfig(enabled=False))).found == "probes are off"

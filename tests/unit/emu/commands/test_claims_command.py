@@ -2,7 +2,6 @@
 
 import json
 
-import pytest
 from click.testing import CliRunner, Result
 
 from emu.claims import claim_list
@@ -19,28 +18,6 @@ def test_the_check_passes() -> None:
     done = claims("--check")
     assert done.exit_code == 0, done.output
     assert "numbers are those of their files" in done.output
-
-
-@pytest.mark.parametrize("columns", [80, 120])
-def test_the_table_fits_the_terminal(columns: int) -> None:
-    done = claims("--paper", "delphi", columns=columns)
-    assert done.exit_code == 0
-    assert max(map(len, done.output.splitlines())) <= columns
-    assert done.output.index("reversed") < done.output.index("reproduced")
-
-
-def test_filters_leave_only_what_was_asked_for() -> None:
-    found = json.loads(claims("--paper", "imp", "--verdict", "reversed", "--json").output)
-    assert found
-    assert {(each["paper"], each["verdict"]) for each in found} == {("imp", "reversed")}
-    assert all(each["source"]["command"] for each in found)
-
-
-def test_one_claim_is_shown_with_everything_that_is_known_of_it() -> None:
-    done = claims("dtp-ranges")
-    for said in ("curl", "reversed", "sessions_dtp.json", "cedos-emu run", "/sizes/"):
-        assert said in done.output
-    assert max(map(len, done.output.splitlines())) <= 200
 
 
 def test_a_name_that_is_not_listed_is_refused() -> None:

@@ -4,18 +4,15 @@ import json
 import shutil
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
 from cedos.errors import DataSetError
 from cedos.model import Direction
 from emu.commands.figures import command
-from emu.repository import ROOT
 from emu.runs import runs, scenario
 from emu.testbed.access import INTERFACES
 
-TRACES = ROOT / "traces"
 POLICIES = ("wifi-first", "cedos")
 LOAD = scenario.Load("x", "198.51.100.2", Direction.DOWN, 1000, 1000, slot_s=1.0)
 
@@ -97,21 +94,6 @@ def test_runs_of_one_place_are_repeats(run: Path, tmp_path: Path, name: str) -> 
         assert two["mean_mbps"] == pytest.approx(one["mean_mbps"])
 
 
-def test_what_is_not_finished_is_named(run: Path) -> None:
-    (run / "flows.parquet").unlink()
-    done = CliRunner().invoke(command, ["mobility", str(run)])
-    assert isinstance(done.exception, DataSetError)
-    assert str(done.exception).endswith(
-        "is not the folder of a finished run: it has no flows.parquet"
-    )
-
-
-def test_an_unknown_set_is_refused_with_those_there_are(run: Path) -> None:
-    done = CliRunner().invoke(command, ["speed", str(run)])
-    assert done.exit_code == 2
-    assert "'calibration', 'fidelity', 'mobility', 'series', 'walk', 'wget'" in done.output
-
-
 def test_what_runs_lack_is_named(run: Path, tmp_path: Path) -> None:
     def refused(*arguments: str) -> str:
         done = CliRunner().invoke(command, list(arguments))
@@ -130,12 +112,3 @@ def test_what_runs_lack_is_named(run: Path, tmp_path: Path) -> None:
     assert f"{file / 'x.json'}: " in printed
     assert "choose another --json" in printed
     assert file.read_text() == "dear"
-
-
-@pytest.mark.parametrize("name", ["mobility", "wget"])
-def test_a_run_of_pages_has_no_transfers(run: Path, name: str) -> None:
-    flows = run / "flows.parquet"
-    pq.write_table(pq.read_table(flows).slice(0, 0), flows)
-    done = CliRunner().invoke(command, [name, str(run)])
-    assert isinstance(done.exception, DataSetError)
-    assert f"{run} has no transfers" in str(done.exception)

@@ -1,8 +1,6 @@
 """`cedos-emu places`: tables, checks that name every problem, pictures, and no matplotlib but there."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,9 +8,8 @@ from click.testing import CliRunner, Result
 
 from cedos.errors import PlaceError
 from emu.commands.places import command
-from emu.places import places as rooms
 from emu.places.check import check
-from emu.places.places import default_directory, load
+from emu.places.places import load
 from emu.places.synth import generate
 
 
@@ -80,27 +77,6 @@ def test_check_names_every_problem_with_file_and_line(folder: Path) -> None:
         assert problem in result.stdout
 
 
-def test_check_finds_files_that_disagree(folder: Path) -> None:
-    table = folder / "places.csv"
-    table.write_text(table.read_text().replace(",20,", ",33,"))
-    (folder / "cellular" / "static-s7-cellular.up.gz").unlink()
-    (folder / "cellular" / "static-s7-cellular.up").write_text("1\n9000\n")
-    (folder / "wifi" / "static-s7-wifi.csv").write_text("t_s,cqi\n0,9\n1,8\n")
-    figures, problems, warnings = check(folder)
-    (problem,) = problems
-    assert "static-s7-wifi.csv: has 2 s" in problem
-    assert len(warnings) == 2
-    assert "common_s of 'walk-away-s7' is 33; its traces repeat after 20 s" in warnings[0]
-    assert "static-s7-cellular.up: repeats after 9 s" in warnings[1]
-    assert set(figures) == {"walk-away-s7", "static-s7"}
-
-
-def test_check_of_nothing(tmp_path: Path) -> None:
-    result = run("check", str(tmp_path))
-    assert isinstance(result.exception, PlaceError)
-    assert "no such file" in result.stdout
-
-
 def test_synth_writes_a_collection(tmp_path: Path) -> None:
     result = run(
         *("synth", "--kind", "station", "--seed", "4", "--count", "2"),
@@ -112,23 +88,6 @@ def test_synth_writes_a_collection(tmp_path: Path) -> None:
     refused = run("synth", "--kind", "cruise", "--out", str(tmp_path))
     assert refused.exit_code == 2
     assert "walk-away" in refused.stderr
-
-
-def test_the_command_imports_no_matplotlib() -> None:
-    code = "import sys, emu.commands.places; assert 'matplotlib' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-
-
-def test_default_collection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert default_directory(tmp_path) == tmp_path
-    monkeypatch.setattr(rooms, "ROOT", tmp_path / "repo")
-    with pytest.raises(PlaceError, match="--places DIR"):
-        default_directory()
-    for beside, name in ((tmp_path / "repo" / "traces", "ours"), (tmp_path / "shared", "real")):
-        folder = beside if name == "ours" else beside / "traces-real"
-        folder.mkdir(parents=True)
-        (folder / "places.csv").write_text("place,wifi,cellular\n")
-        assert default_directory() == folder
 
 
 @pytest.mark.parametrize(
@@ -152,17 +111,6 @@ def test_check_refuses_traces_that_cannot_work(folder: Path, text: str, complain
     assert f"{trace}{complaint}" in result.stdout.replace(f"{trace}: ", f"{trace}")
 
 
-def test_list_shows_the_places_that_can_be_read(folder: Path) -> None:
-    (trace,) = (folder / "wifi").glob("walk-away-s7*.trace*")
-    trace.unlink()
-    trace.with_name(trace.name.removesuffix(".gz")).write_text("5\n3\n")
-    result = run("list", "--places", str(folder))
-    assert result.exit_code == 0
-    assert "1 places in" in result.stdout
-    assert "left out: " in result.stderr
-    assert "must not decrease" in result.stderr
-
-
 def described(folder: Path, **cells: str) -> Path:
     """A collection whose one place has these cells in places.csv."""
     row = {"place": "here", "wifi": "static-s7-wifi", "cellular": "static-s7-cellular"} | cells
@@ -183,25 +131,6 @@ def test_a_place_that_does_not_say_where_it_is_from_is_not_called_measured(folde
 def test_a_place_whose_name_leads_elsewhere_is_refused(folder: Path, name: str) -> None:
     with pytest.raises(PlaceError, match="would be no file's name"):
         load(described(folder, place=name))
-
-
-def test_both_networks_of_a_row_are_named_at_once(folder: Path) -> None:
-    result = run("check", str(described(folder, wifi="no", cellular="nothing", common_s="x")))
-    assert "no trace 'no'" in result.stdout
-    assert "no trace 'nothing'" in result.stdout
-    assert "common_s is 'x'" in result.stdout
-    assert "3 problems" in str(result.exception)
-
-
-def test_a_broken_series_hides_no_useless_trace(folder: Path) -> None:
-    described(folder)
-    (folder / "wifi" / "static-s7-wifi.csv").write_text("t_s,rtt_ms\n0,slow\n")
-    for file in (folder / "cellular").glob("static-s7-cellular.down*"):
-        file.unlink()
-    (folder / "cellular" / "static-s7-cellular.down").write_text("7\n5000000000000\n")
-    said = run("check", str(folder)).stdout
-    assert "rtt_ms is 'slow'" in said
-    assert "lasts 57870 days" in said
 
 
 def test_a_misspelt_column_is_named_and_ones_own_are_not(folder: Path) -> None:

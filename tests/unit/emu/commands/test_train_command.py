@@ -1,8 +1,6 @@
 """`cedos-emu train` and `evaluate`: what DATA must hold, where files go, and what figures are worth."""
 
 import csv
-import errno
-import json
 import random
 import sys
 from pathlib import Path
@@ -53,34 +51,6 @@ def test_a_strategy_without_times_is_refused_unless_it_is_meant(
         model_files.load(out)
 
 
-def test_data_are_asked_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `observed` gives holds the times of one strategy a row."""
-    files = [data(tmp_path / f"{name}.csv", name) for name in STRATEGIES]
-    out = tmp_path / "model.json"
-    asked = ("train", *files, "--out", out, "--kind", "last-rate")
-    assert cedos_emu_status(monkeypatch, *asked) == 0
-    assert set(model_files.load(out).strategies) == set(STRATEGIES)
-
-
-def test_figures_of_rows_that_a_model_was_trained_on_are_called_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    mine, other = (data(tmp_path / f"{name}.csv", *STRATEGIES) for name in ("mine", "other"))
-    model, found = tmp_path / "new" / "model.json", tmp_path / "deep" / "er" / "f.json"
-    asked = ("train", mine, "--out", model, "--kind", "last-rate")
-    assert cedos_emu_status(monkeypatch, *asked) == 0
-    said = {}
-    for file in (mine, other):
-        capsys.readouterr()
-        asked = ("evaluate", file, "--model", model, "--json", found)
-        assert cedos_emu_status(monkeypatch, *asked) == 0
-        said[file] = capsys.readouterr().out, json.loads(found.read_text())["trained_on"]
-    assert "this model was trained on these rows: mine.csv; these figures" in said[mine][0]
-    assert said[mine][1] == ["mine.csv"]
-    assert "CAUTION" not in said[other][0]
-    assert said[other][1] == []
-
-
 def test_a_file_that_cannot_be_written_is_named_before_the_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -94,17 +64,6 @@ def test_a_file_that_cannot_be_written_is_named_before_the_work(
         said = capsys.readouterr().err
         assert said.startswith(f"cedos-emu: {never}: ")
         assert said.count("\n") == 1
-
-
-def test_a_full_disk_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", "x.parquet")
-
-    monkeypatch.setattr(cedos_emu.group, "main", full)
-    assert cedos_emu_status(monkeypatch) == 1
-    assert capsys.readouterr().err == "cedos-emu: No space left on device: x.parquet\n"
 
 
 def test_groups_that_are_left_out_teach_nothing(

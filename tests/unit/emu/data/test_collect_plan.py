@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from cedos.errors import DataSetError
 from cedos.model import Direction
-from emu.commands.collect import command
-from emu.data import collect, datasets, derived, probes
+from emu.data import collect, derived, probes
 from emu.data.choices import context_of
-from emu.data.derived import MOST_LENGTHENED, observed
+from emu.data.derived import observed
 from emu.data.measure import Row, history
 from emu.places import places, synth
 from emu.places.places import Places, load
@@ -87,15 +85,6 @@ def test_the_context_never_sees_the_future(few_places: Places) -> None:
     assert history(place, start_s, Direction.DOWN) == known
 
 
-def test_at_the_very_beginning_nothing_is_made_up(few_places: Places) -> None:
-    place = list(few_places.values())[1]
-    known = history(place, 0.0, Direction.DOWN)
-    assert not any("past" in name or "available" in name for name in known)
-    early = history(place, 0.5, Direction.DOWN)
-    assert early["wifi_past10_bps"] == pytest.approx(place.wifi.down.rate_bps(0, 0.5), abs=0.1)
-    assert "wifi_available" not in early
-
-
 def test_probes_are_one_measurement_a_start_and_each_row_gets_its_direction() -> None:
     base = (0.02, 0.05)
     rows = [
@@ -126,12 +115,6 @@ def test_probes_are_one_measurement_a_start_and_each_row_gets_its_direction() ->
     assert [row.get("wifi_udp_bps") for row in added] == [1.0, None, None]
     assert [row.get("wifi_udp_loss") for row in added] == [None, 1.0, None]
     assert [row["wifi_rtt_s"] for row in added] == [0.02] * 3
-
-
-def test_help_names_the_sizes_that_are_measured_without_any() -> None:
-    said = " ".join(CliRunner().invoke(command, ["--help"]).output.split())
-    sizes = ", ".join(f"{size}:{direction}" for size, direction in collect.DEFAULT_SIZES)
-    assert f"[default: {sizes}]" in said
 
 
 SYNTHETIC = ROOT / "traces"
@@ -171,25 +154,6 @@ def test_old_rates_are_those_of_the_trace_at_that_time_and_recents_are_others() 
     assert derived.aged(rows(name), known, seed=3) == found
 
 
-def test_a_place_that_is_not_there_is_named() -> None:
-    with pytest.raises(DataSetError, match="row 1: place nowhere"):
-        derived.aged(rows("nowhere"), {})
-
-
-def test_aged_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
-    known = places.load(SYNTHETIC)
-    name = next(iter(known))
-    made = derived.aged(rows(name), known)
-    datasets.write(tmp_path / "derived.parquet", made)
-    read = datasets.read(tmp_path / "derived.parquet")
-    assert read.ignored == ()
-    both = datasets.joined([read, datasets.from_columns({
-        "place": ["a"], "size_bytes": [1], "direction": ["up"], "t_wifi_s": [1.0],
-    }, "other")])  # fmt: skip
-    assert len(both) == len(made) + 1
-    assert both.texts["group"][-1] == "a"
-
-
 def test_the_decision_sees_how_old_a_rows_rates_are() -> None:
     context = context_of({"wifi_past1_bps": 1e6, "wifi_rate_age_s": 7.0, "wifi_rtt_s": 0.02,
                           "wifi_recent_s": 0.1, "wifi_recent_bytes": 3000.0,
@@ -216,11 +180,3 @@ def test_a_row_has_the_one_time_without_what_others_added_and_the_context() -> N
         "direction": "down", "t_wifi_s": 0.4, "censored_wifi": False, "wifi_rtt_s": 0.02,
         "wifi_rate_age_s": 7.1235,
     }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{"columns": []}, {"columns": None}, {"lengthened": None}, {"lengthened": MOST_LENGTHENED + 1}],
-)
-def test_what_tells_nothing_of_the_network_is_left_out(change: dict[str, Any]) -> None:
-    assert not list(observed([SEEN | change], "home", "homes"))

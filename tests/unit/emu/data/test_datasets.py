@@ -77,19 +77,6 @@ def test_what_collect_hands_over_is_written_in_designs_order(tmp_path: Path) -> 
     assert datasets.read(tmp_path / "a.csv").ignored == ("mood",)
 
 
-def test_a_parquet_file_is_known_by_its_content(tmp_path: Path) -> None:
-    rows = datasets.read(csv(tmp_path, GOOD)).to_rows()
-    datasets.write(tmp_path / "x.parquet", rows)
-    renamed = (tmp_path / "x.parquet").rename(tmp_path / "x.csv")
-    assert datasets.read(renamed).to_rows() == rows
-
-
-def test_rows_can_be_taken(tmp_path: Path) -> None:
-    data = datasets.read(csv(tmp_path, GOOD)).take(np.array([False, True]))
-    assert data.texts["place"].tolist() == ["a-2"]
-    assert len(data) == 1
-
-
 @pytest.mark.parametrize(
     ("old", "new", "where"),
     [
@@ -124,14 +111,6 @@ def test_what_makes_no_sense_is_named(
     assert where in str(refused.value)
 
 
-def test_shares_are_shares(tmp_path: Path) -> None:
-    path = csv(tmp_path, GOOD.replace("wifi_rtt_s", "wifi_ping_loss").replace("0.02\n", "1.5\n"))
-    with pytest.raises(
-        DataSetError, match=r"row 1, column wifi_ping_loss: 1\.5 must be from 0 to 1"
-    ):
-        datasets.read(path)
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -147,27 +126,6 @@ def test_files_that_are_no_data_set_are_refused(tmp_path: Path, content: bytes) 
     path.write_bytes(content)
     with pytest.raises(DataSetError, match="wrong"):
         datasets.read(path)
-
-
-def test_what_is_not_there_cannot_be_read_or_written(tmp_path: Path) -> None:
-    with pytest.raises(
-        DataSetError, match=r"nowhere\.csv: cannot be read: No such file or directory$"
-    ):
-        datasets.read(tmp_path / "nowhere.csv")
-    with pytest.raises(DataSetError, match="no rows"):
-        datasets.write(tmp_path / "a.csv", [])
-    with pytest.raises(DataSetError, match="cannot be written"):
-        datasets.write(tmp_path / "no" / "a.csv", [{"place": "p"}])
-
-
-def test_other_indicators_are_there_and_never_a_reason_to_refuse() -> None:
-    raw = {"place": ["a"], "size_bytes": [3e3], "direction": ["down"], "t_wifi_s": [0.1]}
-    gaps = {"wifi_udp_gap_p50_s": [0.002], "wifi_rtt_s": [0.02]}
-    data = datasets.from_columns(raw | gaps | {"wifi_udp_max_bps": ["much"]}, "drawn")
-    assert set(data.indicators) == {"wifi_udp_gap_p50_s", "wifi_rtt_s"}
-    assert data.ignored == ("wifi_udp_max_bps",)
-    assert "wifi_udp_gap_p50_s" not in data.columns, "predictors do not look at it"
-    assert "wifi_udp_gap_p50_s" in data.to_rows()[0]
 
 
 def test_whether_trains_were_answered_is_known_kept_and_no_indicator(tmp_path: Path) -> None:
@@ -239,67 +197,3 @@ def test_columns_may_be_missing_or_empty(tmp_path: Path, gone: tuple[str, ...]) 
     assert missing["policies"]["cedos"] == empty["policies"]["cedos"]
     never = {name for name in STRATEGIES if f"t_{name}_s" in gone}
     assert never.isdisjoint(missing["policies"])
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"place": ["p"] * COUNT},
-        {"mood": ["calm"] * COUNT, "t_ethernet_s": [0.1] * COUNT, "ethernet_rtt_s": [0.1] * COUNT},
-        {"wifi_ap_count": [7] * COUNT, "cellular_dbm": [-97.5] * COUNT},
-        {"wifi_available": [True, None, False] * (COUNT // 3)},
-        {"size_bytes": [2**60] * COUNT},
-        {"wifi_rtt_s": [0.0] * COUNT, "cellular_past1_bps": [1e300] * COUNT},
-        {f"t_{name}_s": [1.0] * COUNT for name in STRATEGIES},
-        {"censored_wifi": [True] * COUNT},
-    ],
-)
-def test_odd_values_are_judged(tmp_path: Path, change: dict[str, list[Any]]) -> None:
-    found = judged(tmp_path, columns() | change)
-    assert found["rows"] == COUNT
-    assert np.isfinite(found["policies"]["cedos"]["max_s"]["regret_mean"])
-
-
-def test_one_row_is_judged_by_a_given_model(tmp_path: Path) -> None:
-    found = judged(tmp_path, {name: column[:1] for name, column in columns().items()})
-    assert found["rows"] == found["groups"] == 1
-
-
-def test_strategies_measured_apart_cannot_be_compared(tmp_path: Path) -> None:
-    apart = columns() | {
-        f"t_{name}_s": [1.0 if n % 4 == k else None for n in range(COUNT)]
-        for k, name in enumerate(STRATEGIES)
-    }
-    with pytest.raises(DataSetError, match=r"no row .* wifi, cellular, mptcp_wifi, mptcp_cellular"):
-        judged(tmp_path, apart)
-
-
-def test_too_few_groups_say_what_would_do(tmp_path: Path) -> None:
-    with pytest.raises(DataSetError, match=r"it has 2 \(in 12 rows .* random rows need none"):
-        judged(tmp_path, columns(places=2), "--kind", "last-rate")
-
-
-def test_random_rows_need_only_one_place(tmp_path: Path) -> None:
-    found = judged(tmp_path, columns(places=1), "--kind", "last-rate", "--group-by", "row")
-    assert found["places"] == 1
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        (
-            "place;size_bytes;direction;t_wifi_s\na;1;up;1\n",
-            "column place is missing; it has 'place;",
-        ),
-        ("a,3000,down,0.1\n", r"column place is missing; it has 'a', '3000', 'down' \.\.\."),
-        ("\n\n", "column place is missing; it has none"),
-        ("place, size_bytes, direction, t_wifi_s\n", "no rows"),
-    ],
-)
-def test_a_table_of_another_kind_shows_what_was_found(
-    tmp_path: Path, text: str, reason: str
-) -> None:
-    file = tmp_path / "other.csv"
-    file.write_text(text)
-    with pytest.raises(DataSetError, match=reason):
-        datasets.read(file)

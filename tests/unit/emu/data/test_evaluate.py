@@ -10,15 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
-from hypothesis import strategies as st
 
-from cedos.errors import DataSetError
-from cedos.model import Direction
 from emu.commands.evaluate import command as evaluate_command
 from emu.commands.train import command as train_command
 from emu.data import datasets
-from emu.data.choices import cedos_choice, rules, transfer_energy_j
+from emu.data.choices import cedos_choice, transfer_energy_j
 from emu.data.datasets import DataSet
 from emu.data.evaluate import OBJECTIVES, Outcomes, evaluate, judged, prediction
 from emu.statistics import Bootstrap
@@ -201,27 +197,6 @@ def test_cedos_goes_through_the_daemons_decision() -> None:
     )
 
 
-def test_rules_without_their_columns_take_wifi() -> None:
-    bare = datasets.from_columns(
-        {"place": ["a"], "size_bytes": [1e6], "direction": ["up"], "t_wifi_s": [1.0],
-         "t_cellular_s": [2.0]},
-        "bare",
-    )  # fmt: skip
-    chosen = {name: choice.tolist() for name, choice in rules(bare).items()}
-    assert chosen["lower_ping"] == ["wifi"]
-    assert "ping_then_mptcp" not in chosen, "MPTCP was not measured"
-
-
-def test_rows_with_a_time_missing_are_left_out() -> None:
-    rows = [*ROWS, {**ROWS[0], "t": (0.1, None, 0.1, 0.2)}]
-    for row in rows[:-1]:
-        assert None not in row["t"]
-    columns_rows = [dict(row) for row in rows]
-    columns_rows[-1]["t"] = (0.1, float("nan"), 0.1, 0.2)
-    found = evaluate(data_set(columns_rows), constant(WIFI_BEST))
-    assert (found["rows"], found["rows_left_out"]) == (4, 1)
-
-
 def walks(seed: int, places: int = 6, each: int = 12) -> list[dict[str, Any]]:
     """Rows in which the network with the lower ping is the faster one."""
     draw = np.random.default_rng(seed)
@@ -276,60 +251,6 @@ def test_what_is_left_out_is_neither_learned_nor_seen_and_all_else_is_judged_as_
     assert without["steady"]["rows"] == with_them["steady"]["rows"] > 0
 
 
-def test_a_given_model_is_not_told_what_is_left_out() -> None:
-    seen: list[Mapping[str, float]] = []
-
-    class Listening(CompletionModel):
-        def predict(self, features: Mapping[str, float]) -> dict[str, Distribution]:
-            seen.append(features)
-            return model.predict(features)
-
-    model = constant(WIFI_BEST)
-    listening = Listening(model.features, model.typical, model.parts, model.errors)
-    evaluate(data_set(), listening, without=("wifi_rtt_s",))
-    assert seen
-    assert not any("wifi_rtt_s" in each for each in seen)
-    assert any("cellular_rtt_s" in each for each in seen)
-
-
-def test_rows_stay_old_where_models_are_not_told_their_age() -> None:
-    data = data_set()
-    old = {"wifi_rate_age_s": np.array([0.0, 20.0, 20.0, np.nan])}
-    aged = DataSet(data.source, data.texts, data.numbers | old)
-    found = evaluate(aged, constant(WIFI_BEST), without=tuple(old))
-    assert {name: each["rows"] for name, each in found["ages"].items()} == {
-        "fresh": 2, "wifi old": 2, "wifi old, no small transfer known": 2,
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("name", "columns"),
-    [
-        ("wifi_link_bps", ("wifi_link_bps",)),
-        ("link_bps", ("wifi_link_bps",)),
-        ("recent_s", ("wifi_recent_s", "cellular_recent_s")),
-        ("speed_mps", ("speed_mps",)),
-        ("size_bytes", ()),
-        ("s", ()),
-    ],
-)
-def test_a_column_is_named_with_its_network_or_for_both(
-    name: str, columns: tuple[str, ...]
-) -> None:
-    assert datasets.context_columns(name) == columns
-
-
-def test_the_command_says_what_was_left_out(tmp_path: Path) -> None:
-    data, out = tmp_path / "data.csv", tmp_path / "f.json"
-    datasets.write(data, data_set(walks(2, places=3, each=4)).to_rows())
-    left_out = ("--without", "rtt_s", "--without", "wifi_rtt_s", "--without", "wifi_past5_bps")
-    judged = CliRunner().invoke(evaluate_command, [str(data), *left_out, "--json", str(out)])
-    assert judged.exit_code == 0, judged.output
-    rows = dict.fromkeys(("wifi_rtt_s", "cellular_rtt_s", "wifi_past5_bps"), 12)
-    assert json.loads(out.read_text())["without"] == rows
-    assert "without wifi_rtt_s (known in 12 rows), cellular_rtt_s (known in" in judged.output
-
-
 @pytest.mark.parametrize(
     ("name", "says"),
     [
@@ -346,11 +267,6 @@ def test_a_column_that_cannot_be_left_out_is_refused(tmp_path: Path, name: str, 
     refused = CliRunner().invoke(evaluate_command, [str(data), "--without", name])
     assert refused.exit_code == 2
     assert says in " ".join(refused.stderr.split())
-
-
-def test_too_few_groups_are_said() -> None:
-    with pytest.raises(DataSetError, match="at least three"):
-        evaluate(data_set())
 
 
 def test_commands_train_a_model_and_judge_it(tmp_path: Path) -> None:
@@ -381,14 +297,6 @@ def test_commands_train_a_model_and_judge_it(tmp_path: Path) -> None:
     assert figures["policies"]["cedos"]["max_s"]["within10_share"] > 0.85
     assert set(figures["policies"]["cedos"]) == {"max_s", "max_s_per_e"}
     assert 0.8 <= figures["prediction"]["completion"]["wifi"]["coverage90"] <= 1.0
-
-
-def test_training_on_one_group_ends_with_a_clear_message(tmp_path: Path) -> None:
-    data = tmp_path / "one.csv"
-    datasets.write(data, data_set(walks(1, places=1)).to_rows())
-    found = CliRunner().invoke(train_command, [str(data), "--out", str(tmp_path / "m.json")])
-    assert isinstance(found.exception, DataSetError)
-    assert "at least two" in str(found.exception)
 
 
 def outcomes() -> Outcomes:
@@ -460,36 +368,6 @@ def test_the_papers_probes_cost_what_table_3_says(
         for direction in ("down", "up")
     )
     assert low_j * 0.94 <= measured_j <= high_j * 1.06
-
-
-def test_the_rate_matters_not() -> None:
-    """Section 7.2: the power level stays the same regardless of the data rate."""
-    assert transfer_energy_j("wifi", 1000, "down", 2.0) == transfer_energy_j(
-        "wifi", 10_000_000, "down", 2.0
-    )
-
-
-def test_nothing_costs_nothing() -> None:
-    assert transfer_energy_j("cellular", 0, "down", 0.0) == 0.0
-
-
-def test_an_unknown_strategy_is_refused() -> None:
-    with pytest.raises(KeyError):
-        transfer_energy_j("pigeon", 1, "down", 1.0)
-
-
-@given(
-    st.sampled_from(["wifi", "cellular", "mptcp_wifi"]),
-    st.sampled_from(Direction),
-    st.floats(0, 1000),
-    st.floats(0, 1000),
-)
-def test_longer_never_costs_less(
-    strategy: str, direction: Direction, a_s: float, b_s: float
-) -> None:
-    short_s, long_s = sorted((a_s, b_s))
-    short_j = transfer_energy_j(strategy, 1, direction, short_s)
-    assert short_j <= transfer_energy_j(strategy, 1, direction, long_s)
 
 
 def test_a_transfer_within_the_tail_pays_only_what_it_prolongs() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from emu.places.places import load
-from emu.places.stats import network_stats, place_stats, rates_bps, runs
+from emu.places.stats import network_stats, place_stats, rates_bps
 from emu.places.synth import opportunities
 from emu.places.traces import Trace
 from emu.repository import ROOT
@@ -17,23 +17,6 @@ def test_rates_are_per_second_and_the_last_line_belongs_to_the_last_second() -> 
     trace = Trace([1, 500, 1000, 1001, 3000, 3000], 3000)
     assert rates_bps(trace, 3).tolist() == [36_000, 12_000, 24_000]
     assert rates_bps(trace, 2).tolist() == [36_000, 12_000]
-
-
-def test_an_opportunity_at_0_is_of_the_first_second() -> None:
-    assert rates_bps(Trace([0, 1000, 2000]), 2).tolist() == [24_000, 12_000]
-
-
-@pytest.mark.parametrize(
-    ("out", "expected"),
-    [
-        ([], ()),
-        ([0, 0], ()),
-        ([1, 1, 1], ((0, 3),)),
-        ([1, 0, 1, 1, 0, 0, 1], ((0, 1), (2, 2), (6, 1))),
-    ],
-)
-def test_runs(out: list[int], expected: tuple[tuple[int, int], ...]) -> None:
-    assert runs(np.array(out, dtype=bool)) == expected
 
 
 def test_outages_are_seconds_below_a_tenth_of_a_megabit() -> None:
@@ -59,18 +42,6 @@ def test_a_place_is_compared_over_the_common_seconds(tmp_path: Path) -> None:
     assert stats.better == "wifi-better"
     assert stats.both_out_s == 2
     assert stats.wifi_better_share == 0.25
-
-
-@pytest.mark.parametrize(
-    ("wifi", "cellular", "better"),
-    [(10.0, 8.2, "similar"), (10.0, 7.8, "wifi-better"), (7.8, 10.0, "cell-better")],
-)
-def test_classes(tmp_path: Path, wifi: float, cellular: float, better: str) -> None:
-    for kind, rate in (("wifi", wifi), ("cellular", cellular)):
-        (tmp_path / kind).mkdir()
-        opportunities([rate] * 10).write(tmp_path / kind / "x.trace.gz")
-    (tmp_path / "places.csv").write_text("place,wifi,cellular\nx,x,x\n")
-    assert place_stats(load(tmp_path)["x"]).better == better
 
 
 REAL = ROOT.parent / "shared" / "traces-real"

@@ -10,8 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cedos.errors import CedosError, PlaceError, TraceError
-from cedos.model import NetworkKind
-from emu.places import places as rooms
 from emu.places.places import load, scan
 
 HEADER = "place,scenario,simultaneous,wifi,cellular,common_s,note\n"
@@ -118,21 +116,6 @@ def test_indicators_are_those_of_the_completed_second(
     assert place.indicators_at(t_s)["wifi"] == place.wifi.indicators_at(t_s)
 
 
-def test_indicators_have_the_units_of_a_context(folder: Path) -> None:
-    place = load(folder)["hall-1"]
-    assert place.wifi.indicators_at(1.5) == {
-        "rtt_s": pytest.approx(0.020),
-        "rssi_dbm": -60,
-        "available": 1,
-        "link_bps": pytest.approx(65e6),
-        "chan_util": pytest.approx(0.4),
-    }
-    # In the outage's wake nothing but its mark and the channel is known.
-    assert "rssi_dbm" not in place.wifi.indicators_at(3.5)
-    assert place.wifi.indicators_at(3.5)["available"] == 0
-    assert place.cellular.indicators_at(1.5) == {}
-
-
 def test_base_rtt_is_given_measured_or_drawn(folder: Path) -> None:
     place = load(folder)["hall-1"]
     assert (place.wifi.rtt_s, place.wifi.rtt_source) == (pytest.approx(0.030), "measured")
@@ -142,29 +125,6 @@ def test_base_rtt_is_given_measured_or_drawn(folder: Path) -> None:
     place = load(folder)["x"]
     assert (place.cellular.rtt_s, place.cellular.rtt_source) == (pytest.approx(0.0555), "given")
     assert place.wifi.rtt_source == "measured"
-
-
-def test_drawn_rtts_follow_the_stated_distribution() -> None:
-    for kind, median_s, low_s, high_s in (
-        (NetworkKind.WIFI, 0.018, 0.006, 0.080),
-        (NetworkKind.CELLULAR, 0.050, 0.030, 0.140),
-    ):
-        drawn = sorted(rooms.drawn_rtt_s(f"place {i}", kind) for i in range(2001))
-        assert drawn[1000] == pytest.approx(median_s, rel=0.05)
-        assert drawn[0] >= low_s
-        assert drawn[-1] <= high_s
-        assert drawn[1800] > 1.4 * median_s
-
-
-def test_group_column_wins_and_flags(folder: Path) -> None:
-    rewrite(
-        folder,
-        "place,wifi,cellular,group,synthetic,simultaneous\n"
-        "a-1,ap,lte,path,yes,Yes\na-2,ap,lte,,,\np07,ap,lte,,no,no\n",
-    )
-    places = load(folder)
-    assert [place.group for place in places.values()] == ["path", "a", "p07"]
-    assert [place.synthetic for place in places.values()] == [True, False, False]
 
 
 def test_unknown_place_suggests_a_close_one(folder: Path) -> None:
@@ -237,18 +197,6 @@ def test_ambiguous_and_half_files_are_refused(folder: Path) -> None:
     (folder / "wifi" / "ap.trace").write_text(even(3, 3))
     with pytest.raises(PlaceError, match=r"both ap\.trace and ap\.trace\.gz"):
         load(folder)
-
-
-def test_missing_folders_and_files_are_named(tmp_path: Path) -> None:
-    with pytest.raises(PlaceError, match=r"places\.csv: no such file; a collection is"):
-        load(tmp_path)
-    rewrite(tmp_path, "place,wifi,cellular\nx,ap,lte\n")
-    with pytest.raises(PlaceError, match="no trace 'ap'"):
-        load(tmp_path)
-    (tmp_path / "places.csv").unlink()
-    (tmp_path / "places.csv").mkdir()
-    with pytest.raises(PlaceError, match="unreadable"):
-        load(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Traces: what is read is what is replayed, and what cannot be replayed is refused with its line."""
 
-import gzip
 from pathlib import Path
 
 import numpy as np
@@ -89,36 +88,6 @@ def test_what_mm_link_reads_is_read(text: bytes) -> None:
     assert trace.remark == ""
 
 
-@pytest.mark.parametrize(
-    "text",
-    [b"1\r\n2\r\n5\r\n", b"1 \n2 \n5 \n", b"1\t\n2\n5\n", b"1\n2\n5\n\n", b"1\n2\n5\n \n\r\n\n"],
-)
-def test_white_space_behind_a_number_is_no_error(text: bytes) -> None:
-    trace = Trace.parse(text, "x")
-    assert trace == Trace([1, 2, 5])
-    assert trace.remark.startswith("x: mm-link itself does not read")
-
-
-@given(traces(), st.integers(1, 40_000))
-def test_a_repeated_trace_has_the_same_rate(trace: Trace, length_ms: int) -> None:
-    longer = trace.repeated(length_ms / 1000)
-    assert longer.period_ms >= length_ms
-    assert longer.period_ms % trace.period_ms == 0
-    assert longer.mean_bps == pytest.approx(trace.mean_bps)
-    assert longer.rate_bps(0.0, length_ms / 1000) == trace.rate_bps(0.0, length_ms / 1000)
-
-
-def test_unreadable_files_name_themselves(tmp_path: Path) -> None:
-    broken = tmp_path / "broken.gz"
-    broken.write_bytes(gzip.compress(b"1\n2\n" * 1000)[:-9])
-    for path in (tmp_path / "none.trace", broken):
-        with pytest.raises(TraceError, match=path.name):
-            Trace.read(path)
-    (tmp_path / "plain.gz").write_bytes(b"1\n2\n")
-    with pytest.raises(TraceError, match=r"plain\.gz"):
-        Trace.read(tmp_path / "plain.gz")
-
-
 @pytest.mark.parametrize("name", ["a.trace", "a.trace.gz"])
 def test_what_is_too_large_is_refused_before_it_fills_the_memory(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
@@ -130,12 +99,6 @@ def test_what_is_too_large_is_refused_before_it_fills_the_memory(
         Trace.read(tmp_path / name)
     Trace(range(100_000), 100_000).write(tmp_path / name)
     assert len(Trace.read(tmp_path / name)) == 100_001
-
-
-def test_a_period_after_the_last_opportunity_becomes_the_last_line() -> None:
-    trace = Trace([1, 2], 10)
-    assert trace.times_ms.tolist() == [1, 2, 10]
-    assert Trace([1, 10], 10).times_ms.tolist() == [1, 10]
 
 
 @given(traces(), st.floats(0, 20))
@@ -150,21 +113,6 @@ def test_rotation_keeps_period_and_count_and_shifts_the_rate(trace: Trace, start
     assert difference <= 1.001 * OPPORTUNITY_BITS
 
 
-@given(traces(), st.integers(0, 20_000))
-def test_rotating_on_to_the_period_gives_the_first_trace_back(trace: Trace, start_ms: int) -> None:
-    start_ms %= trace.period_ms
-    again = trace.rotated(start_ms / 1000).rotated((trace.period_ms - start_ms) / 1000)
-    assert sorted(again.times_ms % trace.period_ms) == sorted(trace.times_ms % trace.period_ms)
-
-
-def test_rotation_begins_exactly_there() -> None:
-    trace = Trace([10, 20, 70, 100])
-    assert trace.rotated(0.015).times_ms.tolist() == [5, 55, 95, 100]
-    assert trace.rotated(0.115) == trace.rotated(0.015)
-    assert trace.rotated(0) == trace
-    assert trace.rotated(0.015, length_s=0.05).times_ms.tolist() == [5, 50]
-
-
 def test_rate_counts_opportunities_across_the_period() -> None:
     trace = Trace([10, 20, 70, 100])
     assert trace.rate_bps(0.01, 0.03) == pytest.approx(2 * OPPORTUNITY_BITS / 0.02)
@@ -173,14 +121,6 @@ def test_rate_counts_opportunities_across_the_period() -> None:
     assert trace.rate_bps(0.25, 10.25) == pytest.approx(trace.mean_bps)
     with pytest.raises(ValueError, match="empty"):
         trace.rate_bps(1, 1)
-
-
-@given(traces(), st.floats(0.001, 6))
-def test_bins_hold_every_opportunity_once(trace: Trace, width_s: float) -> None:
-    rates = trace.bins(width_s)
-    widths = np.full(len(rates), width_s)
-    widths[-1] = trace.period_s - width_s * (len(rates) - 1)
-    assert (rates * widths).sum() == pytest.approx(len(trace) * OPPORTUNITY_BITS)
 
 
 @pytest.mark.parametrize("rate_bps", [12_000, 1e6, 24e6, 96e6])

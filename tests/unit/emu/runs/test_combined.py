@@ -1,6 +1,5 @@
 """Several places together: reductions against Wi-Fi first, and Delphi's normalised objectives."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,17 +7,15 @@ import msgspec
 import numpy as np
 import pytest
 
-from cedos.errors import ConfigError, DataSetError, EmulationError
+from cedos.errors import ConfigError, EmulationError
 from emu.places import places as collections
 from emu.places.places import Places
 from emu.repository import ROOT
-from emu.runs import page as report_page
-from emu.runs import runs, scenario, series, table
+from emu.runs import runs, scenario, series
 from emu.runs.summary import Browsing, PolicyRun, summarise
 
 POLICIES = ("wifi-first", "cedos")
 PAGE = scenario.PageLoad("pages", sites=2)
-VIDEO = scenario.VideoLoad("video", play_s=8.0, bitrate_bps=2_000_000)
 
 
 def write(
@@ -98,25 +95,6 @@ def test_objectives_are_shares_of_the_best_policy_of_each_place(found: dict[str,
 
 
 @pytest.mark.usefixtures("no_pictures")
-def test_the_page_and_the_table_show_pages(
-    found: dict[str, Any], folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert json.loads((folder / "summary.json").read_text()) == found
-    page = report_page.write([folder / "a", folder / "b"], folder / "report.html").read_text()
-    assert "page transfer s" in page
-    table.print_table(folder / "a")
-    table.print_places(folder / "summary.json")
-    shown = capsys.readouterr().out
-    assert "page transfer s" in shown or "page" in shown
-    assert "2 places together" in shown
-
-
-def test_an_unfinished_place_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataSetError, match="config"):
-        series.write([tmp_path / "nothing"], tmp_path / "summary.json")
-
-
-@pytest.mark.usefixtures("no_pictures")
 def test_a_place_that_fails_is_tried_again_and_then_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,18 +123,6 @@ def test_a_place_that_fails_is_tried_again_and_then_named(
     # What is complete is not run again.
     series.run(wanted, places, tmp_path, lambda share, what: None, found.append)
     assert tried[4:] == [second, second]
-
-
-def test_starts_come_from_the_seed_and_the_place() -> None:
-    places = known()
-    names = tuple(places)[:2]
-    wanted = scenario.Scenario(page=(PAGE,), places=names, duration_s=5.0, seed=4)
-    every = series.expand(wanted, places)
-    assert [one.place for one in every] == list(names)
-    assert every == series.expand(wanted, places)
-    for one in every:
-        assert 0 <= one.start_s <= places[one.place].common_s - 5
-        assert one.places == ()
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from emu.runs import page, runs, verdict
 from emu.runs.runs import Recorded, RunFolder
@@ -82,32 +81,12 @@ def test_a_difference_within_noise_is_called_so(tmp_path: Path) -> None:
     )
 
 
-def test_without_a_gateway_there_is_nothing_to_compare(tmp_path: Path) -> None:
-    run = recorded(tmp_path / "run", times(0.2))
-    del run.summary["policies"]["cedos-gateway"]  # type: ignore[attr-defined]
-    assert verdict.sentences(run) == []
-
-
 def test_a_run_of_pages_is_not_compared_by_transfer(tmp_path: Path) -> None:
     run = recorded(tmp_path / "run", times(0.2))
     assert page.has_pair(run)
     run.flows.clear()
     assert not page.has_pair(run)
     assert verdict.sentences(run) == []
-
-
-def test_every_transfer_is_a_row_and_the_outage_is_shaded(tmp_path: Path) -> None:
-    run = recorded(tmp_path / "run", times(0.2))
-    assert page.outages(run.capacity, run.duration_s) == [(2.0, 4.0)]
-    assert page.outages(run.capacity, 2.5) == [(2.0, 2.5)]
-    figure = page.draw(run)
-    for axis in figure.axes:
-        bars = [patch for patch in axis.patches if patch.get_height() == pytest.approx(0.8)]
-        assert len(bars) == COUNT
-        assert [text.get_text() for text in axis.texts] == ["Wi-Fi is dead"]
-    (legend,) = figure.legends
-    words = [text.get_text() for text in legend.get_texts()]
-    assert words == ["over Wi-Fi", "through the gateway", "not finished in time"]
 
 
 def test_the_page_opens_with_the_comparison_for_screens_and_telephones(tmp_path: Path) -> None:

@@ -38,31 +38,6 @@ def test_what_is_no_run_folder_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "letter").read_text() == "dear"
 
 
-def test_a_place_where_none_can_be_made_is_named(tmp_path: Path) -> None:
-    (tmp_path / "letter").write_text("dear")
-    with pytest.raises(DataSetError, match=r"letter/x: Not a directory: choose another --out"):
-        runs.RunFolder.create(tmp_path / "letter" / "x", WANTED, {})
-
-
-def test_an_empty_folder_can_be_a_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert runs.RunFolder.create(tmp_path, WANTED, {}).logs.is_dir()
-    (tmp_path / "other").mkdir()
-    monkeypatch.setattr(analysis, "carry_out", lambda *given: {"n": 1})
-    analysis.run(analysis.Analysis("correlations"), tmp_path / "other")
-    assert (tmp_path / "other" / "summary.json").is_file()
-
-
-def test_neither_is_it_by_an_analysis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(analysis, "carry_out", lambda *given: pytest.fail("it was begun"))
-    wanted = analysis.Analysis("correlations")
-    (tmp_path / "summary.json").write_text("mine")
-    with pytest.raises(DataSetError, match="is no run folder: choose another --out"):
-        analysis.run(wanted, tmp_path)
-    assert (tmp_path / "summary.json").read_text() == "mine"
-    with pytest.raises(DataSetError, match=r"x: Not a directory: choose another --out"):
-        analysis.run(wanted, tmp_path / "summary.json" / "x")
-
-
 def test_a_data_set_is_not_replaced_unasked(tmp_path: Path) -> None:
     out = tmp_path / "mine.parquet"
     out.write_text("hours of work")
@@ -87,21 +62,6 @@ def test_a_finished_run_is_not_replaced_unasked(tmp_path: Path, scenario_file: s
     assert isinstance(refused.exception, DataSetError)
     assert REFUSED in str(refused.exception)
     assert summary.read_bytes() == before
-
-
-def test_it_is_where_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(analysis, "carry_out", lambda *given: {"n": 1})
-    summary = finished(tmp_path / "run") / "summary.json"
-    file = ROOT / "emu" / "experiments" / "delphi_correlations.toml"
-    arguments = [str(file), "--out", str(tmp_path / "run"), "--force"]
-    assert CliRunner().invoke(command, arguments).exit_code == 0
-    assert '"analysis": "correlations"' in summary.read_text()
-    # (Nothing of the run before is left beside it.)
-    assert {each.name for each in summary.parent.iterdir()} == {
-        "config.toml",
-        "environment.json",
-        "summary.json",
-    }
 
 
 def test_an_interrupted_run_is_begun_anew_unasked(tmp_path: Path) -> None:

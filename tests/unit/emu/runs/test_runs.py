@@ -1,23 +1,17 @@
 """Tests."""
 
-import dataclasses
 import errno
-import itertools
-import json
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import msgspec
 import numpy as np
 import pytest
-from matplotlib.collections import LineCollection
 
 from cedos.errors import ConfigError, DataSetError
-from cedos.model import Direction, FlowRecord, Prediction
+from cedos.model import Direction
 from emu.runs import page as report_page
 from emu.runs import runs, scenario, table, timeline
 from emu.runs.calibration import by_network_and_age
-from emu.runs.decisions import rows_of
 from emu.runs.summary import PolicyRun, summarise
 
 LOAD = scenario.Load("small", "198.51.100.2", Direction.DOWN, 1000, 30_000, 60.0)
@@ -82,14 +76,6 @@ def test_a_run_reads_back_as_it_was_written(tmp_path: Path) -> None:
     assert read.title == "try: place p, seed 1"
 
 
-def test_a_run_keeps_what_was_expected_of_each_strategy() -> None:
-    expected = {"wifi": (0.1, 0.8, 2.0, 1.0), "cellular": (0.2, 1.1, 3.0, 1.3)}
-    prediction = Prediction("wifi", "wlan0", Direction.DOWN, 5000, 1.2, 2.0, expected)
-    flow = FlowRecord((), None, 100.5, 101.7, prediction=prediction)
-    (row,) = rows_of([flow], 100.0)
-    assert (row["median_s"], row["by_strategy"]) == (0.8, {"wifi": 0.8, "cellular": 1.1})
-
-
 @pytest.mark.usefixtures("no_pictures")
 def test_a_synthetic_place_is_called_so_everywhere(tmp_path: Path) -> None:
     write(tmp_path / "run", synthetic=True)
@@ -148,15 +134,6 @@ def test_without_room_for_its_page_a_run_is_not_finished(
         runs.refuse_finished(tmp_path / "run", paged=True)
 
 
-@pytest.mark.usefixtures("no_pictures")
-def test_several_runs_make_one_page(tmp_path: Path) -> None:
-    write(tmp_path / "a")
-    write(tmp_path / "b")
-    page = report_page.write([tmp_path / "a", tmp_path / "b"], tmp_path / "both.html").read_text()
-    assert page.count("<h1>") == 2
-    assert page.count("alt='timeline'") == 2
-
-
 def test_an_earlier_run_is_replaced_and_anything_else_is_not(tmp_path: Path) -> None:
     write(tmp_path / "run")
     write(tmp_path / "run")
@@ -213,90 +190,3 @@ def test_what_disturbed_a_run_stands_under_its_table(tmp_path: Path) -> None:
         "DISTURBED, cedos: the machine was too busy & slow"
     ]
     assert "too busy &amp; slow" in report_page.write([tmp_path / "run"]).read_text()
-
-
-def test_pages_and_videos_are_drawn_where_transfers_are(tmp_path: Path) -> None:
-    write(tmp_path / "run")
-    run = runs.read(tmp_path / "run")
-    of = {"repeat": 0, "number": 0, "started_s": 1.0, "censored": False}
-    browsed = dataclasses.replace(
-        run,
-        flows=[],
-        pages=[
-            {**of, "policy": "cedos", "load_s": 0.7},
-            {**of, "policy": "wifi-first", "load_s": 2.5},
-        ],
-        videos=[{**of, "policy": "cedos", "watched_s": 2.0, "stall_s": 0.5}],
-    )
-    figure = timeline.draw(browsed)
-    wifi_first, cedos = (
-        [
-            tuple(round(x, 3) for x, _ in line)
-            for bars in axis.collections
-            if isinstance(bars, LineCollection)
-            for line in bars.get_segments()
-        ]
-        for axis in (figure.axes[1], figure.axes[3])
-    )
-    assert wifi_first == [(1.0, 3.5)]
-    assert sorted(cedos) == [(1.0, 1.7), (1.0, 3.5)]
-    words = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert "page (to its load) or video" in words
-    plt.close(figure)
-
-
-def test_classes_of_sizes_look_the_same_in_all_panels(tmp_path: Path) -> None:
-    write(tmp_path / "run")
-    run = runs.read(tmp_path / "run")
-    (one,) = run.predictions
-    ages = [{"rate_age_s": age_s, "columns": {}} for age_s in (0.0, 2.0, 6.0, 20.0)] * 10
-    sizes = {"wifi": (5_000, 500_000, 50_000_000), "cellular": (50_000_000,)}
-    many = dataclasses.replace(
-        run,
-        predictions=[
-            {**one, "network": network, "size_bytes": size, "took_s": took_s, **known}
-            for network, found in sizes.items()
-            for size in found
-            for took_s in (0.004, 0.3, 40.0)
-            for known in (*ages, {"columns": {"wifi_rtt_s": 0.02}})
-        ],
-    )
-    figure = table.draw(many)
-    assert figure is not None
-    looks = [
-        {
-            container.get_label().partition(":")[0]: (
-                container.lines[0].get_color(),
-                container.lines[0].get_marker(),
-            )
-            for container in axis.containers
-        }
-        for axis in figure.axes[:2]
-    ]
-    titles = [axis.get_title().split(", ")[1] for axis in figure.axes[:2]]
-    by_network = dict(zip(titles, looks, strict=True))
-    assert len(by_network["wifi"]) == 3
-    assert by_network["cellular"]["large"] == by_network["wifi"]["large"]
-    for axis in figure.axes:
-        figure.draw_without_rendering()
-        shown = [text for text in axis.get_xticklabels() if text.get_text()]
-        boxes = [text.get_window_extent() for text in shown]
-        assert len(boxes) >= 2
-        assert all(a.x1 < b.x0 for a, b in itertools.pairwise(boxes))
-    plt.close(figure)
-
-
-def test_headings_are_whole_where_there_is_no_terminal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = write(tmp_path / "run")
-    file = folder.directory / "summary.json"
-    summary = json.loads(file.read_text())
-    for figures in summary["policies"].values():
-        figures.update({key: 1.0 for key, _, _ in table.BROWSING})
-    file.write_text(json.dumps(summary))
-    table.print_table(tmp_path / "run")
-    lines = capsys.readouterr().out.splitlines()
-    head = next(line for line in lines if "policy" in line)
-    for _, heading, _ in (*table.COLUMNS, *table.BROWSING):
-        assert heading in head

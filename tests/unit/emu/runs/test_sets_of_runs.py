@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from cedos.model import Direction
-from emu.runs import calibration, mobility, table, walk, wget
+from emu.runs import calibration, mobility, walk, wget
 from emu.runs.runs import Recorded
 from emu.runs.scenario import Load, Scenario
 
@@ -162,27 +162,6 @@ def test_a_walk_says_when_it_moved_and_how_long_nothing_came() -> None:
     assert place["capacity_mbps"] == {"wifi": [9.0], "cellular": [4.0]}
 
 
-def test_the_first_second_belongs_to_connecting() -> None:
-    late = [
-        row
-        for policy in POLICIES
-        for interface, mbps in (("wlan0", (0, 0, 0, 8, 8, 8, 8, 8)), ("lte0", (0,) * 8))
-        for row in rates(policy, interface, *mbps)
-    ]
-    place = walk.figures([recorded("stairs", rates=late)])["places"]["stairs"]
-    assert place["policies"]["cedos"]["longest_stall_s"] == 0.5
-
-
-def test_repetitions_are_paired_in_whatever_order_they_lie() -> None:
-    flows = [
-        run_flow("wifi-first", 0, 1000, 1.0), run_flow("wifi-first", 0, 1000, 4.0, repeat=1),
-        run_flow("cedos", 0, 1000, 2.0, repeat=1), run_flow("cedos", 0, 1000, 1.0),
-    ]  # fmt: skip
-    cedos = wget.figures([recorded("one", flows=flows)])["by_place"]["one"]["cedos"]
-    # Repetition by repetition as fast, and twice as fast: no resample is slower than Wi-Fi.
-    assert cedos["time_ratio_ci95"] == [1.0, 2.0]
-
-
 def predicted(network: str, size_bytes: int, took_s: float, age_s: float) -> dict[str, Any]:
     """A second was expected, from half of it to two."""
     return {
@@ -217,20 +196,3 @@ def test_predictions_are_judged_by_network_size_and_age() -> None:
     told = list(calibration.lines(calibration.figures([run])))
     assert any("wifi, rate at least 15 s old: expected 0.25 x" in line for line in told)
     assert any("wifi, rate unknown: expected 0.50 x" in line for line in told)
-
-
-def test_the_page_draws_predictions_by_network_size_and_age() -> None:
-    rows = [
-        predicted("wifi", 3_000, 1.0, 0.0),
-        predicted("wifi", 3_000, 4.0, 20.0),
-        {**predicted("cellular", 2_000_000, 2.0, 0.0), "columns": {}},
-    ]
-    drawn = table.draw(replace(recorded("one"), predictions=rows))
-    assert drawn is not None
-    cellular, wifi, cellular_ages, wifi_ages = drawn.axes
-    assert [each.get_title() for each in (cellular, wifi)] == ["cedos, cellular", "cedos, wifi"]
-    ages = {axis: [label.get_text() for label in axis.get_xticklabels()] for axis in drawn.axes[2:]}
-    assert ages[wifi_ages] == ["from 0 s\n100%\nof 1", "from 15 s\n0%\nof 1"]
-    assert ages[cellular_ages] == ["from 0 s\n100%\nof 1"], (
-        "of records without columns the age is all"
-    )
