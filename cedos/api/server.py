@@ -357,15 +357,15 @@ class ControlServer:
         )
         asked, router = self._backend, application.router
         for path, ask in (
-            ("status", lambda: asked.status()),
-            ("networks", lambda: asked.networks()),
-            ("flows", lambda: asked.flows()),
-            ("budgets", lambda: asked.standing_budgets()),
-            ("phone", lambda: asked.phone()),
-            ("prefetching", lambda: asked.prefetched()),
-            ("probing", lambda: asked.probing()),
-            ("transfers", lambda: asked.transfers()),
-            ("rules", lambda: asked.rules()),
+            ("status", asked.status),
+            ("networks", asked.networks),
+            ("flows", asked.flows),
+            ("budgets", asked.standing_budgets),
+            ("phone", asked.phone),
+            ("prefetching", asked.prefetched),
+            ("probing", asked.probing),
+            ("transfers", asked.transfers),
+            ("rules", asked.rules),
         ):
             router.add_get(f"/v1/{path}", _answering(ask))
         router.add_get("/v1/explain", self._explain)
@@ -381,7 +381,7 @@ class ControlServer:
             ),
             (
                 "transfers",
-                _taking(TransferReport, "transfer", lambda said, uid: asked.transfer(said, uid)),
+                _taking(TransferReport, "transfer", asked.transfer),
             ),
             ("carried", _taking(CarriedReport, "carried", asked.report_carried)),
             ("hints", _taking(HintRequest, "hint", asked.hint, status=201)),

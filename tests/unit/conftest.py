@@ -103,6 +103,7 @@ class FakeDaemon:
         self.probed: list[ProbingMessage] = []
         self.told_carrying: list[tuple[CarriedReport, int]] = []
         self.usage_since: UsageMessage | None = None
+        self.told: StatusMessage | None = None
         self.fault: Exception | None = None
         self.delay_s = 0.0
         self.marks = True
@@ -122,7 +123,7 @@ class FakeDaemon:
         return [FlowMessage(flow=flow_text(KEY), strategy=ON_WIFI, subflows=[subflow])]
 
     async def status(self) -> StatusMessage:
-        return StatusMessage(
+        return self.told or StatusMessage(
             version="1",
             pid=7,
             uptime_s=3.0,

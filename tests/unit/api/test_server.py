@@ -290,15 +290,13 @@ def test_waiting_requests_are_bounded_for_each_user(
     user = 1000
     monkeypatch.setattr(server, "_asker", lambda _request: user)
     may_answer, begun = threading.Event(), threading.Semaphore(0)
-    status = fake_daemon.status
 
-    async def waits() -> Any:
+    async def waits() -> None:
         begun.release()
         while not may_answer.is_set():
             await asyncio.sleep(0.02)
-        return await status()
 
-    monkeypatch.setattr(fake_daemon, "status", waits)
+    monkeypatch.setattr(fake_daemon, "_before", waits)
     with ExitStack() as kept:
         waiting = []
 

@@ -199,10 +199,7 @@ def test_a_line_is_cut_by_what_it_takes_on_a_terminal(text: str) -> None:
 def test_top_fits_the_terminal_and_leaves_it_as_it_was(
     folders: Path, control: Path, fake_daemon: Any
 ) -> None:
-    async def said() -> StatusMessage:
-        return STATUS
-
-    fake_daemon.status = said
+    fake_daemon.told = STATUS
     ours, theirs = pty.openpty()
     shown = b""
     with subprocess.Popen(

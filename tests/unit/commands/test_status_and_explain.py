@@ -151,10 +151,7 @@ def test_what_strangers_named_moves_no_cursor(cedos: Any, control: Path, fake_da
         STATUS, carried=[carried(hostile, hostile, bytes_by_network={hostile: 1})]
     )
 
-    async def said() -> StatusMessage:
-        return told
-
-    fake_daemon.status = said
+    fake_daemon.told = told
     for shown in (cedos("status").stdout, cedos("top", "--count", "1").stdout):
         assert "a\ufffd[2Jb\ufffdc\ufffd\ufffd31md\ufffd" in shown
         assert not set(shown) & set("\x1b\r\x9b\u202e")
