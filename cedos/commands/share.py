@@ -30,7 +30,7 @@ from cedos.commands.console import render
 from cedos.commands.console.manual import STATE, Manual, json_option
 from cedos.commands.console.option_types import BIT_RATE, SIZE, Parsed
 from cedos.commands.console.render import echo
-from cedos.config.directories import directories
+from cedos.config.directories import directories, user_folder
 from cedos.errors import HostError, SharingError
 from cedos.host.steer.journal.journal import Journal
 from cedos.host.steer.refusals import refusals
@@ -118,6 +118,7 @@ class _Group(Manual, click.Group): ...
         ("sudo cedos share help --price 0.50EUR/GB --limit 500MB", "Sell, until Ctrl-C."),
         ("sudo cedos share request --rate 8Mbit --budget 2EUR", "Buy, until Ctrl-C."),
         ("sudo cedos share receipts", "Who owes what to whom."),
+        ("cedos share revoke bob", "At the gateway: neighbours trust bob no more."),
     ],
     files=[STATE],
 )
@@ -364,6 +365,41 @@ def receipts(as_json: bool) -> None:
         for each in owed
     ]
     render.show(render.table(("OWES", "TO", "CARRIED", "AMOUNT", "RECEIPTS"), rows))
+
+
+@command.command(
+    "revoke", cls=Manual,
+    examples=[("cedos share revoke bob", "At the gateway, as the user that runs it.")],
+    exits=(0, 1, 2), files=[STATE],
+)  # fmt: skip
+@click.argument("host")
+def revoke(host: str) -> None:
+    """Withdraw the certificates of HOST at its gateway, so that no neighbour trusts it any more.
+
+    HOST is the name that the host has registered with, or the beginning of its key. Neighbours learn
+    of it within seconds and leave the host. It cannot register again with the same keys.
+    """
+    path = user_folder("state") / "sharing.sqlite"
+    if not path.exists():
+        raise SharingError(
+            f"{path} does not exist: no host is registered here;"
+            " the user that runs the gateway would be right"
+        )
+    store = SharingStore(path)
+    try:
+        found = store.hosts(host)
+        if len(found) != 1:
+            keys = ", ".join(f"{key.hex()[:12]} ({name})" for key, name in found.items())
+            what = f"several are registered: {keys}" if found else "no such host is registered"
+            raise SharingError(f"{host}: {what}")
+        ((key, name),) = found.items()
+        count = store.revoke(key, SharingClock().now_s())
+    finally:
+        store.close()
+    if count:
+        echo(f"Revoked {count} certificate{'s' * (count > 1)} of {name}, key {key.hex()[:12]}.")
+    else:
+        echo(f"No certificate of {name}, key {key.hex()[:12]}, holds any more.")
 
 
 def _joined() -> JoinedGateway:

@@ -15,6 +15,8 @@ from cedos.apps.sharing.protocol.certificates import (
     MOST_CERTIFICATE_BYTES,
     Certificate,
     CertificateAuthority,
+    CertificateRequest,
+    UntrustedError,
     opened,
 )
 from cedos.apps.sharing.protocol.receipts import Receipt
@@ -152,7 +154,17 @@ class SharingStore:
     def register(
         self, authority: CertificateAuthority, request: bytes, session: bytes, now_s: float
     ) -> bytes:
-        """Return a new certificate, written before it is given away. UntrustedError: the request's."""
+        """Return a new certificate, written before it is given away.
+
+        Raises:
+            UntrustedError: the request is wrong, or one of its keys is revoked.
+        """
+        wish, _ = opened(request, CertificateRequest, MOST_CERTIFICATE_BYTES, "certificate request")
+        sql = (
+            "SELECT 1 FROM revocation JOIN certificate USING (serial) WHERE host = ? OR session = ?"
+        )
+        if self._read(sql, (wish.host, session)):
+            raise UntrustedError("this host's certificate was revoked; it gets no other one")
         highest = self._read("SELECT coalesce(max(serial), 0) FROM certificate", ())[0][0]
         data = authority.issue(request, session, highest + 1, now_s)
         self.add_certificate(data)
@@ -172,6 +184,14 @@ class SharingStore:
     def name_of(self, host: bytes) -> str | None:
         sql = "SELECT name FROM certificate WHERE host = ? ORDER BY serial DESC LIMIT 1"
         return next((row[0] for row in self._read(sql, (host,))), None)
+
+    def hosts(self, which: str) -> dict[bytes, str]:
+        """Return the registered hosts of a name, or whose key begins so in hexadecimal, with names."""
+        sql = (
+            "SELECT host, name, max(serial) FROM certificate GROUP BY host"
+            " HAVING name = ?1 OR substr(lower(hex(host)), 1, length(?1)) = lower(?1)"
+        )
+        return {host: name for host, name, _ in self._read(sql, (which,))}
 
     def revoke(self, host: bytes, now_s: float) -> int:
         """Withdraw all certificates of a host; return how many still held."""

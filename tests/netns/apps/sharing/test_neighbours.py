@@ -203,3 +203,25 @@ def test_what_cannot_be_done_is_said(standing: Street) -> None:
     ):
         with pytest.raises(EmulationError, match=why):
             standing.hosts.cedos(host, *options)
+
+
+def test_a_revoked_helper_is_left_and_does_not_come_again(standing: Street) -> None:
+    """Destroys the registration of the last helper, so it is the last test of this street."""
+    standing.helpers = [standing.hosts.help(number) for number in range(HELPERS)]
+    services = [standing.hosts.request(), standing.hosts.forward(), *standing.helpers]
+    standing.wait_for(HELPERS)
+    download = standing.download(12_000_000)
+    download.read_until(1_000_000)
+    name = f"helper-{HELPERS - 1}"
+    with pytest.raises(EmulationError, match="no such host is registered"):
+        standing.hosts.cedos("gateway", "share", "revoke", "nobody")
+    assert "Revoked 1 certificate of" in standing.hosts.cedos("gateway", "share", "revoke", name)
+    standing.wait_for(HELPERS - 1)
+    assert download.end() == 0
+    assert download.received_bytes == 12_000_000
+    time.sleep(5)
+    assert standing.active() == HELPERS - 1
+    with pytest.raises(EmulationError, match="revoked"):
+        standing.hosts.cedos(name, "share", "register", "--name", "another")
+    for each in services:
+        each.close()

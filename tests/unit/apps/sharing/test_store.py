@@ -129,6 +129,33 @@ def test_revocation_is_for_all_of_a_hosts_certificates_and_lasts_until_they_expi
     assert len(late) < len(store.revocations(AUTHORITY, START_S + 5))
 
 
+def test_a_revoked_host_cannot_register_again_with_either_key(store: SharingStore) -> None:
+    register(store, "ann")
+    register(store, "bob")
+    store.revoke(ANN, START_S)
+    with pytest.raises(UntrustedError, match="revoked"):
+        register(store, "ann")
+    # Nor with a new key over the same session.
+    session = b"ann".ljust(32, b"s")
+    wish = request_certificate(key_of("ann's other"), session, "cyd", GATEWAY.public, START_S)
+    with pytest.raises(UntrustedError, match="revoked"):
+        store.register(AUTHORITY, wish, session, START_S)
+    register(store, "bob")
+
+
+def test_hosts_are_found_by_name_or_key(store: SharingStore) -> None:
+    for name in ("ann", "bob"):
+        register(store, name)
+    session = b"cyd".ljust(32, b"s")
+    wish = request_certificate(key_of("cyd"), session, "ann", GATEWAY.public, START_S)
+    store.register(AUTHORITY, wish, session, START_S)
+    assert store.hosts("bob") == store.hosts(BOB.hex()[:12].upper()) == {BOB: "bob"}
+    assert store.hosts("ann") == {ANN: "ann", CYD: "ann"}, "hosts name themselves"
+    assert store.hosts("dan") == {}
+    assert store.hosts("%") == {}
+    assert len(store.hosts("")) == 3
+
+
 def test_a_contract_is_kept_as_it_was_signed(store: SharingStore) -> None:
     store.add_contract(CONTRACT, b"join", b"confirm")
     store.add_contract(CONTRACT, b"other", b"other")
