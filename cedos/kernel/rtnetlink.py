@@ -132,7 +132,10 @@ def is_up(message: NetlinkMessage) -> bool:
 # -- addresses ------------------------------------------------------------------------------------
 
 _ADDRESS: Final = struct.Struct("=BBBBI")  # family, prefix's length, flags, scope, index
-_IFA_ADDRESS, _IFA_LOCAL, _IFA_FLAGS, _IFA_PROTO = 1, 2, 8, 11
+_IFA_ADDRESS, _IFA_LOCAL, _IFA_CACHEINFO, _IFA_FLAGS, _IFA_PROTO = 1, 2, 6, 8, 11
+_CACHEINFO: Final = struct.Struct("=IIII")  # preferred and valid lifetimes in seconds, two times
+_FOREVER: Final = 0xFFFF_FFFF
+_DEPRECATED: Final = 0x20  # IFA_F_DEPRECATED
 # Duplicate address detection failed, or has not ended: nothing can be sent from such an address.
 _UNUSABLE: Final = 0x08 | 0x40
 
@@ -142,12 +145,14 @@ class LinkAddress:
     """An address on interface `index` from which packets can be sent.
 
     `wide`: its scope is wider than the link. `protocol` says who added it (IFA_PROTO); 0: unknown.
+    `preferred` False: it is deprecated (RFC 4862), and nothing new should begin from it.
     """
 
     index: int
     interface: Interface
     wide: bool = True
     protocol: int = 0
+    preferred: bool = True
 
 
 def addresses_request(family: int = 0) -> bytes:
@@ -169,15 +174,17 @@ def parse_address(message: NetlinkMessage) -> LinkAddress | None:
     if flags & _UNUSABLE:
         return None
     protocol = found.get(_IFA_PROTO, b"\0")[0]
-    return LinkAddress(index, ip_interface((own, length)), scope < SCOPE_LINK, protocol)
+    preferred = not flags & _DEPRECATED
+    return LinkAddress(index, ip_interface((own, length)), scope < SCOPE_LINK, protocol, preferred)
 
 
-def address_request(index: int, own: Address, protocol: int) -> bytes:
-    """Return the request to add or delete an address without a subnet (RTM_NEWADDR, RTM_DELADDR)."""
+def address_request(index: int, own: Address, protocol: int, *, preferred: bool = True) -> bytes:
+    """Return the request to add, change or delete an address without a subnet (RTM_*ADDR)."""
     return _ADDRESS.pack(FAMILIES[own.version], own.max_prefixlen, 0, 0, index) + b"".join(
         (
             attribute(_IFA_LOCAL, own.packed),
             attribute(_IFA_ADDRESS, own.packed),
+            attribute(_IFA_CACHEINFO, _CACHEINFO.pack(_FOREVER * preferred, _FOREVER, 0, 0)),
             attribute(_IFA_PROTO, bytes([protocol])),
         )
     )

@@ -79,6 +79,7 @@ class HelpDriver:
         self._socket = LinkSocket(interface, self._receive, listens=True)
         self._timer = MachineTimer(self._machine, self._now_s, self._obey)
         self._heard: LinkAddress | None = None
+        self._left = asyncio.Event()
 
     async def run(self) -> None:
         """Help until it is cancelled; then leave all requestors."""
@@ -105,6 +106,8 @@ class HelpDriver:
             await asyncio.gather(gateway, return_exceptions=True)
             self._machine.stop(self._now_s())
             self._obey()
+            # What is on its way arrives yet; the machine's timer ends it.
+            await self._left.wait()
             self._timer.close()
             await self._calls.close()
             self._socket.close()
@@ -150,6 +153,10 @@ class HelpDriver:
                 case StopForwarding():
                     self._calls.begin(self._stop(command))
         self._timer.arm()
+        if not self._machine.requestors():
+            self._left.set()
+        else:
+            self._left.clear()
 
     async def _start(self, command: StartForwarding, link: LinkAddress | None) -> None:
         try:
@@ -187,6 +194,7 @@ class HelpDriver:
         source = IPv4Address(started.source)
         with suppress(OSError):
             counted = (await self._calls.call(self._forwarding.carried)).get(source, NOTHING)
+            self._machine.on_stopped(counted.bytes - command.carried_bytes)
             self._counts.on_carried(
                 started.contract.number, counted.bytes, self._now_s(), packets=counted.packets
             )

@@ -172,8 +172,10 @@ class RequestDriver:
                     self._calls.begin(self._add(command))
                 case RemovePath():
                     self._calls.begin(self._remove(command))
-                case SuspendPath() | ResumePath():
-                    pass  # a session notices by itself that a path is silent, and that it speaks
+                case SuspendPath():
+                    self._calls.begin(self._prefer(command.helper, False))
+                case ResumePath():
+                    self._calls.begin(self._prefer(command.helper, True))
         self._timer.arm()
 
     async def _take(self, command: TakeAddress) -> None:
@@ -228,6 +230,11 @@ class RequestDriver:
                             self._machine.on_history(helper, rate_bps, self._now_s())
                     self._obey()
             await asyncio.sleep(_LOOK_S)
+
+    async def _prefer(self, helper: bytes, preferred: bool) -> None:
+        """Let sessions send new data by a helper, or what they have begun alone."""
+        if (address := self._taken.get(helper)) is not None:
+            await self._calls.call(lambda: self._paths.prefer(address, preferred))
 
     async def _remove(self, command: RemovePath) -> None:
         way = self._ways.pop(command.helper, None)

@@ -11,6 +11,7 @@ beside the interface that leads there. The states of an egress:
 | ready | handshake | the session has a path that speaks, or no other handshake is under way |
 | handshake | path | the server has proved who it is |
 | handshake | attempts | it failed without an authenticated refusal |
+| path | path, no attempts | the helper that it leads by leaves: nothing new is sent there |
 | path | path and attempts | the path is silent: another connection is tried beside it (`probe`) |
 | any | no path | its interface went down or lost its address, or may not be used any more |
 """
@@ -71,6 +72,7 @@ class Dialler:
         credentials: prove the session; None before its first connection is open.
         positions: how far the session has come.
         opened: gets each path whose handshake is done.
+        permit: called when a path's helper leaves, or stays after all.
         failed: the session cannot go on: the server's own, authenticated word, or another key.
         metered_allowed: whether metered networks may be used now; asked again by `check`.
 
@@ -88,6 +90,7 @@ class Dialler:
         credentials: Callable[[], Credentials | None],
         positions: Callable[[], Sync],
         opened: Callable[[SessionPath], None],
+        permit: Callable[[], None],
         failed: Callable[[Failure], None],
         metered_allowed: Callable[[], bool],
     ) -> None:
@@ -98,6 +101,7 @@ class Dialler:
         self._credentials = credentials
         self._positions = positions
         self._opened = opened
+        self._permit = permit
         self._failed = failed
         self._metered_allowed = metered_allowed
         self._attempts: dict[str, ConnectAttempts] = {}
@@ -126,6 +130,15 @@ class Dialler:
         for waiting in [each for each in self._ready if each.egress.name not in usable]:
             self._ready.remove(waiting)
             waiting.connection.close()
+        # Send nothing new by helpers that leave, and dial none of them.
+        changed = False
+        for path in self._paths.values():
+            leaving = path.egress in usable and usable[path.egress][0].leaving
+            changed |= leaving is not path.facts.leaving
+            path.facts.leaving = leaving
+        if changed:
+            self._permit()
+        usable = {name: found for name, found in usable.items() if not found[0].leaving}
         # Dial over each usable interface that has no path yet.
         follow(self._attempts, usable, lambda egress: ConnectAttempts(self._driver, self, egress))
         for name in usable:

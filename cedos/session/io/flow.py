@@ -18,7 +18,8 @@ from cedos.session.io.path import SessionPath, SessionPathEvent
 from cedos.session.io.stall_detector import StallDetector
 from cedos.session.protocol.handshake.credentials import Credentials
 from cedos.session.protocol.handshake.outcome import Failure
-from cedos.session.protocol.schedulers.interface import quickest, widest
+from cedos.session.protocol.schedulers.decided import permissions
+from cedos.session.protocol.schedulers.interface import LABELS, quickest, widest
 from cedos.session.protocol.session import BROKEN_PROTOCOL, Session
 
 SOURCE_FAILED: Final = 3
@@ -106,6 +107,7 @@ class SessionFlow:
                 credentials=lambda: self.credentials,
                 positions=core.positions,
                 opened=self.adopt,
+                permit=self._permit,
                 failed=dialling.failed,
                 metered_allowed=dialling.metered_allowed,
             )
@@ -168,8 +170,7 @@ class SessionFlow:
         for old in list(self.paths.values())[:-MOST_PATHS]:
             old.close("its session has too many connections", reset=True)
         # Let labels onto the new path, and move the data of silent paths to it.
-        if self._advice is not None:
-            self._advice.apply()
+        self._permit()
         for other in self.paths.values():
             if other.facts.stalled_at_s is not None:  # it had no other path to leave its data to
                 self.core.requeue(other.path_id, now)
@@ -226,12 +227,21 @@ class SessionFlow:
             if not self.paths:
                 self.end("the session is over")
             return
-        if self._advice is not None:
-            self._advice.apply()
+        self._permit()
         if self.dialler is not None:
             self.dialler.path_lost(path)
         self._changed()
         self.pump_soon()
+
+    def _permit(self) -> None:
+        """Let labels onto the paths of now, as the daemon advises; onto all that stay without advice."""
+        if self._advice is not None:
+            self._advice.apply()
+        elif self.dialler is not None:
+            paths = {path.path_id: path for path in self.core.paths}
+            now = self.driver.now()
+            for number, mask in permissions([None] * len(LABELS), paths).items():
+                self.core.allow(number, mask, now)
 
     def received_by_network(self) -> dict[str, int]:
         """Return the bytes received over each network, by present and past paths."""

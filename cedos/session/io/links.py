@@ -108,6 +108,7 @@ class Egress:
 
     `came_s` is when its link came up, by the loop's clock; if it was up before, a time long ago.
     `source`: connections are bound to this address, from which a helper leads on; empty: to none.
+    `leaving`: its helper leaves, and nothing new is sent there.
     """
 
     interface: str
@@ -117,6 +118,7 @@ class Egress:
     metered: bool
     came_s: float = float("-inf")
     source: str = ""
+    leaving: bool = False
 
     @property
     def name(self) -> str:
@@ -200,6 +202,7 @@ class EgressReader:
                 NetworkKind.HELPER,
                 metered=True,
                 source=str(each.interface.ip),
+                leaving=not each.preferred,
             )
             for each in shared
             if each.index in links

@@ -51,7 +51,7 @@ class AddPath:
 
 @dataclass(frozen=True, slots=True)
 class SuspendPath:
-    """Nothing is scheduled on this helper's path until `ResumePath`: it may be gone."""
+    """Nothing new is scheduled on this helper's path until `ResumePath`: it may be gone, or goes."""
 
     helper: bytes
 
@@ -92,9 +92,12 @@ class StartForwarding:
 
 @dataclass(frozen=True, slots=True)
 class StopForwarding:
+    """The end of a requestor; `on_stopped` takes what was carried beyond the last count."""
+
     requestor: bytes
     reason: LeaveReason
     by_requestor: bool
+    carried_bytes: int
 
 
 RequestorCommand: TypeAlias = (

@@ -12,7 +12,10 @@ Each requestor has a state:
 | FORWARDING | the same Confirm again, or Hello | Hello-ACK |
 | FORWARDING | Invite, as the requestor may have restarted | the Join waits beside it for its Confirm |
 | STARTING, FORWARDING | Leave of the requestor | none; StopForwarding |
-| FORWARDING | silence, or the end of limit, battery, uplink or pay | none; Leave, StopForwarding |
+| FORWARDING | the person stops it, or the battery is low | LEAVING; Leave |
+| LEAVING | Leave of the requestor, or the time for what is on its way is over | none; StopForwarding |
+| LEAVING | Hello or Confirm, as the Leave was lost | Leave |
+| FORWARDING | silence, or the end of limit, uplink or pay | none; Leave, StopForwarding |
 | none | Hello or Confirm without a Join | Leave, so that the requestor knows |
 
 Work for strangers is bounded: a verification costs 0.25 ms, of which Invites get 20 a second, and 5 a
@@ -41,6 +44,7 @@ from cedos.apps.sharing.protocol.commands import (
 from cedos.apps.sharing.protocol.freshness import Freshness, SendTimes
 from cedos.apps.sharing.protocol.messages import (
     NONCE_BYTES,
+    WITH_NOTICE,
     ConfirmMessage,
     Endpoint,
     HelloAckMessage,
@@ -108,16 +112,25 @@ class Uplink:
 
 @dataclass(frozen=True, slots=True)
 class HelperTiming:
-    """Durations in seconds: how long a Join, a start of the driver, and a silent requestor are kept."""
+    """Durations in seconds.
+
+    Attributes:
+        join_s: a Join is kept for so long.
+        start_s: the driver has so long to forward.
+        silent_s: a requestor of which nothing is heard for so long is gone.
+        leave_s: what is on its way is forwarded for so long after a Leave with notice.
+    """
 
     join_s: float = 12.0
     start_s: float = 5.0
     silent_s: float = 10.0
+    leave_s: float = 2.0
 
 
 class ServingState(Enum):
     STARTING = "starting"
     FORWARDING = "forwarding"
+    LEAVING = "leaving"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +164,7 @@ class _Served:
     heard_s: float
     state: ServingState = ServingState.STARTING
     carried_bytes: int = 0
+    leaves: LeaveReason = LeaveReason.DONE
 
 
 class HelperMachine:
@@ -235,12 +249,18 @@ class HelperMachine:
     def on_counted(self, requestor: bytes, carried_bytes: int, now_s: float) -> None:
         """Take the kernel's count of a requestor's bytes, both ways, since forwarding started."""
         served = self._served.get(requestor)
-        if served is None or served.state is not ServingState.FORWARDING:
+        if served is None or served.state is ServingState.STARTING:
             return
         if carried_bytes > served.carried_bytes:
-            served.carried_bytes, served.heard_s = carried_bytes, now_s
+            served.carried_bytes = carried_bytes
+            if served.state is ServingState.FORWARDING:
+                served.heard_s = now_s
         if not self.left_bytes:
             self._leave_all(LeaveReason.LIMIT, now_s)
+
+    def on_stopped(self, more_bytes: int) -> None:
+        """Take what was carried for a requestor after its last count, now that it is over."""
+        self._carried_before += max(more_bytes, 0)
 
     def on_unpaid(self, requestor: bytes, now_s: float) -> None:
         """Leave a requestor whose receipts do not come, or say less than was carried."""
@@ -265,7 +285,11 @@ class HelperMachine:
         for requestor, served in list(self._served.items()):
             if not self._trust.holds(served.certificate, now_s):
                 self._leave(requestor, LeaveReason.UNTRUSTED, now_s)
-            elif now_s >= self._until_s(served):
+            elif now_s < self._until_s(served):
+                continue
+            elif served.state is ServingState.LEAVING:
+                self._stop(requestor, served.leaves)
+            else:
                 starting = served.state is ServingState.STARTING
                 reason = LeaveReason.REFUSED if starting else LeaveReason.SILENT
                 self._leave(requestor, reason, now_s)
@@ -356,7 +380,9 @@ class HelperMachine:
         served = self._served.get(requestor)
         if served is not None and served.join.digest == confirm.join:
             # The same Confirm again: its answer was lost, or is not due yet.
-            if served.source == confirm.source:
+            if served.state is ServingState.LEAVING:
+                self._send_leave(requestor, served.leaves, link, now_s)
+            elif served.source == confirm.source:
                 served.confirm_nonce, served.link, served.heard_s = confirm.nonce, link, now_s
                 if served.state is ServingState.FORWARDING:
                     self._acknowledge(requestor, confirm.nonce, link, now_s)
@@ -395,6 +421,8 @@ class HelperMachine:
         served = self._served.get(requestor)
         if served is None:
             self._send_leave(requestor, LeaveReason.UNKNOWN, link, now_s)
+        elif served.state is ServingState.LEAVING:
+            self._send_leave(requestor, served.leaves, link, now_s)
         elif served.state is ServingState.FORWARDING:
             served.heard_s, served.link = now_s, link
             self._acknowledge(requestor, nonce, link, now_s)
@@ -415,8 +443,17 @@ class HelperMachine:
     # The end of one, or of all.
 
     def _leave(self, requestor: bytes, reason: LeaveReason, now_s: float) -> None:
-        if (served := self._served.get(requestor)) is not None:
-            self._send_leave(requestor, reason, served.link, now_s)
+        """Tell a requestor that it is over; forward what is on its way yet where that may be."""
+        served = self._served.get(requestor)
+        if served is None:
+            return
+        notice = reason in WITH_NOTICE
+        if notice and served.state is ServingState.LEAVING:
+            return
+        self._send_leave(requestor, reason, served.link, now_s)
+        if notice and served.state is ServingState.FORWARDING:
+            served.state, served.leaves, served.heard_s = ServingState.LEAVING, reason, now_s
+        else:
             self._stop(requestor, reason)
 
     def _leave_all(self, reason: LeaveReason, now_s: float) -> None:
@@ -426,7 +463,9 @@ class HelperMachine:
     def _stop(self, requestor: bytes, reason: LeaveReason, *, by_requestor: bool = False) -> None:
         if (served := self._served.pop(requestor, None)) is not None:
             self._carried_before += served.carried_bytes
-            self._commands.append(StopForwarding(requestor, reason, by_requestor))
+            self._commands.append(
+                StopForwarding(requestor, reason, by_requestor, served.carried_bytes)
+            )
 
     # What may be.
 
@@ -449,8 +488,13 @@ class HelperMachine:
         return uplink.battery is None or uplink.battery >= self._terms.battery_floor
 
     def _until_s(self, served: _Served) -> float:
-        starting = served.state is ServingState.STARTING
-        return served.heard_s + (self._timing.start_s if starting else self._timing.silent_s)
+        match served.state:
+            case ServingState.STARTING:
+                return served.heard_s + self._timing.start_s
+            case ServingState.FORWARDING:
+                return served.heard_s + self._timing.silent_s
+            case ServingState.LEAVING:
+                return served.heard_s + self._timing.leave_s
 
     def _nonce(self) -> bytes:
         return self._random(NONCE_BYTES)

@@ -83,6 +83,10 @@ class LeaveReason(IntEnum):
     UNTRUSTED = 9  # the certificate has expired or was revoked
 
 
+WITH_NOTICE: Final = {LeaveReason.DONE, LeaveReason.BATTERY}
+"""A helper that leaves for one of these forwards for a while yet, what is on its way."""
+
+
 class InviteMessage(
     msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=1
 ):

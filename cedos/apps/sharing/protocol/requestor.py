@@ -12,11 +12,13 @@ the first T when the sum of its helpers' rates falls below that rate. Each helpe
 | ADDRESSING | the driver has none, or takes too long | none; RemovePath |
 | CONFIRMING | Hello-ACK to the Confirm | ACTIVE; AddPath |
 | CONFIRMING | timer | the Confirm again; after the last one none; RemovePath |
-| ACTIVE | nothing heard for a while | SILENT; Hello, and SuspendPath if data waits |
+| ACTIVE | nothing heard for a while | SILENT; Hello |
 | SILENT | Hello-ACK, or data carried | ACTIVE; ResumePath |
 | SILENT | timer | Hello again, and SuspendPath; after the last one none; RemovePath |
 | ACTIVE, SILENT | data waits, and too little of it arrives | none; Leave, RemovePath |
-| any | Leave of the helper, its certificate ends, the requestor stops | none; RemovePath |
+| ACTIVE, SILENT | Leave of the helper, which forwards for a while yet | LEAVING; SuspendPath |
+| LEAVING | nothing more comes, or the while is over | none; Leave, RemovePath |
+| any | any other Leave, its certificate ends, the requestor stops | none; RemovePath |
 
 A helper that failed or refused is not chosen again for 5 s, and for twice as long each further time: the
 link or the gateway may have failed. A helper that drops data yet answers each Hello is left by the last
@@ -49,6 +51,7 @@ from cedos.apps.sharing.protocol.commands import (
 from cedos.apps.sharing.protocol.freshness import Freshness, SendTimes
 from cedos.apps.sharing.protocol.messages import (
     NONCE_BYTES,
+    WITH_NOTICE,
     ConfirmMessage,
     HelloAckMessage,
     HelloMessage,
@@ -115,6 +118,8 @@ class RequestorTiming:
         hello_s: to the first repetition of a Hello or Confirm; doubles.
         judge_s: data waits for so long, then enough of it must have arrived.
         avoid_s: a helper that failed once is not chosen again for so long; doubles, to `most_avoid_s`.
+        leave_s: a helper that leaves with notice is used for so long, for what is on its way.
+        empty_s: nothing comes for so long, then nothing is on its way any more.
     """
 
     first_invite_s: float = 1.0
@@ -130,6 +135,8 @@ class RequestorTiming:
     judge_s: float = 1.5
     avoid_s: float = 5.0
     most_avoid_s: float = 320.0
+    leave_s: float = 1.8
+    empty_s: float = 0.5
 
 
 class HelperState(Enum):
@@ -138,6 +145,10 @@ class HelperState(Enum):
     CONFIRMING = "confirming"
     ACTIVE = "active"
     SILENT = "silent"
+    LEAVING = "leaving"
+
+
+_CARRYING: Final = {HelperState.ACTIVE, HelperState.SILENT, HelperState.LEAVING}
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +174,7 @@ class _Helper:
     join: ShareDatagram
     terms: JoinMessage
     due_s: float
-    left_bytes: int
+    told_left_bytes: int
     state: HelperState = HelperState.OFFERED
     contract: Contract | None = None
     source: bytes = b""
@@ -172,13 +183,21 @@ class _Helper:
     suspended: bool = False
     heard_s: float = 0.0
     carried_bytes: int = 0
+    carried_when_told_bytes: int = 0
     waiting_bytes: int = 0
+    leaves: LeaveReason = LeaveReason.DONE
     # (now_s, carried, waiting) while data waits, of the last `judge_s`
     reports: deque[tuple[float, int, int]] = field(default_factory=deque)
 
     @property
     def amount(self) -> int:
         return by_volume(self.contract, 0, self.carried_bytes) if self.contract else 0
+
+    @property
+    def left_bytes(self) -> int:
+        """What the helper said last, less what it has carried since: a busy one is not asked."""
+        since_bytes = self.carried_bytes - self.carried_when_told_bytes
+        return max(self.told_left_bytes - since_bytes, 0)
 
 
 class RequestorMachine:
@@ -247,7 +266,7 @@ class RequestorMachine:
         elif isinstance(message, HelloAckMessage):
             self._on_hello_ack(certificate.host, message, now_s)
         else:
-            self._drop(certificate.host, message.reason, now_s, by_helper=True)
+            self._on_leave(certificate.host, message.reason, now_s)
 
     def on_address(self, helper: bytes, address: bytes, now_s: float) -> None:
         """Confirm a helper, now that the driver has a source address for it."""
@@ -276,7 +295,7 @@ class RequestorMachine:
             now_s: the time.
         """
         found = self._helpers.get(helper)
-        if found is None or found.state not in {HelperState.ACTIVE, HelperState.SILENT}:
+        if found is None or found.state not in _CARRYING:
             return
         if carried_bytes > found.carried_bytes:
             found.carried_bytes = carried_bytes
@@ -285,7 +304,7 @@ class RequestorMachine:
             # Silence counts from when there is something to be heard of.
             found.heard_s = max(found.heard_s, now_s)
         found.waiting_bytes = waiting_bytes
-        if self._carries_too_little(found, now_s):
+        if found.state is not HelperState.LEAVING and self._carries_too_little(found, now_s):
             self._leave(helper, LeaveReason.CARRIES_NOTHING, now_s)
         self._check_budget(now_s)
         self.handle_timer(now_s)
@@ -411,7 +430,7 @@ class RequestorMachine:
             datagram,
             terms,
             due_s=now_s + self._timing.offer_s,
-            left_bytes=terms.limit_bytes,
+            told_left_bytes=terms.limit_bytes,
         )
         # The first one is the way to the gateway, which knows more about the others.
         if not wish.own_network and not any(self._used()):
@@ -457,13 +476,15 @@ class RequestorMachine:
         return encounter_s(Relative(east_m, north_m, *speed), self._wish.range_m)
 
     def _used(self) -> Iterator[_Helper]:
-        return (it for it in self._helpers.values() if it.state is not HelperState.OFFERED)
+        unused = {HelperState.OFFERED, HelperState.LEAVING}
+        return (it for it in self._helpers.values() if it.state not in unused)
 
     def _missing_bps(self) -> float:
         return self._wish.rate_bps - sum(each.offer.rate_bps for each in self._used())
 
     def _offered_bps(self) -> float:
-        return sum(each.offer.rate_bps for each in self._helpers.values())
+        staying = (it for it in self._helpers.values() if it.state is not HelperState.LEAVING)
+        return sum(each.offer.rate_bps for each in staying)
 
     def _check_rate(self, now_s: float) -> None:
         """Begin the discovery again where the helpers' rates no longer suffice."""
@@ -516,15 +537,17 @@ class RequestorMachine:
                 self._leave(helper, LeaveReason.SILENT, now_s)
             case HelperState.ACTIVE:
                 found.state, found.asked = HelperState.SILENT, ()
-                if found.waiting_bytes:
-                    self._suspend(found)
                 self._hello(found, now_s)
+            case HelperState.LEAVING:
+                self._send_leave(found, LeaveReason.DONE, now_s)
+                self._drop(helper, found.leaves, now_s, by_helper=True)
 
     def _on_hello_ack(self, helper: bytes, message: HelloAckMessage, now_s: float) -> None:
         found = self._helpers.get(helper)
         if found is None or message.answers not in found.asked:
             return
-        found.left_bytes = message.left_bytes
+        found.told_left_bytes = message.left_bytes
+        found.carried_when_told_bytes = found.carried_bytes
         if found.state is HelperState.CONFIRMING:
             assert found.contract is not None
             found.state, found.asked = HelperState.ACTIVE, ()
@@ -544,6 +567,17 @@ class RequestorMachine:
         else:
             self._heard(found, now_s)
 
+    def _on_leave(self, helper: bytes, reason: LeaveReason, now_s: float) -> None:
+        """Drop a helper; one that gives notice first delivers what is on its way."""
+        found = self._helpers.get(helper)
+        if found is None or found.state not in _CARRYING or reason not in WITH_NOTICE:
+            self._drop(helper, reason, now_s, by_helper=True)
+        elif found.state is not HelperState.LEAVING:
+            found.state, found.leaves = HelperState.LEAVING, reason
+            found.heard_s, found.due_s = now_s, now_s + self._timing.leave_s
+            self._suspend(found)
+            self._check_rate(now_s)
+
     def _heard(self, helper: _Helper, now_s: float) -> None:
         helper.heard_s = now_s
         if helper.state is HelperState.SILENT:
@@ -558,9 +592,11 @@ class RequestorMachine:
             self._commands.append(SuspendPath(helper.offer.helper))
 
     def _due_s(self, helper: _Helper) -> float:
+        timing = self._timing
+        if helper.state is HelperState.LEAVING:
+            return min(helper.due_s, helper.heard_s + timing.empty_s)
         if helper.state is not HelperState.ACTIVE:
             return helper.due_s
-        timing = self._timing
         return helper.heard_s + (timing.silent_s if helper.waiting_bytes else timing.idle_s)
 
     def _carries_too_little(self, helper: _Helper, now_s: float) -> bool:
@@ -585,9 +621,13 @@ class RequestorMachine:
         """Tell a helper that it is over, if it knows of a contract, and drop it."""
         found = self._helpers[helper]
         if found.confirm:
-            message = LeaveMessage(self._times.next(now_s), self._nonce(), helper, reason)
-            self._commands.append(SendDatagram(pack(self._identity, message), found.link))
+            self._send_leave(found, reason, now_s)
         self._drop(helper, reason, now_s)
+
+    def _send_leave(self, helper: _Helper, reason: LeaveReason, now_s: float) -> None:
+        sent_us = self._times.next(now_s)
+        message = LeaveMessage(sent_us, self._nonce(), helper.offer.helper, reason)
+        self._commands.append(SendDatagram(pack(self._identity, message), helper.link))
 
     def _drop(
         self, helper: bytes, reason: LeaveReason, now_s: float, *, by_helper: bool = False

@@ -103,6 +103,14 @@ class HelperPaths:
         self._kernel.add_endpoint(path.address, self._shared.index)
         return path
 
+    def prefer(self, address: IPv4Address, preferred: bool) -> None:
+        """Let new data leave from an address, or no more; none with this address is fine.
+
+        A deprecated address (RFC 4862, 5.5.4) keeps its connections. Sessions send nothing new from it.
+        """
+        if address in self._paths:
+            self._kernel.prefer_address(self._shared.index, address, preferred)
+
     def remove(self, address: IPv4Address) -> None:
         """Give a path up; its connections end. None with this address is fine."""
         path = self._paths.pop(address, None)

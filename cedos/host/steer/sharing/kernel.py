@@ -94,6 +94,11 @@ class SharingKernel:
         request = rtnetlink.address_request(index, own, SHARING_PROTOCOL)
         self._change(rtnetlink.RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, request, errno.EEXIST)
 
+    def prefer_address(self, index: int, own: IPv4Address, preferred: bool) -> None:
+        """Set whether an address is deprecated. OSError: there is none, among others."""
+        request = rtnetlink.address_request(index, own, SHARING_PROTOCOL, preferred=preferred)
+        self._change(rtnetlink.RTM_NEWADDR, NLM_F_REPLACE, request)
+
     def delete_address(self, index: int, own: IPv4Address) -> None:
         request = rtnetlink.address_request(index, own, SHARING_PROTOCOL)
         self._change(rtnetlink.RTM_DELADDR, 0, request, *_GONE)

@@ -80,16 +80,17 @@ def permissions(
 
     A choice must never end a flow: where none of the chosen networks is there, all may be used,
     unless the choice is to wait. It is one among the host's own networks: helpers, whom a person has
-    asked for, carry beside any of them. With `thrifty`, labels without a decision may use metered paths
-    only where there are no others.
+    asked for, carry beside any of them. A path that will soon be gone carries nothing new. With
+    `thrifty`, labels without a decision may use metered paths only where there are no others.
     """
     masks = dict.fromkeys(paths, 0)
+    staying = {number: path for number, path in paths.items() if not path.facts.leaving} or paths
     for rank, strategy in enumerate(strategies):
         if strategy is not None and strategy.kind is StrategyKind.DEFER:
             continue
         meant = [
             number
-            for number, path in paths.items()
+            for number, path in staying.items()
             if (
                 not (thrifty and path.facts.metered)
                 if strategy is None
@@ -97,6 +98,6 @@ def permissions(
                 or path.facts.kind is NetworkKind.HELPER
             )
         ]
-        for number in meant or paths:
+        for number in meant or staying:
             masks[number] |= 1 << rank
     return masks

@@ -58,6 +58,7 @@ class PathFacts:
     foreground data over the network. Since `stalled_at_s` nothing sent there is acknowledged (None:
     the path is alive); with `pauses` for too short a time to be sure. `flaps`: it came back lately
     and has often gone before. `source`: the IPv4 address, as a number, that leads by a helper; else 0.
+    `leaving`: the helper has said that it will soon be gone.
     """
 
     network: str = ""
@@ -79,6 +80,7 @@ class PathFacts:
     pauses: bool = False
     flaps: bool = False
     source: int = 0
+    leaving: bool = False
 
     @property
     def doubt(self) -> "PathDoubt":

@@ -17,6 +17,7 @@ from cedos.host.steer.sharing.forwarding import Forwarding
 from cedos.host.steer.sharing.helper_paths import HelperPaths, is_free
 from cedos.host.steer.sharing.kernel import SharingKernel, SharingRole
 from cedos.host.steer.sharing.undo import open_journal, restore_sharing, undo_sharing
+from cedos.session.io.links import EgressReader
 from emu.testbed.netns import Namespace
 
 GATEWAY, PORT = IPv4Address("198.51.100.1"), 7009
@@ -288,6 +289,23 @@ def test_mptcp_joins_over_the_helpers_path(there: Neighbours, shared: Shared) ->
     with there.requestor.entered():
         shared.paths.remove(shared.own)
     assert str(shared.own) not in there.state(there.requestor)
+
+
+def test_a_deprecated_address_keeps_its_connections_and_is_told_to_sessions(
+    there: Neighbours, shared: Shared
+) -> None:
+    with there.requestor.entered(), contextlib.closing(EgressReader()) as reader:
+        living = socket.create_connection((str(GATEWAY), PORT), 5, (str(shared.own), 0))
+        with living:
+            for preferred in (False, True):
+                shared.paths.prefer(shared.own, preferred)
+                (egress,) = reader.egresses(GATEWAY)
+                assert egress.leaving is not preferred
+                assert ("deprecated" in there.requestor.ip("-4", "addr")) is not preferred
+                living.sendall(b"who\n")
+                assert living.recv(100) == b"100.70.0.2"
+        shared.paths.prefer(IPv4Address("169.254.3.3"), False)  # none of ours
+    assert "169.254.3.3" not in there.state(there.requestor)
 
 
 def test_both_sides_leave_nothing(there: Neighbours) -> None:

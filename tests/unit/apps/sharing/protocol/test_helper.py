@@ -1,7 +1,9 @@
 """The helper's machine: whom it answers, for whom it forwards, and when it stops."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
 from kit.neighbours import REACHES, START_S, Link, helper, identity, key_of, requestor, uplink
 
 from cedos.apps.sharing.protocol.commands import SendDatagram, StartForwarding, StopForwarding
@@ -103,10 +105,8 @@ def test_it_helps_only_with_an_uplink_data_and_battery() -> None:
 def test_what_ends_the_service() -> None:
     ends = {
         LeaveReason.LIMIT: lambda bob: bob.on_counted(ANN, 500_000_000, START_S),
-        LeaveReason.BATTERY: lambda bob: bob.on_uplink(uplink(1, battery=0.1), START_S),
         LeaveReason.UPLINK: lambda bob: bob.on_uplink(None, START_S),
         LeaveReason.UNPAID: lambda bob: bob.on_unpaid(ANN, START_S),
-        LeaveReason.DONE: lambda bob: bob.stop(START_S),
         LeaveReason.SILENT: lambda bob: bob.handle_timer(START_S + 10.1),
     }
     for reason, end in ends.items():
@@ -116,8 +116,68 @@ def test_what_ends_the_service() -> None:
         leave, stop = told(bob)
         assert isinstance(leave, LeaveMessage)
         assert (leave.to, leave.reason) == (ANN, reason)
-        assert stop == StopForwarding(ANN, reason, by_requestor=False)
+        carried = 500_000_000 if reason is LeaveReason.LIMIT else 0
+        assert stop == StopForwarding(ANN, reason, by_requestor=False, carried_bytes=carried)
         assert bob.requestors() == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "end"),
+    [
+        (LeaveReason.DONE, lambda bob: bob.stop(START_S)),
+        (LeaveReason.BATTERY, lambda bob: bob.on_uplink(uplink(1, battery=0.1), START_S)),
+    ],
+)
+def test_what_is_on_its_way_is_forwarded_after_a_leave_with_notice(
+    reason: LeaveReason, end: Callable[[HelperMachine], None]
+) -> None:
+    bob = helper("bob", 1)
+    forwarding(bob)
+    end(bob)
+    (leave,) = told(bob)
+    assert (leave.to, leave.reason) == (ANN, reason)
+    assert bob.requestors()[0].state is ServingState.LEAVING
+    # One that has not heard the Leave is told again, and gets no new time by it.
+    sent_us = int(START_S * 1e6) + 9
+    (again,) = say(bob, HelloMessage(sent_us, bytes(16), key_of("bob").public), "ann", START_S + 1)
+    assert (again.to, again.reason) == (ANN, reason)
+    assert say(bob, invite(1), "cyd") == []
+    bob.on_counted(ANN, 4000, START_S + 1.5)
+    bob.handle_timer(START_S + 1.9)
+    assert told(bob) == []
+    assert bob.next_timer() == START_S + 2
+    bob.handle_timer(START_S + 2)
+    assert told(bob) == [StopForwarding(ANN, reason, by_requestor=False, carried_bytes=4000)]
+    assert bob.left_bytes == 500_000_000 - 4000
+
+
+def test_notice_ends_with_the_limit_or_when_the_requestor_needs_no_more() -> None:
+    for end in (
+        lambda bob: bob.on_counted(ANN, 500_000_000, START_S + 1),
+        say_leave,
+    ):
+        bob = helper("bob", 1)
+        forwarding(bob)
+        bob.stop(START_S)
+        told(bob)
+        found = [*(end(bob) or []), *told(bob)]
+        assert isinstance(found[-1], StopForwarding)
+        assert bob.requestors() == []
+
+
+def say_leave(bob: HelperMachine) -> list:
+    sent_us = int(START_S * 1e6) + 9
+    return say(bob, LeaveMessage(sent_us, bytes(16), key_of("bob").public, LeaveReason.DONE))
+
+
+def test_what_was_carried_after_the_last_count_is_counted_too() -> None:
+    bob = helper("bob", 1)
+    forwarding(bob)
+    bob.on_counted(ANN, 300_000_000, START_S)
+    (stop,) = say_leave(bob)
+    assert stop.carried_bytes == 300_000_000
+    bob.on_stopped(301_000_000 - stop.carried_bytes)
+    assert bob.left_bytes == 199_000_000
 
 
 def test_bytes_or_hellos_keep_it_going() -> None:

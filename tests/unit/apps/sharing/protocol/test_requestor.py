@@ -21,7 +21,7 @@ from cedos.apps.sharing.protocol.messages import (
     Motion,
     unpack,
 )
-from cedos.apps.sharing.protocol.requestor import HelperState
+from cedos.apps.sharing.protocol.requestor import HelperState, HelperView
 from cedos.selector.sharing.selection import high_bandwidth_first
 
 BOB, CYD, DAN = (key_of(name).public for name in ("bob", "cyd", "dan"))
@@ -183,7 +183,7 @@ def test_a_silent_helper_gets_hellos_nothing_is_scheduled_and_it_is_declared_gon
     link.lose = lambda sender, data: sender == "dan"
     while not of(link, SuspendPath):
         link.run(0.01)
-    assert link.now - silent_from < 0.25, "what is scheduled waits a quarter of a second at most"
+    assert link.now - silent_from < 0.35, "a Hello that is answered at once suspends nothing"
     while DAN not in of(link, RemovePath):
         link.run(0.01)
     assert link.now - silent_from < 1.0
@@ -196,9 +196,70 @@ def test_a_helper_that_answers_the_hello_goes_on() -> None:
     link.run(1.1)
     link.asker.on_traffic(DAN, 10_000, 50_000, link.now)
     link.run(0.4)
+    assert of(link, SuspendPath) == []
+    losses = iter([True])
+    link.lose = lambda sender, data: sender == "dan" and next(losses, False)
+    link.run(0.4)
     assert of(link, SuspendPath)[:1] == [DAN]
     assert of(link, ResumePath)[:1] == [DAN]
     assert of(link, RemovePath) == []
+
+
+def view(link: Link, name: bytes) -> HelperView:
+    return next(each for each in link.asker.helpers() if each.helper == name)
+
+
+def test_what_a_busy_helper_has_left_falls_with_what_it_carries() -> None:
+    link = three()
+    link.run(1.1)
+    traffic(link, DAN, 2, 1_000_000, 20_000)
+    assert view(link, DAN).left_bytes == 500_000_000 - 20_000_000
+    # The helper's own word counts more: it serves others, too, and counts headers.
+    link.helpers["dan"].on_counted(key_of("ann").public, 21_000_000, link.now)
+    link.run(2.5)
+    assert view(link, DAN).left_bytes == 479_000_000
+    traffic(link, DAN, 0.1, 1_000_000, 0)
+    assert view(link, DAN).left_bytes == 478_000_000
+
+
+def test_a_helper_that_gives_notice_delivers_what_is_on_its_way() -> None:
+    link = three()
+    link.run(1.1)
+    link.helpers["dan"].stop(link.now)
+    link.settle()
+    assert (of(link, SuspendPath), of(link, RemovePath)) == ([DAN], [])
+    assert view(link, DAN).state is HelperState.LEAVING
+    # Another one takes its place at once. What comes yet is paid.
+    link.run(0.1)
+    assert link.paths()[-1] == "bob"
+    traffic(link, DAN, 0.8, 1_000, 0)
+    assert of(link, RemovePath) == []
+    assert view(link, DAN).carried_bytes == 8_000
+    # Nothing comes any more: both need not wait for the whole time.
+    traffic(link, DAN, 0.4, 0, 0)
+    link.run(0.2)
+    left = next(each for each in link.asked if isinstance(each, RemovePath))
+    assert (left.helper, left.reason, left.by_helper) == (DAN, LeaveReason.DONE, True)
+    assert link.helpers["dan"].requestors() == []
+
+
+def test_notice_lasts_no_longer_than_the_helper_forwards() -> None:
+    link = three()
+    link.run(1.1)
+    began_s = link.now
+    link.helpers["dan"].stop(link.now)
+    while DAN not in of(link, RemovePath):
+        traffic(link, DAN, 0.1, 1_000, 0)
+        assert link.now - began_s < 2.0
+    assert link.now - began_s > 1.5
+
+
+def test_a_leave_without_notice_ends_the_path_at_once() -> None:
+    link = three()
+    link.run(1.1)
+    link.helpers["dan"].on_uplink(None, link.now)
+    link.settle()
+    assert of(link, RemovePath) == [DAN]
 
 
 def test_an_idle_helper_is_asked_rarely_and_its_path_stays_open() -> None:

@@ -89,6 +89,14 @@ class TestPermissions:
         only = {2: self.paths[2]}
         assert permissions([None] * 4, only, thrifty=True) == {2: 0b1111}
 
+    def test_a_path_that_will_be_gone_gets_nothing_new_unless_it_is_the_last(
+        self, make: Make
+    ) -> None:
+        self.paths[2].facts.leaving = True
+        assert self.masks() == (0b1111, 0)
+        assert self.masks(single("net2")) == (0b1111, 0)
+        assert permissions([None] * 4, {2: self.paths[2]}) == {2: 0b1111}
+
     def test_to_defer_is_to_be_let_onto_none(self) -> None:
         assert self.masks(Strategy(StrategyKind.DEFER, ())) == (0b1110, 0b1110)
 
