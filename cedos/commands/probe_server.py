@@ -22,7 +22,7 @@ from cedos.model import Address
         ("cedos probe-server --new-key probe.key", "Makes a key; copy it to the clients."),
         (
             "cedos probe-server --listen 192.0.2.1:7007 --key-file probe.key",
-            "Serves probes on UDP and TCP port 7007.",
+            "Serves probes on UDP port 7007.",
         ),
         (
             "cedos probe-server --listen 0.0.0.0:7007 --key-file probe.key",
@@ -83,7 +83,7 @@ def command(
     rate_limit: float,
     total_limit: float,
 ) -> None:
-    """Answer the active probes of cedos: UDP trains both ways and short TCP transfers.
+    """Answer the active probes of cedos: UDP trains both ways.
 
     A laptop sees its own radio, but not the queues of a cell tower or the slow line of a cafe
     behind it. A train of packets from a server shows them. Run this on a host with a better line

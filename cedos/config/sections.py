@@ -254,8 +254,6 @@ class ProbesConfig(Section, frozen=True, kw_only=True):
     key_file: Path | None = None
     train_packets: Annotated[int, Meta(ge=2, le=200)] = 50
     train_packet_bytes: Annotated[int, Meta(ge=64, le=1452)] = 1200
-    tcp: bool = False
-    tcp_bytes: Annotated[int, Meta(ge=1_000, le=10_000_000)] = 100_000
     rule: Literal["value", "change", "fixed"] = "value"
     full_interval_s: Interval = 30.0
     threshold: Annotated[float, Meta(ge=0, le=100)] = 0.5

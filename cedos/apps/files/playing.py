@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from cedos.errors import TransferError
 from cedos.host.monitor.bus import SystemBus
-from cedos.host.monitor.providers import screen, wifi_scan
+from cedos.host.monitor.providers import networkmanager, screen
 from cedos.session.protocol.buffer_manager import BufferManager, PlaybackClock
 
 
@@ -160,7 +160,7 @@ class WifiSearch:
         try:
             while True:
                 if self._wanted() and await screen.read(self._bus) is not False:
-                    await wifi_scan.scan(self._bus)
+                    await networkmanager.scan(self._bus)
                 await asyncio.sleep(self._every_s)
         finally:
             await self._bus.close()

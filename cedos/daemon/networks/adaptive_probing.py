@@ -77,7 +77,7 @@ def expected_price(
         if direction is Direction.UP:
             up += train
         else:
-            down += train + (probes.tcp_bytes if probes.tcp else 0)
+            down += train
     sent = up + down
     energy_j = probe_cost(
         kind, bytes_up=up, bytes_down=down, seconds=_LIGHT_S, power=power
@@ -141,8 +141,6 @@ class AdaptiveProbing:
         self._kinds = [ProbeKind.DNS] if self._probes.dns else []
         if self._probes.server:
             self._kinds.append(ProbeKind.UDP_TRAIN)
-            if self._probes.tcp:
-                self._kinds.append(ProbeKind.TCP)
 
     def _new_rules(self) -> dict[Direction, ProbeRule]:
         return {way: rule_of(self._probes, self._networks, self._power, way) for way in Direction}

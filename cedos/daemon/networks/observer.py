@@ -66,9 +66,7 @@ _LATE_S = 0.02
 """Providers are read just after each full second of their series: its row is new then."""
 
 
-def providers(
-    config: Config, bus: SystemBus | None, manager: NetworkManager | None
-) -> list[GuardedProvider]:
+def providers(config: Config, bus: SystemBus | None) -> list[GuardedProvider]:
     """Return the configured providers, each behind a guard.
 
     Errors: PlaceError, a series that cannot be read.
@@ -76,8 +74,6 @@ def providers(
     found: list[IndicatorProvider] = []
     if config.providers.host:
         found.append(WifiProvider())
-        if manager is not None:
-            found.append(manager)
         if bus is not None:
             found.append(CellularProvider(bus))
         if config.providers.adb:
@@ -125,7 +121,6 @@ def probe_server(config: Config) -> ProbeServer | None:
         read_key(probes.key_file),
         packets=probes.train_packets,
         packet_bytes=probes.train_packet_bytes,
-        tcp_bytes=probes.tcp_bytes,
     )
 
 
@@ -207,7 +202,7 @@ class Observer:
         self._known = known
         self._metered = metered
         manager = NetworkManager(bus) if bus is not None and config.providers.host else None
-        self._providers = providers(config, bus, manager)
+        self._providers = providers(config, bus)
         self.screen = Screen(bus)
         self.portals = PortalWatch(
             lambda name: LivenessReports(name, known.keeper.liveness(name), post),

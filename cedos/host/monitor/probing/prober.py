@@ -14,7 +14,7 @@ from typing import Protocol
 
 from cedos.errors import PrivilegeError
 from cedos.host.monitor.events import Mailbox
-from cedos.host.monitor.probing import dns_probe, tcp_probe, udp_train
+from cedos.host.monitor.probing import dns_probe, udp_train
 from cedos.host.monitor.probing.ping import PING_BYTES, PingSocket
 from cedos.host.monitor.probing.result import (
     Price,
@@ -171,7 +171,7 @@ class Prober:
         ping_timeout_s: after which a ping counts as lost.
         timeout_s: how long any other probe may take.
         dns_name: the public name that lookups ask for.
-        server: the server of trains and TCP probes; None: there is none, and they fail.
+        server: the server of trains; None: there is none, and they fail.
         price: tells the joules of a probe; None: they are not known.
         open_pinger: `PingSocket`, or a test's.
     """
@@ -279,8 +279,8 @@ class Prober:
     ) -> ProbeResult:
         """Probe a network once, now; against the server in turn, as two trains measure each other.
 
-        Gives `rtt_s`, `dns_s`, `udp_...` (`dispersion.indicators`) or `tcp_bps` and `tcp_connect_s`,
-        or the problem; the same goes to `results` and `costs`.
+        Gives `rtt_s`, `dns_s` or `udp_...` (`dispersion.indicators`), or the problem; the same goes to
+        `results` and `costs`.
         """
         if kind is ProbeKind.PING:
             started = self._start(network)
@@ -294,9 +294,8 @@ class Prober:
         elif not _reaches(network, self._server.address):
             outcome = _lost(f"{network.name} has no IPv{self._server.address.version} address")
         else:
-            run = udp_train.run if kind is ProbeKind.UDP_TRAIN else tcp_probe.run
             async with self._turns[network.name]:
-                outcome = await run(
+                outcome = await udp_train.run(
                     self._server,
                     interface=network.interface,
                     index=network.index,

@@ -11,7 +11,6 @@ class ProbeKind(StrEnum):
     PING = "ping"
     DNS = "dns"
     UDP_TRAIN = "udp-train"
-    TCP = "tcp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +63,21 @@ class ProbeResult:
         """Return the indicators as in a `Context`: of the uplink, `udp_bps` is `udp_up_bps` and so on."""
         if self.direction is Direction.DOWN:
             return dict(self.indicators)
-        kinds = ("udp_", "tcp_")
         return {
-            f"{name[:4]}up_{name[4:]}" if name.startswith(kinds) else name: value
+            f"udp_up_{name[4:]}" if name.startswith("udp_") else name: value
             for name, value in self.indicators.items()
         }
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeServer:
-    """A `cedos probe-server`, and how large trains (payload bytes of a datagram) and transfers are."""
+    """A `cedos probe-server`, and how large its trains are (payload bytes of a datagram)."""
 
     address: Address
     port: int
     key: bytes
     packets: int = 50
     packet_bytes: int = 1200
-    tcp_bytes: int = 100_000
 
 
 Price = Callable[[NetworkKind, Spent, float | None], float]
@@ -88,5 +85,3 @@ Price = Callable[[NetworkKind, Spent, float | None], float]
 
 UDP_HEADERS = {4: 28, 6: 48}
 """Bytes of IP and UDP headers by IP version."""
-TCP_HEADERS = {4: 52, 6: 72}
-"""Bytes of IP and TCP headers, time stamps included."""

@@ -1,16 +1,14 @@
-"""The server's side of probes: trains both ways and short TCP transfers, for who holds the key.
+"""The server's side of probes: trains both ways, for who holds the key.
 
 It never sends more than was asked for by an address that has shown itself, within rate limits, and
-what it remembers is bounded: sessions, sources, connections.
+what it remembers is bounded: sessions and sources.
 """
 
 import asyncio
-import errno
 import secrets
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any
@@ -72,96 +70,6 @@ class ProbeLimits:
         return None
 
 
-_MOST_CONNECTIONS = 64
-_REQUEST_S = 5.0
-_WHOLE_S = 30.0
-_BLOCK = bytes(65536)
-_BUFFER_BYTES = 1 << 16
-
-
-class TransferServer:
-    """The TCP half of a probe server: a challenge, a signed request, the bytes, and a report of them.
-
-    `note` is called with each event in a few words.
-    """
-
-    def __init__(self, key: bytes, limits: ProbeLimits, note: Callable[[str], None]) -> None:
-        self._key = key
-        self._limits = limits
-        self._note = note
-        self._server: asyncio.Server | None = None
-        self._serving: set[asyncio.Task[None]] = set()
-
-    async def start(self, address: Address, port: int) -> None:
-        self._server = await asyncio.start_server(
-            self._accepted, str(address), port, limit=_BUFFER_BYTES, backlog=_MOST_CONNECTIONS
-        )
-
-    async def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
-        for task in list(self._serving):
-            task.cancel()
-        await asyncio.gather(*self._serving, return_exceptions=True)
-
-    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        if len(self._serving) >= _MOST_CONNECTIONS:
-            self._note("connections too many")
-            writer.transport.abort()
-            return
-        self._serving.add(task)
-        try:
-            async with asyncio.timeout(_WHOLE_S):
-                await self._serve(reader, writer)
-        except TimeoutError:
-            self._note("transfers too slow")
-        except (OSError, asyncio.IncompleteReadError):
-            self._note("transfers broken off")
-        except asyncio.CancelledError:
-            pass  # the server ends; its own task waits for this one
-        finally:
-            self._serving.discard(task)
-            writer.close()
-            with suppress(OSError, asyncio.CancelledError):
-                await writer.wait_closed()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        number = secrets.token_bytes(wire.SESSION_BYTES)
-        writer.write(wire.encode(wire.Challenge(number), b""))
-        async with asyncio.timeout(_REQUEST_S):
-            request = wire.decode(await reader.readexactly(wire.REQUEST_BYTES), self._key)
-        if not isinstance(request, wire.TransferRequest) or request.challenge != number:
-            self._note("connections without the key")
-            return
-        peer = ip_address(writer.get_extra_info("peername")[0])
-        refused: tuple[wire.RefusalReason, float] | None = (wire.RefusalReason.TOO_LARGE, 0.0)
-        if 0 < request.size_bytes <= wire.MAX_TRANSFER_BYTES:
-            refused = self._limits.take(peer, request.size_bytes, time.monotonic())
-        if refused is not None:
-            self._note(f"refused, {wire.REASONS[refused[0]]}")
-            writer.write(wire.encode(wire.Refused(request.session, *refused), self._key))
-            await writer.drain()
-            return
-        self._note(f"transfers {request.direction}")
-        writer.write(wire.encode(wire.TransferGrant(request.session), self._key))
-        left = request.size_bytes
-        while left:
-            if request.direction is Direction.DOWN:
-                block = _BLOCK[: min(left, len(_BLOCK))]
-                writer.write(block)
-                await writer.drain()
-                left -= len(block)
-            else:
-                received = await reader.read(min(left, _BUFFER_BYTES))
-                if not received:
-                    raise ConnectionResetError("closed by the client")
-                left -= len(received)
-        writer.write(wire.encode(wire.End(request.session, request.size_bytes), self._key))
-        await writer.drain()
-
-
 _log = structlog.get_logger(__name__)
 
 _SESSION_LIFE_S = 12.0
@@ -172,7 +80,6 @@ _MOST_UPWARD = 256
 _REPORTS_AT_S = (0.25, 0.5, 1.0, 2.0)
 _MOST_REPORTS = 12
 _TELL_EVERY_S = 10.0
-_TRIES = 10
 
 
 @dataclass(slots=True)
@@ -191,8 +98,8 @@ class _UpTrain:
 class ProbeServing:
     """A probe server, as an asynchronous context manager; HostError where it cannot listen.
 
-    `address` is a particular one, for answers leave from it; `port` 0: any that is free for both UDP
-    and TCP. `counts` says how often what happened, by a few words.
+    `address` is a particular one, for answers leave from it; `port` 0: any that is free. `counts`
+    says how often what happened, by a few words.
     """
 
     def __init__(self, address: Address, port: int, key: bytes, limits: ProbeLimits) -> None:
@@ -208,25 +115,17 @@ class ProbeServing:
         self._tasks: set[asyncio.Task[None]] = set()
         self._told_s = 0.0
         self._told: Counter[str] = Counter()
-        self._tcp = TransferServer(key, limits, self._note)
 
     async def __aenter__(self) -> "ProbeServing":
-        # A port that UDP has free may be taken for TCP.
-        for tries_left in range(_TRIES if self.port == 0 else 1, 0, -1):
-            self._datagrams = Datagrams(self._address.version, self._received)
-            try:
-                self._datagrams.socket.bind((str(self._address), self.port))
-                port = self._datagrams.socket.getsockname()[1]
-                await self._tcp.start(self._address, port)
-            except OSError as error:
-                self._datagrams.close()
-                if error.errno == errno.EADDRINUSE and tries_left > 1:
-                    continue
-                raise HostError(
-                    f"cannot listen on {self._address} port {self.port}: {error.strerror or error}"
-                ) from error
-            self.port = port
-            break
+        self._datagrams = Datagrams(self._address.version, self._received)
+        try:
+            self._datagrams.socket.bind((str(self._address), self.port))
+        except OSError as error:
+            self._datagrams.close()
+            raise HostError(
+                f"cannot listen on {self._address} port {self.port}: {error.strerror or error}"
+            ) from error
+        self.port = self._datagrams.socket.getsockname()[1]
         _log.info("listening", address=str(self._address), port=self.port)
         return self
 
@@ -237,7 +136,6 @@ class ProbeServing:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._tcp.close()
         _log.info("ended", **{words.replace(" ", "_"): n for words, n in self.counts.items()})
 
     def _note(self, what: str) -> None:

@@ -18,9 +18,6 @@ So a peer without the key gets no answer at all, a spoofed source gets at most w
 name, and a repeated ASK begins nothing, for a session is used once. `session` is the
 client's own random number, which makes answers to earlier probes worthless. Each way has message types
 of its own: what one end sent cannot be thrown back at it.
-
-Over TCP the server speaks first, a CHALLENGE that the client's REQUEST has to repeat; then GRANT (or
-REFUSED), the bytes, and the END with which the server vouches for their number.
 """
 
 import hmac
@@ -42,7 +39,6 @@ COOKIE_LIFE_S = 5.0
 MIN_PACKETS, MAX_PACKETS = 2, 200
 MIN_PACKET_BYTES, MAX_PACKET_BYTES = 64, 1452
 """Payload of a train's datagrams; the largest one fits an Ethernet frame over IPv6, too."""
-MAX_TRANSFER_BYTES = 10_000_000
 
 _MAGIC = b"cPb1"
 _HEAD = struct.Struct("!4sB16s")
@@ -52,8 +48,6 @@ _REFUSED = struct.Struct("!BI")
 _TRAIN = struct.Struct("!HH")
 _REPORT = struct.Struct("!II")
 _ARRIVAL = struct.Struct("!HI")
-_REQUEST = struct.Struct("!16sBI")
-_END = struct.Struct("!I")
 _WAYS = (Direction.DOWN, Direction.UP)
 
 
@@ -143,55 +137,16 @@ class Report:
     arrivals: tuple[tuple[int, float], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Challenge:
-    """TCP: the number that the request has to repeat. Not signed: it says nothing."""
-
-    session: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class TransferRequest:
-    """TCP: `size_bytes` are wanted, or will come."""
-
-    session: bytes
-    challenge: bytes
-    direction: Direction
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class TransferGrant:
-    """TCP: the bytes follow, or may come."""
-
-    session: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """TCP: so many bytes were sent, or have arrived."""
-
-    session: bytes
-    size_bytes: int
-
-
 Message = (
     ProbeHello | Cookie | TrainRequest | Ready | Refused | TrainDown | TrainUp | Done | Report
-    | Challenge | TransferRequest | TransferGrant | End
 )  # fmt: skip
 
 _TYPES: tuple[type[Message], ...] = (
     ProbeHello, Cookie, TrainRequest, Ready, Refused, TrainDown, TrainUp, Done, Report,
-    Challenge, TransferRequest, TransferGrant, End,
 )  # fmt: skip
 _NUMBERS = {kind: number for number, kind in enumerate(_TYPES, 1)}
 
 HELLO_BYTES = _HEAD.size + COOKIE_BYTES + TAG_BYTES
-CHALLENGE_BYTES = _HEAD.size + TAG_BYTES
-REQUEST_BYTES = _HEAD.size + _REQUEST.size + TAG_BYTES
-GRANT_BYTES = _HEAD.size + _REFUSED.size + TAG_BYTES
-"""A grant is as long as a refusal in its place."""
-END_BYTES = _HEAD.size + _END.size + TAG_BYTES
 
 
 def tag(key: bytes, data: bytes) -> bytes:
@@ -218,8 +173,6 @@ def _body(message: Message) -> bytes:
             return _ASK.pack(message.cookie, way, message.packets, message.packet_bytes)
         case Refused():
             return _REFUSED.pack(message.reason, _units(message.retry_s, 1e3))
-        case TransferGrant():
-            return bytes(_REFUSED.size)
         case TrainDown() | TrainUp():
             return _TRAIN.pack(message.index, message.packets)
         case Report():
@@ -227,11 +180,6 @@ def _body(message: Message) -> bytes:
             for index, at_s in message.arrivals:
                 body += _ARRIVAL.pack(index, _units(at_s, 1e6))
             return body
-        case TransferRequest():
-            way = _WAYS.index(message.direction)
-            return _REQUEST.pack(message.challenge, way, message.size_bytes)
-        case End():
-            return _END.pack(message.size_bytes)
         case _:
             return b""
 
@@ -270,13 +218,8 @@ def _parsed(kind: type[Message], session: bytes, body: bytes) -> Message | None:
         return kind(session, index, packets) if index < packets else None
     if kind is Report:
         return _report(session, body)
-    if kind is TransferRequest:
-        challenge, way, size_bytes = _REQUEST.unpack(body)
-        return TransferRequest(session, challenge, _WAYS[way], size_bytes)
-    if kind is End:
-        return End(session, *_END.unpack(body))
-    lengths = {ProbeHello: COOKIE_BYTES, TransferGrant: _REFUSED.size}
-    return kind(session) if len(body) == lengths.get(kind, 0) else None  # type: ignore[call-arg]
+    length = COOKIE_BYTES if kind is ProbeHello else 0
+    return kind(session) if len(body) == length else None  # type: ignore[call-arg]
 
 
 def _report(session: bytes, body: bytes) -> Report | None:

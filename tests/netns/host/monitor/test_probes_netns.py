@@ -175,7 +175,7 @@ def test_dns_time_through_the_right_interface(bench: Bench, version: int) -> Non
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_trains_and_transfers_go_through_the_networks_interface(bench: Bench, version: int) -> None:
+def test_trains_go_through_the_networks_interface(bench: Bench, version: int) -> None:
     """And the shaped network is measured as the slower one, both ways."""
     rate_bps = 5e6
     for side in (bench.near, bench.far):
@@ -200,11 +200,6 @@ def test_trains_and_transfers_go_through_the_networks_interface(bench: Bench, ve
                             assert rate == pytest.approx(rate_bps, rel=0.15)
                         else:
                             assert rate > 3 * rate_bps
-                        tcp = await prober.probe(network, ProbeKind.TCP, direction)
-                        assert tcp.problem == ""
-                        assert (tcp.indicators["tcp_bps"] < rate_bps) == (
-                            network.interface == "lte0"
-                        )
                 assert serving.counts["trains down"] == serving.counts["trains up"] == 2
         finally:
             await server_task.__aexit__(None, None, None)

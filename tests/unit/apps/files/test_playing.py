@@ -7,7 +7,7 @@ import pytest
 from kit.bus import PlayedBus
 
 from cedos.apps.files.playing import EVERY_S, WifiSearch
-from cedos.host.monitor.providers import screen, wifi_scan
+from cedos.host.monitor.providers import networkmanager, screen
 
 DEVICES = ["/radio", "/cable"]
 SEAT = "/org/freedesktop/login1/seat/seat0"
@@ -70,6 +70,6 @@ async def test_nobody_looks_while_wifi_carries_or_nobody_is_at_the_screen() -> N
 async def test_a_radio_that_refuses_and_a_host_without_networkmanager_are_left_alone() -> None:
     host = Host()
     host.refuses = True
-    assert await wifi_scan.scan(host) == 0
-    assert await wifi_scan.scan(PlayedBus({})) == 0
-    assert await wifi_scan.scan(PlayedBus({"GetDevices": [7]})) == 0
+    assert await networkmanager.scan(host) == 0
+    assert await networkmanager.scan(PlayedBus({})) == 0
+    assert await networkmanager.scan(PlayedBus({"GetDevices": [7]})) == 0

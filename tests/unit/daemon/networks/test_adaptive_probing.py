@@ -198,11 +198,6 @@ def test_a_look_up_stands_in_for_pings_that_are_in_vain_unless_programs_hear_it(
             {"server": "192.0.2.1:7007", "key_file": Path("k")},
             [ProbeKind.DNS, ProbeKind.UDP_TRAIN],
         ),
-        (
-            {"server": "192.0.2.1:7007", "key_file": Path("k"), "tcp": True},
-            [ProbeKind.DNS, ProbeKind.UDP_TRAIN, ProbeKind.TCP],
-        ),
-        ({"tcp": True}, [ProbeKind.DNS]),
     ],
 )
 def test_each_network_is_probed_once_and_again_when_it_is_due(
@@ -262,19 +257,6 @@ def test_a_network_that_answers_nothing_holds_up_no_other(monkeypatch: pytest.Mo
 
     asyncio.run(live())
     assert asked == ["wlan0", "lte0"]
-
-
-def test_a_tcp_probe_is_paid_for() -> None:
-    """A megabyte more is worth less than it costs, where a train alone is worth it."""
-    moment = Moment(
-        100.0, True, False, {}, (evaluation("wlan0", 0.2), evaluation("lte0", 0.3)), 0.05
-    )
-    keys = {"server": "192.0.2.1:7007", "key_file": Path("k"), "tcp_bytes": 1_000_000}
-    for tcp in (False, True):
-        probes = ProbesConfig(seconds_per_joule=0.0, seconds_per_mb=0.1, tcp=tcp, **keys)
-        rule = rule_of(probes, [WIFI, LTE])
-        rule.probed("wlan0", replace(moment, now_s=70.0))
-        assert rule.weigh("wlan0", moment).send is not tcp
 
 
 def test_addresses_are_no_part_of_it() -> None:
@@ -404,9 +386,8 @@ def test_the_uplink_is_measured_while_somebody_uploads(
 
 
 def test_an_uplink_train_costs_the_radios_sending(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And carries no TCP download."""
-    keys = {"server": "192.0.2.1:7007", "key_file": Path("k"), "tcp": True}
+    keys = {"server": "192.0.2.1:7007", "key_file": Path("k")}
     rules = [rule_of(ProbesConfig(**keys), [LTE], direction=way) for way in Direction]
     down, up = (cast(ProbeValue, rule)._of("lte0") for rule in rules)
-    assert up.carried_bytes < down.carried_bytes - 90_000
+    assert up.carried_bytes == down.carried_bytes
     assert up.energy_j > down.energy_j

@@ -14,7 +14,7 @@ from cedos.host.monitor.liveness import portal_check
 from cedos.host.monitor.liveness.portal_check import PortalCheck
 from cedos.host.monitor.liveness.portal_verdict import TestPage
 from cedos.host.monitor.liveness.tls_check import shake_hands
-from cedos.host.monitor.probing import dns_probe, tcp_probe, udp_train
+from cedos.host.monitor.probing import dns_probe, udp_train
 from cedos.host.monitor.probing.result import ProbeServer
 from cedos.model import FlowKey, Network, NetworkKind
 
@@ -31,12 +31,6 @@ PROBES: dict[str, tuple[str, Probe]] = {
     "a train": (
         "udp",
         lambda port: udp_train.run(
-            ProbeServer(HERE, port, b"k" * 32), interface="lo", timeout_s=0.2
-        ),
-    ),
-    "a transfer": (
-        "tcp",
-        lambda port: tcp_probe.run(
             ProbeServer(HERE, port, b"k" * 32), interface="lo", timeout_s=0.2
         ),
     ),

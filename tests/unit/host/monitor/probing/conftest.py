@@ -22,7 +22,7 @@ LIMITS = (100e6, 1e9)
 async def _serving(**limits: float) -> AsyncIterator[tuple[ProbeServing, ProbeServer]]:
     held = ProbeLimits(*LIMITS) if not limits else ProbeLimits(**limits)
     async with ProbeServing(HERE, 0, KEY, held) as server:
-        yield server, ProbeServer(HERE, server.port, KEY, packets=40, tcp_bytes=50_000)
+        yield server, ProbeServer(HERE, server.port, KEY, packets=40)
 
 
 async def _measured(

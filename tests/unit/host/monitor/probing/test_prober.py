@@ -254,12 +254,11 @@ async def test_every_kind_of_probe_goes_one_way() -> None:
     here = ip_address("127.0.0.1")
     lo = Network("lo", "lo", 1, NetworkKind.ETHERNET, False)
     async with ProbeServing(here, 0, key, ProbeLimits(1e9, 1e9)) as running:
-        server = ProbeServer(here, running.port, key, packets=20, tcp_bytes=10_000)
+        server = ProbeServer(here, running.port, key, packets=20)
         async with Prober(lambda n: None, server=server) as prober:
             results = prober.results()
             expected = {
                 ProbeKind.UDP_TRAIN: "udp_bps",
-                ProbeKind.TCP: "tcp_bps",
                 ProbeKind.PING: None,
                 ProbeKind.DNS: None,
             }
@@ -278,7 +277,6 @@ async def test_every_kind_of_probe_goes_one_way() -> None:
                         assert result.direction is direction
             totals = {kind: (t.probes, t.failed) for _, kind, t in prober.costs}
             assert totals[ProbeKind.UDP_TRAIN] == (2, 0)
-            assert totals[ProbeKind.TCP] == (2, 0)
 
 
 async def test_two_trains_on_one_network_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,7 +304,7 @@ async def test_without_a_server_or_its_kind_of_address_there_is_no_train() -> No
     server = ProbeServer(ip_address("2001:db8::1"), 1, b"")
     four = replace(WIFI, addresses=(ip_interface("192.0.2.1/24"),))
     async with Prober(lambda n: None, server=server) as prober:
-        result = await prober.probe(four, ProbeKind.TCP)
+        result = await prober.probe(four, ProbeKind.UDP_TRAIN)
         assert result.problem == "home has no IPv6 address"
 
 

@@ -1,6 +1,5 @@
-"""Trains and transfers over loopback, with a server that serves: measured, paid for, limited."""
+"""Trains over loopback, with a server that serves: measured, paid for, limited."""
 
-import socket
 from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import ip_address
@@ -8,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from cedos.errors import HostError
-from cedos.host.monitor.probing import tcp_probe, udp_train
+from cedos.host.monitor.probing import udp_train
 from cedos.host.monitor.probing.dispersion import INDICATORS
 from cedos.host.monitor.probing.result import ProbeServer
-from cedos.host.monitor.probing.server import ProbeLimits, ProbeServing, TransferServer
-from cedos.model import Address, Direction
+from cedos.model import Direction
 
 pytestmark = pytest.mark.anyio
 
@@ -21,31 +18,7 @@ Serving = Callable[..., Any]
 Measured = Callable[..., Any]
 HERE = ip_address("127.0.0.1")
 KEY = b"k" * 32
-LIMITS = (100e6, 1e9)
 BOTH = list(Direction)
-
-
-async def test_a_free_port_is_free_for_both(
-    monkeypatch: pytest.MonkeyPatch, serving: Serving, measured: Measured
-) -> None:
-    """The first port that UDP is given is somebody else's for TCP."""
-    taken: list[socket.socket] = []
-    start = TransferServer.start
-
-    async def meet_somebody(self: TransferServer, address: Address, port: int) -> None:
-        if not taken:
-            taken.append(socket.create_server((str(address), port)))
-        await start(self, address, port)
-
-    monkeypatch.setattr(TransferServer, "start", meet_somebody)
-    async with serving() as (running, server):
-        assert running.port != taken[0].getsockname()[1]
-        outcome = await measured(server)
-        assert outcome.problem == ""
-        with pytest.raises(HostError, match="port"):  # a certain port is not exchanged for another
-            async with ProbeServing(HERE, running.port, KEY, ProbeLimits(*LIMITS)):
-                pass
-    taken[0].close()
 
 
 @pytest.mark.parametrize("direction", BOTH)
@@ -69,21 +42,6 @@ async def test_a_train_is_measured_and_paid_for(
 
 
 @pytest.mark.parametrize("direction", BOTH)
-async def test_a_transfer_is_measured_and_paid_for(direction: Direction, serving: Serving) -> None:
-    async with serving() as (_, server):
-        outcome = await tcp_probe.run(server, interface="lo", direction=direction)
-        assert outcome.problem == ""
-        assert outcome.indicators["tcp_bps"] > 1e6
-        assert 0 <= outcome.indicators["tcp_connect_s"] < 1
-        spent = outcome.spent
-        bulk, rest = spent.bytes_down, spent.bytes_up
-        if direction is Direction.UP:
-            bulk, rest = rest, bulk
-        assert 50_000 < bulk < 60_000
-        assert 0 < rest < 10_000
-
-
-@pytest.mark.parametrize("direction", BOTH)
 async def test_another_key_gets_no_answer_and_no_figures(
     direction: Direction, serving: Serving, measured: Measured
 ) -> None:
@@ -93,10 +51,6 @@ async def test_another_key_gets_no_answer_and_no_figures(
         assert outcome.problem == "no answer in time (greeting)"
         assert outcome.spent.bytes_down == 0
         assert running.counts["datagrams without the key"] >= 1
-        tcp = await tcp_probe.run(stranger, interface="lo", direction=direction, timeout_s=1.0)
-        assert tcp.problem == "the server closed the connection"
-        assert tcp.indicators == {}
-        assert running.counts["connections without the key"] == 1
 
 
 async def test_a_server_that_is_gone(serving: Serving, measured: Measured) -> None:
@@ -104,14 +58,11 @@ async def test_a_server_that_is_gone(serving: Serving, measured: Measured) -> No
         pass
     outcome = await measured(server, timeout_s=0.4)
     assert "no answer" in outcome.problem or "refused" in outcome.problem
-    tcp = await tcp_probe.run(server, interface="lo", timeout_s=0.4)
-    assert tcp.problem == "lo: Connection refused"
 
 
 async def test_an_interface_that_is_gone() -> None:
     server = ProbeServer(HERE, 9, KEY)
     assert (await udp_train.run(server, interface="none0")).problem == "none0: No such device"
-    assert (await tcp_probe.run(server, interface="none0")).problem == "none0: No such device"
 
 
 async def test_limits_are_told_with_their_end(serving: Serving, measured: Measured) -> None:
@@ -122,9 +73,7 @@ async def test_limits_are_told_with_their_end(serving: Serving, measured: Measur
         assert "this source's rate limit is used up (again in" in refused.problem
         huge = await measured(replace(server, packets=200))
         assert "larger than the server allows" in huge.problem
-        tcp = await tcp_probe.run(server, interface="lo")
-        assert tcp.problem == "the server refuses: this source's rate limit is used up"
-        assert running.counts["refused, this source's rate limit is used up"] == 2
+        assert running.counts["refused, this source's rate limit is used up"] == 1
 
 
 @pytest.mark.parametrize(

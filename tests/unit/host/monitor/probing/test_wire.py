@@ -47,10 +47,6 @@ messages = st.one_of(
     trains(),
     st.builds(wire.Done, sessions),
     reports(),
-    st.builds(wire.Challenge, sessions),
-    st.builds(wire.TransferRequest, sessions, sessions, directions, u32),
-    st.builds(wire.TransferGrant, sessions),
-    st.builds(wire.End, sessions, u32),
 )
 
 
@@ -99,17 +95,6 @@ def test_no_answer_is_longer_than_its_question(
     ask = wire.encode(wire.TrainRequest(session, cookie, Direction.DOWN, 50, 1200), KEY)
     assert len(wire.encode(wire.Refused(session, reason, 1.0), KEY)) <= len(ask)
     assert len(wire.encode(wire.Ready(session), KEY)) <= len(ask)
-
-
-def test_frames_over_tcp_have_fixed_lengths() -> None:
-    session = b"s" * 16
-    assert len(wire.encode(wire.Challenge(session), b"")) == wire.CHALLENGE_BYTES
-    request = wire.TransferRequest(session, session, Direction.UP, 5)
-    assert len(wire.encode(request, KEY)) == wire.REQUEST_BYTES
-    refused = wire.Refused(session, wire.RefusalReason.BUSY, 1.0)
-    assert len(wire.encode(wire.TransferGrant(session), KEY)) == wire.GRANT_BYTES
-    assert len(wire.encode(refused, KEY)) == wire.GRANT_BYTES
-    assert len(wire.encode(wire.End(session, 5), KEY)) == wire.END_BYTES
 
 
 @pytest.mark.parametrize(

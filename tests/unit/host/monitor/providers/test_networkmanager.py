@@ -1,13 +1,10 @@
 """NetworkManager, UPower and ModemManager, played on a private bus."""
 
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from dbus_fast import Variant
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cedos.host.monitor.bus import SystemBus
 from cedos.host.monitor.providers import networkmanager as nm
@@ -20,87 +17,14 @@ pytestmark = pytest.mark.anyio
 WIFI = Network("home", "wlan0", 3, NetworkKind.WIFI, False)
 LTE = Network("stick", "wwan0", 4, NetworkKind.CELLULAR, True)
 ROOT = "/org/freedesktop/NetworkManager"
-DEVICE, POINT = f"{ROOT}/Devices/2", f"{ROOT}/AccessPoint/5"
-WIRELESS = "org.freedesktop.NetworkManager.Device.Wireless"
-ANYTHING = st.none() | st.booleans() | st.floats() | st.text(max_size=3) | st.lists(st.integers())
-
-
-def boot_s() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+DEVICE = f"{ROOT}/Devices/2"
 
 
 def test_properties_as_they_come() -> None:
-    device = {"ActiveAccessPoint": POINT, "AccessPoints": [POINT, "/b"], "Bitrate": 866_700}
-    assert nm.parse_wireless(device) == nm.WirelessProperties(POINT, 2, 866.7e6, None)
-    assert nm.parse_wireless({"ActiveAccessPoint": "/", "LastScan": -1}) == nm.WirelessProperties(
-        None, 0, None, None
-    )
-    point = nm.parse_point(
-        {"HwAddress": "AA:BB:CC:00:11:22", "Ssid": b"caf\xc3\xa9", "Strength": 50}
-    )
-    assert point == nm.PointProperties(nm.AccessPoint("aa:bb:cc:00:11:22", "café"), -70.0, None)
-    assert nm.parse_point({}) is None
     assert nm.parse_connectivity({"Ip4Connectivity": 2, "Ip6Connectivity": 1}) is True
     assert nm.parse_connectivity({"Ip4Connectivity": 3}) is True
     assert nm.parse_connectivity({"Ip4Connectivity": 2, "Ip6Connectivity": 4}) is False
     assert nm.parse_connectivity({"Ip4Connectivity": 0}) is None
-
-
-NAMES = st.sampled_from(
-    ["ActiveAccessPoint", "AccessPoints", "Bitrate", "LastScan", "HwAddress", "Ssid", "Strength"]
-)
-
-
-@given(st.dictionaries(NAMES, ANYTHING))
-def test_nonsense_breaks_nothing(properties: dict[str, Any]) -> None:
-    wireless = nm.parse_wireless(properties)
-    assert wireless.bitrate_bps is None or wireless.bitrate_bps > 0
-    point = nm.parse_point(properties)
-    assert point is None or point.level_dbm is None or -100 <= point.level_dbm <= -40
-    nm.parse_connectivity(properties)
-
-
-async def test_the_access_points_of_a_wifi_network(address: str, make_service: Any) -> None:
-    manager = await make_service(nm.SERVICE)
-    manager.methods[ROOT, "GetDeviceByIpIface"] = lambda body: ("o", [DEVICE])
-    seen_s = int(boot_s()) - 2
-    manager.objects = {
-        DEVICE: {
-            WIRELESS: {
-                "ActiveAccessPoint": Variant("o", POINT),
-                "AccessPoints": Variant("ao", [POINT, f"{ROOT}/AccessPoint/6"]),
-                "Bitrate": Variant("u", 120_000),
-                "LastScan": Variant("x", int((boot_s() - 20) * 1000)),
-            }
-        },
-        POINT: {
-            "org.freedesktop.NetworkManager.AccessPoint": {
-                "HwAddress": Variant("s", "AA:BB:CC:00:11:22"),
-                "Ssid": Variant("ay", b"home"),
-                "Strength": Variant("y", 70),
-                "LastSeen": Variant("i", seen_s),
-            }
-        },
-    }
-    bus = SystemBus(address, timeout_s=0.5)
-    provider = nm.NetworkManager(bus)
-    try:
-        now_s = time.monotonic()
-        found = await provider.read(WIFI, now_s)
-        assert {name: i.value for name, i in found.items()} == {
-            "ap_count": 2.0,
-            "link_bps": 120e6,
-            "rssi_dbm": pytest.approx(-58.0),
-        }
-        assert now_s - found["ap_count"].measured_at_s == pytest.approx(20, abs=1)
-        assert now_s - found["rssi_dbm"].measured_at_s == pytest.approx(2.5, abs=1.5)
-        assert provider.access_point(WIFI) == ("aa:bb:cc:00:11:22", "home")
-        assert await provider.read(LTE, now_s) == {}
-        manager.silent = True
-        assert await provider.read(WIFI, now_s) == {}
-        assert provider.access_point(WIFI) is None
-    finally:
-        await bus.close()
 
 
 async def test_networkmanagers_verdict_counts_where_it_checks(
