@@ -14,6 +14,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -324,6 +325,19 @@ class _Opportunities:
 
     def next_s(self, at_s: float) -> float:
         return self.at_s(self.index_after(at_s, -1))
+
+
+def described(network: ReplayedNetwork) -> dict[str, Any]:
+    """Return how a network is in one period: its coverage, rate and contacts."""
+    bare_s = sum(end_s - begin_s for begin_s, end_s in network.coverage.bare)
+    lengths_s = [each.end_s - each.begin_s for each in network.contacts()]
+    return {
+        "coverage": round(1.0 - bare_s / network.coverage.period_s, 4),
+        "rtt_s": round(network.rtt_s, 5),
+        "mean_mbps": round(network.mean_bps / 1e6, 2),
+        "contacts": len(lengths_s),
+        "contact_median_s": round(statistics.median(lengths_s), 1) if lengths_s else None,
+    }
 
 
 def joined(places: Sequence[Place]) -> dict[str, Access]:

@@ -20,40 +20,12 @@ from emu.experiments.imp.demand import METERED, Budgets, ControllerName
 from emu.experiments.imp.setting import Setting, setting
 from emu.experiments.imp.simulate import Outcome, Trial
 from emu.experiments.imp.workload import Workload, clairvoyant, simple
+from emu.experiments.replayed_network import described
 from emu.places.places import Places
 from emu.statistics import beside, trials_figure
 
 _NOTHING_S = 0.02
 """A mean fetch time too short to notice: nothing counts as twice as fast."""
-
-EMAIL_IN_PAPER: Mapping[str, Any] = {
-    "driving": {
-        "budgets": {"energy_j": 300, "data_mb": 2, "both": {"energy_j": 325, "data_mb": 2}},
-        "energy": {"met": "5/5", "slower_than_always_ms": 300, "times_others": [2, 8]},
-        "data": {"met": "5/5", "slower_than_always_ms": 410, "times_others": [2, 7]},
-        "both": {"met": "5/5", "slower_than_always_ms": 240, "times_others": [2, 8]},
-    },
-    "walking": {
-        "budgets": {"energy_j": 150, "data_mb": 2},
-        "all": {"met": "5/5", "slower_than_always_ms": [40, 150], "times_others": [4, 6]},
-    },
-}
-"""Statements of 3.4.2.1 about its Figures 3.1 and 3.2, which print no numbers."""
-
-NEWS_IN_PAPER: Mapping[str, Any] = {
-    "driving": {
-        "budgets": {"energy_j": 450, "data_mb": 5, "both": {"energy_j": 450, "data_mb": 6}},
-        "energy": {"met": "5/5", "saved_of_others": [0.29, 0.58]},
-        "data": {"met": "5/5", "saved_of_others": [0.47, 0.68]},
-        "both": {"met": "5/5", "saved_of_others": [0.36, 0.62]},
-        "without_classes": {"met": "13/15", "classes_save": [0.42, 0.47]},
-    },
-    "walking": {
-        "budgets": {"energy_j": 200, "data_mb": 4},
-        "all": {"met": "5/5", "times_others": [2, 6]},
-    },
-}
-"""Statements of 3.4.2.2 and 3.4.2.3 about Figures 3.4 and 3.5, which print no numbers."""
 
 SCENARIOS = ("energy", "data", "both")
 CLAIRVOYANT = "clairvoyant"
@@ -130,7 +102,7 @@ def run(
     `duration_s`: of a trial, and the budgets' period.
 
     Returns:
-        `{"simulated", "paper", "places": {NAME: {"networks", "budgets", "strategies": {NAME: figures},
+        `{"simulated", "places": {NAME: {"networks", "budgets", "strategies": {NAME: figures},
         "beside": {NAME: {...}}, "events": {...}}}}`.
 
     Raises:
@@ -161,7 +133,6 @@ def run(
         }
     return {
         "scale": scale,
-        "paper": EMAIL_IN_PAPER if application == "email" else NEWS_IN_PAPER,
         "simulated": True,
         "trials": trials,
         "duration_s": duration_s,
@@ -296,16 +267,6 @@ def _events(results: Mapping[str, _Run]) -> dict[str, Any]:
 def _described(place: Setting) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, network in place.networks.items():
-        bare_s = sum(end_s - begin_s for begin_s, end_s in network.coverage.bare)
-        lengths = [each.end_s - each.begin_s for each in network.contacts()]
-        found[name] = {
-            "coverage": round(1.0 - bare_s / network.coverage.period_s, 4),
-            "contacts": [
-                [round(each.begin_s, 1), round(each.end_s, 1)] for each in network.contacts()
-            ],
-            "contact_median_s": round(float(np.median(lengths)), 1) if lengths else None,
-            "mean_mbps": round(network.mean_bps / 1e6, 2),
-            "rtt_s": round(network.rtt_s, 4),
-            "metered": name in METERED,
-        }
+        contacts = [[round(each.begin_s, 1), round(each.end_s, 1)] for each in network.contacts()]
+        found[name] = described(network) | {"contacts": contacts, "metered": name in METERED}
     return found

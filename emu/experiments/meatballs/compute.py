@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from math import isfinite, nan
 
+import numpy as np
+
 from predictors.base import Distribution, Measurement
 from predictors.error import ErrorHistory, steady
 
@@ -123,27 +125,8 @@ def _line(runs: Sequence[tuple[tuple[float, ...], float]]) -> tuple[float, ...]:
     for i in range(size):
         matrix[i][i] += (_SCATTER / _UNSURE) ** 2
         right[i] += (_SCATTER / _UNSURE) ** 2 / size
-    found = solved(matrix, right)
+    found: list[float] = np.linalg.solve(matrix, right).tolist()
     return (
         level * found[0],
         *(level * b / scale for b, scale in zip(found[1:], scales, strict=True)),
     )
-
-
-def solved(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> list[float]:
-    """Solve a few linear equations, by elimination with pivots."""
-    rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
-    size = len(rows)
-    for k in range(size):
-        pivot = max(range(k, size), key=lambda i: abs(rows[i][k]))
-        rows[k], rows[pivot] = rows[pivot], rows[k]
-        if rows[k][k] == 0.0:
-            continue
-        for i in range(k + 1, size):
-            factor = rows[i][k] / rows[k][k]
-            rows[i] = [a - factor * b for a, b in zip(rows[i], rows[k], strict=True)]
-    found = [0.0] * size
-    for k in reversed(range(size)):
-        known = sum([rows[k][j] * found[j] for j in range(k + 1, size)])
-        found[k] = (rows[k][size] - known) / rows[k][k] if rows[k][k] else 0.0
-    return found

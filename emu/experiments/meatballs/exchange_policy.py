@@ -6,18 +6,26 @@ with: that one takes predictions for the truth, knows no redundancy and never re
 """
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
-from typing import Protocol
+from typing import Generic
 
+from cedos.selector.decision.living import AGAIN_S, tipping_point
+from cedos.selector.energy import Radio
 from cedos.selector.objective import WeightedCost
 from cedos.selector.uncertainty import evaluator
 from cedos.selector.uncertainty.brute_force import LOW
-from cedos.selector.uncertainty.evaluator import Choice, Redundant, Term, Way, network_terms
-from emu.experiments.meatballs.client import Usage
-from emu.experiments.meatballs.outcome import Setting
-from emu.experiments.meatballs.race import Chosen, choose_and_reevaluate
+from cedos.selector.uncertainty.evaluator import (
+    Choice,
+    Evaluator,
+    Redundant,
+    Term,
+    Way,
+    network_terms,
+)
+from emu.experiments.meatballs.trial import Chosen, Setting, T, Usage
 from emu.experiments.replayed_network import DETECTION_S, HEADER_BYTES, PAYLOAD_BYTES
 from predictors.base import Distribution, Measurement
 from predictors.dwell import DwellPredictor
@@ -69,24 +77,7 @@ STALL = 10.0
 """An exchange that is late by so many latencies met no slow network but one that had stopped."""
 
 BOTH = "both"
-_TIP_WITHIN_S = 5.0
-_TIP_GRANULARITY_S = 0.01
 _LEAST_S = 1e-3
-
-
-class Radio(Protocol):
-    """The part of a radio's energy model that policies ask."""
-
-    def transfer_j(
-        self,
-        *,
-        bytes_up: float = 0.0,
-        bytes_down: float = 0.0,
-        seconds: float,
-        idle_s: float | None = None,
-    ) -> float:
-        """Joules of a transfer, with promotion and tail or its extension."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +106,83 @@ STYLES: Mapping[str, Style] = {
 }
 
 
-class ExchangePolicy:
-    """Chooses what is expected to cost least (see `emu.experiments.meatballs.client.Policy`).
+class DecidingPolicy(ABC, Generic[T]):
+    """Chooses what is expected to cost least, and reevaluates after silence.
+
+    Args:
+        judge: weighs the ways.
+        within_s: a silence that has not tipped the choice by then never does.
+        granularity_s: how exactly the tipping point is looked for.
+    """
+
+    def __init__(
+        self,
+        style: Style,
+        setting: Setting,
+        usage: Usage,
+        judge: Evaluator,
+        detection_s: float,
+        *,
+        within_s: float,
+        granularity_s: float,
+    ) -> None:
+        self._style, self._usage, self._evaluator = style, usage, judge
+        self._objective = WeightedCost(
+            s_per_j=setting.s_per_j, s_per_metered_byte=setting.s_per_byte
+        )
+        self._detection_s = detection_s
+        self._within_s, self._granularity_s = within_s, granularity_s
+        self._dwell = DwellPredictor()
+        self._since_s: dict[str, float] = {}
+
+    def detached(self, way: str, now_s: float) -> None:
+        """Note that a session at an access point has ended, some time before the host noticed."""
+        since_s = self._since_s.pop(way, None)
+        if since_s is not None:
+            self._dwell.observe(way, now_s - self._detection_s - since_s)
+
+    def choose(
+        self, task: T, now_s: float, usable: frozenset[str], silent: Mapping[str, float]
+    ) -> Chosen:
+        reevaluates = self._style.reevaluates
+        if not usable - silent.keys() or (silent and not reevaluates):
+            return Chosen(frozenset())
+        names = sorted(usable | silent.keys())
+        chosen, expected_s = self._best(task, names, now_s, silent)
+        if not reevaluates or chosen >= usable:
+            return Chosen(chosen)
+        if silent:
+            return Chosen(chosen, AGAIN_S)
+
+        # Find after how much silence another choice would be better.
+        def later(wait_s: float) -> frozenset[str]:
+            silence = dict.fromkeys(chosen, wait_s)
+            return chosen | self._best(task, names, now_s + wait_s, silence)[0]
+
+        def reevaluate_after_s() -> float:
+            tips_s = tipping_point(later, self._granularity_s, self._within_s, self._granularity_s)
+            return 2.0 * expected_s if tips_s is None else tips_s
+
+        return Chosen(chosen, reevaluate_after_s)
+
+    @abstractmethod
+    def _best(
+        self, task: T, names: Sequence[str], now_s: float, silent: Mapping[str, float]
+    ) -> tuple[frozenset[str], float]:
+        """Return the ways to use, and the expected seconds left; `silent`: seconds by way."""
+
+    def _lasting(self, name: str, now_s: float) -> Distribution | None:
+        """Return how long the contact goes on; it may have ended within the time that noticing takes."""
+        if name not in self._since_s:
+            return None
+        age_s = now_s - self._since_s[name]
+        left = self._dwell.remaining(name, max(age_s - self._detection_s, 0.0))
+        unsure_s = min(age_s, self._detection_s)
+        return Distribution(tuple([max(each - unsure_s, _LEAST_S) for each in left.samples]))
+
+
+class ExchangePolicy(DecidingPolicy[Request]):
+    """Decides on small exchanges (see `emu.experiments.meatballs.trial.Policy`).
 
     Args:
         metered: the networks whose bytes count.
@@ -132,16 +198,13 @@ class ExchangePolicy:
         *,
         detection_s: float = DETECTION_S,
     ) -> None:
-        self._style, self._radios, self._usage = style, radios, usage
-        self._objective = WeightedCost(
-            s_per_j=setting.s_per_j, s_per_metered_byte=setting.s_per_byte
-        )
+        super().__init__(
+            style, setting, usage, evaluator(style.method), detection_s,
+            within_s=5.0, granularity_s=0.01,
+        )  # fmt: skip
+        self._radios = radios
         self._metered = frozenset(metered)
-        self._detection_s = detection_s
-        self._evaluator = evaluator(style.method)
         self._networks = {name: NetworkPredictor(name) for name in radios}
-        self._dwell = DwellPredictor()
-        self._since_s: dict[str, float] = {}
 
     def on_attach(self, way: str, now_s: float) -> None:
         """Begin anew: facts of one access point say little of the next (6.4.3)."""
@@ -155,11 +218,6 @@ class ExchangePolicy:
     def connected(self, way: str, rtt_s: float, now_s: float) -> None:
         if not self._stalled(way, 0.0, rtt_s, now_s):
             self._learn(self._networks[way].observe_rtt(rtt_s, now_s))
-
-    def detached(self, way: str, now_s: float) -> None:
-        """Note that a session at an access point has ended, some time before the host noticed."""
-        since_s = self._since_s.pop(way)
-        self._dwell.observe(way, now_s - self._detection_s - since_s)
 
     def measured(self, task: Request, way: str, time_s: float, now_s: float) -> None:
         if way in self._since_s and not self._stalled(way, task.size_bytes, time_s, now_s):
@@ -177,19 +235,6 @@ class ExchangePolicy:
             return False
         self._evaluator.measured(f"{way}.latency", latency_s + late_s, latency_s, now_s)
         return True
-
-    def choose(
-        self, task: Request, now_s: float, usable: frozenset[str], silent: Mapping[str, float]
-    ) -> Chosen:
-        return choose_and_reevaluate(
-            lambda names, at_s, running: self._best(task, names, at_s, running),
-            now_s,
-            usable,
-            silent,
-            reevaluates=self._style.reevaluates,
-            within_s=_TIP_WITHIN_S,
-            granularity_s=_TIP_GRANULARITY_S,
-        )
 
     def _best(
         self, task: Request, names: Sequence[str], now_s: float, silent: Mapping[str, float]
@@ -258,6 +303,7 @@ class ExchangePolicy:
         bandwidth, latency = network_terms(name, size)
         # A few kilobytes seldom tell a bandwidth; an unmeasured one is certain, since typical.
         measured = predictor.bandwidth_bps is not None
+        contact = self._style.reevaluates and name not in self._metered
         packets = -(-task.up_bytes // PAYLOAD_BYTES) + -(-task.down_bytes // PAYLOAD_BYTES)
         return Way(
             name,
@@ -270,18 +316,9 @@ class ExchangePolicy:
                 idle_s=self._usage.idle_s(name, now_s),
             ),
             metered_bytes=size + HEADER_BYTES * packets if name in self._metered else 0,
-            lasting=self._lasting(name, now_s) if self._style.reevaluates else None,
+            lasting=self._lasting(name, now_s) if contact else None,
             detour_s=self._detection_s,
         )
-
-    def _lasting(self, name: str, now_s: float) -> Distribution | None:
-        """Return how long the contact goes on; it may have ended within the time that noticing takes."""
-        if name in self._metered or name not in self._since_s:
-            return None
-        sure_s = max(now_s - self._since_s[name] - self._detection_s, 0.0)
-        left = self._dwell.remaining(name, sure_s)
-        unsure_s = min(now_s - self._since_s[name], self._detection_s)
-        return Distribution(tuple([max(each - unsure_s, _LEAST_S) for each in left.samples]))
 
     def _learn(self, measurements: Iterable[Measurement]) -> None:
         for each in measurements:

@@ -5,14 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from cedos.selector.energy import Radio, RadioWatch
+from cedos.selector.energy import Radio
 from emu.data.folds import Progress
-from emu.experiments.meatballs.client import Client, Policy, Record, Usage, radios_of
-from emu.experiments.meatballs.driver import (
-    Agenda,
-    SimulatedNetwork,
-    play,
-)
 from emu.experiments.meatballs.exchange_policy import (
     STYLES,
     ExchangePolicy,
@@ -20,14 +14,21 @@ from emu.experiments.meatballs.exchange_policy import (
     Request,
     requests,
 )
-from emu.experiments.meatballs.outcome import (
+from emu.experiments.meatballs.trial import (
     SETTINGS,
+    Agenda,
+    Client,
     Outcome,
+    Policy,
+    Record,
     Setting,
-    beside_simple_policies,
-    redundancy_shares,
+    SimulatedNetwork,
+    Usage,
+    compared,
+    play,
+    radios_of,
 )
-from emu.experiments.replayed_network import DETECTION_S, ReplayedNetwork, joined
+from emu.experiments.replayed_network import DETECTION_S, ReplayedNetwork, described, joined
 from emu.places.places import Places
 from emu.statistics import at_least_one, trials_figure
 
@@ -41,28 +42,25 @@ def simulate(
     start_s: float = 0.0,
     duration_s: float,
 ) -> list[Record]:
-    """Simulate one trial; ways are named like the networks, `usage` is filled, as in `driver.play`."""
+    """Simulate one trial; ways are named like the networks, and `usage` is filled.
+
+    `start_s`: the second of the replay at which the trial begins.
+    """
     agenda = Agenda()
     simulated = {
         name: SimulatedNetwork(agenda, name, network, usage, start_s)
         for name, network in networks.items()
     }
     carrier = SimulatedExchanges(simulated, policy)
-    return play(agenda, carrier, requests, networks, start_s=start_s, duration_s=duration_s)
+    for name, network in simulated.items():
+        network.follow(carrier.client, name)
+    return play(agenda, carrier.client, requests, duration_s=duration_s)
 
 
 class SimulatedExchanges:
     def __init__(self, networks: Mapping[str, SimulatedNetwork], policy: Policy[Request]) -> None:
         self._networks = networks
         self.client = Client(policy, self)
-
-    def connect(self, way: str, now_s: float) -> None:
-        self._networks[way].connect(
-            now_s, lambda at_s: self.client.connected(way, at_s - now_s, at_s)
-        )
-
-    def disconnect(self, way: str, now_s: float) -> None:
-        """Exchanges end by themselves where their network does."""
 
     def start(self, task: Request, way: str, now_s: float) -> None:
         self._networks[way].start(
@@ -82,22 +80,6 @@ SIMPLE: Mapping[str, tuple[str, ...]] = {
     "cellular-only": ("cellular",),
     "wifi-preferred": ("wifi", "cellular"),
 }
-
-PAPER: Mapping[str, Any] = {
-    "walking": {
-        "wifi_coverage": 0.69,
-        "no": {"saved_of_cellular-only": 0.24, "times_wifi-preferred": 2.0, "times_adaptive": 2.0},
-        "low": {
-            "saved_of_cellular-only": 0.21,
-            "saved_of_wifi-preferred": 0.44,
-            "saved_of_adaptive": 0.44,
-        },
-        "mid": {"equal_to": "wifi-preferred"},
-        "high": {"equal_to": "wifi-preferred"},
-    },
-    "driving": {"wifi_coverage": 0.27, "all": {"equal_to": "cellular-only"}},
-}
-"""Statements of 4.5.5.1 about its Figures 4.1 and 4.2, which print no numbers."""
 
 
 def run(
@@ -119,7 +101,7 @@ def run(
     `seed`: of the requests and of the seconds at which trials begin.
 
     Returns:
-        `{"simulated", "paper", "places": {NAME: {"policies": {SETTING: {POLICY: figures}},
+        `{"simulated", "places": {NAME: {"policies": {SETTING: {POLICY: figures}},
         "beside": {SETTING: {POLICY: {"best_simple", ...}}}}}}`.
 
     Raises:
@@ -151,15 +133,8 @@ def run(
             "places": list(parts),
             "synthetic": any(places[each].synthetic for each in parts),
             "seconds": period_s,
-            **_described(networks),
-            "policies": {
-                setting: {policy: _figures(of, SETTINGS[setting]) for policy, of in by.items()}
-                for setting, by in spent.items()
-            },
-            "beside": {
-                setting: beside_simple_policies(by, SETTINGS[setting], SIMPLE, STYLES)
-                for setting, by in spent.items()
-            },
+            **{each: described(network) for each, network in networks.items()},
+            **compared(spent, SIMPLE, STYLES, _figures),
         }
     return {
         "simulated": True,
@@ -167,14 +142,13 @@ def run(
         "duration_s": duration_s,
         "detection_s": detection_s,
         "radios": f"{device}, {cellular}",
-        "paper": PAPER,
         "places": found,
     }
 
 
 def usage_of(device: str, cellular: str) -> tuple[Usage, dict[str, Radio]]:
     of = dict(zip(("wifi", "cellular"), radios_of(device, "wifi", cellular), strict=True))
-    return Usage({name: RadioWatch(radio) for name, radio in of.items()}), of
+    return Usage(of), of
 
 
 def policies_of(
@@ -224,32 +198,13 @@ def _trial(
     return found
 
 
-def _described(networks: Mapping[str, ReplayedNetwork]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, network in networks.items():
-        bare_s = sum(end_s - begin_s for begin_s, end_s in network.coverage.bare)
-        lengths = [each.end_s - each.begin_s for each in network.contacts()]
-        found[name] = {
-            "coverage": round(1.0 - bare_s / network.coverage.period_s, 4),
-            "rtt_s": round(network.rtt_s, 5),
-            "mean_mbps": round(network.mean_bps / 1e6, 2),
-            "contacts": len(lengths),
-            "contact_median_s": round(float(np.median(lengths)), 1) if lengths else None,
-        }
-    return found
-
-
-def _figures(of: Sequence[Outcome], setting: Setting) -> dict[str, Any]:
+def _figures(of: Sequence[Outcome]) -> dict[str, Any]:
     records = [record for each in of for record in each.records]
     return {
         "requests": len(records),
         **trials_figure("wait_ms", [1e3 * each.wait_s / len(each.records) for each in of], 3),
         "wait_p95_ms": round(1e3 * float(np.quantile([r.wait_s for r in records], 0.95)), 2),
         "wait_max_s": round(max(r.wait_s for r in records), 3),
-        **trials_figure("energy_j", [each.energy_j for each in of], 2),
         **trials_figure("cellular_kb", [each.metered_bytes / 1e3 for each in of], 2),
         **trials_figure("all_kb", [each.all_bytes / 1e3 for each in of], 2),
-        **trials_figure("cost_s", [each.cost_s(setting) for each in of], 4),
-        **redundancy_shares(records),
-        "unanswered": sum(not r.answered for r in records),
     }

@@ -12,8 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from emu.experiments.meatballs.client import Client, Policy, Record, Usage
-from emu.experiments.meatballs.driver import Agenda, SimulatedNetwork, play
+from emu.experiments.meatballs.trial import (
+    Agenda,
+    Client,
+    Policy,
+    Record,
+    SimulatedNetwork,
+    Usage,
+    play,
+)
 from emu.experiments.replayed_network import ReplayedNetwork
 
 BYTES_PER_S = 20_000
@@ -193,14 +200,6 @@ class Speeds:
         return (self.base_s[way] + self.per_s[way] * length_s) * (1.0 + wobble)
 
 
-class Processor:
-    def __init__(self) -> None:
-        self.busy_s = 0.0
-
-    def worked(self, seconds: float) -> None:
-        self.busy_s += seconds
-
-
 def simulate(
     tasks: Sequence[Utterance],
     wifi: ReplayedNetwork,
@@ -208,12 +207,11 @@ def simulate(
     speeds: Speeds,
     policy: ComputePolicy,
     usage: Usage,
-    processor: Processor,
     *,
     start_s: float = 0.0,
     duration_s: float,
-) -> list[Record]:
-    """Simulate one trial, as `driver.play`.
+) -> tuple[list[Record], float]:
+    """Simulate one trial; return the records, and the seconds for which the device computed.
 
     `wifi`: the network that leads to the server.
     `server`: its processor; its clock is the trial's.
@@ -222,9 +220,10 @@ def simulate(
     """
     agenda = Agenda()
     network = SimulatedNetwork(agenda, WIFI, wifi, usage, start_s)
-    carrier = SimulatedOffload(agenda, network, server, speeds, policy, processor)
+    carrier = SimulatedOffload(agenda, network, server, speeds, policy)
     carrier.client.on_attach(LOCAL, 0.0)
-    return play(agenda, carrier, tasks, {REMOTE: wifi}, start_s=start_s, duration_s=duration_s)
+    network.follow(carrier.client, REMOTE)
+    return play(agenda, carrier.client, tasks, duration_s=duration_s), carrier.busy_s
 
 
 class SimulatedOffload:
@@ -235,18 +234,12 @@ class SimulatedOffload:
         server: SharedProcessor,
         speeds: Speeds,
         policy: ComputePolicy,
-        processor: Processor,
     ) -> None:
         self._agenda, self._network, self._server, self._speeds = agenda, network, server, speeds
-        self._policy, self._processor = policy, processor
+        self._policy = policy
         self._began_s: dict[int, float] = {}
+        self.busy_s = 0.0
         self.client = Client(policy, self)
-
-    def connect(self, way: str, now_s: float) -> None:
-        self._network.connect(now_s, lambda at_s: self.client.connected(way, at_s - now_s, at_s))
-
-    def disconnect(self, way: str, now_s: float) -> None:
-        """Exchanges end by themselves where their network does."""
 
     def start(self, task: Utterance, way: str, now_s: float) -> None:
         work_s = self._speeds.work_s(way, task.length_s, task.number)
@@ -266,14 +259,14 @@ class SimulatedOffload:
     def cancel(self, task: Utterance, way: str, now_s: float) -> None:
         """Stop the processor at once."""
         if way == LOCAL:
-            self._processor.worked(now_s - self._began_s.pop(task.number))
+            self.busy_s += now_s - self._began_s.pop(task.number)
         else:
             self._network.cancel(task.number, now_s)
 
     def _computed_here(self, task: Utterance, at_s: float) -> None:
         began_s = self._began_s.pop(task.number, None)
         if began_s is not None:
-            self._processor.worked(at_s - began_s)
+            self.busy_s += at_s - began_s
             self._answered(task, LOCAL, at_s - began_s, at_s)
 
     def _answered(self, task: Utterance, way: str, compute_s: float, at_s: float) -> None:

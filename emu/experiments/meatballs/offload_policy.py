@@ -6,14 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from cedos.selector.energy import RadioWatch
-from cedos.selector.objective import WeightedCost
+from cedos.selector.energy import Radio
 from cedos.selector.uncertainty import evaluator
 from cedos.selector.uncertainty.evaluator import Redundant, Term, Way, network_terms
 from emu.data.folds import Progress
-from emu.experiments.meatballs.client import Usage, radios_of
 from emu.experiments.meatballs.compute import ComputePredictor
-from emu.experiments.meatballs.exchange_policy import BOTH, Preferring, Radio, Style
+from emu.experiments.meatballs.exchange_policy import BOTH, DecidingPolicy, Preferring, Style
 from emu.experiments.meatballs.exchange_policy import STYLES as EXCHANGE_STYLES
 from emu.experiments.meatballs.offload import (
     ANSWER_BYTES,
@@ -22,7 +20,6 @@ from emu.experiments.meatballs.offload import (
     REMOTE,
     WIFI,
     ComputePolicy,
-    Processor,
     SharedProcessor,
     Speeds,
     Utterance,
@@ -30,25 +27,19 @@ from emu.experiments.meatballs.offload import (
     simulate,
     utterances,
 )
-from emu.experiments.meatballs.outcome import (
+from emu.experiments.meatballs.trial import (
     SETTINGS,
     Outcome,
     Setting,
-    beside_simple_policies,
-    redundancy_shares,
+    Usage,
+    compared,
+    radios_of,
 )
-from emu.experiments.meatballs.race import Chosen, choose_and_reevaluate
 from emu.experiments.replayed_network import DETECTION_S, ReplayedNetwork, joined
 from emu.places.places import Places
 from emu.statistics import at_least_one, trials_figure
-from predictors.base import Distribution
-from predictors.dwell import DwellPredictor
 from predictors.error import ErrorHistory
 from predictors.network import NetworkPredictor
-
-_TIP_WITHIN_S = 20.0
-_TIP_GRANULARITY_S = 0.05
-_LEAST_S = 1e-3
 
 CPU_W = 0.548
 """A busy processor of the dissertation's phone: 5.4818 mW per percent of use at its highest frequency,
@@ -62,8 +53,8 @@ class Always(Preferring):
         """Learn nothing."""
 
 
-class OffloadPolicy:
-    """Decides by expected cost; one class for Meatballs and for the adaptive strategy.
+class OffloadPolicy(DecidingPolicy[Utterance]):
+    """Decides where to compute.
 
     Args:
         typical_s: seconds of computing per second of speech, before anything was measured, by way.
@@ -79,29 +70,28 @@ class OffloadPolicy:
         *,
         detection_s: float = DETECTION_S,
     ) -> None:
-        self._style, self._radio, self._usage = style, radio, usage
-        self._objective = WeightedCost(s_per_j=setting.s_per_j)
-        self._detection_s = detection_s
+        self._radio = radio
         self._network = NetworkPredictor(WIFI)
         self._compute = {
             way: ComputePredictor(("length_s",), f"{way}.compute", typical=mean_s)
             for way, mean_s in typical_s.items()
         }
         computed = {predictor.name for predictor in self._compute.values()}
-        self._evaluator = evaluator(
+        judge = evaluator(
             style.method,
             lambda name: ComputePredictor.history() if name in computed else ErrorHistory(),
         )
         for predictor in self._compute.values():
             # A line says how long; the quantity is by how much it is wrong.
-            self._evaluator.predict(predictor.name, 1.0, 0.0)
-        self._dwell = DwellPredictor()
-        self._since_s: float | None = None
+            judge.predict(predictor.name, 1.0, 0.0)
+        super().__init__(
+            style, setting, usage, judge, detection_s, within_s=20.0, granularity_s=0.05
+        )
         self._computed_s: dict[int, float] = {}
 
     def on_attach(self, way: str, now_s: float) -> None:
         if way == REMOTE:
-            self._since_s = now_s
+            self._since_s[way] = now_s
             self._network.reset(now_s)
             self._evaluator.reset([f"{WIFI}.latency", f"{WIFI}.bandwidth"], now_s)
             latency_s, large = self._network.point_s(0.0), 1e6
@@ -112,11 +102,6 @@ class OffloadPolicy:
     def connected(self, way: str, rtt_s: float, now_s: float) -> None:
         self._evaluator.learn(self._network.observe_rtt(rtt_s, now_s))
 
-    def detached(self, way: str, now_s: float) -> None:
-        if way == REMOTE and self._since_s is not None:
-            self._dwell.observe(WIFI, now_s - self._detection_s - self._since_s)
-            self._since_s = None
-
     def computed(self, task: Utterance, way: str, compute_s: float, now_s: float) -> None:
         """Learn how long the computation alone took, as the answer says; called before `measured`."""
         self._computed_s[task.number] = compute_s
@@ -126,22 +111,9 @@ class OffloadPolicy:
 
     def measured(self, task: Utterance, way: str, time_s: float, now_s: float) -> None:
         """Learn the network's share: what the answer took beside the computation."""
-        if way == REMOTE and self._since_s is not None:
+        if way in self._since_s:
             carrying_s = time_s - self._computed_s.pop(task.number, 0.0)
             self._evaluator.learn(self._network.observe(task.size_bytes, carrying_s, now_s))
-
-    def choose(
-        self, task: Utterance, now_s: float, usable: frozenset[str], silent: Mapping[str, float]
-    ) -> Chosen:
-        return choose_and_reevaluate(
-            lambda names, at_s, running: self._best(task, names, at_s, running),
-            now_s,
-            usable,
-            silent,
-            reevaluates=self._style.reevaluates,
-            within_s=_TIP_WITHIN_S,
-            granularity_s=_TIP_GRANULARITY_S,
-        )
 
     def _best(
         self, task: Utterance, names: Sequence[str], now_s: float, silent: Mapping[str, float]
@@ -169,17 +141,9 @@ class OffloadPolicy:
                 seconds=self._network.point_s(task.size_bytes),
                 idle_s=self._usage.idle_s(WIFI, now_s),
             ),
-            lasting=self._lasting(now_s) if self._style.reevaluates else None,
+            lasting=self._lasting(REMOTE, now_s) if self._style.reevaluates else None,
             detour_s=self._detection_s + self._compute[LOCAL].point({"length_s": task.length_s}),
         )
-
-    def _lasting(self, now_s: float) -> Distribution | None:
-        if self._since_s is None:
-            return None
-        age_s = now_s - self._since_s
-        left = self._dwell.remaining(WIFI, max(age_s - self._detection_s, 0.0))
-        unsure_s = min(age_s, self._detection_s)
-        return Distribution(tuple([max(each - unsure_s, _LEAST_S) for each in left.samples]))
 
 
 SIMPLE: Mapping[str, tuple[str, ...]] = {
@@ -189,16 +153,6 @@ SIMPLE: Mapping[str, tuple[str, ...]] = {
 
 STYLES = {name: style for name, style in EXCHANGE_STYLES.items() if "published" not in name}
 """Our additions to exchanges are not made here: brute force is as published."""
-
-PAPER: Mapping[str, Any] = {
-    "walking": {
-        "no": {"saved_of_remote-preferred": [0.23, 0.35], "times_local-only": 2.0},
-        "high": {"equal_to": "remote-preferred"},
-    },
-    "driving": {"all": {"equal_to": "local-only"}},
-    "load": {"no": {"saved_of_local-only": 0.23, "saved_of_remote-preferred": 0.23}},
-}
-"""Statements of 4.5.5.2 about its Figures 4.3 and 4.4, which print no numbers."""
 
 _MEAN_LENGTH_S = sum(LENGTHS_S) / 2
 _LOAD_SEED = 100
@@ -263,28 +217,20 @@ def run(
                 for policy, (deciding, usage) in policies_of(
                     setting, device, speeds, detection_s
                 ).items():
-                    processor = Processor()
-                    records = simulate(
-                        *(tasks, wifi, server, speeds, deciding, usage, processor),
+                    records, busy_s = simulate(
+                        *(tasks, wifi, server, speeds, deciding, usage),
                         start_s=start_s,
                         duration_s=lasts_s,
                     )
                     end_s = max(each.began_s + each.wait_s for each in records)
-                    energy_j = usage.energy_j(end_s + 30.0) + CPU_W * processor.busy_s
+                    energy_j = usage.energy_j(end_s + 30.0) + CPU_W * busy_s
                     spent[setting.name].setdefault(policy, []).append(Outcome(records, energy_j))
         found[name] = {
             "places": list(parts),
             "synthetic": any(places[each].synthetic for each in parts),
             "wifi_rtt_s": round(wifi.rtt_s, 5),
             "others_mean": round(fmean(seen), 3),
-            "policies": {
-                setting: {policy: _figures(of, SETTINGS[setting]) for policy, of in by.items()}
-                for setting, by in spent.items()
-            },
-            "beside": {
-                setting: beside_simple_policies(by, SETTINGS[setting], SIMPLE, STYLES)
-                for setting, by in spent.items()
-            },
+            **compared(spent, SIMPLE, STYLES, _figures),
         }
     return {
         "simulated": True,
@@ -293,7 +239,6 @@ def run(
             way: round(speeds.base_s[way] + speeds.per_s[way] * _MEAN_LENGTH_S, 4)
             for way in (LOCAL, REMOTE)
         },
-        "paper": PAPER,
         "scenarios": found,
     }
 
@@ -320,7 +265,7 @@ def policies_of(
     (radio,) = radios_of(device, WIFI)
 
     def usage() -> Usage:
-        return Usage({WIFI: RadioWatch(radio)})
+        return Usage({WIFI: radio})
 
     found: dict[str, tuple[ComputePolicy, Usage]] = {
         name: (Always(*order), usage()) for name, order in SIMPLE.items()
@@ -336,17 +281,13 @@ def policies_of(
     return found
 
 
-def _figures(of: Sequence[Outcome], setting: Setting) -> dict[str, Any]:
+def _figures(of: Sequence[Outcome]) -> dict[str, Any]:
     records = [record for each in of for record in each.records]
     return {
         "tasks": len(records),
         **trials_figure("wait_s", [each.wait_s / len(each.records) for each in of], 4),
         "wait_p95_s": round(float(np.quantile([r.wait_s for r in records], 0.95)), 3),
-        **trials_figure("energy_j", [each.energy_j for each in of], 2),
-        **trials_figure("cost_s", [each.cost_s(setting) for each in of], 4),
-        **redundancy_shares(records),
         "remote_share": round(
             float(np.mean([any(way == REMOTE for way, _ in r.starts) for r in records])), 4
         ),
-        "unanswered": sum(not r.answered for r in records),
     }

@@ -1,12 +1,11 @@
 import random
 from math import inf, nan
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emu.experiments.meatballs.compute import VALUE, ComputePredictor, solved
+from emu.experiments.meatballs.compute import VALUE, ComputePredictor
 
 
 def test_a_computation_is_a_line_over_its_parameters() -> None:
@@ -65,14 +64,6 @@ def test_whatever_is_observed_predictions_stay_numbers(
         predictor.observe({"x": x}, value, 0.0)
     found = predictor.predict({"x": at})[VALUE].samples
     assert all(0.0 < each < inf for each in found)
-
-
-@given(st.integers(1, 4), st.integers(0, 1000))
-def test_equations_are_solved_as_numpy_does(size: int, seed: int) -> None:
-    draw = np.random.default_rng(seed)
-    matrix, right = draw.normal(size=(size, size)), draw.normal(size=size)
-    expected = np.linalg.solve(matrix, right)
-    assert solved(matrix.tolist(), right.tolist()) == pytest.approx(expected.tolist(), rel=1e-6)
 
 
 def test_a_computation_is_not_less_certain_for_having_been_long_ago() -> None:

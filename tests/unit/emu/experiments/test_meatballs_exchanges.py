@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 from cedos.errors import CedosError
 from cedos.model import NetworkKind
 from cedos.selector.decision.living import AGAIN_S
-from cedos.selector.energy import RadioWatch
 from cedos.storage.model_files import radios
 from emu.experiments.meatballs import exchanges, offload_policy
-from emu.experiments.meatballs.client import Record, Usage
 from emu.experiments.meatballs.exchange_policy import (
     LEAST_BYTES,
     STYLES,
@@ -32,8 +30,15 @@ from emu.experiments.meatballs.offload import (
     utilisation,
     utterances,
 )
-from emu.experiments.meatballs.outcome import SETTINGS
-from emu.experiments.meatballs.race import Cancel, Chosen, Race, Start
+from emu.experiments.meatballs.trial import (
+    SETTINGS,
+    Cancel,
+    Chosen,
+    Race,
+    Record,
+    Start,
+    Usage,
+)
 from emu.experiments.replayed_network import HEADER_BYTES, ReplayedNetwork
 from emu.places import places
 from emu.places.traces import Trace
@@ -148,7 +153,7 @@ TASK = Request(0, 0.0, 1000, 4000)
 def deciding(style: str, setting: str) -> ExchangePolicy:
     known = radios()["nexus-one"]
     of = {"wifi": known["wifi"], "cellular": known["3g"]}
-    usage = Usage({name: RadioWatch(radio) for name, radio in of.items()})
+    usage = Usage(of)
     policy = ExchangePolicy(STYLES[style], SETTINGS[setting], of, ["cellular"], usage)
     for name in of:
         policy.on_attach(name, 0.0)
@@ -247,23 +252,7 @@ def test_a_new_access_point_makes_unsure() -> None:
     assert after.ways == BOTH or reevaluate_after_s(after) != before_s
 
 
-class Idle:
-    """A radio that costs nothing and remembers that time went on."""
-
-    def __init__(self) -> None:
-        self.last_s = -1.0
-
-    def add_bytes(self, now_s: float, bytes_up: float, bytes_down: float) -> None:
-        assert now_s >= self.last_s
-        assert bytes_up >= 0
-        assert bytes_down >= 0
-        self.last_s = now_s
-
-    def idle_s(self, now_s: float) -> float | None:
-        return None if self.last_s < 0 else now_s - self.last_s
-
-    def energy_j(self, now_s: float) -> float:
-        return 0.0
+WIFI = radios()["nexus-one"]["wifi"]
 
 
 class Both(Preferring):
@@ -286,7 +275,7 @@ def trial(policy: Preferring, at_s: float, *wifi_gaps: tuple[int, int]) -> tuple
         "wifi": network("wifi", 0.02, *wifi_gaps),
         "cellular": network("cellular", 0.06),
     }
-    usage = Usage({name: Idle() for name in networks})
+    usage = Usage(dict.fromkeys(networks, WIFI))
     found = simulate([Request(0, at_s, 1000, 4000)], networks, policy, usage, duration_s=50.0)
     assert len(found) == 1
     return found[0], usage
@@ -327,7 +316,7 @@ def test_both_is_as_fast_as_the_faster_one_and_costs_twice() -> None:
 def test_an_answer_that_is_not_under_way_yet_is_prevented() -> None:
     # The cellular request waits for the end of an outage; by then the server was told to forget it.
     networks = {"wifi": network("wifi", 0.02), "cellular": network("cellular", 0.06, (10, 12))}
-    usage = Usage({name: Idle() for name in networks})
+    usage = Usage(dict.fromkeys(networks, WIFI))
     simulate([Request(0, 10.5, 1000, 4000)], networks, Both(), usage, duration_s=50.0)
     assert usage.bytes_of("cellular") < 1000 + 5 * HEADER_BYTES
 
