@@ -21,8 +21,6 @@ from emu.experiments.budgets.months import (
 )
 from emu.experiments.budgets.plans import PLANS
 
-NAME = "budget"
-
 _MONTHS = 200
 _ODD_PEOPLE = 40
 _SEED = 1

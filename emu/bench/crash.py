@@ -28,8 +28,6 @@ from emu.testbed.netns import Namespace
 from emu.testbed.phones import Laptop
 from emu.testbed.programs.bulk import Transfer, server
 
-NAME = "crash"
-
 _TRANSFERS = 3
 _RUN_S = 3.0
 _READY_TIMEOUT_S = 20.0

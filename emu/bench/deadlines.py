@@ -17,8 +17,6 @@ from cedos.selector.deadlines.plan import D2Sched, DeadlineFlow, DeadlinePlan
 from emu.experiments.cedos import studies, world
 from emu.experiments.cedos.compare import AtOnce, figures, tally
 
-NAME = "deadlines"
-
 _DAYS: Final = 100
 _USER_DAYS: Final = 10
 _FLOWS: Final = 1000

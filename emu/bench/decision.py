@@ -32,8 +32,6 @@ from cedos.storage.model_files import load
 from emu.bench import timed
 from predictors.inputs import CONTEXT_COLUMNS
 
-NAME = "decision"
-
 _CASES = 2_000
 _DECISIONS = 20_000
 _NETWORKS = (

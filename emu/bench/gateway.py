@@ -54,8 +54,6 @@ from emu.workloads.unmodified.downloads import (
 from emu.workloads.unmodified.tools import CloneServer, PackageArchive, ShellServer
 from emu.workloads.web.browser import Browser
 
-NAME = "gateway"
-
 _WIFI_BPS, _WIFI_S = 24e6, 0.020
 _LTE_BPS, _LTE_S = 16e6, 0.050
 _ROUNDS, _DOWNLOAD = 5, 12_000_000

@@ -23,8 +23,6 @@ from cedos.host.profiler.profiler import Profiler
 from emu.testbed.hosts import INTERFACE, SERVER, Hosts, cabled
 from emu.testbed.netns import Namespace
 
-NAME = "profiler"
-
 _BULK_BYTES = 10_000_000
 _BULK_OBJECTS = 20
 _SMALL_BYTES = 1_000

@@ -28,8 +28,6 @@ from emu.testbed.phones import SERVER, Laptop, Silence
 from emu.testbed.programs.rescue_laptop import RescueDaemon, put_on_time
 from emu.testbed.programs.servers import Servers
 
-NAME = "rescue"
-
 _BOUND_S = 0.35
 _BOUND_ROUND_TRIPS = 4
 _GIVE_UP_S = 8.0

@@ -102,8 +102,6 @@ def _restarted(path: Path, look_ups: int) -> dict[str, float]:
     }
 
 
-NAME = "session"
-
 _LOOPBACK: Final = "127.0.0.1"
 _BYTES: Final = 1_000_000_000
 _ROUNDS: Final = 7

@@ -25,8 +25,6 @@ from emu.testbed.phones import SERVER, Laptop, Silence
 from emu.testbed.programs.rescue_laptop import put_on_time
 from emu.workloads.sessions.pair import Pair, pair
 
-NAME = "silences"
-
 _BPS: Final = {WLAN: 24e6, LTE: 16e6}
 _RTT_S: Final = {WLAN: 0.020, LTE: 0.050}
 _FLAPPING_BPS: Final = 4e6

@@ -148,8 +148,6 @@ class ProfilerWatch(Watcher):
             self._seen[host] += 1
 
 
-NAME = "sizes"
-
 _SITES, _PAGES, _VISITS = 12, 3, 60
 _SEED = 2024
 _NEAR = 0.1

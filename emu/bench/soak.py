@@ -31,8 +31,6 @@ from emu.testbed.programs.gateway import PROXY_PORT, Gatewayed
 from emu.testbed.programs.servers import DNS_PORT, HTTP_PORT, Servers
 from emu.workloads import transfer
 
-NAME = "soak"
-
 _DURATION_S: Final = 3600.0
 _SETTLED_SHARE: Final = 1 / 6
 """Share of the time: ten minutes of the hour."""

@@ -29,8 +29,6 @@ from emu.testbed.access import ADDRESSES, GATEWAYS, INTERFACES, Access
 from emu.testbed.phones import SERVER, Laptop
 from emu.testbed.programs.bulk import PORT, Pauses, Sniffer, Transfer, server
 
-NAME = "switch"
-
 _CONNECTIONS = 8
 _FLIPS = 6
 _SETTLE_S = 1.5

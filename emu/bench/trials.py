@@ -19,8 +19,6 @@ from emu.testbed.phones import SERVER, Laptop
 from emu.testbed.programs.daemon import Daemon
 from emu.testbed.programs.servers import Servers
 
-NAME = "trials"
-
 AGAIN = 5
 """After so many fetches in a row it counts as used again."""
 

@@ -28,8 +28,6 @@ from predictors.base import Distribution
 from predictors.error import SLICES
 from predictors.network import TIME, NetworkPredictor
 
-NAME = "uncertainty"
-
 _DECISIONS = 5_000
 _SPECS = {"wifi": (0.03, 20e6, 0.6), "cellular": (0.06, 8e6, 0.3)}
 """Latency in s, bandwidth in bit/s, and the standard deviation of both's logarithms."""

@@ -23,10 +23,26 @@ PACKET_BYTES: Final = 172
 
 PORT: Final = 7008
 _HEAD: Final = struct.Struct("!Id")
-_SO_BINDTODEVICE: Final = 25
 _AFTER_S: Final = 1.0
 _GIVE_UP_S: Final = 60.0
-_SOCKS_HEAD: Final = 10  # of an IPv4 address
+_SOCKS_ANSWER: Final = 12  # to greeting and request, with an IPv4 address
+
+
+def associated(
+    proxy_port: int, host: str, port: int
+) -> tuple[socket.socket, tuple[str, int], bytes]:
+    """Ask a SOCKS 5 proxy on loopback to carry datagrams to a host.
+
+    Returns:
+        the connection that keeps the association, where to send, and what goes before each datagram.
+    """
+    control = socket.create_connection(("127.0.0.1", proxy_port))
+    control.sendall(b"\x05\x01\x00\x05\x03\x00\x01" + bytes(6))
+    answer = b""
+    while len(answer) < _SOCKS_ANSWER:
+        answer += control.recv(64)
+    head = b"\0\0\0\x01" + socket.inet_aton(host) + port.to_bytes(2)
+    return control, ("127.0.0.1", int.from_bytes(answer[-2:])), head
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +124,6 @@ def main() -> None:
     parser.add_argument("host")
     parser.add_argument("seconds", type=float)
     parser.add_argument("file", type=Path)
-    parser.add_argument("--interface", default="")
     parser.add_argument("--socks", type=int, default=0)
     parser.add_argument("--user", type=int, default=None, help="who it counts as, by number")
     asked = parser.parse_args()
@@ -116,22 +131,13 @@ def main() -> None:
         os.setreuid(asked.user, -1)  # it still may write its file
     own = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     to: tuple[str, int] | None = asked.host, PORT
-    head = b""
-    control = None
+    head, control = b"", None
     if asked.end == "callee":
         own.bind((asked.host, PORT))
         to = None
         print("ready", flush=True)
     elif asked.socks:
-        control = socket.create_connection(("127.0.0.1", asked.socks))
-        control.sendall(b"\x05\x01\x00\x05\x03\x00\x01" + bytes(6))
-        answer = b""
-        while len(answer) < 2 + _SOCKS_HEAD:
-            answer += control.recv(64)
-        head = b"\0\0\0\x01" + socket.inet_aton(asked.host) + PORT.to_bytes(2)
-        to = "127.0.0.1", int.from_bytes(answer[-2:])
-    elif asked.interface:
-        own.setsockopt(socket.SOL_SOCKET, _SO_BINDTODEVICE, asked.interface.encode())
+        control, to, head = associated(asked.socks, asked.host, PORT)
     call = CallEnd(own, to, head)
     call.talk(asked.seconds)
     asked.file.write_text(json.dumps({"sent": call.sent, "came": call.came}))

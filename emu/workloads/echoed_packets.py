@@ -13,6 +13,8 @@ import time
 from contextlib import suppress
 from typing import Final
 
+from emu.workloads.call import associated
+
 PORT: Final = 7018
 PACKET_BYTES: Final = 1_200
 """Bytes that pass any tunnel in one piece, as QUIC's packets do."""
@@ -22,7 +24,6 @@ _LOST_S: Final = 1.0
 _PAUSE_S: Final = 0.05
 _BUFFER_BYTES: Final = 1 << 20
 _LARGEST: Final = 65_535
-_SOCKS_ANSWER: Final = 12  # with an IPv4 address
 
 
 class EchoedSocket:
@@ -35,13 +36,7 @@ class EchoedSocket:
         self._to, self._head = (host, PORT), b""
         self._control: socket.socket | None = None
         if socks:
-            self._control = socket.create_connection(("127.0.0.1", socks))
-            self._control.sendall(b"\x05\x01\x00\x05\x03\x00\x01" + bytes(6))
-            answer = b""
-            while len(answer) < _SOCKS_ANSWER:
-                answer += self._control.recv(64)
-            self._to = "127.0.0.1", int.from_bytes(answer[-2:])
-            self._head = b"\0\0\0\x01" + socket.inet_aton(host) + PORT.to_bytes(2)
+            self._control, self._to, self._head = associated(socks, host, PORT)
 
     def send(self, data: bytes) -> None:
         self._socket.sendto(self._head + data, self._to)

@@ -47,9 +47,6 @@ def _alone(function: Callable[..., T], arguments: tuple[Any, ...]) -> T:
 QUANTILES = tuple(round(0.02 * k, 2) for k in range(1, 50))
 """Quantiles at which the error's distribution function is given."""
 
-PAPER = {"median_rel_error": (0.02, 0.10), "split": "0.1 random", "model": "tree"}
-"""The paper's medians across its four trees."""
-
 SPLITS: Mapping[str, float | None] = {"random_10_90": 0.1, "random_90_10": 0.9, "by_group": None}
 
 
@@ -70,7 +67,7 @@ def prediction(
     `splits`: names of `SPLITS`.
 
     Returns:
-        `{"rows", "paper", "quantiles", "splits": {SPLIT: {KIND: {STRATEGY: {"cdf", "median_rel_error",
+        `{"rows", "quantiles", "splits": {SPLIT: {KIND: {STRATEGY: {"cdf", "median_rel_error",
         "median_rel_error_ci95", "coverage90"}}}}}`; `cdf` holds the errors at `quantiles`.
     """
     data = whole(data)
@@ -78,7 +75,7 @@ def prediction(
     jobs = {(kind, split): (data, kind, SPLITS[split]) for kind in kinds for split in splits}
     for (kind, split), figures in in_processes(_errors_of, jobs, progress).items():
         found[split][kind] = figures
-    return {"rows": len(data), "paper": PAPER, "quantiles": list(QUANTILES), "splits": found}
+    return {"rows": len(data), "quantiles": list(QUANTILES), "splits": found}
 
 
 def _errors_of(data: DataSet, kind: str, share: float | None) -> dict[str, Any]:

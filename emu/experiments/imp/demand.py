@@ -1,4 +1,4 @@
-"""Demand of an emulated host: its budgets, what is known of networks, and what users ask for.
+"""A host in a trial: its budgets, what it knows of networks, and which one serves a demand.
 
 Rates are those of the shared predictor (`predictors.network`), fed with what the trace carried in each
 second of a contact. A contact that has just begun is taken for an average one. All strategies are told
@@ -14,7 +14,7 @@ from cedos.selector.budgets.controller import MakeController, PriceController
 from cedos.selector.budgets.odyssey import Odyssey
 from cedos.selector.budgets.pacer import Pacer
 from cedos.selector.budgets.prices import FREE, Prices, prices
-from cedos.selector.energy import Radio, RadioWatch
+from cedos.selector.energy import Radio
 from cedos.selector.prefetch.outlook import Outlook, Path
 from cedos.selector.prefetch.queue import Queue, choices
 from emu.experiments.replayed_network import ReplayedNetwork
@@ -161,24 +161,13 @@ class Offer:
         return cost_s + size_bytes * prices.data_rate(self.name, size_bytes, time_s)
 
 
-def costs(
-    offers: Iterable[Offer], size_bytes: float, prices: Prices, *, breaks: bool
-) -> dict[str, float]:
-    """Return the cost by network that may serve the demand.
+def best(offers: Iterable[Offer], size_bytes: float, prices: Prices, *, breaks: bool) -> str | None:
+    """Return the network of the lowest cost that may serve the demand.
 
     `breaks`: whether so much would break a cap on data: it waits for a free network then.
     """
-    return {
-        offer.name: offer.cost_s(size_bytes, prices)
-        for offer in offers
-        if not (breaks and offer.name in METERED)
-    }
-
-
-def best(offers: Iterable[Offer], size_bytes: float, prices: Prices, *, breaks: bool) -> str | None:
-    """Return the network of the lowest cost; arguments as `costs`."""
-    found = costs(offers, size_bytes, prices, breaks=breaks)
-    return min(found, key=found.__getitem__) if found else None
+    costs_s = _costs_s(offers, size_bytes, prices, breaks=breaks)
+    return min(costs_s, key=costs_s.__getitem__) if costs_s else None
 
 
 def moves(
@@ -186,57 +175,16 @@ def moves(
 ) -> bool:
     """Return whether what is under way over a network would be done much sooner over another one."""
     here_s = [offer.cost_s(left_bytes, prices) for offer in offers if offer.name == network]
-    elsewhere_s = [
-        cost_s
-        for name, cost_s in costs(offers, left_bytes, prices, breaks=breaks).items()
-        if name != network
-    ]
-    return bool(here_s and elsewhere_s) and _SLOWER * min(elsewhere_s) < here_s[0]
+    elsewhere_s = _costs_s(offers, left_bytes, prices, breaks=breaks)
+    elsewhere_s.pop(network, None)
+    return bool(here_s and elsewhere_s) and _SLOWER * min(elsewhere_s.values()) < here_s[0]
 
 
-class Demand:
-    """Serves demand fetches over the network of the lowest cost, at any instant of a trial.
-
-    Args:
-        knowledge: what their rates are taken for.
-        budgets: their prices, and what would break them.
-        start_s: the second of the replay at which the trial begins.
-    """
-
-    def __init__(
-        self,
-        networks: Mapping[str, ReplayedNetwork],
-        radios: Mapping[str, Radio],
-        watches: Mapping[str, RadioWatch],
-        knowledge: Knowledge,
-        budgets: Budgets,
-        start_s: float,
-    ) -> None:
-        self._networks, self._radios, self._watches = networks, radios, watches
-        self._knowledge, self._budgets, self._start_s = knowledge, budgets, start_s
-
-    def up(self, name: str, now_s: float) -> bool:
-        return self._networks[name].up_at(self._start_s + now_s)
-
-    def best(self, size_bytes: float, now_s: float) -> str | None:
-        """Return the network to serve it over; None: none for now."""
-        prices, breaks = self._budgets.prices(now_s), self._budgets.breaks(size_bytes)
-        return best(self._offers(now_s), size_bytes, prices, breaks=breaks)
-
-    def moves(self, name: str, left_bytes: float, now_s: float) -> bool:
-        """Return whether what is under way over a network is to go on over another one."""
-        prices, breaks = self._budgets.prices(now_s), self._budgets.breaks(left_bytes)
-        return moves(self._offers(now_s), name, left_bytes, prices, breaks=breaks)
-
-    def _offers(self, now_s: float) -> list[Offer]:
-        return [
-            Offer(
-                name,
-                self._knowledge.rate_bps(name),
-                network.rtt_s,
-                self._radios[name],
-                self._watches[name].idle_s(now_s),
-            )
-            for name, network in self._networks.items()
-            if self.up(name, now_s)
-        ]
+def _costs_s(
+    offers: Iterable[Offer], size_bytes: float, prices: Prices, *, breaks: bool
+) -> dict[str, float]:
+    return {
+        offer.name: offer.cost_s(size_bytes, prices)
+        for offer in offers
+        if not (breaks and offer.name in METERED)
+    }

@@ -212,16 +212,11 @@ def _figures(run: _Run) -> dict[str, Any]:
     budgeted = run.energy_j is not None or run.data_bytes is not None
     return {
         **trials_figure("fetch_s", run.fetch_s, 4),
-        "fetch_p95_s": round(float(np.quantile([s for one in of for s in one.fetch_s], 0.95)), 3),
-        "fetch_max_s": round(max(s for one in of for s in one.fetch_s), 2),
         **trials_figure("energy_j", [one.energy_j for one in of], 2),
         **trials_figure("data_mb", [one.data_bytes / 1e6 for one in of], 3),
-        **trials_figure("wifi_mb", [one.wifi_bytes / 1e6 for one in of], 3),
-        **trials_figure("hit_share", [one.prefetched / max(len(one.fetch_s), 1) for one in of], 3),
         "trials_energy_j": [round(one.energy_j, 1) for one in of],
         "trials_data_mb": [round(one.data_bytes / 1e6, 3) for one in of],
         "trials_fetch_s": [round(s, 4) for s in run.fetch_s],
-        "late": sum(one.late for one in of),
         **({"met": kept, "of": len(of)} if budgeted else {}),
     }
 

@@ -16,7 +16,15 @@ from math import inf
 from cedos.selector.energy import Radio, RadioWatch
 from cedos.selector.prefetch.outlook import Average, Outlook, Path, mean_wake_j
 from cedos.selector.prefetch.queue import Queue, State
-from emu.experiments.imp.demand import EVERY_S, METERED, Budgets, Demand, Knowledge
+from emu.experiments.imp.demand import (
+    EVERY_S,
+    METERED,
+    Budgets,
+    Knowledge,
+    Offer,
+    best,
+    moves,
+)
 from emu.experiments.imp.workload import Workload
 from emu.experiments.replayed_network import Exchange, ReplayedNetwork
 
@@ -112,21 +120,14 @@ class Outcome:
         fetch_s: what the person waited for each item that was read.
         energy_j: of both radios, until the end of the period.
         data_bytes: over metered networks, headers included.
-        wifi_bytes: over the others.
         prefetched: items that were there before the person asked.
-        wasted_bytes: of items that the person never asked for.
-        late: items that were read after the period.
         events: what happened, where that was wanted.
     """
 
     fetch_s: list[float] = field(default_factory=list)
     energy_j: float = 0.0
-    joules: dict[str, float] = field(default_factory=dict)
     data_bytes: float = 0.0
-    wifi_bytes: float = 0.0
     prefetched: int = 0
-    wasted_bytes: float = 0.0
-    late: int = 0
     events: list[Event] = field(default_factory=list)
 
 
@@ -159,8 +160,6 @@ class Trial:
         self._start_s = start_s
         self._duration_s = duration_s
         self._accounts = {name: Account(radios[name], start_s) for name in networks}
-        watches = {name: account.watch for name, account in self._accounts.items()}
-        self._serving = Demand(networks, radios, watches, self._knowledge, budgets, start_s)
         self._running: dict[str, _Running] = {}
         self._demand: _Running | None = None
         self._wanted: int | None = None
@@ -194,15 +193,8 @@ class Trial:
 
     def _close(self) -> None:
         at_s = self._duration_s
-        self.outcome.joules = {
-            name: account.energy_j(at_s) for name, account in self._accounts.items()
-        }
-        self.outcome.energy_j = sum(self.outcome.joules.values())
+        self.outcome.energy_j = sum(each.energy_j(at_s) for each in self._accounts.values())
         self.outcome.data_bytes = sum(self._accounts[name].bytes for name in METERED)
-        self.outcome.wifi_bytes = sum(
-            account.bytes for name, account in self._accounts.items() if name not in METERED
-        )
-        self.outcome.late = len(self._steps) + (self._wanted is not None)
 
     def _next(self, tick_s: float) -> float:
         ends = [one.exchange.ended_at_s - self._start_s for one in self._all()]
@@ -235,8 +227,6 @@ class Trial:
             running = next((one for one in self._running.values() if one.key == step.key), None)
             if running is not None:
                 self._cut(running)
-            if self._queue.items[step.key].received_bytes:
-                self.outcome.wasted_bytes += self._queue.items[step.key].received_bytes
             self._queue.cancel(step.key, self._now_s)
             self._note("cancelled", step.key)
             self._read_on()
@@ -270,7 +260,9 @@ class Trial:
         """
         if self._wanted is None or self._demand is not None:
             return
-        name = self._serving.best(self._queue.left_bytes(self._wanted), self._now_s)
+        left = self._queue.left_bytes(self._wanted)
+        prices, breaks = self._budgets.prices(self._now_s), self._budgets.breaks(left)
+        name = best(self._offers(), left, prices, breaks=breaks)
         if name is not None:
             self._demand = self._fetch(self._wanted, name)
 
@@ -330,12 +322,29 @@ class Trial:
     def _reconsider(self, one: _Running) -> None:
         """Move a demand fetch where another network would finish it much sooner."""
         left = max(one.size_bytes - one.received(self._start_s + self._now_s), 1.0)
-        if self._serving.moves(one.network, left, self._now_s):
+        prices, breaks = self._budgets.prices(self._now_s), self._budgets.breaks(left)
+        if moves(self._offers(), one.network, left, prices, breaks=breaks):
             self._accounts[one.network].cut(self._now_s)
             self._progress(one)
             self._demand = None
 
-    def paths(self) -> list[Path]:
+    def _up(self, name: str) -> bool:
+        return self._networks[name].up_at(self._start_s + self._now_s)
+
+    def _offers(self) -> list[Offer]:
+        return [
+            Offer(
+                name,
+                self._knowledge.rate_bps(name),
+                self._networks[name].rtt_s,
+                account.radio,
+                account.watch.idle_s(self._now_s),
+            )
+            for name, account in self._accounts.items()
+            if self._up(name)
+        ]
+
+    def _paths(self) -> list[Path]:
         found = []
         for name, network in self._networks.items():
             account = self._accounts[name]
@@ -350,7 +359,7 @@ class Trial:
                     average,
                     mean_wake_j(account.radio, account.watch.shares(self._now_s)),
                     idle_s=account.watch.idle_s(self._now_s),
-                    present=self._serving.up(name, self._now_s),
+                    present=self._up(name),
                     stretch=self._knowledge.outlook.stretch(name),
                 )
             )
@@ -360,7 +369,7 @@ class Trial:
         self._serve()
         if self._now_s >= self._duration_s:
             return
-        paths = self.paths()
+        paths = self._paths()
         for one in self._running.values():
             self._progress(one)
         if self._observed_s == self._now_s:

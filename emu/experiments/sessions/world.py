@@ -10,7 +10,6 @@ carry a few Mbit/s, so that side by side they take a fraction of the machine, an
 under the same load of the host.
 """
 
-import json
 import subprocess
 import sys
 import threading
@@ -32,7 +31,8 @@ from emu.testbed import hosts, kernel
 from emu.testbed.access import Access
 from emu.testbed.hosts import SERVER, End, Hosts
 from emu.testbed.netns import Namespace
-from emu.testbed.services import Started, end_by_input
+from emu.testbed.services import Started
+from emu.workloads.line_process import LineProcess
 
 VIRTUAL: Final = "virt0"
 IDEALS: Final = ("lowest-latency", "highest-bandwidth", "aggregate")
@@ -192,8 +192,8 @@ class World(Started):
 
     def begin(self) -> None:
         """Start the networks' clock; `began_s` is the monotonic instant."""
-        self._send("begin")
-        self.began_s = self._answer()["began_s"]
+        self._air.tell("begin")
+        self.began_s = self._told()["began_s"]
 
     def move(self, name: str) -> None:
         """Give the client another address on a network, as another access point would."""
@@ -210,8 +210,13 @@ class World(Started):
 
     def dropped(self) -> dict[str, int]:
         """End the networks; how many packets each has dropped in its queues."""
-        self._send("end")
-        return self._answer()
+        self._air.tell("end")
+        return self._told()
+
+    def _told(self) -> dict[str, Any]:
+        answer = self._air.answer()
+        assert answer is not None  # without a limit it waits
+        return answer
 
     def _connect(self) -> None:
         instance = self._hosts.instance
@@ -223,13 +228,14 @@ class World(Started):
         hosts.add_address(self.server, SERVER)
         for number, network in enumerate(self._networks, 1):
             self._wire(air, number, network.name)
-        self._process: subprocess.Popen[str] = air.popen(
+        process: subprocess.Popen[str] = air.popen(
             "nice", "-n", "-5", sys.executable, "-m", "emu.experiments.sessions.air",
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
-        self._stack.callback(self._end)
-        instance.add_session(self._process.pid)
-        self._send(json.dumps([each.script() for each in self._networks]))
+        self._air = LineProcess(process, "the process of the scripted networks")
+        self._stack.callback(self._air.close, _END_S)
+        instance.add_session(process.pid)
+        self._air.tell([each.script() for each in self._networks])
 
     def _wire(self, air: Namespace, number: int, name: str) -> None:
         for host, own, other in (
@@ -247,25 +253,6 @@ class World(Started):
                 kernel.without_checksum_offload(other)
         self.server.ip("route", "add", f"10.{number}.0.0/16", "dev", name, "src", SERVER)
         self.move(name)
-
-    def _send(self, line: str) -> None:
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(line + "\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            raise EmulationError("the scripted networks ended by themselves") from None
-
-    def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise EmulationError("the scripted networks ended by themselves")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-    def _end(self) -> None:
-        end_by_input(self._process, _END_S)
 
 
 K = TypeVar("K", bound=Hashable)

@@ -1,8 +1,6 @@
 """Two processes at the ends of a measurement, and what each of them holds."""
 
-import json
 import os
-import select
 import socket
 import subprocess
 import sys
@@ -16,35 +14,29 @@ from cedos.session.protocol.crypto import KeyPair
 from emu.testbed import stale
 from emu.testbed.hosts import End, Hosts, add_address, connect, limit_rate
 from emu.testbed.netns import Namespace
+from emu.workloads.line_process import LineProcess
+
+_END_S = 3.0
 
 
 class Remote:
+    """A process of `emu.workloads.sessions` that carries out commands."""
+
     def __init__(self, where: Namespace) -> None:
-        self._process: subprocess.Popen[str] = where.popen(
+        process: subprocess.Popen[str] = where.popen(
             sys.executable, "-m", "emu.workloads.sessions",
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
+        self._process = LineProcess(process, "a peer of the bench")
 
     def start(self, do: str, **options: Any) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"do": do, **options}) + "\n")
-        self._process.stdin.flush()
+        self._process.tell({"do": do, **options})
 
     def answer(self, limit_s: float | None = None) -> dict[str, Any]:
-        """Return the answer to the last command.
-
-        EmulationError: it failed, the process died, or nothing came within the limit.
-        """
-        assert self._process.stdout is not None
-        # An answer is one line, and nothing else comes: no line waits in Python's own buffer.
-        if not select.select([self._process.stdout], [], [], limit_s)[0]:
+        """Return the answer to the last command; EmulationError: it failed, or came too late."""
+        answer = self._process.answer(limit_s)
+        if answer is None:
             raise EmulationError(f"a peer of the bench did not answer within {limit_s:g} s")
-        line = self._process.stdout.readline()
-        if not line:
-            raise EmulationError("a peer of the bench died; its error is above")
-        answer: dict[str, Any] = json.loads(line)
-        if "error" in answer:
-            raise EmulationError(f"a peer of the bench: {answer['error']}")
         return answer
 
     def do(self, do: str, **options: Any) -> dict[str, Any]:
@@ -52,15 +44,7 @@ class Remote:
         return self.answer()
 
     def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(3)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        self._process.close(_END_S)
 
 
 class Pair:
