@@ -33,7 +33,7 @@ from cedos.errors import EmulationError
 from cedos.model import NetworkKind
 from emu.bench import percentile, processor_s
 from emu.bench.gateway_parts import calls, flows, idle_clients, pages
-from emu.bench.gateway_parts.pages import bench_places
+from emu.bench.gateway_parts.pages import WARM_S, at_place, bench_places
 from emu.places.traces import Trace
 from emu.testbed import phones
 from emu.testbed.access import ADDRESSES, GATEWAYS, INTERFACES, Access
@@ -65,7 +65,6 @@ _RATE_S: Final = 3.0
 _LOOPBACK_BYTES, _LOOPBACK_ROUNDS = 400_000_000, 5
 _PROGRAM_USER: Final = 65_534
 _PAUSE_S = 1.0
-_WARM_S = 6.0
 
 Progress = Callable[[str], None]
 Contender = Callable[[int, HalfWay | None, float | None], Watched]
@@ -228,7 +227,7 @@ def cases(progress: Progress, names: Sequence[str], seeds: Sequence[int]) -> dic
     def measure(laptop: Laptop, name: str, contender: Contender, case: Case) -> None:
         laptop.attach(*case.accesses)
         put_on_time(laptop)
-        time.sleep(_WARM_S)
+        time.sleep(WARM_S)
         with _silent(laptop, NetworkKind.WIFI) as dies:
             half_way = None if case.dies_after_s is None else dies
             got = contender(case.size, half_way, case.dies_after_s)
@@ -262,14 +261,8 @@ def _all_cases(seed: int) -> list[Case]:
     places = bench_places()
 
     def at(place: str, start_s: float) -> tuple[Access, Access]:
-        """Return the second of the place at which the warm-up has ended."""
-        found = places[place].networks
-        wifi, lte = (found[str(kind)] for kind in (NetworkKind.WIFI, NetworkKind.CELLULAR))
-        both = [
-            Access(kind, each.up, each.down, each.rtt_s).rotated(start_s + seed - _WARM_S)
-            for kind, each in ((NetworkKind.WIFI, wifi), (NetworkKind.CELLULAR, lte))
-        ]
-        return both[0], both[1]
+        # The warm-up ends at this second of the place.
+        return at_place(place, start_s + seed - WARM_S)
 
     walk, uneven, train = _REAL if all(name in places for name, _ in _REAL) else _SYNTHETIC
     return [

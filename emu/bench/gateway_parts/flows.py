@@ -1,13 +1,11 @@
 """Many live connections on one gateway: its memory, its processor while they rest, and an answer then.
 
 Over loopback, ten clients to a gateway in a process of its own, which connects to origins that send back
-what comes. Each connection has carried something. `python -m emu.bench.gateway_parts.flows 64000`
-measures so many; without a number the module is the gateway.
+what comes. Each connection has carried something. The module itself is the gateway.
 """
 
 import asyncio
 import hashlib
-import json
 import resource
 import statistics
 import subprocess
@@ -37,12 +35,12 @@ _ANSWER_S, _REST_S = 30.0, 10.0
 _ASKED: Final = 200
 
 
-def measure(progress: Callable[[str], None], wanted: int = _WANTED) -> dict[str, float]:
+def measure(progress: Callable[[str], None]) -> dict[str, float]:
     """Measure `flows` (as many as wanted, if the limit of open files allows) and `flows_rss_mb`.
 
     `flows_idle_cpu_share` is of a core. EmulationError: the gateway does not take the connections.
     """
-    count = min(wanted, process_limits.allow(wanted + _SPARE_FILES) - _SPARE_FILES)
+    count = min(_WANTED, process_limits.allow(_WANTED + _SPARE_FILES) - _SPARE_FILES)
     count -= count % (_CLIENTS * _AT_ONCE)
     with gateway_process("emu.bench.gateway_parts.flows") as pid:
         return asyncio.run(_measure(count, pid, progress))
@@ -152,7 +150,4 @@ def rss_mb(pid: int) -> float:
 
 if __name__ == "__main__":
     process_limits.one_arena()
-    if len(sys.argv) > 1:
-        print(json.dumps(measure(print, int(sys.argv[1])), indent=1))
-    else:
-        asyncio.run(_serve())
+    asyncio.run(_serve())

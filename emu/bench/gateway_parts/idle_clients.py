@@ -1,7 +1,7 @@
-"""Clients that are away and have no connections: what each costs the gateway, awake and asleep.
+"""Clients that are away and have no connections: what each costs the gateway.
 
 Over loopback, to a gateway in a process of its own (`python -m emu.bench.gateway_parts.idle_clients
-[FILE]` is that): without the file their sessions stay in memory, as long as they live.
+FILE` is that), which keeps their sessions in the file.
 """
 
 import asyncio
@@ -43,24 +43,22 @@ _ASKED: Final = 50
 
 
 def measure(progress: Callable[[str], None], count: int = _COUNT) -> dict[str, float]:
-    """`idle_client_kb`, `idle_client_awake_kb`: of the gateway's memory for each more, asleep or not.
+    """Measure `idle_client_kb` of the gateway's memory for each more, and `idle_clients_cpu_share`.
 
-    `idle_clients_cpu_share` of a core while they sleep, `idle_client_back_ms`: from its network to the
-    answer of a new connection, median, `idle_client_back_awake_ms`. EmulationError: it fails.
+    The share is of a core; `idle_client_back_ms` is from the client's network to the answer of a new
+    connection, median. EmulationError: it fails.
     """
     process_limits.allow()
-    figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for name, file in (("_awake", None), ("", Path(folder) / "idle-sessions")):
-            words = () if file is None else (str(file),)
-            with gateway_process("emu.bench.gateway_parts.idle_clients", *words) as pid:
-                kb, share, back_s = asyncio.run(_measure(count, pid))
-            progress(
-                f"{_BATCHES} times {count} clients{name}: {kb:.1f} kB each, back in {1e3 * back_s:.1f} ms"
-            )
-            figures[f"idle_client{name}_kb"] = kb
-            figures[f"idle_client_back{name}_ms"] = 1e3 * back_s
-    return figures | {"idle_clients_cpu_share": share}
+        file = Path(folder) / "idle-sessions"
+        with gateway_process("emu.bench.gateway_parts.idle_clients", str(file)) as pid:
+            kb, share, back_s = asyncio.run(_measure(count, pid))
+    progress(f"{_BATCHES} times {count} clients: {kb:.1f} kB each, back in {1e3 * back_s:.1f} ms")
+    return {
+        "idle_client_kb": kb,
+        "idle_client_back_ms": 1e3 * back_s,
+        "idle_clients_cpu_share": share,
+    }
 
 
 async def _measure(count: int, gateway: int) -> tuple[float, float, float]:
@@ -120,7 +118,7 @@ def _connection(link: GatewayLink) -> Connection:
     return link._streams.connection
 
 
-async def _serve(file: Path | None) -> None:
+async def _serve(file: Path) -> None:
     clients = {key(f"client {number}").public: str(number) for number in range(_KEYS)}
     settings = GatewaySettings(
         (_HOST, _GATEWAY_PORT), local=True, idle=file, sessions_per_client=10_000
@@ -135,4 +133,4 @@ async def _serve(file: Path | None) -> None:
 if __name__ == "__main__":
     logs.configure("warning", "json")  # the parent reads only the first line of the pipe
     process_limits.one_arena()
-    asyncio.run(_serve(Path(sys.argv[1]) if len(sys.argv) > 1 else None))
+    asyncio.run(_serve(Path(sys.argv[1])))

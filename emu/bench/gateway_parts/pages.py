@@ -35,7 +35,8 @@ _REAL: Final = {
 }  # fmt: skip
 """Seconds of the places: where Wi-Fi is about to be left, or stalls."""
 
-_WARM_S, _LIMIT_S = 6.0, 30.0
+WARM_S: Final = 6.0
+_LIMIT_S: Final = 30.0
 _BROWSER_USER: Final = "65534"
 _SCENARIO: Final = Scenario(
     page=(PageLoad("pages", sites=8, every_s=4.0),), duration_s=24.0, limit_s=_LIMIT_S, seed=5
@@ -90,13 +91,7 @@ def _accesses(place: str) -> tuple[Access, Access]:
             Access(NetworkKind.WIFI, _UP, Trace.constant(45e6), 0.020),
             Access(NetworkKind.CELLULAR, _UP, Trace.constant(40e6), 0.050),
         )
-    found = bench_places()[place].networks
-    wifi, lte = (
-        Access(kind, each.up, each.down, each.rtt_s).rotated(_starts_s()[place] - _WARM_S)
-        for kind in (NetworkKind.WIFI, NetworkKind.CELLULAR)
-        for each in (found[str(kind)],)
-    )
-    return wifi, lte
+    return at_place(place, _starts_s()[place] - WARM_S)
 
 
 def _starts_s() -> dict[str, float]:
@@ -114,7 +109,7 @@ def _load_times_s(accesses: tuple[Access, Access], wanted: BrowsingPlan, way: st
         person = stack.enter_context(Person(laptop, servers, wanted, log, mptcp=False, nice=0))
         laptop.attach(*accesses)  # from the place's beginning, whatever took long until here
         put_on_time(laptop)
-        time.sleep(_WARM_S)
+        time.sleep(WARM_S)
         browsed = person.browse(zero_at_s=time.monotonic(), limit_s=_LIMIT_S)
     return [
         _LIMIT_S if each.loaded.censored or each.loaded.problem else each.loaded.load_s
@@ -133,6 +128,17 @@ def _servers(wanted: BrowsingPlan, laptop: Laptop) -> Servers:
     }
     sites = corpus.nginx_servers(wanted.corpus, folder, tls=True, http2=True)
     return Servers(laptop, tls=True, sites=sites, addresses=addresses)
+
+
+def at_place(place: str, start_s: float) -> tuple[Access, Access]:
+    """Return Wi-Fi and the cellular network of a place from one of its seconds on."""
+    networks = bench_places()[place].networks
+    wifi, cellular = (
+        Access(kind, each.up, each.down, each.rtt_s).rotated(start_s)
+        for kind in (NetworkKind.WIFI, NetworkKind.CELLULAR)
+        for each in (networks[str(kind)],)
+    )
+    return wifi, cellular
 
 
 def bench_places() -> Places:

@@ -1,6 +1,5 @@
 """Simulated months: the same for all, budgets that can be met, and controllers that are found out."""
 
-import random
 from dataclasses import replace
 
 import pytest
@@ -28,10 +27,8 @@ from emu.experiments.budgets.plans import (
     Counted,
     World,
     data,
-    draw,
     energy,
     money,
-    month,
     paid_s,
 )
 
@@ -41,13 +38,6 @@ Found = dict[str, dict[str, list[Outcome]]]
 @pytest.fixture(scope="module")
 def found() -> Found:
     return simulate(seed=5, months=4)
-
-
-def test_the_same_seed_is_the_same_month() -> None:
-    first, again = (month(draw(random.Random(3)), 28, random.Random(4))[0] for _ in range(2))
-    assert first == again
-    assert [choice.at_s for choice in first] == sorted(choice.at_s for choice in first)
-    assert 0 <= first[0].at_s <= first[-1].at_s < 28 * DAY_S
 
 
 @pytest.mark.parametrize("plan", PLANS)
@@ -155,15 +145,6 @@ def test_habits_are_learned_over_months() -> None:
     assert second.first_rate > 100 * LEAST_S / worlds[1].budget.supply
 
 
-def test_a_month_without_demand_is_left_over_and_no_fault() -> None:
-    budget = Budget("data", Resource.DATA, 1e9, "2026-02-01")
-    world = World(0.0, 30 * DAY_S, [], budget, 0.0, 0.0, 0.0)
-    outcome = Outcome(world, 1e9, 0.0, 0.0, 0.0, 0.0, 0.0)
-    assert outcome.met
-    assert not outcome.wanted
-    assert not outcome.wasted
-
-
 def test_what_nobody_could_meet_is_told_apart() -> None:
     """More is used without a choice than there is: not met, and no controller's fault."""
     budget = Budget("data", Resource.DATA, 1e9, "2026-02-01")
@@ -208,16 +189,6 @@ def test_none_is_exceeded_and_little_left_over(kind: str) -> None:
     found = odd_figures(outcomes)
     assert found["exceeded"] == 0
     assert found["left_over"] <= 1
-
-
-def test_where_demand_is_steady_most_of_what_could_be_bought_is_bought() -> None:
-    """Of the seconds that an offline optimum buys; cautious controllers lose them."""
-    outcomes = [
-        each for world in odd_worlds(ODD_MONTHS["steady"], 3, 2) for each in live([world], Pacer)
-    ]
-    found = odd_figures(outcomes)
-    assert found["exceeded"] == found["left_over"] == 0
-    assert found["bought_of_best_share"] >= 0.85
 
 
 def test_a_plan_that_shrinks_below_what_is_spent_is_told_apart() -> None:

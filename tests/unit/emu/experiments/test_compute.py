@@ -32,12 +32,6 @@ def test_two_runs_of_about_the_same_length_say_little_of_longer_ones() -> None:
     assert predictor.point({"length_s": 6.0}) == pytest.approx(4.5, rel=0.05)
 
 
-def test_before_the_first_run_it_says_what_is_typical() -> None:
-    predictor = ComputePredictor(("length_s",), typical=2.0)
-    assert predictor.point({"length_s": 100.0}) == 2.0
-    assert predictor.predict({})[VALUE].quantile(0.95) > 4.0
-
-
 def test_an_unknown_parameter_counts_as_usual() -> None:
     predictor = ComputePredictor(("length_s",))
     for length_s in (1.0, 2.0, 3.0):

@@ -18,7 +18,6 @@ from emu.data.probe_replay import load, replay
 from emu.data.probe_series import COLUMNS
 from emu.experiments.delphi import floor, prediction
 from emu.experiments.delphi.adaptive import _Played, _within
-from emu.places.traces import Trace
 
 SECONDS = 30
 
@@ -200,28 +199,3 @@ def test_later_transfers_of_a_place_are_compared(tmp_path: Path) -> None:
     assert places["rows"] == 6  # two after the first thirty, at each of three places
     assert places["regret_never_seen"] == pytest.approx(1.0)
     assert places["gone_share"] == 0.0
-
-
-STRATEGIES = ("wifi", "cellular", "mptcp_wifi", "mptcp_cellular")
-TIMES_S = (5.0, 1.0, 5.0, 1.2)
-
-
-def steady_but(*dead_s: tuple[float, float]) -> Trace:
-    """12 Mbit/s for 40 s, but for some stretches in which nothing is carried."""
-    return Trace(
-        [ms for ms in range(40_000) if not any(a <= ms / 1e3 < b for a, b in dead_s)], 40_000
-    )
-
-
-def data_set(starts_s: list[float], **columns: Any) -> DataSet:
-    count = len(starts_s)
-    raw: dict[str, list[Any]] = {
-        "place": [f"p{k % 2}" for k in range(count)],
-        "start_s": list(starts_s),
-        "size_bytes": [3000] * count,
-        "direction": ["down"] * count,
-    }
-    raw |= {
-        f"t_{name}_s": [time_s] * count for name, time_s in zip(STRATEGIES, TIMES_S, strict=True)
-    }
-    return datasets.from_columns(raw | columns, "by hand")

@@ -95,13 +95,6 @@ def test_never_waits_for_everything_and_always_for_nothing() -> None:
     assert never.energy_j > 2 * always.energy_j  # a tail for each message
 
 
-def test_wifi_only_spends_no_metered_byte_on_prefetching() -> None:
-    made = simple(32_000.0)
-    one = play(made["wifi-only"](), Budgets(1200.0))
-    started = {event.network for event in one.events if event.what == "started"}
-    assert started == {"wifi"}
-
-
 def test_without_budgets_ours_is_always() -> None:
     ours, always = play(Queue(), Budgets(1200.0)), play(simple(0.0)["always"](), Budgets(1200.0))
     assert ours.prefetched == always.prefetched
@@ -116,16 +109,11 @@ def test_budgets_are_kept_and_buy_time(controller: str) -> None:
     assert np.mean(ours.fetch_s) <= np.mean(wifi.fetch_s) + 1e-9
 
 
-def test_a_cap_on_data_is_not_broken_by_demand_either() -> None:
-    one = play(Queue(), Budgets(1200.0, None, 100_000.0))
-    assert one.data_bytes <= 100_000.0
+@pytest.mark.parametrize("cap", [0.0, 100_000.0])
+def test_a_cap_on_data_is_not_broken_by_demand_either(cap: float) -> None:
+    one = play(Queue(), Budgets(1200.0, None, cap))
+    assert one.data_bytes <= cap
     assert len(one.fetch_s) == 28  # all come, when Wi-Fi does
-
-
-def test_zero_supply_is_kept() -> None:
-    one = play(Queue(), Budgets(1200.0, None, 0.0))
-    assert one.data_bytes == 0.0
-    assert len(one.fetch_s) == 28
 
 
 def test_prefetches_stand_back_while_somebody_waits() -> None:
@@ -182,12 +170,6 @@ def offers(wifi_bps: float = 20e6, cellular_bps: float = 2e6) -> list[Offer]:
         Offer("wifi", wifi_bps, 0.02, DEMAND_RADIOS["wifi"], None),
         Offer("cellular", cellular_bps, 0.08, DEMAND_RADIOS["3g"], None),
     ]
-
-
-def test_the_faster_network_serves_where_nothing_costs() -> None:
-    assert best(offers(), 1e6, FREE, breaks=False) == "wifi"
-    assert best(offers(wifi_bps=1e5), 1e6, FREE, breaks=False) == "cellular"
-    assert best([], 1e6, FREE, breaks=False) is None
 
 
 def test_what_would_break_the_cap_waits_for_a_free_network() -> None:

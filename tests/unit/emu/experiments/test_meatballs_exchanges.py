@@ -1,7 +1,6 @@
 """Small exchanges: races, policies, the simulated driver, the analyses."""
 
 import math
-import random
 from collections.abc import Mapping
 
 import numpy as np
@@ -24,11 +23,8 @@ from emu.experiments.meatballs.exchange_policy import (
 )
 from emu.experiments.meatballs.exchanges import simulate
 from emu.experiments.meatballs.offload import (
-    LENGTHS_S,
     SharedProcessor,
     arrivals,
-    utilisation,
-    utterances,
 )
 from emu.experiments.meatballs.trial import (
     SETTINGS,
@@ -43,7 +39,6 @@ from emu.experiments.replayed_network import HEADER_BYTES, ReplayedNetwork
 from emu.places import places
 from emu.places.traces import Trace
 from emu.repository import ROOT
-from emu.statistics import beside
 from emu.testbed.access import Access
 
 BOTH = frozenset({"wifi", "cellular"})
@@ -91,24 +86,6 @@ def test_when_to_think_again_is_asked_after_all_was_begun() -> None:
     assert not asked
     assert race.wake_at_s == race.wake_at_s == 1.3
     assert asked == ["again"]
-
-
-def test_what_is_lost_is_begun_elsewhere() -> None:
-    order = ["wifi", "cellular"]
-
-    def choose(now: float, usable: frozenset[str], silent: Mapping[str, float]) -> Chosen:
-        return Chosen(frozenset(next(([n] for n in order if n in usable), [])))
-
-    race = Race(0.0, choose)
-    race.begin(BOTH)
-    assert race.on_loss("wifi", 3.0, BOTH - {"wifi"}) == [Start("cellular")]
-    assert race.on_loss("wifi", 3.1, BOTH - {"wifi"}) == []
-
-
-def test_without_any_network_it_waits_for_one() -> None:
-    race = Race(0.0, always("wifi"))
-    assert race.begin(frozenset()) == []
-    assert race.on_attach(9.0, frozenset({"wifi"})) == [Start("wifi")]
 
 
 @given(st.data())
@@ -296,11 +273,6 @@ def test_a_hidden_loss_is_waited_out_and_sent_again() -> None:
     assert [way for way, _ in record.starts] == ["wifi", "cellular"]
 
 
-def test_a_known_loss_costs_nothing() -> None:
-    record, _ = trial(Preferring("wifi", "cellular"), 15.0, (10, 20))
-    assert record.wait_s == pytest.approx(0.063, abs=0.003)
-
-
 def test_both_is_as_fast_as_the_faster_one_and_costs_twice() -> None:
     record, usage = trial(Both(), 10.0)
     assert record.winner == "wifi"
@@ -357,11 +329,6 @@ def test_requests_are_seeded_and_as_the_paper_has_them() -> None:
     assert min(request.up_bytes for request in found) >= LEAST_BYTES
 
 
-def test_the_settings_are_those_of_the_table() -> None:
-    assert [1 / SETTINGS[name].s_per_j for name in ("low", "mid", "high")] == [100, 10, 1]
-    assert [1e-3 / SETTINGS[name].s_per_byte for name in ("low", "mid", "high")] == [100, 10, 1]
-
-
 HERE = ROOT / "traces"
 
 
@@ -406,13 +373,6 @@ def test_redundancy_never_waits_longer_than_one_network(found: dict) -> None:
         assert by["cellular-only"]["hedged_share"] == by["adaptive"]["hedged_share"] == 0.0
 
 
-def test_simple_policies_are_the_same_under_all_settings(found: dict) -> None:
-    for place in found["places"].values():
-        for name in exchanges.SIMPLE:
-            waits = {place["policies"][setting][name]["wait_ms"] for setting in SETTINGS}
-            assert len(waits) == 1
-
-
 def test_offloading_to_a_loaded_server_is_hedged() -> None:
     known = places.load(HERE)
     figures = offload_policy.run(
@@ -437,20 +397,6 @@ def test_offloading_to_a_loaded_server_is_hedged() -> None:
     assert figures["scenarios"]["load"]["others_mean"] > 2.0
 
 
-def test_utterances_are_those_of_the_paper() -> None:
-    tasks = utterances(1200.0, 1)
-    assert len({each.length_s for each in tasks}) <= 20
-    assert all(LENGTHS_S[0] <= each.length_s <= LENGTHS_S[1] for each in tasks)
-    assert tasks[20].length_s == tasks[0].length_s
-    assert tasks[0].up_bytes == pytest.approx(20_000 * tasks[0].length_s, abs=1)
-
-
-def test_worse_means_beyond_the_interval() -> None:
-    assert beside([2.0, 2.1, 2.2], [1.0, 1.1, 1.2])["worse"]
-    assert not beside([2.0, 0.1, 2.2], [1.0, 1.1, 1.2])["worse"]
-    assert not beside([1.0, 1.0], [1.0, 1.0])["worse"]
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -467,27 +413,27 @@ def test_what_cannot_be_carried_out_is_refused(wrong: dict, message: str) -> Non
         exchanges.run(places.load(HERE), duration_s=30.0, **wanted)
 
 
-def test_alone_it_takes_what_the_work_takes() -> None:
-    assert SharedProcessor([]).finished_s(3.0, 0.5) == pytest.approx(3.5)
-
-
-def test_two_share_equally() -> None:
-    # The other has 1 s of work left at 0.5; ours is 0.25: both run at half speed until 1.0.
-    other = SharedProcessor([(0.0, 1.5)])
-    assert other.finished_s(0.5, 0.25) == pytest.approx(1.0)
-    # Ours is longer: the other is done at 2.5, then we are alone.
-    assert other.finished_s(0.5, 1.5) == pytest.approx(3.0)
-
-
-def test_who_comes_later_slows_us_down() -> None:
-    assert SharedProcessor([(1.0, 10.0)]).finished_s(0.0, 1.5) == pytest.approx(2.0)
+@pytest.mark.parametrize(
+    ("others", "at_s", "work_s", "done_s"),
+    [
+        ([], 3.0, 0.5, 3.5),
+        ([(0.0, 1.5)], 0.5, 0.25, 1.0),
+        ([(0.0, 1.5)], 0.5, 1.5, 3.0),
+        ([(1.0, 10.0)], 0.0, 1.5, 2.0),
+        ([(0.0, 1.0), (0.5, 0.2)], 5.0, 1.0, 6.0),
+    ],
+    ids=["alone", "equally", "the other ends first", "a later one", "gone"],
+)
+def test_a_processor_is_shared(
+    others: list[tuple[float, float]], at_s: float, work_s: float, done_s: float
+) -> None:
+    assert SharedProcessor(others).finished_s(at_s, work_s) == pytest.approx(done_s)
 
 
 def test_who_has_gone_does_not() -> None:
     early = SharedProcessor([(0.0, 1.0), (0.5, 0.2)])
     assert early.concurrent(0.6) == 2
     assert early.concurrent(1.3) == 0
-    assert early.finished_s(5.0, 1.0) == pytest.approx(6.0)
 
 
 def test_as_many_are_there_as_were_asked_for() -> None:
@@ -508,8 +454,3 @@ def test_load_grows() -> None:
     assert sum(half) < 0.48 * len(half)
     assert found == arrivals(4000.0, (0.5, 10.0), 0.2, lambda rng: 0.2, 1)
     assert found == sorted(found)
-
-
-def test_nobody_is_nobody() -> None:
-    assert arrivals(100.0, (0.0, 0.0), 0.2, lambda rng: random.random(), 1) == []
-    assert utilisation(6.0) == pytest.approx(6 / 7)

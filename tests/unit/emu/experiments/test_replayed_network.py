@@ -117,12 +117,6 @@ def test_an_outage_over_the_end_of_the_period_is_one() -> None:
     assert net.next_change_s(21.5) == pytest.approx(22.0)
 
 
-def test_a_network_that_never_carries_is_never_up() -> None:
-    net = network(Trace(np.array([10_000]), 10_000))
-    assert not net.up_at(3.0)
-    assert net.next_change_s(3.0) == math.inf
-
-
 def test_nothing_to_send_is_refused() -> None:
     with pytest.raises(ValueError, match="no exchange"):
         network(STEADY).exchange(0.0, 0, 10)
@@ -165,13 +159,6 @@ def test_each_part_is_where_it_belongs() -> None:
                     begin_s + second, begin_s + second + 1
                 ) == pytest.approx(own.rate_bps(second, second + 1), abs=24_000)
             begin_s += place.common_s
-
-
-def test_one_direction_stays_one() -> None:
-    known = list(places.load(HERE).values())
-    found = joined(known[:1])
-    assert found["wifi"].up is found["wifi"].down
-    assert found["cellular"].up is not found["cellular"].down
 
 
 def test_no_place_is_refused() -> None:

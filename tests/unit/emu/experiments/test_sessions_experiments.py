@@ -36,16 +36,6 @@ def link(
     return Direction(times, period_ms, queue, [(0.0, delay_s)])
 
 
-def test_a_full_packet_takes_one_opportunity_and_the_delay() -> None:
-    one = link([5, 10], 10)
-    one.arrive(b"first", 1500, 0.0)
-    assert one.next_ms() == 5.0
-    assert one.leave(14.9) == []
-    assert one.next_ms() == 15.0
-    assert one.leave(15.0) == [b"first"]
-    assert one.next_ms() is None
-
-
 def test_small_packets_share_an_opportunity_and_large_ones_span_two() -> None:
     one = link([5, 10], 10)
     for name, size in ((b"a", 500), (b"b", 500), (b"c", 1000)):
@@ -157,16 +147,6 @@ def quiet(share: float, what: str) -> None:
     """No bar."""
 
 
-def test_mail_is_drawn_once_and_for_all() -> None:
-    sizes = applications.sizes(100, 1.0, 7)
-    assert sizes == applications.sizes(100, 1.0, 7) != applications.sizes(100, 1.0, 8)
-    assert min(sizes) >= applications.LEAST_BYTES
-    assert max(sizes) <= applications.MOST_BYTES
-    picked = applications.choices(100, 5, 7)
-    assert len(set(picked)) == 5
-    assert min(picked) >= 33
-
-
 @pytest.mark.parametrize("duration_s", [9.0, 15.0, 60.0, 900.0])
 def test_urgent_messages_come_in_episodes(duration_s: float) -> None:
     at_s = applications.urgent_at_s(duration_s, 3)
@@ -251,13 +231,6 @@ def test_a_summary_is_of_trials() -> None:
     assert found["foreground_s_trials"] == [2.0, 4.0]
     assert found["foreground_worst_s"] == 4.0
     assert found["background_mbps"] == pytest.approx(1.5)
-
-
-def test_contacts_grow_by_the_median() -> None:
-    plan = dtp.plan(154, 20, 3e6, 0.02)
-    minutes = [[round(20 * at_s / 60, 6) for at_s in contact] for contact in plan.contacts[:3]]
-    assert minutes == [[0.0, 6.6], [14.4, 27.6], [35.4, 55.2]]
-    assert plan.size_bytes == 7_700_000
 
 
 @pytest.mark.parametrize(("size_mb", "gaps"), [(77, 0), (154, 1), (308, 1)])

@@ -126,12 +126,6 @@ def test_each_network_is_drawn_as_often_whatever_was_drawn_before(drawn: Any) ->
     assert 0.4 < again / (DRAWS - 1) < 0.6
 
 
-def test_another_seed_or_place_draws_otherwise_and_the_same_one_does_not(drawn: Any) -> None:
-    assert drawn(11) == drawn(11)
-    assert drawn(11) != drawn(12)
-    assert drawn(11) != drawn(11, "static-s13")
-
-
 def test_every_policy_that_predicts_gets_the_model() -> None:
     given = {"cedos": {"plan": {"price_s_per_mb": 2.0}, "predictors": {"model": "shipped"}}}
     found = policies.with_predictors(given, Path("unseen.json"))

@@ -200,21 +200,6 @@ def test_an_object_that_is_asked_for_again_counts_once() -> None:
     assert (result.censored, result.missing) == (False, 0)
 
 
-def test_a_page_of_which_nothing_came() -> None:
-    result = loaded(limit_s=0.05)
-    assert (result.censored, result.missing, result.load_s) == (True, 3, 0.05)
-    assert result.problem == "3 objects had not come"
-
-
-def test_a_crash_is_no_slow_page() -> None:
-    class Crashing(Script):
-        def event(self, timeout_s: float) -> dict[str, Any] | None:
-            raise EmulationError("a page's process crashed")
-
-    with pytest.raises(EmulationError, match="crashed"):
-        load(cast(Tab, Crashing()), PAGE, tls=True, limit_s=1)
-
-
 def test_visits_go_round_all_sites_in_a_seeded_order() -> None:
     pages = [PAGE] * 5
     plan = schedule("x", pages, every_s=4, tls=True, duration_s=60, seed=3, number=7)
@@ -266,11 +251,6 @@ def test_a_player_that_never_came() -> None:
     seen = _watched(PLANNED, 50.0, 20.0, None)
     assert (seen.censored, seen.start_s, seen.transfer_s) == (True, 20.0, 20.0)
     assert seen.problem == "the player did not come"
-
-
-def test_a_first_picture_that_never_came() -> None:
-    seen = _watched(PLANNED, 50.0, 20.0, told(started_s=None, ended_s=None, stalls=[]))
-    assert seen.start_s == 20.0
 
 
 def test_media_hold_their_rates_and_are_kept(

@@ -15,7 +15,7 @@ from cedos.model import Direction
 from emu.bench.session import measure
 from emu.workloads import mixed
 from emu.workloads.mixed import PlannedTransfer, TransferClass, schedule
-from emu.workloads.unmodified.downloads import as_user, grown, watch_output, watched
+from emu.workloads.unmodified.downloads import grown, watch_output, watched
 from emu.workloads.unmodified.tools import PackageArchive
 
 SMALL = TransferClass("small", "198.51.100.2", Direction.DOWN, 1000, 30_000, 120.0, 0.5)
@@ -29,12 +29,6 @@ def test_a_schedule_is_drawn_from_its_seed_alone() -> None:
     assert [each.number for each in first] == list(range(len(first)))
     assert sorted(first, key=lambda each: each.at_s) == first
     assert all(0 < each.at_s < 60 for each in first)
-
-
-def test_another_class_does_not_move_the_others() -> None:
-    alone = [(t.at_s, t.size_bytes, t.mptcp) for t in schedule([SMALL], duration_s=60, seed=1)]
-    beside = schedule([SMALL, LARGE], duration_s=60, seed=1)
-    assert [(t.at_s, t.size_bytes, t.mptcp) for t in beside if t.name == "small"] == alone
 
 
 def test_rates_sizes_and_shares_are_what_was_asked_for() -> None:
@@ -161,11 +155,6 @@ def test_the_longest_pause_is_between_two_arrivals() -> None:
 def test_nothing_at_all_is_no_measurement() -> None:
     with pytest.raises(EmulationError, match="nothing"):
         watched(0.0, [], whole=False)
-
-
-def test_root_needs_no_other_user() -> None:
-    assert as_user(0) == ()
-    assert "--reuid=7" in as_user(7)
 
 
 def test_a_file_that_grows_is_watched_until_its_program_ends(tmp_path: Path) -> None:
