@@ -1,6 +1,6 @@
 """The receiving end of a file: it survives lost networks, lost servers and its own crash."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
@@ -56,10 +56,7 @@ _WRONG: Final = 2  # so many whole files with a wrong digest, then it is not an 
 
 
 class Getting:
-    """A download of one file; it fails after `patience_s` without a byte and without a session.
-
-    `pause` is waited for behind each piece, for a limit of the rate, and gets its size.
-    """
+    """A download of one file; it fails after `patience_s` without a byte and without a session."""
 
     def __init__(
         self,
@@ -67,12 +64,11 @@ class Getting:
         target: Target,
         link: Sessions,
         patience_s: float,
-        pause: Callable[[int], Awaitable[None]] | None = None,
         read_bytes: int = _READ_BYTES,
     ) -> None:
         self._path, self._target, self._link = path, target, link
         self._patience_s = patience_s
-        self._pause, self._read_bytes = pause, read_bytes
+        self._read_bytes = read_bytes
         self.progress = Progress(target.have, target.have)
         self._wrong = 0
 
@@ -128,8 +124,6 @@ class Getting:
             if written is not None:
                 await written
             progress.have_bytes = target.have
-            if self._pause is not None:
-                await self._pause(len(data))
         # A part of an older version, or a faulty disk, is found here.
         if not target.is_right(await connection.read_exactly(DIGEST_BYTES)):
             return self._not_right()

@@ -1,10 +1,9 @@
-"""The sending end of a file: in as many pieces as networks make of it, also as a web form."""
+"""The sending end of a file: in as many pieces as networks make of it."""
 
 import asyncio
-import hashlib
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,14 +26,13 @@ if TYPE_CHECKING:
 
 
 class UploadBody:
-    """The bytes of an upload: `before`, the file, `after`. The file is open until `close`.
+    """The file of an upload, open until `close`.
 
     Raises:
         TransferError: the file cannot be read.
     """
 
-    def __init__(self, source: Path, before: bytes = b"", after: bytes = b"") -> None:
-        self._before, self._after = before, after
+    def __init__(self, source: Path) -> None:
         try:
             self._number = os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
@@ -44,65 +42,21 @@ class UploadBody:
             os.close(self._number)
             raise TransferError("is no plain file")
         self.version = Version.of(status)
-        self.size = len(before) + self.version.size + len(after)
+        self.size = self.version.size
 
     def close(self) -> None:
         os.close(self._number)
 
     def reader(self, start: int) -> Callable[[int, int], bytes]:
         """Return a reader as `tree.reader` does."""
-        before, behind = len(self._before), len(self._before) + self.version.size
-        if not (self._before or self._after):
-            return reader(self._number, start)
-        of_file = reader(self._number, 0)
-
-        def fetch(offset: int, count: int) -> bytes:
-            first, end = start + offset, start + offset + count
-            data = self._before[first:end]
-            if (inside := max(first, before)) < min(end, behind):
-                data += of_file(inside - before, min(end, behind) - inside)
-            return data + self._after[max(first - behind, 0) : max(end - behind, 0)]
-
-        return fetch
+        return reader(self._number, start)
 
     def digest(self) -> bytes:
         """Return SHA-256 of the whole. TransferError: the file has changed."""
-        if not (self._before or self._after):
-            digest = digest_of(self._number, self.size)
-        else:
-            whole, fetch, at = hashlib.sha256(), self.reader(0), 0
-            while at < self.size:
-                piece = fetch(at, min(1 << 20, self.size - at))
-                whole.update(piece)
-                at += len(piece)
-            digest = whole.digest()
+        digest = digest_of(self._number, self.size)
         if Version.of(os.fstat(self._number)) != self.version:
             raise TransferError("changed while it was sent; run the same command again")
         return digest
-
-
-def framing(
-    boundary: str,
-    field: str,
-    file_name: str,
-    content_type: str,
-    values: Sequence[tuple[str, str]] = (),
-) -> tuple[bytes, bytes]:
-    """Return the bytes before and behind the file's; `values` are the form's other fields."""
-    before = "".join(
-        f'--{boundary}\r\nContent-Disposition: form-data; name="{_escaped(name)}"\r\n\r\n{value}\r\n'
-        for name, value in values
-    )
-    before += (
-        f'--{boundary}\r\nContent-Disposition: form-data; name="{_escaped(field)}";'
-        f' filename="{_escaped(file_name)}"\r\nContent-Type: {content_type}\r\n\r\n'
-    )
-    return before.encode(errors="surrogateescape"), f"\r\n--{boundary}--\r\n".encode()
-
-
-def _escaped(name: str) -> str:
-    """Escape a name as browsers do (WHATWG HTML, 4.10.21.8)."""
-    return name.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
 
 
 _SHOWN_S: Final = 0.2

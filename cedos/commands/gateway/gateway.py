@@ -4,10 +4,9 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from contextlib import suppress
 from dataclasses import replace
-from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
@@ -32,7 +31,7 @@ from cedos.errors import ConfigError, SharingError
 from cedos.global_unicast import IPNetwork
 from cedos.kernel import process_limits
 from cedos.kernel.service_manager import Notifier
-from cedos.proxy.gateway.gateway import PORT, Gateway, GatewayFigures, GatewaySettings
+from cedos.proxy.gateway.gateway import PORT, Gateway, GatewaySettings
 from cedos.proxy.gateway.invited_clients import InvitedClients, default_path
 from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.http import RefusedError
@@ -43,7 +42,7 @@ from cedos.session.protocol.crypto import KeyPair
 from cedos.session.sockets.connection import Connection
 
 if TYPE_CHECKING:
-    from cedos.proxy.gateway.metrics import MetricsServer
+    pass
 
 _FIRST: Final = "laptop"
 _ANYWHERE: Final = ("", PORT)
@@ -137,10 +136,6 @@ log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
     help="Close a connection without traffic after this time.",
 )  # fmt: skip
 @click.option(
-    "--metrics", type=listen_address_at(PORT + 1), metavar="[ADDRESS:]PORT",
-    help="Serve figures for Prometheus at http://ADDRESS:PORT/metrics, on loopback.",
-)  # fmt: skip
-@click.option(
     "--cache", default="2GB", show_default=True, type=SIZE, metavar="SIZE",
     help="The most disk for files that it fetches for clients (cedos-get --via gateway), and as much for"
     " their uploads (cedos-put --via gateway). One client may use half of it.",
@@ -172,7 +167,6 @@ def command(
     max_connections: int,
     max_per_client: int,
     idle: float,
-    metrics: tuple[str, int] | None,
     cache: int,
     no_cache: bool,
     log_level: logs.Level,
@@ -221,12 +215,8 @@ def command(
         most_per_client=max_per_client,
         idle_s=idle,
     )
-    if metrics is not None and not _is_loopback(host := metrics[0] or "127.0.0.1"):
-        raise click.UsageError(
-            f"--metrics is not protected: give an address of loopback, not {host}"
-        )
     process_limits.one_arena()
-    asyncio.run(_run(settings, me, invited, metrics, 0 if no_cache else cache))
+    asyncio.run(_run(settings, me, invited, 0 if no_cache else cache))
 
 
 def _cache_folder() -> Path:
@@ -240,14 +230,13 @@ async def _run(
     settings: GatewaySettings,
     me: KeyPair,
     invited: InvitedClients,
-    metrics: tuple[str, int] | None,
     cache_bytes: int,
 ) -> None:
     folder = _cache_folder()
     if not cache_bytes:
         with _Sharing() as share:
             gateway = Gateway(settings, me, invited.name_of, share=share.answer)
-            await _serve(gateway, len(invited.names), metrics, share)
+            await _serve(gateway, len(invited.names), share)
         return
     settings = replace(settings, idle=_idle_file(folder))
     # What only who is asked for objects needs is loaded by no other command.
@@ -291,7 +280,7 @@ async def _run(
     try:
         with _Sharing() as share:
             gateway = Gateway(settings, me, invited.name_of, serving, requests, share.answer)
-            await _serve(gateway, len(invited.names), metrics, share)
+            await _serve(gateway, len(invited.names), share)
     finally:
         await uploads.close()
         await fetcher.close()
@@ -326,26 +315,6 @@ def _own_address() -> str:
     raise ConfigError("this host has no address that clients can reach; --name HOST gives one")
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-async def _show(
-    figures: Callable[[], GatewayFigures], metrics: tuple[str, int] | None
-) -> "MetricsServer | None":
-    if metrics is None:
-        return None
-    # What only this option needs is not loaded by those who do not use it.
-    from cedos.proxy.gateway.metrics import MetricsServer  # noqa: PLC0415
-
-    shows = MetricsServer(figures, (metrics[0] or "127.0.0.1", metrics[1]))
-    await shows.open()
-    return shows
-
-
 class _Sharing:
     """The sharing of bandwidth among clients, where the gateway can keep receipts."""
 
@@ -376,13 +345,10 @@ class _Sharing:
             await asyncio.Event().wait()
 
 
-async def _serve(
-    gateway: Gateway, clients: int, metrics: tuple[str, int] | None, share: _Sharing
-) -> None:
+async def _serve(gateway: Gateway, clients: int, share: _Sharing) -> None:
     """Serve until a signal ends the gateway."""
     notifier = Notifier()
     await gateway.open()
-    shows = await _show(gateway.figures, metrics)
     loop = asyncio.get_running_loop()
     running = loop.create_task(gateway.run())
     counting = loop.create_task(share.run(gateway))
@@ -403,6 +369,4 @@ async def _serve(
         for task in (running, counting, stopped):
             task.cancel()
         await asyncio.gather(running, counting, stopped, return_exceptions=True)
-        if shows is not None:
-            await shows.close()
         await gateway.close()

@@ -30,7 +30,6 @@ from cedos.commands.sessions.shared.transfers import (
     gateway,
     interruptible,
     networks_option,
-    paced,
     partial_of,
     say_if_closed,
     summary,
@@ -49,7 +48,6 @@ from cedos.session.sockets.connection import Connection
 _STDOUT: Final = Path("-")
 _STORE_BYTES: Final = 64_000_000
 _LEAST_STORE: Final = 1 << 16  # one piece, and what is on its way meanwhile
-_READ_BYTES: Final = 1 << 18
 _WINDOW_S: Final = 2.0
 _LEAST_WINDOW: Final = 1 << 18  # enough for 20 Mbit/s over 100 ms
 _PLAYED_PIECE: Final = 1 << 14
@@ -82,7 +80,6 @@ _PLAYED_PIECE: Final = 1 << 14
             "The gateway that was joined fetches it now; it comes from there when it is cheap, by six.",
         ),
         ("cedos-get -n wlan0 home/big.iso", "Over Wi-Fi only, however long that takes."),
-        ("cedos-get --limit-rate 500kB home/big.iso", "At half a megabyte a second."),
         ("cedos-get --print-key", "Prints your own public key, for the server's --clients."),
     ],
     exits={
@@ -123,9 +120,6 @@ _PLAYED_PIECE: Final = 1 << 14
     help="With --bitrate: the most that is fetched ahead.",
 )  # fmt: skip
 @click.option(
-    "--limit-rate", type=SIZE, metavar="SIZE", help="The most bytes in a second: 500kB, 2MB."
-)
-@click.option(
     "--via", type=click.Choice(["gateway"]),
     help="Let the joined gateway fetch URLs (http, https). It can read them, also https, and keeps them"
     " until they are here.",
@@ -148,7 +142,6 @@ def command(
     dot_files: bool,
     bitrate: float | None,
     store: int | None,
-    limit_rate: int | None,
     via: str | None,
     networks: tuple[str, ...],
     given_key: bytes | None,
@@ -204,23 +197,18 @@ def command(
         raise click.UsageError(f"{output} is no folder, and there are several files")
     if given_key is not None and len({source.server for source in sources}) > 1:
         raise click.UsageError("--key goes with files of one server")
-    if bitrate is not None and (output != _STDOUT or limit_rate is not None):
-        raise click.UsageError("--bitrate goes with -o - and without --limit-rate")
+    if bitrate is not None and output != _STDOUT:
+        raise click.UsageError("--bitrate goes with -o -")
     if store is not None:
         _check_store(store, bitrate)
-    if by is not None and (output == _STDOUT or limit_rate is not None):
-        raise click.UsageError("--by goes without -o - and without --limit-rate")
+    if by is not None and output == _STDOUT:
+        raise click.UsageError("--by goes without -o -")
     servers.interfaces(networks)
     if not quiet:
         say_if_closed("cedos-get")
     if dot_files and not recursive:
         raise click.UsageError("--dot-files goes with -r")
-    run = _Run(
-        into_folder, recursive, dot_files, limit_rate, quiet or output == _STDOUT, as_json, by
-    )
-    limits = None
-    if limit_rate is not None:  # what the server may send ahead would come at full speed
-        limits = SessionLimits(stream_window=max(limit_rate, 1 << 16))
+    run = _Run(into_folder, recursive, dot_files, quiet or output == _STDOUT, as_json, by)
 
     async def all_of_them() -> None:
         links: dict[KnownServer, ServerLink] = {}
@@ -237,7 +225,7 @@ def command(
                     if bitrate is not None:
                         await _play(source, ends, bitrate, store or _STORE_BYTES)
                         continue
-                    link = links.setdefault(server, ends.link(limits))
+                    link = links.setdefault(server, ends.link())
                     await run.source(source, output, link, ends)
                 except CedosError as error:
                     run.failed(source.name, output, error)
@@ -262,12 +250,11 @@ class _Run:
         into_folder: bool,
         recursive: bool,
         dot_files: bool,
-        limit_rate: int | None,
         quiet: bool,
         as_json: bool,
         by_unix_s: float | None,
     ) -> None:
-        self._into_folder, self._rate = into_folder, limit_rate
+        self._into_folder = into_folder
         self._recursive, self._dot_files = recursive, dot_files
         self._quiet, self._as_json = quiet or as_json, as_json
         self._later: FilesByDeadline | None = None
@@ -360,19 +347,16 @@ class _Run:
             self._later.add(source, target, ends)
             return
         began_s = time.monotonic()
-        piece = _READ_BYTES if self._rate is None else min(max(self._rate // 10, 1), _READ_BYTES)
         if target == _STDOUT:
             output = Output(sys.stdout.fileno())
-            pipe = PipeTarget(output.write)
-            getting = Getting(source.path, pipe, link, ends.deadline_s, paced(self._rate), piece)
-            await getting.run()
+            await Getting(source.path, PipeTarget(output.write), link, ends.deadline_s).run()
             await output.drained()
             return
         # The key identifies the server, at any address.
         partial = partial_of(target, f"{keys.to_text(ends.server.key)}/{source.path}")
         whole = False
         try:
-            getting = Getting(source.path, partial, link, ends.deadline_s, paced(self._rate), piece)
+            getting = Getting(source.path, partial, link, ends.deadline_s)
             async with drawn(target.name, getting.progress, quiet=self._quiet):
                 await getting.run()
             whole = True

@@ -30,7 +30,7 @@ from cedos.commands.sessions.shared.transfers import (
     timeout_option,
     too_late,
 )
-from cedos.commands.sessions.shared.waiting_files import FORM_VALUE, HEADERS, Method, WebTarget
+from cedos.commands.sessions.shared.waiting_files import HEADERS, Method, WebTarget
 from cedos.errors import CedosError, TransferError
 from cedos.plain_text import plain
 from cedos.session import keys
@@ -59,8 +59,8 @@ _BEYOND_S: Final = 86_400.0
             "The joined gateway collects each file and then sends it (PUT).",
         ),
         (
-            "cedos-put --via gateway --form photo -H @token walk.jpg https://example.org/upload",
-            "As a browser sends a form (POST); the file `token` has a line such as 'Authorization: ...'.",
+            "cedos-put --via gateway -X POST -H @token walk.jpg https://example.org/upload",
+            "A POST; the file `token` has a line such as 'Authorization: ...'.",
         ),
         ("cedos-get --print-key", "Prints your own public key, for the server's --clients."),
     ],
@@ -87,19 +87,11 @@ _BEYOND_S: Final = 86_400.0
 )  # fmt: skip
 @click.option(
     "-X", "--method", type=click.Choice(["PUT", "POST", "PATCH"]),
-    help="With --via: the request.  [default: PUT; POST with --form]",
+    help="With --via: the request.  [default: PUT]",
 )  # fmt: skip
 @click.option(
     "-H", "--header", "headers", type=HEADERS, multiple=True, metavar="NAME: VALUE|@FILE",
     help="With --via: another header, or all lines of a file; may be repeated.",
-)  # fmt: skip
-@click.option(
-    "-F", "--form", metavar="FIELD",
-    help="With --via: send a form as browsers do, with the file as this field.",
-)  # fmt: skip
-@click.option(
-    "--form-value", "values", type=FORM_VALUE, multiple=True, metavar="NAME=VALUE",
-    help="With --form: another field; may be repeated.",
 )  # fmt: skip
 @click.option("--again", is_flag=True, help="With --via: send a file again that was sent before.")
 @networks_option
@@ -119,8 +111,6 @@ def command(
     via: str | None,
     method: Method | None,
     headers: tuple[list[tuple[str, str]], ...],
-    form: str | None,
-    values: tuple[tuple[str, str], ...],
     again: bool,
     networks: tuple[str, ...],
     given_key: bytes | None,
@@ -164,12 +154,12 @@ def command(
             )
         wanted_s = max(deadline, 0.0 if by is None else by - time.time() + _BEYOND_S)
         target = WebTarget(
-            to.path, method or ("PUT" if form is None else "POST"), [one for of in headers for one in of],
-            form, values, min(wanted_s, MOST_KEPT_S), again,
+            to.path, method or "PUT", [one for of in headers for one in of],
+            min(wanted_s, MOST_KEPT_S), again,
         )  # fmt: skip
         target.check(several)
-    elif method or headers or form or values or again:
-        raise click.UsageError("--method, --header, --form and --again go with --via gateway")
+    elif method or headers or again:
+        raise click.UsageError("--method, --header and --again go with --via gateway")
     if target is None and not to.is_folder and several:
         raise click.UsageError(f"{to.name} is no folder; {to.name}/ would be right")
     folders = [str(each) for each in files if each.is_dir()]

@@ -6,6 +6,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from cedos.errors import TransferError
 from cedos.proxy.http import LONGEST_HEAD, forwarded
+from cedos.proxy.streams.carry import waiting_head
 from cedos.proxy.streams.frames import OpenStream
 from cedos.proxy.streams.stream import ProxiedStream, StreamBrokenError
 
@@ -94,21 +95,9 @@ async def _say(stream: ProxiedStream, data: bytes) -> None:
 
 async def request_head(stream: ProxiedStream) -> bytes | None:
     """Return a stream's only request without its end, still in the stream; None if it has none."""
-    changed, head = asyncio.Event(), b""
-    stream.watch(changed.set)
-    try:
-        async with asyncio.timeout(_HEAD_S):
-            while _HEAD_END not in (head := b"".join(stream.waiting)):
-                if stream.broken is not None or stream.peer_ended or len(head) > LONGEST_HEAD:
-                    return None
-                changed.clear()
-                await changed.wait()
-    except TimeoutError:
-        return None
-    finally:
-        stream.watch(lambda: None)
-    request, _, rest = head.partition(_HEAD_END)
-    return None if rest else request
+    come = await waiting_head(stream, LONGEST_HEAD, _HEAD_S)
+    request, _, rest = (come or b"").partition(_HEAD_END)
+    return None if rest or not request else request
 
 
 async def fetched(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import structlog
 
@@ -20,7 +20,6 @@ from cedos.proxy.gateway.gateway_session import (
     GatewaySession,
     SessionTerms,
     StreamService,
-    Traffic,
 )
 from cedos.proxy.gateway.name_service import NameService
 from cedos.proxy.gateway.origin import Origins
@@ -81,22 +80,6 @@ class GatewaySettings:
             ports=[SSH],
             local=self.local,
         )
-
-
-class GatewayFigures(NamedTuple):
-    """Figures of now (`sessions`, `connections`, `held_bytes`), and counts since the gateway began.
-
-    Up is from clients. `held_bytes` are in memory for clients and origins.
-    """
-
-    sessions: int = 0
-    connections: int = 0
-    held_bytes: int = 0
-    sessions_opened: int = 0
-    connections_opened: int = 0
-    connections_refused: int = 0
-    up_bytes: int = 0
-    down_bytes: int = 0
 
 
 class Gateway:
@@ -163,23 +146,6 @@ class Gateway:
     def sessions(self) -> int:
         return len(self._sessions)
 
-    def figures(self) -> GatewayFigures:
-        traffic = self._terms.traffic
-        return GatewayFigures(
-            self.sessions,
-            self.streams,
-            sum(session.connection.held_bytes for session in self._sessions.values()),
-            traffic.sessions,
-            traffic.connections,
-            traffic.refused,
-            traffic.up_bytes,
-            traffic.down_bytes,
-        )
-
-    @property
-    def traffic(self) -> Traffic:
-        return self._terms.traffic
-
     async def open(self) -> None:
         """Listen, with as many open files as the host allows. HostError: it cannot."""
         files = process_limits.allow()
@@ -217,7 +183,6 @@ class Gateway:
         while True:
             # No variable: it would keep the last session alive while the next is waited for.
             self._serve(GatewaySession(await self._listener.accept(), self._terms))
-            self._terms.traffic.sessions += 1
 
     async def close(self) -> None:
         """End all sessions, which resets their connections."""

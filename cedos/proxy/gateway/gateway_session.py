@@ -25,7 +25,7 @@ from cedos.proxy.own_tasks import OwnTasks
 from cedos.proxy.splice import end_on_close, reset_on_close
 from cedos.proxy.streams.association import ProxiedAssociation
 from cedos.proxy.streams.carry import Carry
-from cedos.proxy.streams.frames import NameQuestion, OpenStream, Question, ShareAnswer
+from cedos.proxy.streams.frames import Answer, OpenStream, Question
 from cedos.proxy.streams.multiplexer import Multiplexer
 from cedos.proxy.streams.stream import ProxiedStream, StreamBrokenError
 from cedos.proxy.streams.unread import Unread
@@ -39,17 +39,6 @@ class StreamService(Protocol):
 
     async def run(self) -> None:
         """Serve until the stream ends. SessionError."""
-
-
-@dataclass(slots=True)
-class Traffic:
-    """Counts since the gateway began; `connections` are those to origins, up is from clients."""
-
-    sessions: int = 0
-    connections: int = 0
-    refused: int = 0
-    up_bytes: int = 0
-    down_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +63,6 @@ class SessionTerms:
     service: Callable[[Connection], StreamService] | None = None
     requests: RequestFetcher | None = None
     share: Callable[[Connection, bytes], bytes | None] | None = None
-    traffic: Traffic = field(default_factory=Traffic)
     unread: Unread = field(default_factory=Unread)
 
 
@@ -130,12 +118,14 @@ class GatewaySession:
     def _asked(self, question: Question) -> None:
         if self._terms.name_of(self._client) is None:
             return
-        if isinstance(question, NameQuestion):
+        if not question.share:
             self._terms.name_service.answer(self._client, question, self._streams.send_packet)
         elif self._terms.share is not None:
             answer = self._terms.share(self.connection, question.message)
             if answer is not None:
-                self._streams.send_packet(ShareAnswer(question.number, answer).pack(), ANSWER_S)
+                self._streams.send_packet(
+                    Answer(question.number, answer, share=True).pack(), ANSWER_S
+                )
 
     async def _serve(self) -> None:
         if self._service is None:
@@ -154,7 +144,6 @@ class GatewaySession:
             self._terms.admit(self._client)
             await self._serve_stream(stream, asked)
         except RefusedError as error:
-            self._terms.traffic.refused += 1
             _log.debug("refused", client=self._name, reason=error.kind)
             stream.refuse(error)
         except StreamBrokenError:
@@ -165,7 +154,7 @@ class GatewaySession:
 
     async def _serve_stream(self, stream: ProxiedStream, asked: OpenStream) -> None:
         if asked.fetch and (found := await self._fetched(stream, asked)) is not None:
-            await self._answer(stream, found)
+            await send_answer(stream, found)
             return
         connecting = self._terms.origins.connect(asked.host, asked.port, self._client)
         with await unless_broken(stream, connecting) as origin:
@@ -179,30 +168,15 @@ class GatewaySession:
         fetching = fetched(self._terms.requests, self._client, asked, request)
         return await unless_broken(stream, fetching)
 
-    async def _answer(self, stream: ProxiedStream, answer: FetchedAnswer) -> None:
-        traffic = self._terms.traffic
-        traffic.connections += 1
-        before = stream.sent_bytes
-        try:
-            await send_answer(stream, answer)
-        finally:
-            traffic.down_bytes += stream.sent_bytes - before
-
     async def _carry(self, stream: ProxiedStream, origin: socket.socket) -> None:
-        terms, traffic = self._terms, self._terms.traffic
         # If this process ends, the connection must break, and not look complete.
         reset_on_close(origin)
-        carry = Carry(origin, stream, idle_s=terms.idle_s)
-        traffic.connections += 1
-        before = stream.sent_bytes, stream.read_bytes
         try:
-            moved = await carry.run()
+            moved = await Carry(origin, stream, idle_s=self._terms.idle_s).run()
         finally:
-            # The stream sent what came down from the origin.
-            traffic.down_bytes += stream.sent_bytes - before[0]
-            traffic.up_bytes += stream.read_bytes - before[1]
             if stream.over:
                 end_on_close(origin)
+        # The stream sent what came down from the origin.
         _log.debug(
             "carried", client=self._name, ended=moved.ended,
             up_bytes=moved.down_bytes, down_bytes=moved.up_bytes,

@@ -1,8 +1,8 @@
 """The session with the gateway: made when it is needed, kept while it is used, made again after it."""
 
 import asyncio
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import count
 from typing import Final, TypeVar
 
@@ -15,7 +15,7 @@ from cedos.proxy.gateway.gateway import KEEP_ALIVE_S, LIMITS
 from cedos.proxy.local.carried import CarriedConnections
 from cedos.proxy.local.joined_gateway import JoinedGateway
 from cedos.proxy.streams.association import ProxiedAssociation
-from cedos.proxy.streams.frames import Answer, NameQuestion, ShareQuestion
+from cedos.proxy.streams.frames import Answer, Question
 from cedos.proxy.streams.multiplexer import Multiplexer
 from cedos.proxy.streams.stream import ProxiedStream
 from cedos.session.io.advice import Chooser
@@ -179,36 +179,39 @@ class GatewayLink:
 
     async def ask(self, message: bytes) -> bytes:
         """Return the answer of the gateway's resolver to a DNS message. GatewayUnreachableError."""
-        number = next(self._numbers) % _NUMBERS
-        answered: asyncio.Future[bytes] = self._loop.create_future()
-        self._questions[number] = answered
         try:
             async with asyncio.timeout(_ANSWER_S):
                 async with asyncio.timeout(_NAME_PATIENCE_S):
                     streams = await self._session()
                     await self._answering(streams)
-                streams.send_packet(NameQuestion(number, message).pack(), _ANSWER_S)
-                while not (await asyncio.wait({answered}, timeout=_NAME_PATIENCE_S))[0]:
-                    if not _speaks(streams):
-                        raise GatewayUnreachableError("nothing is heard of it")
-                return answered.result()
+                with self._question(streams, message, _ANSWER_S) as answered:
+                    while not (await asyncio.wait({answered}, timeout=_NAME_PATIENCE_S))[0]:
+                        if not _speaks(streams):
+                            raise GatewayUnreachableError("nothing is heard of it")
+                    return answered.result()
         except TimeoutError:
             raise GatewayUnreachableError("no answer in time") from None
-        finally:
-            del self._questions[number]
 
     async def ask_share(self, message: bytes, within_s: float = _ANSWER_S) -> bytes:
         """Return the gateway's answer about shared bandwidth. GatewayUnreachableError."""
-        number = next(self._numbers) % _NUMBERS
-        answered: asyncio.Future[bytes] = self._loop.create_future()
-        self._questions[number] = answered
         try:
             async with asyncio.timeout(within_s):
                 streams = await self._session()
-                streams.send_packet(ShareQuestion(number, message).pack(), within_s)
-                return await answered
+                with self._question(streams, message, within_s, share=True) as answered:
+                    return await answered
         except TimeoutError:
             raise GatewayUnreachableError("no answer in time") from None
+
+    @contextmanager
+    def _question(
+        self, streams: Multiplexer, message: bytes, within_s: float, *, share: bool = False
+    ) -> Iterator["asyncio.Future[bytes]"]:
+        """Send a question; the future gets its answer."""
+        number = next(self._numbers) % _NUMBERS
+        answered = self._questions[number] = self._loop.create_future()
+        streams.send_packet(Question(number, message, share).pack(), within_s)
+        try:
+            yield answered
         finally:
             del self._questions[number]
 

@@ -168,7 +168,7 @@ class LocalProxy:
         once; the caller sends what is left of them.
         """
         # A name of this host's own is the address that it has here.
-        if not far and (here := await self._names.find(host)):
+        if not far and (here := self._names.find(host)):
             if any(map(self.goes_direct, here)):
                 return await self._connect_direct(host, port)
             host = here[0]
@@ -275,7 +275,7 @@ class LocalProxy:
         return self._wanted_direct(port, self._link.rtt_s)
 
     def _packets_go_direct(self, host: str, port: int) -> bool:
-        if self.goes_direct(host) or any(map(self.goes_direct, self._names.known(host))):
+        if self.goes_direct(host) or any(map(self.goes_direct, self._names.find(host))):
             return True
         return self._fail is Fail.OPEN and self._rules.covers(host, port, self._look_up)
 

@@ -158,7 +158,7 @@ class NameStub:
 
     async def _answer(self, message: bytes, question: AskedName) -> bytes:
         # This host's own names are answered at once.
-        if question.kind in ADDRESS_KINDS and (own := await self._names.find(question.name)):
+        if question.kind in ADDRESS_KINDS and (own := self._names.find(question.name)):
             return answered_here(message, question, own)
         # Names nearby, and those under a rule, are looked up here.
         if self._is_near(question.name):

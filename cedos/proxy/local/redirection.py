@@ -135,48 +135,52 @@ class Redirection:
         self._refused = False
         self._routes: Requester | None = None
         self._owners = SocketOwners()
-        self._kept = ExitStack()
         with _refusals(), ExitStack() as stack:
-            self._users = self._map(stack, 4, 4, _MOST_USERS)
-            self._cgroups = self._map(stack, 8, 4, _MOST_CGROUPS) if chosen.cgroups else None
-            self._direct = self._places_map(stack, chosen.direct)
-            self._direct_ports = self._ports_map(stack, chosen.direct_ports)
-            self._only = self._only_ports = None
-            if chosen.only or chosen.only_ports:
-                self._only = self._places_map(stack, chosen.only)
-                self._only_ports = self._ports_map(stack, chosen.only_ports)
-            self._asked = self._map(
-                stack, 8, programs.ASKED.size, _MOST_CONNECTIONS, MapType.LRU_HASH
+
+            def table(
+                key_bytes: int,
+                value_bytes: int,
+                entries: int = _MOST_CONNECTIONS,
+                kind: MapType = MapType.LRU_HASH,
+            ) -> BpfMap:
+                made = BpfMap(key_bytes, value_bytes, entries, kind)
+                stack.callback(made.close)
+                return made
+
+            def networks(of: Collection[IPv4Network | IPv6Network]) -> int:
+                made = table(programs.DIRECT_KEY_BYTES, 4, _MOST_DIRECT, MapType.LPM_TRIE)
+                for network in of:
+                    made[programs.direct_key(network)] = _PRESENT
+                return made.file
+
+            def numbers(of: Collection[int], most: int) -> int:
+                made = table(4, 4, most, MapType.HASH)
+                for number in of:
+                    made[programs.NUMBER.pack(number)] = _PRESENT
+                return made.file
+
+            def ports(of: Collection[int]) -> int:
+                return numbers(list(map(programs.kernel_port, of)), _MOST_DIRECT)
+
+            only = bool(chosen.only or chosen.only_ports)
+            self._cgroups = table(8, 4, _MOST_CGROUPS, MapType.HASH) if chosen.cgroups else None
+            self._asked = table(8, programs.ASKED.size)
+            self._arrived = table(programs.ARRIVED_KEY.size, programs.ARRIVED.size)
+            self._places = table(programs.ADDRESS_BYTES, programs.PLACE.size)
+            self._tables = RedirectTables(
+                users=numbers(chosen.users, _MOST_USERS),
+                direct=networks(chosen.direct),
+                direct_ports=ports(chosen.direct_ports),
+                asked=self._asked.file,
+                arrived=self._arrived.file,
+                named=table(8, programs.ASKED.size).file,
+                places=self._places.file,
+                sent_to=table(programs.PLACE.size, programs.ADDRESS_BYTES).file,
+                heard=table(programs.PLACE.size, 4).file,
+                cgroups=None if self._cgroups is None else self._cgroups.file,
+                only=networks(chosen.only) if only else None,
+                only_ports=ports(chosen.only_ports) if only else None,
             )
-            self._arrived = self._map(
-                stack,
-                programs.ARRIVED_KEY.size,
-                programs.ARRIVED.size,
-                _MOST_CONNECTIONS,
-                MapType.LRU_HASH,
-            )
-            self._named = self._map(
-                stack, 8, programs.ASKED.size, _MOST_CONNECTIONS, MapType.LRU_HASH
-            )
-            self._places = self._map(
-                stack,
-                programs.ADDRESS_BYTES,
-                programs.PLACE.size,
-                _MOST_CONNECTIONS,
-                MapType.LRU_HASH,
-            )
-            self._sent_to = self._map(
-                stack,
-                programs.PLACE.size,
-                programs.ADDRESS_BYTES,
-                _MOST_CONNECTIONS,
-                MapType.LRU_HASH,
-            )
-            self._heard = self._map(
-                stack, programs.PLACE.size, 4, _MOST_CONNECTIONS, MapType.LRU_HASH
-            )
-            for user in chosen.users:
-                self._users[programs.NUMBER.pack(user)] = _PRESENT
             self.follow_cgroups()
             self._kept = stack.pop_all()
 
@@ -231,20 +235,7 @@ class Redirection:
         What cannot be led (IPv6 on a host without ::1) goes direct, or is refused (`closed`).
         Raises: as the constructor.
         """
-        tables = RedirectTables(
-            self._users.file,
-            self._direct.file,
-            self._direct_ports.file,
-            self._asked.file,
-            self._arrived.file,
-            self._named.file,
-            self._places.file,
-            self._sent_to.file,
-            self._heard.file,
-            self._cgroups.file if self._cgroups is not None else None,
-            self._only.file if self._only is not None else None,
-            self._only_ports.file if self._only_ports is not None else None,
-        )
+        tables = self._tables
         with _refusals():
             # Link the programs to the root of the hierarchy: arrivals first, so that none is missed.
             here = Here(netns_cookie(), os.getpid())
@@ -326,32 +317,6 @@ class Redirection:
                 self._routes.ask(RTM_DELROUTE, own_prefix_request(programs.PLACES6))
             self._routes.close()
             self._routes = None
-
-    @staticmethod
-    def _map(
-        stack: ExitStack,
-        key_bytes: int,
-        value_bytes: int,
-        entries: int,
-        kind: MapType = MapType.HASH,
-    ) -> BpfMap:
-        made = BpfMap(key_bytes, value_bytes, entries, kind)
-        stack.callback(made.close)
-        return made
-
-    def _places_map(
-        self, stack: ExitStack, networks: Collection[IPv4Network | IPv6Network]
-    ) -> BpfMap:
-        made = self._map(stack, programs.DIRECT_KEY_BYTES, 4, _MOST_DIRECT, MapType.LPM_TRIE)
-        for network in networks:
-            made[programs.direct_key(network)] = _PRESENT
-        return made
-
-    def _ports_map(self, stack: ExitStack, ports: Collection[int]) -> BpfMap:
-        made = self._map(stack, 4, 4, _MOST_DIRECT)
-        for port in ports:
-            made[programs.NUMBER.pack(programs.kernel_port(port))] = _PRESENT
-        return made
 
     def _link(self, cgroup: int, code: bytes, kind: ProgramType, where: AttachType) -> None:
         program = load(code, kind, where, "cedos_redirect")

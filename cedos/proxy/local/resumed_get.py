@@ -18,7 +18,7 @@ import structlog
 
 from cedos.proxy.http import LONGEST_HEAD, forwarded
 from cedos.proxy.splice import TunnelBytes
-from cedos.proxy.streams.carry import Carry
+from cedos.proxy.streams.carry import Carry, waiting_head
 from cedos.proxy.streams.stream import Chunk, ProxiedStream, SessionLostError
 
 _PAUSES_S: Final = (0.0, 0.5, 2.0, 5.0)
@@ -138,9 +138,10 @@ class PartialAnswer:
 
     async def is_rest(self, stream: ProxiedStream) -> bool:
         """Tell whether a stream brings the rest that it was asked for; remove the answer's head."""
-        head = await _head(stream)
-        if head is None:
+        come = await waiting_head(stream, LONGEST_HEAD, _ANSWER_S)
+        if come is None:
             return False
+        head = come.partition(_HEAD_END)[0]
         status, fields = _parsed(head)
         there = _RANGE.fullmatch(fields.get("content-range", ""))
         if status != 206 or there is None or "transfer-encoding" in fields:
@@ -190,21 +191,3 @@ def _parsed(head: bytes) -> tuple[int, _Fields]:
             return 0, {}
         fields[lower] = value.strip(" \t")
     return (0, {}) if match is None else (int(match[1]), fields)
-
-
-async def _head(stream: ProxiedStream) -> bytes | None:
-    """Return the answer's head, which stays in the stream; None: it did not come in time."""
-    changed = asyncio.Event()
-    stream.watch(changed.set)
-    try:
-        async with asyncio.timeout(_ANSWER_S):
-            while (end := (come := b"".join(stream.waiting)).find(_HEAD_END)) < 0:
-                if stream.broken is not None or stream.peer_ended or len(come) > LONGEST_HEAD:
-                    return None
-                changed.clear()
-                await changed.wait()
-            return come[:end]
-    except TimeoutError:
-        return None
-    finally:
-        stream.watch(lambda: None)

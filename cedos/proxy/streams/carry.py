@@ -16,6 +16,7 @@ _READS: Final = 4
 """Blocks read of one program in a turn of the loop."""
 
 _MOST_CHUNKS: Final = 64
+_HEAD_END: Final = b"\r\n\r\n"
 
 _LAST_S: Final = 10.0
 """Time for a program to take the bytes that came before the stream broke."""
@@ -219,3 +220,24 @@ class Carry:
                 self._loop.add_writer(self._file, self._writable)
             else:
                 self._loop.remove_writer(self._file)
+
+
+async def waiting_head(stream: ProxiedStream, most_bytes: int, within_s: float) -> bytes | None:
+    """Wait for the head of HTTP that a stream brings, and return what waits then; it stays there.
+
+    None: it did not come in time.
+    """
+    changed = asyncio.Event()
+    stream.watch(changed.set)
+    try:
+        async with asyncio.timeout(within_s):
+            while _HEAD_END not in (come := b"".join(stream.waiting)):
+                if stream.broken is not None or stream.peer_ended or len(come) > most_bytes:
+                    return None
+                changed.clear()
+                await changed.wait()
+            return come
+    except TimeoutError:
+        return None
+    finally:
+        stream.watch(lambda: None)

@@ -6,7 +6,6 @@ neither raise ValueError, and end the session.
 """
 
 import struct
-from dataclasses import dataclass
 from enum import IntEnum
 from http import HTTPStatus
 from typing import Final
@@ -200,8 +199,7 @@ class Obstacle(IntEnum):
     """The host answered that the port is closed (ICMP)."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramPacket:
+class ProgramPacket(Struct, frozen=True, gc=False):
     """Data to or from a host's port, by the association `stream`."""
 
     stream: int
@@ -214,8 +212,7 @@ class ProgramPacket:
         return _PACKET.pack(PACKET, self.stream, self.port, len(host)) + host + self.data
 
 
-@dataclass(frozen=True, slots=True)
-class UndeliveredPacket:
+class UndeliveredPacket(Struct, frozen=True, gc=False):
     """The report that a packet of the association `stream` was not delivered."""
 
     stream: int
@@ -229,59 +226,32 @@ class UndeliveredPacket:
         return head + host + bytes([self.why])
 
 
-@dataclass(frozen=True, slots=True)
-class NameQuestion:
-    """A message of DNS for the gateway's resolver."""
+class Question(Struct, frozen=True, gc=False):
+    """A message of DNS for the gateway's resolver, or one about shared bandwidth.
+
+    `share`: as `cedos.apps.sharing.questions` has it.
+    """
 
     number: int
     message: bytes
+    share: bool = False
 
     def pack(self) -> bytes:
-        return _HEAD.pack(QUESTION, self.number) + self.message
+        return _HEAD.pack(SHARE_QUESTION if self.share else QUESTION, self.number) + self.message
 
 
-@dataclass(frozen=True, slots=True)
-class NameAnswer:
+class Answer(Struct, frozen=True, gc=False):
     """The answer to the question of that number; empty: there was none."""
 
     number: int
     message: bytes
+    share: bool = False
 
     def pack(self) -> bytes:
-        return _HEAD.pack(ANSWER, self.number) + self.message
+        return _HEAD.pack(SHARE_ANSWER if self.share else ANSWER, self.number) + self.message
 
 
-@dataclass(frozen=True, slots=True)
-class ShareQuestion:
-    """A question of a host that shares bandwidth (`cedos.apps.sharing.questions`)."""
-
-    number: int
-    message: bytes
-
-    def pack(self) -> bytes:
-        return _HEAD.pack(SHARE_QUESTION, self.number) + self.message
-
-
-@dataclass(frozen=True, slots=True)
-class ShareAnswer:
-    """The answer to the question of that number."""
-
-    number: int
-    message: bytes
-
-    def pack(self) -> bytes:
-        return _HEAD.pack(SHARE_ANSWER, self.number) + self.message
-
-
-Question = NameQuestion | ShareQuestion
-Answer = NameAnswer | ShareAnswer
 Packet = ProgramPacket | UndeliveredPacket | Question | Answer
-_MESSAGES: Final[dict[int, type[Question | Answer]]] = {
-    QUESTION: NameQuestion,
-    ANSWER: NameAnswer,
-    SHARE_QUESTION: ShareQuestion,
-    SHARE_ANSWER: ShareAnswer,
-}
 
 
 def parse_packet(datagram: bytes) -> Packet:
@@ -300,6 +270,9 @@ def parse_packet(datagram: bytes) -> Packet:
             return UndeliveredPacket(number, host, port, Obstacle(why))
     except (struct.error, UnicodeDecodeError) as error:
         raise ValueError(f"not a packet: {error}") from None
-    if kind in _MESSAGES:
-        return _MESSAGES[kind](number, datagram[_HEAD.size :])
+    message = datagram[_HEAD.size :]
+    if kind in (QUESTION, SHARE_QUESTION):
+        return Question(number, message, kind == SHARE_QUESTION)
+    if kind in (ANSWER, SHARE_ANSWER):
+        return Answer(number, message, kind == SHARE_ANSWER)
     raise ValueError(f"there are no packets of kind {kind}")

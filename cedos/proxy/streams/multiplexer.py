@@ -17,15 +17,11 @@ from cedos.proxy.streams.expected_sizes import AnnouncedBodies, ExpectedBursts
 from cedos.proxy.streams.frames import (
     Answer,
     Frame,
-    NameAnswer,
-    NameQuestion,
     OpenAssociation,
     OpenStream,
     Packet,
     ProgramPacket,
     Question,
-    ShareAnswer,
-    ShareQuestion,
     StreamBytes,
     StreamEnd,
     UndeliveredPacket,
@@ -327,9 +323,9 @@ class Multiplexer:
                 ):
                     self._early.keep(packet, self._loop.time())
                 # Else it is over at this end.
-            case NameAnswer() | ShareAnswer():
+            case Answer():
                 self.answered(packet)
-            case NameQuestion() | ShareQuestion():
+            case Question():
                 if self._asked is None:
                     raise ValueError("a question to an end that answers none")
                 self._asked(packet)

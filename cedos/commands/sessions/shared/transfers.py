@@ -213,22 +213,6 @@ def too_late(fact: dict[str, Any]) -> str:
     return f"; too late by {duration(late_s) if late_s >= 9.95 else f'{late_s:.1f} s'}"
 
 
-def paced(rate_bytes_s: float | None) -> Callable[[int], Awaitable[None]] | None:
-    """Return a function that delays after each piece to keep the rate; None: no limit."""
-    if rate_bytes_s is None:
-        return None
-    rate = rate_bytes_s
-    free_s = 0.0
-
-    async def pause(n_bytes: int) -> None:
-        nonlocal free_s
-        now = asyncio.get_running_loop().time()
-        free_s = max(free_s, now) + n_bytes / rate
-        await asyncio.sleep(free_s - now)
-
-    return pause
-
-
 _TIMEOUT_S: Final = 1.0
 
 

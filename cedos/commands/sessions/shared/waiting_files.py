@@ -15,13 +15,12 @@ import click
 from cedos.api.asking import forget
 from cedos.apps.files.getting import Getting
 from cedos.apps.files.messages import WebUpload
-from cedos.apps.files.putting import Putting, UploadBody, framing
+from cedos.apps.files.putting import Putting, UploadBody
 from cedos.apps.files.server_link import Progress, Sessions
 from cedos.commands.console.option_types import Parsed
 from cedos.commands.console.servers import Source
 from cedos.commands.sessions.shared.transfers import Endpoints, partial_of
 from cedos.config.directories import directories
-from cedos.errors import TransferError
 from cedos.model import Direction
 from cedos.session import keys
 
@@ -50,17 +49,8 @@ def _headers(text: str) -> list[tuple[str, str]]:
     return found
 
 
-def _form_value(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise ValueError(f"{text!r} is not name=value")
-    return name, value
-
-
 HEADERS: Final = Parsed("header", _headers)
 """`Name: value`; `@FILE`: a file of such lines, which keeps secrets out of the list of processes."""
-
-FORM_VALUE: Final = Parsed("value", _form_value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +58,11 @@ class WebTarget:
     """The target of an upload to a web server.
 
     `url` of a file, or of a folder with a slash at its end.
-
-    `form`: the form's field for the file, sent with the other `values`; None: the file is the
-    body.
     """
 
     url: str
     method: Method
     headers: list[tuple[str, str]]
-    form: str | None
-    values: tuple[tuple[str, str], ...]
     keep_s: float
     again: bool
 
@@ -87,9 +72,7 @@ class WebTarget:
             raise click.UsageError(f"headers of {_MOST_HEADERS} bytes are the limit")
         if len(self.headers) >= _MOST_FIELDS:
             raise click.UsageError(f"{_MOST_FIELDS} headers are the limit")
-        if self.values and self.form is None:
-            raise click.UsageError("--form-value goes with --form FIELD")
-        if self.method == "PUT" and self.form is None and several and not self.url.endswith("/"):
+        if self.method == "PUT" and several and not self.url.endswith("/"):
             raise click.UsageError(f"{self.url} is no folder; {self.url}/ would be right")
 
     def of(self, path: str) -> str:
@@ -103,20 +86,12 @@ class WebTarget:
         The id is the same for the same state of the file, the same URL and the same options.
         """
         body = UploadBody(source)
-        told = [url, self.method, self.form, self.values, str(source.absolute()), str(body.version)]
+        told = [url, self.method, str(source.absolute()), str(body.version)]
         name = hashlib.sha256(json.dumps(told).encode(errors="surrogateescape")).hexdigest()[:32]
-        kind = mimetypes.guess_type(source.name)[0] or "application/octet-stream"
-        if self.form is not None:
-            body.close()
-            boundary = f"cedos-{name}"
-            body = UploadBody(source, *framing(boundary, self.form, source.name, kind, self.values))
-            kind = f"multipart/form-data; boundary={boundary}"
         headers = list(self.headers)
         if not any(each.lower() == "content-type" for each, _ in headers):
+            kind = mimetypes.guess_type(source.name)[0] or "application/octet-stream"
             headers.append(("Content-Type", kind))
-        elif self.form is not None:
-            body.close()
-            raise TransferError("a form sets its own Content-Type; omit that --header")
         return body, WebUpload(name, self.method, headers, self.keep_s, self.again)
 
 

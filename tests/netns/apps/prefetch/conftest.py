@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cedos.apps.prefetch.surroundings import NetworkFacts, View
+from cedos.apps.prefetch.surroundings import NetworkFacts, News, View, prices_of
 from cedos.model import NetworkKind
 from emu.testbed.netns import Namespace
 
@@ -79,8 +79,12 @@ class Wires:
             [
                 NetworkFacts(name, name, kinds[name], up, name == "lte0", self._radio, 1e7, 0.01)
                 for name, up in self.up.items()
-            ]
+            ],
+            prices_of([], ["lte0"]),
         )
+
+    def report(self, news: News) -> None:
+        self.news = news
 
 
 @pytest.fixture

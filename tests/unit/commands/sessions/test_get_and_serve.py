@@ -298,7 +298,7 @@ def test_another_key_than_the_servers_is_told_at_once(programs: Programs) -> Non
         (["-k", "short", "host/x"], "43 letters"),
         (["-k", keys.to_text(bytes(32)), "a/x", "b/x", "-o", "."], "files of one server"),
         (["-o", "no-folder", "a/x", "b/x"], "no folder"),
-        (["--by", "2h", "-o", "-", "a/x"], "--by goes without -o - and without --limit-rate"),
+        (["--by", "2h", "-o", "-", "a/x"], "--by goes without -o -"),
         (
             ["--json", "-o", "-", "a/x"],
             "--json goes without -o -: both would be on standard output",

@@ -1,7 +1,6 @@
 """Names that this host knows itself do not go to the gateway."""
 
 import asyncio
-import os
 import socket
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cedos.host.monitor.dns import message as dns
-from cedos.proxy.local import local_names
 from cedos.proxy.local.local_names import LocalNames
 from cedos.proxy.local.name_stub import NameStub
 from cedos.proxy.names import answered_here, read
@@ -30,12 +28,11 @@ def hosts(tmp_path: Path) -> Path:
         "8.8.8.8 far.example.org\n10.0.0.3 both.example\nfd00::3 both.example.\n"
         "no-address word.example\n\n"
     )
-    (tmp_path / "nsswitch.conf").write_text("passwd: files\nhosts: files dns\n")
     return tmp_path
 
 
 def names(folder: Path) -> LocalNames:
-    return LocalNames(folder / "hosts", folder / "nsswitch.conf")
+    return LocalNames(folder / "hosts")
 
 
 @pytest.mark.parametrize(
@@ -53,61 +50,17 @@ def names(folder: Path) -> LocalNames:
         ("127.0.0.1", []),
     ],
 )
-async def test_the_file_of_hosts(hosts: Path, name: str, addresses: list[str]) -> None:
-    assert await names(hosts).find(name) == addresses
+def test_the_file_of_hosts(hosts: Path, name: str, addresses: list[str]) -> None:
+    assert names(hosts).find(name) == addresses
 
 
-async def test_it_is_read_again_when_it_changes(hosts: Path) -> None:
+def test_it_is_read_again_when_it_changes(hosts: Path) -> None:
     found = names(hosts)
-    assert found.known("new.example") == []
+    assert found.find("new.example") == []
     (hosts / "hosts").write_text("10.1.1.1 new.example\n")
-    assert found.known("new.example") == ["10.1.1.1"]
+    assert found.find("new.example") == ["10.1.1.1"]
     (hosts / "hosts").unlink()
-    assert found.known("new.example") == []
-
-
-@pytest.mark.parametrize(
-    ("line", "asked"),
-    [
-        ("hosts: files mymachines dns wins", True),
-        ("hosts: files mdns4 [NOTFOUND=return] resolve [!UNAVAIL=return] dns", True),
-        ("hosts:files mdns4_minimal [NOTFOUND=return] dns mymachines", False),
-        ("hosts: files myhostname resolve", False),
-        ("hosts: files dns # mymachines", False),
-    ],
-)
-async def test_other_sources_are_asked_before_dns(
-    hosts: Path, monkeypatch: pytest.MonkeyPatch, line: str, asked: bool
-) -> None:
-    programs = hosts / "bin"
-    programs.mkdir()
-    (programs / "getent").write_text(
-        f"#!/bin/sh\necho \"$*\" >> {hosts}/asked\necho '10.9.9.9 STREAM box.example'\n"
-    )
-    (programs / "getent").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    (hosts / "nsswitch.conf").write_text(f"{line}\n")
-    found = names(hosts)
-    for _ in range(2):
-        assert await found.find("box.example") == (["10.9.9.9"] if asked else [])
-    if asked:
-        assert (hosts / "asked").read_text().count("\n") == 1
-    assert await found.find("-x;reboot") == []
-    # This host's own name is asked for where that source is.
-    monkeypatch.setattr(socket, "gethostname", lambda: "Me.example")
-    assert bool(await found.find("me.example")) is (asked or "myhostname" in line)
-
-
-async def test_a_source_that_does_not_answer_is_not_waited_for(
-    hosts: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (hosts / "getent").write_text("#!/bin/sh\nexec sleep 30\n")
-    (hosts / "getent").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{hosts}:{os.environ['PATH']}")
-    monkeypatch.setattr(local_names, "_ASK_S", 0.1)
-    (hosts / "nsswitch.conf").write_text("hosts: mymachines dns\n")
-    async with asyncio.timeout(5):
-        assert await names(hosts).find("box.example") == []
+    assert found.find("new.example") == []
 
 
 async def test_programs_reach_them_directly(ends: Ends, hosts: Path) -> None:
@@ -124,7 +77,7 @@ async def test_programs_reach_them_directly(ends: Ends, hosts: Path) -> None:
         patch.setattr("socket.getaddrinfo", _only_the_file)
         answer = await asyncio.wait_for(reader.read(), 10)
     assert answer.endswith(b"here")
-    assert ends.gateway.traffic.connections == 0
+    assert ends.gateway.sessions == 0
     writer.close()
 
 

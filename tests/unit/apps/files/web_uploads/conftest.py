@@ -130,14 +130,13 @@ class Uploading:
         method: Any = "POST",
         *,
         again: bool = False,
-        form: str | None = None,
         headers: tuple[tuple[str, str], ...] = (),
         keep_s: float = 60.0,
         who: KeyPair | None = None,
         url: str | None = None,
     ) -> tuple[Putting, ServerLink]:
         url = url or self.url
-        target = WebTarget(url, method, [*headers], form, (), keep_s, again)
+        target = WebTarget(url, method, [*headers], keep_s, again)
         body, web = target.prepared(source, url)
         link = ServerLink(lambda: self.connect(who))
         return Putting(body, url, link, 20.0, web), link
