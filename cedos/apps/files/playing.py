@@ -46,7 +46,7 @@ _DRAIN_LOOK_S: Final = 0.05
 _ALL: Final = 1 << 60
 
 
-class PlayTarget:
+class PlayTarget(PipeTarget):
     """A store of up to `most_bytes` for a player, which takes them in order by `write`.
 
     `buffered_bytes` is what the player has for the time to come: here and there.
@@ -59,8 +59,8 @@ class PlayTarget:
         bitrate_bps: float,
         most_bytes: int,
     ) -> None:
-        self._pipe = PipeTarget(self._store)
-        self._write, self._manager = write, manager
+        super().__init__(self._store)
+        self._play, self._manager = write, manager
         self._clock = PlaybackClock(bitrate_bps)
         self._most_bytes = most_bytes
         self._chunks: deque[Any] = deque()
@@ -68,14 +68,6 @@ class PlayTarget:
         self._size: int | None = None
         self._more = asyncio.Event()
         self._handing: asyncio.Task[None] | None = None
-
-    @property
-    def have(self) -> int:
-        return self._pipe.have
-
-    @property
-    def version(self) -> str:
-        return self._pipe.version
 
     def buffered_bytes(self) -> int:
         """Return the received bytes that were not played yet; endless once all are here."""
@@ -85,13 +77,10 @@ class PlayTarget:
         return self.have - self._clock.played_bytes(self._handed, now)
 
     def begin(self, start: int, version: str, size: int) -> None:
-        self._pipe.begin(start, version, size)
+        super().begin(start, version, size)
         self._size = size
         if self._handing is None:
             self._handing = asyncio.get_running_loop().create_task(self._hand_on())
-
-    def write(self, data: Any) -> Awaitable[None]:
-        return self._pipe.write(data)
 
     async def _store(self, data: Any) -> None:
         """Store bytes, and wait until more may come."""
@@ -115,17 +104,9 @@ class PlayTarget:
                 self._more.clear()
                 await self._more.wait()
             chunk = self._chunks.popleft()
-            await self._write(chunk)
+            await self._play(chunk)
             self._handed += len(chunk)
             self._stored -= len(chunk)
-
-    def is_right(self, digest: bytes) -> bool:
-        return self._pipe.is_right(digest)
-
-    def discard(self) -> None:
-        self._pipe.discard()
-
-    def finish(self, modified_unix_s: float) -> None: ...
 
     async def drained(self) -> None:
         """Wait until the player has everything."""
@@ -142,25 +123,15 @@ class PlayTarget:
 EVERY_S: Final = 5.0
 
 
-class WifiSearch:
-    """A search in the foreground: while a person is at the screen, as far as logind knows.
+async def search_wifi(bus: SystemBus, wanted: Callable[[], bool], every_s: float = EVERY_S) -> None:
+    """Look for Wi-Fi while it is `wanted` and a person is at the screen, until cancelled.
 
-    Args:
-        wanted: whether Wi-Fi is missed now. There is no scan while Wi-Fi carries the stream: a scan
-            interrupts it.
+    There is no scan while Wi-Fi carries the stream: a scan interrupts it.
     """
-
-    def __init__(
-        self, bus: SystemBus, wanted: Callable[[], bool], every_s: float = EVERY_S
-    ) -> None:
-        self._bus, self._wanted, self._every_s = bus, wanted, every_s
-
-    async def run(self) -> None:
-        """Scan while Wi-Fi is missed, until cancelled."""
-        try:
-            while True:
-                if self._wanted() and await screen.read(self._bus) is not False:
-                    await networkmanager.scan(self._bus)
-                await asyncio.sleep(self._every_s)
-        finally:
-            await self._bus.close()
+    try:
+        while True:
+            if wanted() and await screen.read(bus) is not False:
+                await networkmanager.scan(bus)
+            await asyncio.sleep(every_s)
+    finally:
+        await bus.close()

@@ -9,8 +9,6 @@ from cedos.errors import SessionError, SessionRefusedError, TransferError
 
 if TYPE_CHECKING:
     from cedos.session.sockets.connection import Connection
-if TYPE_CHECKING:
-    from cedos.session.sockets.connection import Connection
 
 
 @dataclass(slots=True)

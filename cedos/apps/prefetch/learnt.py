@@ -4,10 +4,7 @@ A JSON file keeps both from one start to the next. A damaged file is logged and 
 present rate is the shared predictor's (`predictors.network`), the average the outlook's.
 """
 
-import os
-import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +12,7 @@ import msgspec
 import structlog
 
 from cedos.apps.prefetch.surroundings import NetworkFacts
+from cedos.kernel import own_file
 from cedos.model import NetworkKind
 from cedos.selector.prefetch.outlook import Average, Outlook, mean_wake_j
 from cedos.selector.prefetch.outlook import Path as NetworkPath
@@ -45,18 +43,11 @@ def load(file: Path) -> LearntState:
 def save(file: Path, accuracy: ShadowAccuracy, outlook: Outlook) -> None:
     """Write the state as a whole; a failure is logged."""
     content = msgspec.json.encode(LearntState(accuracy.to_state(), outlook.to_state()))
-    temporary = None
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-        with os.fdopen(handle, "wb") as new:
-            new.write(content)
-        Path(temporary).replace(file)
+        own_file.write(file, content)
     except OSError as error:
         _log.warning("what prefetching learned was not kept", file=str(file), why=str(error))
-        if temporary is not None:
-            with suppress(OSError):
-                Path(temporary).unlink()
 
 
 _FRESH_S = 30.0

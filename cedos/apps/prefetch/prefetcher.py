@@ -19,7 +19,7 @@ import structlog
 
 from cedos.apps.prefetch import learnt
 from cedos.apps.prefetch.learnt import Rates
-from cedos.apps.prefetch.surroundings import Ledger, NewsListener, Surroundings
+from cedos.apps.prefetch.surroundings import Ledger, Surroundings
 from cedos.apps.prefetch.turn import Fetcher, FetchError, NotThereError, Turn
 from cedos.errors import CedosError
 from cedos.kernel.tcp_info import active_opens
@@ -111,8 +111,6 @@ class Prefetcher:
     Args:
         surroundings: where the facts come from.
         state_file: keeps what was learned for the next start; None: nothing is kept.
-        queue: what waits; None: an empty one, with the accuracies that were learned.
-        outlook: what networks will be like; None: as was learned.
         every_s: it looks at its surroundings so often.
         at_once: so many prefetches run side by side on one network.
         silence_s: a prefetch of which nothing is heard for so long is taken for hung.
@@ -124,8 +122,6 @@ class Prefetcher:
         surroundings: Surroundings,
         *,
         state_file: Path | None = None,
-        queue: Queue | None = None,
-        outlook: Outlook | None = None,
         every_s: float = 1.0,
         at_once: int = 1,
         silence_s: float = 30.0,
@@ -137,13 +133,10 @@ class Prefetcher:
         self._silence_s = silence_s
         self._attempts = attempts
         kept = learnt.load(state_file) if state_file is not None else learnt.LearntState()
-        if outlook is None:
-            outlook = Outlook({})
-            outlook.restore(kept.outlook)
-        if queue is None:
-            accuracy = ShadowAccuracy.from_state(kept.accuracy)
-            queue = Queue(accuracy, at_once=at_once, keeps_for_all=False)
-        self.queue = queue
+        outlook = Outlook({})
+        outlook.restore(kept.outlook)
+        accuracy = ShadowAccuracy.from_state(kept.accuracy)
+        self.queue = Queue(accuracy, at_once=at_once, keeps_for_all=False)
         self.rates = Rates(outlook)
         self._ledger = Ledger()
         self._entries: dict[Hashable, _Entry] = {}
@@ -285,8 +278,7 @@ class Prefetcher:
         paths = self.rates.update(list(view.networks), now_s)
         interfaces = {facts.name: facts.interface for facts in view.networks}
         self._end_silence({path.name for path in paths if path.present}, now_s)
-        listener = self._surroundings if isinstance(self._surroundings, NewsListener) else None
-        before = ways(self.queue, now_s, paths, view.prices) if listener is not None else ()
+        before = ways(self.queue, now_s, paths, view.prices)
         plan = self.queue.plan(now_s, paths, view.prices)
         # Stops come first: the next round, which follows at once, plans with their room.
         for key in plan.stops:
@@ -302,11 +294,10 @@ class Prefetcher:
             if entry.over is None or entry.over.done():
                 self._start(key, entry, network, interfaces[network])
                 begun.append((key, network))
-        if listener is not None:
-            done = replace(plan, starts=tuple(begun))
-            listener.report(
-                self._ledger.news(self.queue, now_s, paths, view.prices, done, before, self._title)
-            )
+        done = replace(plan, starts=tuple(begun))
+        self._surroundings.report(
+            self._ledger.news(self.queue, now_s, paths, view.prices, done, before, self._title)
+        )
 
     def _title(self, key: Hashable) -> str:
         return str(getattr(self._entries[key].fetcher, "title", f"item {key}"))

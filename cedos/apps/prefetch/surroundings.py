@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, Protocol
 
 import msgspec
 
@@ -42,12 +42,6 @@ SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
-class PrefetchedItem:
-    title: str
-    verdict: PrefetchVerdict
-
-
-@dataclass(frozen=True, slots=True)
 class News:
     """The changes since the last report.
 
@@ -58,7 +52,7 @@ class News:
         used_bytes: what was received for items of this program, by network.
         used_j: joules of that, on an awake radio.
         counts: items by state.
-        items: those for people to see.
+        items: those for people to see, with their titles.
     """
 
     networks: tuple[str, ...] = ()
@@ -67,7 +61,7 @@ class News:
     used_bytes: tuple[float, ...] = ()
     used_j: float = 0.0
     counts: dict[str, int] = field(default_factory=dict)
-    items: Sequence[PrefetchedItem] = ()
+    items: Sequence[tuple[str, PrefetchVerdict]] = ()
 
 
 class Ledger:
@@ -114,7 +108,7 @@ class Ledger:
             ),
             counts=dict(Counter(str(item.state) for item in queue.items.values())),
             items=[
-                PrefetchedItem(title(verdict.item.key), verdict)
+                (title(verdict.item.key), verdict)
                 for verdict in verdicts(queue, now_s, paths, prices, plan, SHOWN)
             ],
         )
@@ -149,34 +143,18 @@ class NetworkFacts:
     idle_s: float | None = None
 
 
-class Unbudgeted:
-    """The prices without budgets: everything may be spent."""
-
-    def energy_rate(self, amount: float = 0.0, duration_s: float = 1.0) -> float:
-        return 0.0
-
-    def data_rate(self, network: str, amount: float = 0.0, duration_s: float = 1.0) -> float:
-        return 0.0
-
-
-_UNBUDGETED = Unbudgeted()
-
-
 @dataclass(frozen=True, slots=True)
 class View:
     networks: Sequence[NetworkFacts]
-    prices: PrefetchPrices = _UNBUDGETED
+    prices: PrefetchPrices
 
 
 class Surroundings(Protocol):
+    """The networks and prices around an application."""
+
     async def view(self) -> View:
         """Return the facts now. CedosError: they are unknown, and nothing is prefetched."""
         ...
-
-
-@runtime_checkable
-class NewsListener(Protocol):
-    """Surroundings that want to know what is prefetched, and what is still open."""
 
     def report(self, news: News) -> None:
         """Take the changes since the last view; called after each view, in the loop."""
@@ -232,7 +210,7 @@ class DaemonSurroundings:
                 used_bytes=list(news.used_bytes),
                 used_j=news.used_j,
                 counts=news.counts,
-                items=[_item(each) for each in news.items],
+                items=[_item(*each) for each in news.items],
             )
             if most <= 1 or len(msgspec.json.encode(request)) <= _MOST_BYTES:
                 return request
@@ -295,11 +273,10 @@ def _text(name: str, most: int) -> str:
     return name[:most].encode(errors="replace").decode()
 
 
-def _item(item: PrefetchedItem) -> ItemMessage:
-    verdict = item.verdict
+def _item(title: str, verdict: PrefetchVerdict) -> ItemMessage:
     weighed = verdict.weighed
     return ItemMessage(
-        title=_text(item.title, 300),
+        title=_text(title, 300),
         cls=_text(str(verdict.item.cls), 300),
         size_bytes=verdict.left_bytes,
         likely=verdict.likely,

@@ -395,7 +395,7 @@ async def _play(source: Source, ends: Endpoints, bitrate_bps: float, store_bytes
     CedosError: that failed.
     """
     # A slow import, only for streams.
-    from cedos.apps.files.playing import WifiSearch  # noqa: PLC0415
+    from cedos.apps.files.playing import search_wifi  # noqa: PLC0415
     from cedos.host.monitor.bus import SystemBus  # noqa: PLC0415
 
     window = min(max(int(bitrate_bps / 8 * _WINDOW_S), _LEAST_WINDOW), store_bytes)
@@ -408,8 +408,7 @@ async def _play(source: Source, ends: Endpoints, bitrate_bps: float, store_bytes
 
     link = ends.link(SessionLimits(stream_window=window), played)
     getting = Getting(source.path, target, link, ends.deadline_s, read_bytes=_PLAYED_PIECE)
-    search = WifiSearch(SystemBus(), lambda: manager.misses_unmetered)
-    searching = asyncio.create_task(search.run())
+    searching = asyncio.create_task(search_wifi(SystemBus(), lambda: manager.misses_unmetered))
     try:
         await getting.run()
         await link.close()

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -17,8 +17,9 @@ from cedos.api.client import ControlClient
 from cedos.api.messages import MOST_PROBLEM, MOST_TOLD, CarriedReport
 from cedos.errors import CedosError
 from cedos.model import CarriedConnection, Label
-from cedos.proxy.streams.stream import LARGE, SMALL, SMALL_BYTES
-from cedos.session.sockets.message import PathReport
+from cedos.proxy.streams.association import ProxiedAssociation
+from cedos.proxy.streams.stream import LARGE, SMALL, SMALL_BYTES, ProxiedStream
+from cedos.session.sockets.connection import Connection
 
 _MOST: Final = 8_192
 """Twice what a proxy carries at once: ended connections wait for the next report."""
@@ -42,36 +43,7 @@ _MOST_BYTES: Final = 48_000
 _Bytes = Mapping[str, int]
 
 
-class CarriedStream(Protocol):
-    """A `ProxiedStream` or a `ProxiedAssociation`, as far as it is read here."""
-
-    @property
-    def server(self) -> str: ...
-
-    @property
-    def port(self) -> int: ...
-
-    @property
-    def received_bytes(self) -> int: ...
-
-    @property
-    def sent_bytes(self) -> int: ...
-
-    @property
-    def lossy(self) -> bool: ...
-
-    @property
-    def gone(self) -> bool: ...
-
-
-class CarryingSession(Protocol):
-    """The session that carries: its paths, and its bytes so far by interface."""
-
-    def paths(self) -> list[PathReport]: ...
-
-    def received_by_network(self) -> dict[str, int]: ...
-
-    def sent_by_network(self) -> dict[str, int]: ...
+CarriedStream = ProxiedStream | ProxiedAssociation
 
 
 class _Watched:
@@ -86,7 +58,7 @@ class _Watched:
         self,
         number: int,
         stream: CarriedStream,
-        session: CarryingSession,
+        session: Connection,
         began_s: float,
         decided: Callable[[Label], int | None],
         name: str | None,
@@ -154,14 +126,14 @@ class CarriedConnections:
         self._clock, self._name_of = clock, name_of
         self._numbers = count()
         self._connections: dict[int, _Watched] = {}  # reported longest ago first
-        self._counted: dict[CarryingSession, tuple[_Bytes, _Bytes]] = {}
+        self._counted: dict[Connection, tuple[_Bytes, _Bytes]] = {}
 
     def __len__(self) -> int:
         return len(self._connections)
 
     def watch(
         self,
-        session: CarryingSession,
+        session: Connection,
         stream: CarriedStream,
         decided: Callable[[Label], int | None],
     ) -> None:
@@ -177,7 +149,7 @@ class CarriedConnections:
     def look(self) -> None:
         """Share the bytes since the last call among the networks."""
         before, self._counted = self._counted, {}
-        carried: dict[CarryingSession, tuple[_Bytes, _Bytes]] = {}
+        carried: dict[Connection, tuple[_Bytes, _Bytes]] = {}
         for session in {each.session for each in self._connections.values()}:
             counts = session.received_by_network(), session.sent_by_network()
             self._counted[session] = counts

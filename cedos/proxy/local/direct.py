@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
-from typing import Final, Protocol
+from typing import Final
 
 from cedos.model import Address
 
@@ -34,36 +34,20 @@ LookUp = Callable[[str, int], Awaitable[Sequence[str]]]
 """Returns the addresses of a host, for a port, by this host's own resolver; none if it finds none."""
 
 
-class RuleBook(Protocol):
-    """A user's rules: connections and datagrams under a rule go direct."""
-
-    async def find(self, host: str, port: int, look_up: LookUp) -> bool:
-        """Tell whether a rule is about this host and port; may wait for a name."""
-        ...
-
-    def covers(self, host: str, port: int, look_up: LookUp) -> bool:
-        """Tell the same, as far as that is known now."""
-        ...
-
-    def names(self, name: str) -> bool:
-        """Tell whether a rule is about this name, or about a domain above it."""
-        ...
-
-    def learn(self, name: str, addresses: Sequence[Address]) -> None:
-        """Note what a program was answered for such a name: the rule is about these addresses, too."""
-        ...
-
-
-class NoRules:
-    """A user without rules."""
+class RuleBook:
+    """A user's rules: connections and datagrams under a rule go direct. This book has none."""
 
     async def find(self, _host: str, _port: int, _look_up: LookUp) -> bool:
+        """Tell whether a rule is about this host and port; may wait for a name."""
         return False
 
     def covers(self, _host: str, _port: int, _look_up: LookUp) -> bool:
+        """Tell the same, as far as that is known now."""
         return False
 
     def names(self, _name: str) -> bool:
+        """Tell whether a rule is about this name, or about a domain above it."""
         return False
 
-    def learn(self, _name: str, _addresses: Sequence[Address]) -> None: ...
+    def learn(self, _name: str, _addresses: Sequence[Address]) -> None:
+        """Note what a program was answered for such a name: the rule is about these addresses, too."""

@@ -4,7 +4,6 @@ import json
 import os
 import pwd
 import re
-import secrets
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import msgspec
 
 from cedos.config import toml_file
 from cedos.errors import ConfigError
+from cedos.kernel import own_file
 from cedos.session import keys
 from cedos.session.protocol.crypto import KeyPair
 
@@ -179,17 +179,8 @@ def write(file: Path, gateways: Sequence[JoinedGateway]) -> None:
         }
         lines = (f"{name} = {json.dumps(value)}\n" for name, value in fields.items())
         text += "\n[[gateway]]\n" + "".join(lines)
-    draft = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        try:
-            number = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(number, "w") as opened:
-                opened.write(text)
-                opened.flush()
-                os.fsync(opened.fileno())
-            draft.replace(file)
-        finally:
-            draft.unlink(missing_ok=True)
+        own_file.write(file, text.encode())
     except OSError as error:
         raise ConfigError(f"{file}: {error.strerror or error}") from error

@@ -20,7 +20,7 @@ from cedos.kernel.socket_owners import UNKNOWN, SocketOwners
 from cedos.proxy.gateway.admission import GUARDED_PORTS, HIDDEN, DestinationRules
 from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.http import RefusedError
-from cedos.proxy.local.direct import NoRules, RuleBook, is_near
+from cedos.proxy.local.direct import RuleBook, is_near
 from cedos.proxy.local.first_words import FirstWords
 from cedos.proxy.local.gateway_link import GatewayUnreachableError
 from cedos.proxy.local.gateway_links import GatewayLinks
@@ -104,7 +104,7 @@ class LocalProxy:
         self._fail = fail
         self._everywhere = everywhere
         self._wanted_direct = direct
-        self._rules = rules or NoRules()
+        self._rules = rules or RuleBook()
         self._direct = Origins(
             DestinationRules(inside=_EVERYTHING, ports=GUARDED_PORTS, local=True), _CONNECT_S
         )

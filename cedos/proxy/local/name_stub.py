@@ -15,7 +15,7 @@ from cedos.errors import HostError
 from cedos.host.monitor.dns.message import parse
 from cedos.kernel.process_limits import OUT_OF_FILES
 from cedos.model import Address
-from cedos.proxy.local.direct import NoRules, RuleBook, is_near
+from cedos.proxy.local.direct import RuleBook, is_near
 from cedos.proxy.local.gateway_link import GatewayUnreachableError
 from cedos.proxy.local.gateway_links import GatewayLinks
 from cedos.proxy.local.local_names import LocalNames
@@ -105,7 +105,7 @@ class NameStub:
         self._link, self._fails_open, self._tunnelled = link, fails_open, tunnelled
         self._near = frozenset(each.strip(".").lower() for each in near)
         self._servers = servers
-        self._rules = rules or NoRules()
+        self._rules = rules or RuleBook()
         self._local = Resolver(self._others)
         self._sockets: list[tuple[socket.socket, socket.socket]] = []
         self._tasks = OwnTasks(_log, "a look-up failed")

@@ -11,7 +11,7 @@ from kit.waiting import until
 from cedos.kernel.socket_owners import SocketOwner, SocketOwners
 from cedos.proxy.gateway import associations, packet_relay
 from cedos.proxy.local import gateway_link, local_proxy, socks
-from cedos.proxy.local.direct import NoRules
+from cedos.proxy.local.direct import RuleBook
 from cedos.proxy.local.local_proxy import Fail
 from cedos.proxy.local.socks import SocksPacket, parse_packet
 from cedos.proxy.streams.association import ProxiedAssociation
@@ -183,7 +183,7 @@ async def test_there_and_back_by_address_and_by_name(ends: Ends, sockets: Any) -
     assert await origin.nothing()
 
 
-class OneRule(NoRules):
+class OneRule(RuleBook):
     """About one port."""
 
     def __init__(self, port: int) -> None:

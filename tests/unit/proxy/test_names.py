@@ -17,7 +17,7 @@ from cedos.model import Address
 from cedos.proxy import names
 from cedos.proxy.gateway.name_service import NameService
 from cedos.proxy.local import name_stub
-from cedos.proxy.local.direct import NoRules
+from cedos.proxy.local.direct import RuleBook
 from cedos.proxy.local.gateway_link import GatewayUnreachableError
 from cedos.proxy.local.name_stub import KnownNames, NameStub
 from cedos.proxy.names import (
@@ -356,7 +356,7 @@ def test_of_endlessly_many_names_the_newest_are_known(monkeypatch: pytest.Monkey
     assert [known.name_of(str(each)) for each in (one, two, three)] == ["b.test", None, "c.test"]
 
 
-class Ruled(NoRules):
+class Ruled(RuleBook):
     """For what lies below `updates.test`."""
 
     def __init__(self) -> None:

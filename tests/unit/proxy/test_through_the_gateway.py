@@ -19,7 +19,7 @@ from cedos.proxy.gateway.gateway import LIMITS
 from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.http import RefusedError
 from cedos.proxy.local import gateway_link, local_proxy
-from cedos.proxy.local.direct import LookUp, NoRules, is_near
+from cedos.proxy.local.direct import LookUp, RuleBook, is_near
 from cedos.proxy.local.gateway_link import GatewayLink
 from cedos.proxy.local.local_proxy import Fail
 from cedos.proxy.splice import reset_on_close
@@ -565,7 +565,7 @@ async def test_what_is_not_worth_the_detour_goes_direct_unless_nothing_may(
     assert asked == ([] if there else [port])
 
 
-class PrefixRule(NoRules):
+class PrefixRule(RuleBook):
     """About one address, by whatever name it is called."""
 
     async def find(self, host: str, port: int, look_up: LookUp) -> bool:

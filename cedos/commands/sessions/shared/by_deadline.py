@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from cedos.api.asking import FollowedTransfer
 from cedos.api.transfers import TransferReport, lateness, sentence
@@ -48,18 +48,6 @@ _LINGER_S: Final = 3.0
 """The time for which a session without a user keeps its paths."""
 
 
-class SessionUser(Protocol):
-    """A file that uses a session for some time."""
-
-    def may_use(self, interface: str) -> bool:
-        """Return whether the file may use this network now."""
-        ...
-
-    async def mine(self) -> None:
-        """Wait until the file may use a network."""
-        ...
-
-
 class PooledSession:
     """A session, made again after it ended, that uses the networks of its user.
 
@@ -69,7 +57,7 @@ class PooledSession:
     def __init__(self, ends: Endpoints) -> None:
         self._dial = ends.dialling(made=self._made, may_use=self._may_use)
         self.link = ServerLink(self._connect)
-        self._user: SessionUser | None = None
+        self._user: FileByDeadline | None = None
         self._connection: Connection | None = None
         self._had: frozenset[str] = frozenset()
         self._kept: frozenset[str] = frozenset()
@@ -77,7 +65,7 @@ class PooledSession:
         self._earlier: dict[Direction, dict[str, int]] = _nothing()
         self._before: dict[Direction, dict[str, int]] = _nothing()
 
-    def give_to(self, user: SessionUser | None) -> None:
+    def give_to(self, user: "FileByDeadline | None") -> None:
         """Give the session to this user."""
         if self._lingering is not None:
             self._lingering.cancel()
@@ -174,7 +162,7 @@ class SessionPool:
         return any(each.reached for each in self._all)
 
     @asynccontextmanager
-    async def session(self, user: SessionUser) -> AsyncIterator[PooledSession]:
+    async def session(self, user: "FileByDeadline") -> AsyncIterator[PooledSession]:
         """Lend a session to one user during the block."""
         if self._idle:
             session = self._idle.pop()

@@ -14,7 +14,7 @@ from cedos.api.rules import RuleMessage
 from cedos.commands.rule import addresses, applies
 from cedos.errors import CedosError
 from cedos.model import Address, NetworkKind
-from cedos.proxy.local.direct import LookUp
+from cedos.proxy.local.direct import LookUp, RuleBook
 from cedos.session.io.links import Egress, EgressReader
 
 _ASK_S: Final = 2.0
@@ -27,7 +27,7 @@ _MOST_NAMES: Final = 512
 _MOST_LOOKUPS: Final = 32
 
 
-class RuledHosts:
+class RuledHosts(RuleBook):
     """Hosts under the rules of the daemon behind a control socket; without a daemon there are none.
 
     A session with a gateway carries everything over the best networks for all of it. Therefore

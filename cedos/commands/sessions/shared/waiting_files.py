@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Final, Literal
 from urllib.parse import quote
 
 import click
@@ -16,7 +16,7 @@ from cedos.api.asking import forget
 from cedos.apps.files.getting import Getting
 from cedos.apps.files.messages import WebUpload
 from cedos.apps.files.putting import Putting, UploadBody
-from cedos.apps.files.server_link import Progress, Sessions
+from cedos.apps.files.server_link import Sessions
 from cedos.commands.console.option_types import Parsed
 from cedos.commands.console.servers import Source
 from cedos.commands.sessions.shared.transfers import Endpoints, partial_of
@@ -95,20 +95,6 @@ class WebTarget:
         return body, WebUpload(name, self.method, headers, self.keep_s, self.again)
 
 
-class MovedFile(Protocol):
-    """A `Getting` or a `Putting`."""
-
-    @property
-    def progress(self) -> Progress: ...
-
-    @property
-    def told(self) -> dict[str, Any]: ...
-
-    async def ask(self) -> None: ...
-
-    async def run(self) -> None: ...
-
-
 def _not_noted(_by_network: Mapping[str, int]) -> None: ...
 
 
@@ -121,7 +107,7 @@ class Move:
         note: notes the bytes by network in all.
     """
 
-    moving: MovedFile
+    moving: Getting | Putting
     close: Callable[[], None]
     came_before: Callable[[], Mapping[str, int]] = dict
     note: Callable[[Mapping[str, int]], None] = _not_noted

@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 from kit.bus import PlayedBus
 
-from cedos.apps.files.playing import EVERY_S, WifiSearch
+from cedos.apps.files.playing import EVERY_S, search_wifi
 from cedos.host.monitor.providers import networkmanager, screen
 
 DEVICES = ["/radio", "/cable"]
@@ -43,7 +43,7 @@ class Host(PlayedBus):
 
 async def looked(host: Host, *, wanted: bool = True) -> int:
     """How often in three periods, the first at once."""
-    searching = asyncio.create_task(WifiSearch(host, lambda: wanted, 0.1).run())
+    searching = asyncio.create_task(search_wifi(host, lambda: wanted, 0.1))
     await asyncio.sleep(0.25)
     searching.cancel()
     with suppress(asyncio.CancelledError):

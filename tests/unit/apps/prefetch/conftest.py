@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cedos.apps.prefetch.prefetcher import Prefetcher
-from cedos.apps.prefetch.surroundings import NetworkFacts, View
+from cedos.apps.prefetch.surroundings import NetworkFacts, News, View
 from cedos.apps.prefetch.turn import Turn
 from cedos.model import NetworkKind
 
@@ -43,6 +43,9 @@ class World:
         if self.fault:
             raise self.fault
         return View(self.networks, self.prices)
+
+    def report(self, news: News) -> None:
+        self.news = news
 
 
 class Item:

@@ -12,8 +12,6 @@ from cedos.apps.prefetch.prefetcher import Prefetcher
 from cedos.apps.prefetch.surroundings import (
     DaemonSurroundings,
     News,
-    NewsListener,
-    PrefetchedItem,
     prices_of,
 )
 from cedos.errors import DaemonUnreachableError
@@ -65,7 +63,6 @@ async def test_it_tells_what_waits_and_what_was_used(
     control: Path, fake_daemon: Any, app: Any
 ) -> None:
     world = DaemonSurroundings(control, "reader")
-    assert isinstance(world, NewsListener)
     async with Prefetcher(world, every_s=0.02) as prefetcher:
         received = app.item(lambda turn: begins_and_waits(app, turn))
         one = prefetcher.prefetch(received, size=50_000, cls="news")
@@ -104,7 +101,7 @@ async def test_names_that_are_no_text_do_not_keep_it_from_asking(
 ) -> None:
     world = DaemonSurroundings(control, program="m\udce9l")
     verdict = PrefetchVerdict(queue.Item(1, "n\udce9ws", 1, 0.0, 5.0), 0.5, 5.0, "waits")
-    world.report(News(items=[PrefetchedItem("caf\udce9", verdict)]))
+    world.report(News(items=[("caf\udce9", verdict)]))
     await world.view()
     (asked,) = fake_daemon.prefetching_said
     assert asked.program == "m?l"
