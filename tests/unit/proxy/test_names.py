@@ -381,15 +381,6 @@ async def test_names_under_a_rule_are_looked_up_here_as_they_go_direct(
     await one.close()
 
 
-async def test_it_does_not_ask_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    link = Link()
-    link.says = lambda _message: None
-    one = NameStub(link, fails_open=True, servers=lambda: one.addresses)  # type: ignore[arg-type]
-    one.open("127.0.0.1", 0)
-    assert error_of(await found(one, "far.test")) == names.SERVER_FAILED
-    await one.close()
-
-
 async def test_by_udp_and_by_tcp(loopback_resolver: LoopbackResolver) -> None:
     link = Link()
     link.says = lambda message: tells(message, records=60)

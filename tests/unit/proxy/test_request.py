@@ -133,10 +133,6 @@ def test_names_with_numbers_are_names():
         assert authority(host) == (host, None)
 
 
-def test_tls_to_the_proxy_is_refused_at_its_first_byte():
-    assert "TLS" in refusal(b"\x16").details
-
-
 @given(st.lists(st.integers(1, 400), max_size=20))
 def test_pieces_make_no_difference(cuts: list[int]):
     data = GET + b"A: b\r\nContent-Length: 2\r\n\r\nxyz"

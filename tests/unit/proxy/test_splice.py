@@ -144,9 +144,3 @@ async def test_one_that_carries_nothing_is_ended_but_not_one_that_carries():
             await asyncio.get_running_loop().sock_sendall(ends.user, b"x")
         assert not ends.task.done()
         assert (await asyncio.wait_for(ends.task, 5)).ended == "idle"
-
-
-async def test_it_can_be_ended_from_outside():
-    async with Ends() as ends:
-        ends.tunnel.end("stopped")
-        assert (await asyncio.wait_for(ends.task, 5)).ended == "stopped"

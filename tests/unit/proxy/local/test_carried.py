@@ -88,16 +88,6 @@ def test_bytes_are_spread_as_the_session_was_in_that_second(case: Case) -> None:
     assert (second.bytes_down, second.bytes_up) == (400, 40)
 
 
-def test_what_was_not_carried_yet_waits_for_its_network(case: Case) -> None:
-    stream = case.begin()
-    stream.sent_bytes = 5_000
-    case.carried.look()
-    assert case.carried.news()[0].bytes_by_network == {}
-    case.session.up = {"lte0": 5_100}
-    case.carried.look()
-    assert case.carried.news()[0].bytes_by_network == {"lte0": 5_000}
-
-
 def test_what_a_session_carried_before_is_not_its_next_connections(case: Case) -> None:
     """After a walk: a gigabyte over Wi-Fi, a rest, and then something over the phone."""
     first = case.begin()
@@ -344,24 +334,6 @@ async def test_a_report_is_no_larger_than_a_daemon_takes(daemon: Daemon) -> None
     await until(lambda: told() == set(range(MOST_TOLD)))  # each has its turn
     teller.cancel()
     assert max(len(msgspec.json.encode(each)) for each in daemon.reports) < 64 * 1024
-
-
-@pytest.mark.anyio
-async def test_what_ended_while_the_daemon_was_busy_is_told_afterwards(
-    ends: Ends, daemon: Daemon
-) -> None:
-    await ends.start()
-    daemon.there = False
-    teller = asyncio.create_task(CarriedTeller(Path("/nowhere"), ends.carried, "gw").run())
-    reader, writer = await ends.forward(await ends.origin(sink))
-    writer.write_eof()
-    assert await reader.read() == b"0"
-    writer.close()
-    await asyncio.sleep(0.06)
-    daemon.there = True
-    await until(lambda: bool(daemon.reports))
-    assert daemon.reports[0].connections[0].ended_unix_s is not None
-    teller.cancel()
 
 
 @pytest.mark.anyio

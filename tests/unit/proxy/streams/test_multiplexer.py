@@ -119,15 +119,6 @@ async def test_a_chunk_of_each_goes_in_turn() -> None:
     assert not any(program.left for program in programs)
 
 
-async def test_the_last_one_who_comes_waits_for_no_more_than_a_chunk_of_each_other() -> None:
-    session, multiplexer, _ = await shared(8)
-    late = multiplexer.open("h", 80)
-    Program(late, PROGRAM_BYTES)
-    session.carry()
-    soon = data_of(session.carry() + session.carry(), LARGE)
-    assert late.number in {frame.stream for frame in soon}
-
-
 async def test_small_data_does_not_wait_for_turns() -> None:
     session, multiplexer, _ = await shared(8)
     click = multiplexer.open("h", 80)

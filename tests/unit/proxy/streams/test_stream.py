@@ -95,14 +95,6 @@ async def test_the_window_grows_with_what_is_read() -> None:
     assert len(windows) < 30
 
 
-async def test_what_is_not_read_widens_nothing() -> None:
-    sent = Sent()
-    stream = ProxiedStream(1, sent)
-    stream.on_frame(StreamBytes(1, 0, bytes(INITIAL_WINDOW_BYTES)))
-    stream.on_read(INITIAL_WINDOW_BYTES // 4)
-    assert sent.windows() == []
-
-
 async def test_a_window_that_came_late_takes_nothing_back() -> None:
     stream = ProxiedStream(1, Sent())
     stream.on_frame(StreamWindow(1, 2 * INITIAL_WINDOW_BYTES))
@@ -159,14 +151,6 @@ async def test_an_announced_download_is_told_and_its_window_is_as_large_at_once(
     assert sent.told == [(40_000_000 - SMALL_BYTES, Direction.DOWN)]
     assert sent.windows() == [WINDOW_BYTES]
     assert stream.lent_bytes == WINDOW_BYTES - INITIAL_WINDOW_BYTES
-
-
-async def test_the_window_of_an_announced_download_grows_with_reading_where_none_is_lent() -> None:
-    sent = Sent()
-    stream = ProxiedStream(1, sent, bodies=AnnouncedBodies())
-    stream.on_frame(StreamBytes(1, 0, HEAD % 40_000_000))
-    assert sent.windows() == []
-    assert stream.lent_bytes == 0
 
 
 async def test_small_and_unknown_bodies_are_not_told() -> None:
