@@ -354,8 +354,8 @@ PARSERS: dict[str, Parser] = {
         (
             streams.ProgramPacket(1, "a.test", 53, b"some").pack(),
             streams.UndeliveredPacket(1, "192.0.2.1", 53, streams.Obstacle.REFUSED).pack(),
-            streams.Question(1, DNS).pack(),
-            streams.Answer(1, DNS).pack(),
+            streams.GatewayQuestion(1, DNS).pack(),
+            streams.GatewayAnswer(1, DNS).pack(),
         ),
         (ValueError,),
     ),

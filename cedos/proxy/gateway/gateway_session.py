@@ -25,7 +25,7 @@ from cedos.proxy.own_tasks import OwnTasks
 from cedos.proxy.splice import end_on_close, reset_on_close
 from cedos.proxy.streams.association import ProxiedAssociation
 from cedos.proxy.streams.carry import Carry
-from cedos.proxy.streams.frames import Answer, OpenStream, Question
+from cedos.proxy.streams.frames import GatewayAnswer, GatewayQuestion, OpenStream
 from cedos.proxy.streams.multiplexer import Multiplexer
 from cedos.proxy.streams.stream import ProxiedStream, StreamBrokenError
 from cedos.proxy.streams.unread import Unread
@@ -115,7 +115,7 @@ class GatewaySession:
         invited = self._terms.name_of(self._client) is not None
         self._terms.associations.open(self._client, association, invited=invited)
 
-    def _asked(self, question: Question) -> None:
+    def _asked(self, question: GatewayQuestion) -> None:
         if self._terms.name_of(self._client) is None:
             return
         if not question.share:
@@ -124,7 +124,7 @@ class GatewaySession:
             answer = self._terms.share(self.connection, question.message)
             if answer is not None:
                 self._streams.send_packet(
-                    Answer(question.number, answer, share=True).pack(), ANSWER_S
+                    GatewayAnswer(question.number, answer, share=True).pack(), ANSWER_S
                 )
 
     async def _serve(self) -> None:

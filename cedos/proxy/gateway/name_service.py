@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from cedos.proxy.names import NobodyAnswersError, Resolver, failed, read
-from cedos.proxy.streams.frames import LARGEST_PACKET, Answer, Question
+from cedos.proxy.streams.frames import LARGEST_PACKET, GatewayAnswer, GatewayQuestion
 
 ANSWER_S: Final = 2.0
 """Lifetime of an answer: after that the client has asked elsewhere."""
@@ -33,7 +33,7 @@ class NameService:
         self._tasks: set[asyncio.Task[None]] = set()
         self._per_client: Counter[bytes] = Counter()
 
-    def answer(self, client: bytes, asked: Question, say: Say) -> None:
+    def answer(self, client: bytes, asked: GatewayQuestion, say: Say) -> None:
         if len(self._tasks) >= self._most or self._per_client[client] >= self._most_per_client:
             return
         self._per_client[client] += 1
@@ -45,7 +45,7 @@ class NameService:
         for task in self._tasks:
             task.cancel()
 
-    async def _ask(self, asked: Question, say: Say) -> None:
+    async def _ask(self, asked: GatewayQuestion, say: Say) -> None:
         question = read(asked.message)
         if question is None:
             return
@@ -55,7 +55,7 @@ class NameService:
             answer = failed(asked.message, question)
         if len(answer) > LARGEST_PACKET:
             answer = failed(asked.message, question)
-        say(Answer(asked.number, answer).pack(), ANSWER_S)
+        say(GatewayAnswer(asked.number, answer).pack(), ANSWER_S)
 
     def _over(self, task: asyncio.Task[None], client: bytes) -> None:
         self._tasks.discard(task)

@@ -15,7 +15,7 @@ from cedos.proxy.gateway.gateway import KEEP_ALIVE_S, LIMITS
 from cedos.proxy.local.carried import CarriedConnections
 from cedos.proxy.local.joined_gateway import JoinedGateway
 from cedos.proxy.streams.association import ProxiedAssociation
-from cedos.proxy.streams.frames import Answer, Question
+from cedos.proxy.streams.frames import GatewayAnswer, GatewayQuestion
 from cedos.proxy.streams.multiplexer import Multiplexer
 from cedos.proxy.streams.stream import ProxiedStream
 from cedos.session.io.advice import Chooser
@@ -209,13 +209,13 @@ class GatewayLink:
         """Send a question; the future gets its answer."""
         number = next(self._numbers) % _NUMBERS
         answered = self._questions[number] = self._loop.create_future()
-        streams.send_packet(Question(number, message, share).pack(), within_s)
+        streams.send_packet(GatewayQuestion(number, message, share).pack(), within_s)
         try:
             yield answered
         finally:
             del self._questions[number]
 
-    def _answered(self, answer: Answer) -> None:
+    def _answered(self, answer: GatewayAnswer) -> None:
         waits = self._questions.get(answer.number)
         if waits is not None and not waits.done():
             waits.set_result(answer.message)

@@ -226,7 +226,7 @@ class UndeliveredPacket(Struct, frozen=True, gc=False):
         return head + host + bytes([self.why])
 
 
-class Question(Struct, frozen=True, gc=False):
+class GatewayQuestion(Struct, frozen=True, gc=False):
     """A message of DNS for the gateway's resolver, or one about shared bandwidth.
 
     `share`: as `cedos.apps.sharing.questions` has it.
@@ -240,7 +240,7 @@ class Question(Struct, frozen=True, gc=False):
         return _HEAD.pack(SHARE_QUESTION if self.share else QUESTION, self.number) + self.message
 
 
-class Answer(Struct, frozen=True, gc=False):
+class GatewayAnswer(Struct, frozen=True, gc=False):
     """The answer to the question of that number; empty: there was none."""
 
     number: int
@@ -251,7 +251,7 @@ class Answer(Struct, frozen=True, gc=False):
         return _HEAD.pack(SHARE_ANSWER if self.share else ANSWER, self.number) + self.message
 
 
-Packet = ProgramPacket | UndeliveredPacket | Question | Answer
+Packet = ProgramPacket | UndeliveredPacket | GatewayQuestion | GatewayAnswer
 
 
 def parse_packet(datagram: bytes) -> Packet:
@@ -272,7 +272,7 @@ def parse_packet(datagram: bytes) -> Packet:
         raise ValueError(f"not a packet: {error}") from None
     message = datagram[_HEAD.size :]
     if kind in (QUESTION, SHARE_QUESTION):
-        return Question(number, message, kind == SHARE_QUESTION)
+        return GatewayQuestion(number, message, kind == SHARE_QUESTION)
     if kind in (ANSWER, SHARE_ANSWER):
-        return Answer(number, message, kind == SHARE_ANSWER)
+        return GatewayAnswer(number, message, kind == SHARE_ANSWER)
     raise ValueError(f"there are no packets of kind {kind}")

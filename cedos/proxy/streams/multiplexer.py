@@ -15,13 +15,13 @@ from cedos.model import Direction, Label
 from cedos.proxy.streams.association import EarlyPackets, ProxiedAssociation
 from cedos.proxy.streams.expected_sizes import AnnouncedBodies, ExpectedBursts
 from cedos.proxy.streams.frames import (
-    Answer,
     Frame,
+    GatewayAnswer,
+    GatewayQuestion,
     OpenAssociation,
     OpenStream,
     Packet,
     ProgramPacket,
-    Question,
     StreamBytes,
     StreamEnd,
     UndeliveredPacket,
@@ -76,7 +76,7 @@ class Multiplexer:
         connection: Connection,
         opened: Callable[[ProxiedStream, OpenStream], None] | None = None,
         associated: Callable[[ProxiedAssociation], None] | None = None,
-        asked: Callable[[Question], None] | None = None,
+        asked: Callable[[GatewayQuestion], None] | None = None,
         unread: Share | None = None,
         sizes: SizeHistory | None = None,
     ) -> None:
@@ -86,7 +86,7 @@ class Multiplexer:
         self._opened = opened
         self._associated = associated
         self._asked = asked
-        self.answered: Callable[[Answer], None] = lambda _answer: None
+        self.answered: Callable[[GatewayAnswer], None] = lambda _answer: None
         self._streams: dict[int, ProxiedStream] = {}
         self._associations: dict[int, ProxiedAssociation] = {}
         self._early = EarlyPackets()
@@ -323,9 +323,9 @@ class Multiplexer:
                 ):
                     self._early.keep(packet, self._loop.time())
                 # Else it is over at this end.
-            case Answer():
+            case GatewayAnswer():
                 self.answered(packet)
-            case Question():
+            case GatewayQuestion():
                 if self._asked is None:
                     raise ValueError("a question to an end that answers none")
                 self._asked(packet)

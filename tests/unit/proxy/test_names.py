@@ -31,7 +31,7 @@ from cedos.proxy.names import (
     search_domains,
     truncated,
 )
-from cedos.proxy.streams.frames import Answer, Question, parse_packet
+from cedos.proxy.streams.frames import GatewayAnswer, GatewayQuestion, parse_packet
 
 Answers = Callable[[bytes], bytes | None]
 
@@ -202,14 +202,14 @@ async def test_a_gateway_answers_within_limits(loopback_resolver: LoopbackResolv
         said.append(parse_packet(data))
 
     for client in (b"a", b"a", b"a", b"b", b"c"):
-        service.answer(client, Question(len(said), asks("far.test")), say)
-    service.answer(b"d", Question(9, b"rubbish"), say)
+        service.answer(client, GatewayQuestion(len(said), asks("far.test")), say)
+    service.answer(b"d", GatewayQuestion(9, b"rubbish"), say)
     await asyncio.sleep(0.3)
-    assert said == [Answer(0, tells(asks("far.test")))] * 3
-    service.answer(b"a", Question(10, b"rubbish"), say)
-    service.answer(b"a", Question(11, asks("far.test")), say)
+    assert said == [GatewayAnswer(0, tells(asks("far.test")))] * 3
+    service.answer(b"a", GatewayQuestion(10, b"rubbish"), say)
+    service.answer(b"a", GatewayQuestion(11, asks("far.test")), say)
     await asyncio.sleep(0.3)
-    assert said[3:] == [Answer(11, tells(asks("far.test")))]
+    assert said[3:] == [GatewayAnswer(11, tells(asks("far.test")))]
     service.close()
 
 

@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.proxy.streams.frames import (
-    Answer,
     Frame,
+    GatewayAnswer,
+    GatewayQuestion,
     Obstacle,
     OpenAssociation,
     OpenStream,
     Packet,
     ProgramPacket,
-    Question,
     StreamAccepted,
     StreamBytes,
     StreamEnd,
@@ -87,8 +87,8 @@ HOSTS = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, 
 PACKETS = st.one_of(
     st.builds(ProgramPacket, NUMBERS, HOSTS, st.integers(1, 65_535), st.binary(max_size=100)),
     st.builds(UndeliveredPacket, NUMBERS, HOSTS, st.integers(1, 65_535), st.sampled_from(Obstacle)),
-    st.builds(Question, NUMBERS, st.binary(max_size=100), st.booleans()),
-    st.builds(Answer, NUMBERS, st.binary(max_size=100), st.booleans()),
+    st.builds(GatewayQuestion, NUMBERS, st.binary(max_size=100), st.booleans()),
+    st.builds(GatewayAnswer, NUMBERS, st.binary(max_size=100), st.booleans()),
 )
 
 
