@@ -110,7 +110,9 @@ def controller_of(header: Mapping[str, Any], model: Path | None) -> Controller:
             predictors = trained
             if learned is not None:
                 predictors = Learning(trained, Posterior.from_state(learned))
-        return Controller(decode_config(header["config"], predictors), header["rules"])
+        return Controller(
+            decode_config(header["config"], predictors), header["rules"], header["transfers"]
+        )
     except (KeyError, TypeError, ValueError) as error:
         raise HistoryError(f"the header of the log is damaged: {error}") from None
 

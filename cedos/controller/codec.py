@@ -8,7 +8,7 @@ import enum
 import typing
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from ipaddress import (
     IPv4Address,
     IPv4Interface,
@@ -33,11 +33,11 @@ from cedos.selector.budgets import controller, odyssey
 from cedos.selector.uncertainty import method_of
 from cedos.selector.uncertainty.times import CompletionModel
 
-LOG_FORMAT: Final = 1
+LOG_FORMAT: Final = 2
 """The version of the event log's format."""
 _ADDRESSES: Final = frozenset({IPv4Address, IPv6Address})
 _INTERFACES: Final = frozenset({IPv4Interface, IPv6Interface})
-_NAMES: Final = frozenset({"server_name", "name", "aliases", "host", "hosts", "page"})
+_NAMES: Final = frozenset({"server_name", "name", "aliases", "host", "hosts", "page", "server"})
 """Fields that may hold the name of a host."""
 _KEPT: Final = frozenset({"Network", "Attached", "PortalHosts", "Budget"})
 """Networks, access points and budgets have names, too, which stay."""
@@ -88,6 +88,8 @@ def encode(value: object, hint: Any, hide: Hide | None = None, *, name: str = ""
     if _is_record(type(value)):
         cls = type(value)
         inner = None if cls.__name__ in _KEPT else hide
+        if hide is not None and cls.__name__ == "TableTransfer":  # a file has a name, too
+            inner = partial(_hide_whole, hide)
         listed = [
             encode(getattr(value, each.name), each.hint, inner, name=each.name)
             for each in _fields(typing.cast(Any, cls))
@@ -104,6 +106,10 @@ def encode(value: object, hint: Any, hide: Hide | None = None, *, name: str = ""
     if isinstance(value, Collection):
         return [encode(each, _item(hint, i), hide, name=name) for i, each in enumerate(value)]
     return str(value)  # an address
+
+
+def _hide_whole(hide: Hide, text: str) -> str:
+    return hide(f"://{text}")
 
 
 def _under(key: object, name: str) -> str:

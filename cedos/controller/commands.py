@@ -145,6 +145,36 @@ class LeaveUnasked:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnsChanged:
+    """Wake the programs that wait for another turn of their transfers.
+
+    The decisions about the transfers of these keys are to be worded, and come as `events.DecisionMade`.
+    """
+
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeepTransfers:
+    """Write the table of transfers for the next start."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeepAwake:
+    """Keep the host from sleeping by itself (`idle`), and as its lid is closed (`lid`)."""
+
+    idle: bool
+    lid: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SetAlarm:
+    """Wake the host at an instant of the wall's clock; 0: do not."""
+
+    at_unix_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class CountUse:
     """Read all counters now; the answer is `events.BudgetsCounted`."""
 
@@ -281,7 +311,9 @@ Command = (
     | EndRescue
     | FollowNetworks
     | ForgetFlow
+    | KeepAwake
     | KeepRules
+    | KeepTransfers
     | LeaveSpares
     | LeaveUnasked
     | LookAtFirstPacket
@@ -292,6 +324,7 @@ Command = (
     | RecordFlow
     | ReleasePath
     | RescueFlow
+    | SetAlarm
     | SetDefault
     | SetDestinations
     | SetFirstTimeouts
@@ -299,5 +332,6 @@ Command = (
     | SetRuled
     | Tell
     | TellVerdict
+    | TurnsChanged
     | WatchSilence
 )

@@ -45,6 +45,8 @@ class ControllerConfig:
         closes_after_s: the silence in s before that; None: only where the network is gone.
         close_stuck_ports: the remote ports of connections that may be closed.
         unable_to_bar: why networks cannot be barred on this host, in words; "": they can.
+        wake_above_percent: on battery a sleeping host is woken for transfers only with more than this;
+            None: never.
         dry_run: commands are printed only.
         first_number: the number of the first decision.
     """
@@ -58,5 +60,6 @@ class ControllerConfig:
     closes_after_s: float | None = None
     close_stuck_ports: frozenset[int] = frozenset()
     unable_to_bar: str = ""
+    wake_above_percent: int | None = None
     dry_run: bool = False
     first_number: int = 1

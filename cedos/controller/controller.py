@@ -17,6 +17,7 @@ from cedos.controller import commands as give
 from cedos.controller import events as on
 from cedos.controller.commands import Command
 from cedos.controller.config import ControllerConfig
+from cedos.controller.deadlines import DeadlineTransfers
 from cedos.controller.decisions.decider import Decider
 from cedos.controller.decisions.destinations import (
     DefaultNetwork,
@@ -68,6 +69,7 @@ class Controller:
     Args:
         config: the settings.
         rules: the user's rules as they were kept (`KeepRules`); None: none.
+        transfers: the table of transfers with deadlines as it was kept (`KeepTransfers`); None: none.
         records: finished flows of earlier, the oldest first, which say how well networks are predicted.
     """
 
@@ -75,6 +77,7 @@ class Controller:
         self,
         config: ControllerConfig,
         rules: object = None,
+        transfers: object = None,
         records: Iterable[FlowRecord] = (),
     ) -> None:
         self._config = config
@@ -101,6 +104,7 @@ class Controller:
         )
         self.lookups = Lookups(outbox, decider, self.networks)
         prices = config.choices.price_per_mb
+        self.transfers = DeadlineTransfers(outbox, decider, transfers, config.wake_above_percent)
         self.hard = HardBudgets(outbox, prices, config.unable_to_bar)
         self.reliability = Reliability(records)
         model = config.choices.model
@@ -128,7 +132,7 @@ class Controller:
         timers = (
             *(self._look_at_s, self._stuck_at_s, decide_s),
             *(self.rescuer.next_timer_s(), self.lookups.next_timer_s()),
-            self.hard.next_timer_s(),
+            *(self.hard.next_timer_s(), self.transfers.next_timer_s()),
         )
         return min((each for each in timers if each is not None), default=None)
 
@@ -177,7 +181,9 @@ class Controller:
                 self.destinations.networks_changed(networks)
                 self.flows.networks_changed(networks)
                 self._usable_changed(now_s)
-                self.reconsider(self.context(now_s))
+                context = self.context(now_s)
+                self.reconsider(context)
+                self.transfers.plan(context)
             case on.BudgetsCounted():
                 self._bar(self.hard.on_counted(event, now_s), now_s)
             case on.HostDefaultsChanged(defaults):
@@ -198,10 +204,12 @@ class Controller:
             case on.HostSlept(slept_s):
                 self.networks.keeper.slept(slept_s)
                 self._outbox.give(give.CheckPortals())
+                self.transfers.lock.on_slept(slept_s, self.decider.unix_s(now_s))
             case on.DecisionMade():
                 self._record(event, now_s)
             case on.ClockRead(unix_s):
                 self.decider.on_clock(unix_s, now_s)
+                self.transfers.begin(now_s)
             # -- people and programs
             case on.ObjectiveChanged(objective, urgent):
                 before = self.decider.objective
@@ -226,6 +234,12 @@ class Controller:
                     self.programs.remove(mark)
             case on.DestinationHinted():
                 self.destinations.on_hint(event, self.context(now_s))
+            case on.TransferTold():
+                self.transfers.on_told(event, self.context(now_s))
+            case on.TransferEnded():
+                self.transfers.on_ended(event, self.context(now_s))
+            case on.BatteryRead():
+                self.transfers.lock.on_battery(event)
             case on.RuleSet(number, rule):
                 self._on_rule(number, rule, now_s)
             case on.NameResolved(reply):
@@ -250,6 +264,10 @@ class Controller:
                 self._on_done(command, now_s)
             case on.CommandFailed(give.BarNetworks(), _, why):
                 self._bar(self.hard.on_barred(why), now_s)
+            case on.CommandFailed(give.SetAlarm(), _, why):
+                self.transfers.lock.on_alarm_failed(why, self.decider.unix_s(now_s))
+            case on.CommandFailed(give.KeepAwake()):
+                self.transfers.lock.on_awake_failed(now_s)
             case on.CommandFailed(command, places):
                 self._on_failure(command, places)
 
@@ -259,6 +277,9 @@ class Controller:
         self.rescuer.on_timer(now_s)
         self.lookups.on_timer(now_s)
         self.hard.on_timer(now_s)
+        plan_at_s = self.transfers.next_timer_s()
+        if plan_at_s is not None and now_s >= plan_at_s:
+            self.transfers.on_timer(self.context(now_s))
         if self._look_at_s is not None and now_s >= self._look_at_s:
             self._look_at_s = None  # until the look is over
             self._outbox.give(give.LookAtFlows())

@@ -1,7 +1,7 @@
 """The controller's events: what the host, the programs and the user tell it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
 
@@ -20,6 +20,7 @@ from cedos.model import (
     Strategy,
     Transfer,
 )
+from cedos.selector.deadlines.transfer_table import TableTransfer
 from cedos.selector.decision.case import Sent
 from cedos.selector.decision.sessions import Detour
 from cedos.selector.objective import Objective
@@ -396,6 +397,39 @@ class DecisionMade:
 
 
 @dataclass(frozen=True, slots=True)
+class TransferTold:
+    """A program tells of its transfer with a deadline.
+
+    Bytes are by network: `used_bytes` in the `lasted_s` since its last word, `all_bytes` ever. `said_s`:
+    when it said so.
+    """
+
+    transfer: TableTransfer
+    said_s: float
+    used_bytes: Mapping[str, int] = field(default_factory=dict)
+    all_bytes: Mapping[str, int] = field(default_factory=dict)
+    lasted_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TransferEnded:
+    """A user's transfer is complete or given up."""
+
+    key: str
+    uid: int
+    said_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class BatteryRead:
+    """The battery's charge as a share; None: there is none. `answered`: whether that is known."""
+
+    answered: bool
+    level: float | None = None
+    discharging: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class RuleSet:
     """A user's rule by its number; None: it was removed."""
 
@@ -481,6 +515,7 @@ class TimerFired:
 
 Event = (
     Attached
+    | BatteryRead
     | BudgetsCounted
     | ChoiceAsked
     | ClockRead
@@ -515,5 +550,7 @@ Event = (
     | Steerable
     | SubflowJoined
     | TimerFired
+    | TransferEnded
+    | TransferTold
     | Witnessed
 )

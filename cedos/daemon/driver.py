@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from cedos.controller.commands import AnswerChoice, Command
 from cedos.controller.controller import Controller
@@ -12,6 +12,8 @@ from cedos.controller.events import ChoiceAsked, ClockRead, Event, HostSlept, Ti
 from cedos.daemon.event_log import EventLog
 from cedos.host.monitor.networks.sleep_watch import SleepWatch
 from cedos.model import Context
+
+_CLOCK_SET_S: Final = 0.5
 
 
 class Executor(Protocol):
@@ -60,6 +62,12 @@ class ControllerDriver:
         """Hand an event to the controller, and carry out what it decides."""
         self._waiting.append(event)
         self._work()
+
+    def check_clock(self) -> None:
+        """Tell the controller if the wall's clock was set."""
+        unix_s = time.time()
+        if abs(unix_s - self.controller.decider.unix_s(self._clock())) > _CLOCK_SET_S:
+            self.post(ClockRead(unix_s))
 
     def now_s(self) -> float:
         """Return the monotonic time."""
@@ -117,4 +125,4 @@ class ControllerDriver:
     def _note_sleep(self) -> None:
         """Have a sleep handled before all that waits: whatever is known is older by it."""
         if slept_s := self._sleep.slept_s():
-            self._waiting.extendleft((ClockRead(time.time()), HostSlept(slept_s)))
+            self._waiting.extendleft((HostSlept(slept_s), ClockRead(time.time())))

@@ -19,8 +19,10 @@ import structlog
 
 from cedos.controller.codec import encode_commands, encode_event, hidden
 from cedos.controller.commands import Command
+from cedos.controller.deadlines import rows as kept_rows
 from cedos.controller.events import Event
 from cedos.errors import HistoryError
+from cedos.selector.deadlines.transfer_table import TableTransfer
 
 _log = structlog.get_logger(__name__)
 
@@ -47,10 +49,15 @@ class EventLog:
         self._path = path
         key = secrets.token_bytes(16)
         self._hide = None if names else lambda text: hidden(text, lambda label: _hash(label, key))
-        rules = header.get("rules")
+        rules, transfers = header.get("rules"), header.get("transfers")
         if self._hide is not None and isinstance(rules, dict):
             rules = {number: _hidden(rule, self._hide) for number, rule in rules.items()}
-        self._waiting: list[bytes] = [msgspec.msgpack.encode({**header, "rules": rules})]
+        if self._hide is not None and isinstance(transfers, dict):
+            hidden_rows = [_row(row, by, self._hide) for row, by in kept_rows(transfers)]
+            transfers = {**transfers, "rows": hidden_rows}
+        self._waiting: list[bytes] = [
+            msgspec.msgpack.encode({**header, "rules": rules, "transfers": transfers})
+        ]
         self._since_s = float("-inf")
         self._written_bytes = 0
         try:
@@ -103,6 +110,13 @@ def _hidden(rule: object, hide: Callable[[str], str]) -> object:
     if isinstance(rule, dict) and isinstance(rule.get("host"), str):
         return {**rule, "host": hide(rule["host"])}
     return rule
+
+
+def _row(row: TableTransfer, by: dict[str, int], hide: Callable[[str], str]) -> list[object]:
+    """Return a kept transfer without its name and its server's."""
+    fields = msgspec.to_builtins(row)
+    fields |= {"name": hide(f"://{row.name}"), "server": hide(f"://{row.server}")}
+    return [fields, by]
 
 
 def _hash(label: str, key: bytes) -> str:

@@ -20,6 +20,8 @@ from cedos.controller.events import (
 )
 from cedos.daemon import state_file
 from cedos.daemon.budgets.host_budgets import HostBudgets
+from cedos.daemon.deadlines.sleep_inhibitor import StayAwake
+from cedos.daemon.deadlines.transfers import Transfers
 from cedos.daemon.decisions.decision_log import DecisionLog
 from cedos.daemon.driver import ControllerDriver
 from cedos.daemon.lookups.watch import LookupWatch
@@ -52,6 +54,8 @@ class HostExecutor:
     lookups: LookupWatch | None
     budgets: HostBudgets
     probing: AdaptiveProbing
+    transfers: Transfers
+    awake: StayAwake
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     # The counters of all interfaces, for as long as one burst of looks lasts.
@@ -151,6 +155,16 @@ class HostExecutor:
             case do.LeaveUnasked(networks):
                 observer.barred(networks)
                 self.probing.networks_changed(self.driver.controller.decider.usable)
+            # -- transfers with deadlines
+            case do.TurnsChanged(keys):
+                self.transfers.on_turns(keys)
+            case do.KeepTransfers():
+                self.transfers.keep()
+            case do.KeepAwake():
+                self._start(self._keep_awake(command))
+            case do.SetAlarm(at_unix_s):
+                if why := self.awake.set_alarm(at_unix_s):
+                    post(CommandFailed(command, why=why))
             case do.CountUse():
                 self._start(self._count_use())
             case do.AnswerChoice():
@@ -165,6 +179,7 @@ class HostExecutor:
         """End what is under way."""
         for task in self._tasks:
             task.cancel()
+        self.awake.release()
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -179,6 +194,11 @@ class HostExecutor:
                 self.driver.post(CommandFailed(command, why=str(error)))
             else:
                 self.driver.post(CommandDone(command))
+
+    async def _keep_awake(self, command: do.KeepAwake) -> None:
+        async with self._turn:
+            if not await self.awake.hold(idle=command.idle, lid=command.lid):
+                self.driver.post(CommandFailed(command))
 
     async def _count_use(self) -> None:
         await self.observer.count_all()

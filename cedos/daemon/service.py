@@ -26,10 +26,9 @@ from cedos.daemon.api_backend import ApiBackend
 from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.daemon.budgets.metering import Metering, money_per_mb, radios_of
 from cedos.daemon.budgets.prefetching import Prefetching
-from cedos.daemon.deadlines.d_lock import LID, DLock, SleepInhibitor
-from cedos.daemon.deadlines.deadline_decisions import DeadlineDecisions
-from cedos.daemon.deadlines.transfers import Transfers
-from cedos.daemon.deadlines.wake_alarm import WakeAlarm
+from cedos.daemon.deadlines.kept_transfers import FILE
+from cedos.daemon.deadlines.sleep_inhibitor import LID, SleepInhibitor, StayAwake
+from cedos.daemon.deadlines.transfers import WHAT, Transfers
 from cedos.daemon.decisions.choices import choices, curves, keep_learned
 from cedos.daemon.decisions.decision_log import DecisionLog
 from cedos.daemon.decisions.hints import Hints
@@ -234,15 +233,20 @@ class Daemon:
         chosen = choices(config, state, problems)
         self._learning = chosen.model if isinstance(chosen.model, Learning) else None
         self._log = DecisionLog(history)
-        settings = startup.controller_config(config, chosen, self._log.next_number, dry_run=dry_run)
+        wakes = config.transfers.wake and privileged is not None
+        settings = startup.controller_config(
+            config, chosen, self._log.next_number, dry_run=dry_run, wakes=wakes
+        )
         rules = state_file.read(state / RULES_FILE, RULES)
+        transfers = state_file.read(state / FILE, WHAT)
         recorded = None
         if record is not None:
-            header = startup.log_header(settings, rules)
+            header = startup.log_header(settings, rules, transfers)
             recorded = EventLog(record, header, names=record_names)
         self._controller = Controller(
             settings,
             rules,
+            transfers,
             reversed(history.flows(startup.JUDGED_FLOWS)) if history is not None else (),
         )
         self._driver = driver = ControllerDriver(self._controller)
@@ -273,26 +277,11 @@ class Daemon:
         )
         self._prefetching = Prefetching(self._budgets, metering, radios)
         # -- transfers with deadlines
-        alarm = None
-        if config.transfers.wake and privileged is not None:
-            alarm = WakeAlarm(
-                partial(privileged.call, "set_alarm"),
-                BatteryReader(bus) if bus is not None else None,
-                config.transfers.wake_battery_percent,
-            )
-        self._d_lock = DLock(
+        self._transfers = Transfers(state, driver)
+        awake = StayAwake(
             SleepInhibitor(bus if config.transfers.stay_awake else None),
             SleepInhibitor(bus, LID),
-            alarm,
-        )
-        self._transfers = Transfers(
-            state,
-            networks=lambda: decider.networks,
-            barred=lambda: decider.barred,
-            context=driver.context,
-            objective=lambda: decider.objective,
-            decided=DeadlineDecisions(driver),
-            d_lock=self._d_lock,
+            partial(privileged.call, "set_alarm") if wakes and privileged is not None else None,
         )
         # -- look-ups
         self._answers = self._held_answers(config, privileged) if not dry_run else None
@@ -340,6 +329,8 @@ class Daemon:
             self._lookups,
             self._budgets,
             self._probing,
+            self._transfers,
+            awake,
         )
         driver.begin(self._executor, recorded)
         # -- people and programs
@@ -370,7 +361,7 @@ class Daemon:
         optional = (
             self._flow_monitor.problem,
             self._history.problem if self._history else None,
-            self._d_lock.problem,
+            self._controller.transfers.lock.problem,
             self._bus.problem if self._bus else None,
         )
         return [
@@ -395,7 +386,6 @@ class Daemon:
         self._driver.post(NetworksChanged(tuple(networks)))
         self._probing.networks_changed(self._controller.decider.usable)
         await self._steering.barring.networks_changed()
-        self._transfers.networks_changed()
         # An interface that goes takes its counter with it: what it showed last is kept now.
         await self._budgets.keep()
 
@@ -414,7 +404,6 @@ class Daemon:
             tasks.create_task(self._sampler.run(), name="samples")
             tasks.create_task(self._budgets.run(), name="budgets")
             tasks.create_task(self._prefetching.run(), name="prefetching")
-            tasks.create_task(self._transfers.run(), name="transfers")
             tasks.create_task(self._probing.run(), name="probing")
             tasks.create_task(self._hints.run(), name="hints")
             if self._lookups is not None:
@@ -503,4 +492,5 @@ class Daemon:
                 await asyncio.to_thread(history.flush)
             await server.keep()
             notifier.alive()
+            self._driver.check_clock()
             await aligned_sleep(min(_FLUSH_S, notifier.watchdog_interval_s or _FLUSH_S))

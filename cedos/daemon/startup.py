@@ -105,9 +105,9 @@ def first_packets(config: Config, stack: AsyncExitStack, problems: list[str]) ->
 
 
 def controller_config(
-    config: Config, choices: Choices, first_number: int, *, dry_run: bool
+    config: Config, choices: Choices, first_number: int, *, dry_run: bool, wakes: bool = False
 ) -> ControllerConfig:
-    """Return the controller's part of the configuration."""
+    """Return the controller's part of the configuration; `wakes`: this host can be woken."""
     steering, decision = config.steering, config.decision
     return ControllerConfig(
         choices=choices,
@@ -119,13 +119,16 @@ def controller_config(
         closes_after_s=steering.closes_after_s,
         close_stuck_ports=frozenset(steering.close_stuck_ports),
         unable_to_bar="" if steering.iptables else "[steering] iptables = true would be needed",
+        wake_above_percent=config.transfers.wake_battery_percent if wakes else None,
         dry_run=dry_run,
         first_number=first_number,
     )
 
 
-def log_header(config: ControllerConfig, rules: object) -> dict[str, object]:
-    """Return what a replay needs beside the events; the log replaces the names in the rules."""
+def log_header(
+    config: ControllerConfig, rules: object, transfers: object = None
+) -> dict[str, object]:
+    """Return what a replay needs beside the events; the log replaces the names in it."""
     model = config.choices.model
     learning = model if isinstance(model, Learning) else None
     return {
@@ -134,6 +137,7 @@ def log_header(config: ControllerConfig, rules: object) -> dict[str, object]:
         "unix_s": time.time(),
         "config": encode_config(config),
         "rules": rules,
+        "transfers": transfers,
         "model": getattr(model, "fingerprint", lambda: "none")(),
         "learned": learning.kept() if learning is not None else None,
     }

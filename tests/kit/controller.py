@@ -105,6 +105,7 @@ class Script:
         model: Any = None,
         *,
         rules: object = None,
+        transfers: object = None,
         records: Sequence[FlowRecord] = (),
         **settings: Any,
     ) -> None:
@@ -112,7 +113,7 @@ class Script:
         predictors: CompletionModel = self.model
         choices = Choices(MaxS(), predictors, 3000, margin=0.1, switch_cost_s=0.1)
         config = ControllerConfig(choices, first_number=5)
-        self.controller = Controller(replace(config, **settings), rules, records)
+        self.controller = Controller(replace(config, **settings), rules, transfers, records)
         self.now_s = 8.0
         self.decisions: list[Decision] = []
         self._given: list[Command] = []

@@ -11,7 +11,13 @@ import structlog
 
 from cedos.budget_kinds import Tariff
 from cedos.config import Config
-from cedos.controller.events import BudgetsCounted, Event, HardBudgetUse, ObjectiveChanged
+from cedos.controller.events import (
+    BatteryRead,
+    BudgetsCounted,
+    Event,
+    HardBudgetUse,
+    ObjectiveChanged,
+)
 from cedos.daemon import state_file
 from cedos.daemon.aligned_sleep import aligned_sleep
 from cedos.daemon.budgets.metering import Metering, money_per_mb
@@ -83,6 +89,7 @@ class HostBudgets:
         self._clock, self._steady = clock, steady
         self._difference_s = clock() - steady()
         self._full: Battery | None = None
+        self._told: BatteryRead | None = None
         self._rates: tuple[float, ...] = ()
         self._begun = self._hard = False
         self._unread = True
@@ -303,6 +310,13 @@ class HostBudgets:
             return
         before, self._full = self._full, await self._battery.read()
         now = self._full
+        answered = bool(self._battery.answered)
+        read = BatteryRead(answered)
+        if now is not None:
+            read = BatteryRead(answered, round(now.level, 2), now.discharging)
+        if read != self._told:
+            self._told = read
+            self._post(read)
         if now is None or now.energy_j is None or not now.discharging:
             return
         for name, keeper in list(self.keepers.items()):

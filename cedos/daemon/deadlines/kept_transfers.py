@@ -1,27 +1,16 @@
 """The table of transfers as a daemon has left it: for the next one, and for people while none answers."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import msgspec
 
 from cedos.api.transfers import TransferInTable, TurnMessage
+from cedos.controller.deadlines import rows
 from cedos.kernel import own_file
-from cedos.selector.deadlines.transfer_table import TableTransfer
 
 FILE: Final = "transfers.json"
-
-
-def rows(kept: Any) -> Iterator[tuple[TableTransfer, dict[str, int]]]:
-    """Return each readable transfer of a file with its bytes by network."""
-    found = kept.get("rows") if isinstance(kept, dict) else None
-    for each in found if isinstance(found, list) else ():
-        try:
-            yield msgspec.convert(each, tuple[TableTransfer, dict[str, int]])
-        except msgspec.ValidationError:
-            continue
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,18 +122,21 @@ class TransferTable:
         Raises:
             ValueError: there are too many, or the key is another user's.
         """
-        row = self._rows.get(transfer.key)
-        if row is None:
-            # A new transfer: refuse it beyond the limits of its user and of the host.
-            of_user = sum(each.transfer.uid == transfer.uid for each in self._rows.values())
-            if of_user >= MOST_OF_USER or len(self._rows) >= MOST:
-                raise ValueError(
-                    f"{of_user} transfers of this user wait already; {MOST_OF_USER} can"
-                )
-            row = self._rows[transfer.key] = _Row(transfer, now)
-        elif row.transfer.uid != transfer.uid:
-            raise ValueError("a transfer of another user has this key")
+        if why := self.refusal(transfer):
+            raise ValueError(why)
+        row = self._rows.setdefault(transfer.key, _Row(transfer, now))
         row.transfer, row.heard_s = transfer, now
+
+    def refusal(self, transfer: TableTransfer) -> str:
+        """Return why a transfer cannot be reported, in words; "": it can."""
+        row = self._rows.get(transfer.key)
+        if row is not None:
+            other = row.transfer.uid != transfer.uid
+            return "a transfer of another user has this key" if other else ""
+        of_user = sum(each.transfer.uid == transfer.uid for each in self._rows.values())
+        if of_user >= MOST_OF_USER or len(self._rows) >= MOST:
+            return f"{of_user} transfers of this user wait already; {MOST_OF_USER} can"
+        return ""
 
     def add_bytes(self, key: str, used: dict[str, int], lasted_s: float, now: float) -> None:
         """Return the bytes that came over networks since the last report."""

@@ -137,12 +137,12 @@ async def test_a_sleep_is_told_before_anything_else_is_decided(first: str) -> No
     played.asleep_s = 7200.0
     if first == "an event":
         played.driver.post(ProvidersRead())
-        assert played.heard() == [HostSlept(7200.0), ClockRead, ProvidersRead()]
+        assert played.heard() == [ClockRead, HostSlept(7200.0), ProvidersRead()]
     else:
         played.timer_s = time.monotonic() + 1.0
         played.driver._set_timer()
         await asyncio.sleep(1.1)
-        assert played.heard() == [HostSlept(7200.0), ClockRead, TimerFired()]
+        assert played.heard() == [ClockRead, HostSlept(7200.0), TimerFired()]
 
 
 async def test_who_asks_is_answered_at_once() -> None:

@@ -4,13 +4,16 @@ from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 
+import msgspec
 import pytest
-from kit.controller import KEY, LTE, WLAN
+from kit.controller import KEY, LTE, WLAN, spent
 
 from cedos.controller.commands import Command
 from cedos.controller.config import Choices, ControllerConfig
 from cedos.controller.controller import Controller
 from cedos.controller.events import (
+    BatteryRead,
+    ClockRead,
     DnsReply,
     Event,
     FlowOpened,
@@ -20,23 +23,35 @@ from cedos.controller.events import (
     ResolverReplied,
     RuleSet,
     TimerFired,
+    TransferTold,
 )
 from cedos.controller.rule import RuleRequest
 from cedos.daemon.event_log import EventLog
 from cedos.daemon.startup import log_header
 from cedos.errors import HistoryError
+from cedos.model import Direction
+from cedos.selector.deadlines.transfer_table import TableTransfer
 from cedos.selector.objective import MaxS
-from emu.replay import controller_of, open_log, replay
+from emu.replay import controller_of, open_log, records, replay
 
 CONFIG = ControllerConfig(Choices(MaxS(), None, 3000, 0.1, 0.1))
 KEPT = {"1": {"host": "secret.example.org", "never": ["lte0"], "only": [], "addresses": []}}
 ASKED = replace(KEY, remote=ip_address("10.0.0.1"), remote_port=53, protocol="udp")
+MOVED = TableTransfer(
+    "7" * 32, 1000, "my file.txt", "files.secret.example", Direction.DOWN, 10**6, 0, 1.7e9 + 3600.0
+)
+KEPT_TRANSFERS = {"rows": [[msgspec.to_builtins(MOVED), {"wlan0": 5}]], "networks": []}
 EVENTS: tuple[Event, ...] = (
+    ClockRead(1.7e9),
     NetworksChanged((WLAN, replace(LTE, resolvers=(ip_address("10.1.0.1"),)))),
     RuleSet(2, RuleRequest(host="other.example.net", only=("lte0",))),
     NameResolved(DnsReply(7, 0, False, "www.secret.example.org", 1, (ip_address("203.0.113.5"),))),
     FlowOpened(KEY, 3.0, 1003.0),
     LookupAsked(ASKED, 7, "hidden.example.org", "wlan0", public=False),
+    TimerFired(),
+    BatteryRead(True, 0.9, True),
+    TransferTold(MOVED, 4.0, {"wlan0": 1000}, {}, 1.0),
+    spent("lte0"),
     TimerFired(),
     ResolverReplied(ASKED, 7, 1, refused=False),
 )
@@ -44,8 +59,8 @@ EVENTS: tuple[Event, ...] = (
 
 def record(path: Path, *, names: bool) -> list[Command]:
     """Record the events, and return the commands that they gave."""
-    controller, given = Controller(CONFIG, KEPT), []
-    log = EventLog(path, log_header(CONFIG, KEPT), names=names)
+    controller, given = Controller(CONFIG, KEPT, KEPT_TRANSFERS), []
+    log = EventLog(path, log_header(CONFIG, KEPT, KEPT_TRANSFERS), names=names)
     for now_s, event in enumerate(EVENTS, 1):
         controller.handle(event, float(now_s))
         commands = controller.commands()
@@ -63,8 +78,10 @@ def test_a_log_with_rules_replays_to_the_same_commands(tmp_path: Path, *, names:
     assert found.different == []
     assert sum(found.commands.values()) == len(given)
     assert found.commands["SetRuled"] >= 1
-    assert found.commands["AnswerLookup"] == 1
-    assert ("secret" in str(header)) is names
+    for each in ("AnswerLookup", "BarNetworks", "LeaveUnasked", "TurnsChanged", "KeepTransfers"):
+        assert found.commands[each] >= 1, each
+    for text in ("secret", "my file", "hidden"):
+        assert (text in str(list(records(tmp_path / "log")))) is names
 
 
 def test_a_damaged_log_is_refused_and_one_that_breaks_off_is_read_so_far(tmp_path: Path) -> None:

@@ -26,6 +26,8 @@ NOW_S = datetime(2026, 11, 21, 9, 0).timestamp()
 class Power:
     """A battery of which a test says what it holds."""
 
+    answered = True
+
     def __init__(self) -> None:
         self.now: Battery | None = Battery(0.5, True, 1e5, 10.0)
 

@@ -2,65 +2,89 @@
 
 import asyncio
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from kit.controller import LTE, WLAN, Script
 
 from cedos.api.transfers import TransferReport
-from cedos.daemon.deadlines.d_lock import DLock
+from cedos.controller.commands import Command, KeepAwake, KeepTransfers, SetAlarm, TurnsChanged
+from cedos.controller.controller import Controller
+from cedos.controller.events import BatteryRead, ClockRead, DecisionMade, Event, NetworksChanged
+from cedos.daemon import state_file
 from cedos.daemon.deadlines.kept_transfers import FILE
-from cedos.daemon.deadlines.transfers import Transfers
+from cedos.daemon.deadlines.transfers import WHAT, Transfers
+from cedos.daemon.driver import ControllerDriver
 from cedos.errors import ConfigError
-from cedos.model import Context, Network, NetworkKind
-from cedos.selector.deadlines.transfer_table import Wake
 from cedos.selector.objective import WeightedCost
 
 pytestmark = [pytest.mark.anyio, pytest.mark.jumping]
 
 
 class Host:
-    """A daemon's table whose networks a test sets."""
+    """A daemon's table whose networks a test sets; its controller is handed the time.
+
+    Attributes:
+        decided: the networks of each decision that was recorded.
+        awake: whether the host is kept awake; `alarm`: when it is woken.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.wifi_up = False
         self.decided: list[str] = []
-        self.barred: dict[str, str] = {}
-        self.moving: list[int] = []
-        self.wakes = True
-        self.set_for: Wake | None = None
+        self.awake = False
+        self.alarm = 0.0
+        self.begin()
 
-    def transfers(self) -> Transfers:
-        def decided(*arguments: Any) -> None:
-            self.decided.append("+".join(arguments[1].networks))
+    def begin(self) -> None:
+        kept = state_file.read(self.folder / FILE, WHAT)
+        choices = Script().controller._config.choices
+        choices = replace(choices, objective=WeightedCost(0.01, 2e-7))
+        script = Script(transfers=kept, choices=choices, wake_above_percent=40)
+        self.controller: Controller = script.controller
+        self.transfers = Transfers(self.folder, cast(ControllerDriver, self))
+        self.post(ClockRead(time.time()))
+        self.post(BatteryRead(True))
+        self.networks(wifi=False)
 
-        return Transfers(
-            self.folder,
-            networks=self._networks,
-            barred=lambda: self.barred,
-            context=lambda: Context(time.monotonic(), {}),
-            objective=lambda: WeightedCost(0.01, 2e-7),
-            decided=decided,
-            d_lock=cast(DLock, self),
-        )
+    def networks(self, *, wifi: bool) -> None:
+        wlan = replace(WLAN, name="wifi", up=wifi)
+        self.post(NetworksChanged((wlan, replace(LTE, name="phone", up=True))))
 
-    async def update(self, moving: int, wake: Wake | None) -> None:
-        self.moving.append(moving)
-        self.set_for = wake
+    def post(self, event: Event) -> None:
+        if isinstance(event, DecisionMade):
+            self.decided.append("+".join(event.choice.networks))
+        self.controller.handle(event, time.monotonic())
+        self.carry_out(self.controller.commands())
 
-    def release(self) -> None:
-        self.moving.append(0)
+    def carry_out(self, commands: list[Command]) -> None:
+        for command in commands:
+            match command:
+                case TurnsChanged(keys):
+                    self.transfers.on_turns(keys)
+                case KeepTransfers():
+                    self.transfers.keep()
+                case KeepAwake(idle, _):
+                    self.awake = idle
+                case SetAlarm(at_unix_s):
+                    self.alarm = at_unix_s
 
-    def _networks(self) -> list[Network]:
-        return [
-            Network("wifi", "wlan0", 2, NetworkKind.WIFI, metered=False, up=self.wifi_up),
-            Network("phone", "lte0", 3, NetworkKind.CELLULAR, metered=True),
-        ]
+    async def pass_s(self, seconds: float) -> None:
+        """Time passes, and the table is planned as often as it wants."""
+        known, end_s = self.controller.transfers, time.monotonic() + seconds
+        while (now_s := time.monotonic()) < end_s:
+            at_s = known.next_timer_s()
+            assert at_s is not None
+            await asyncio.sleep(max(min(at_s, end_s) - now_s, 0.0) + 0.001)
+            if time.monotonic() >= at_s:
+                known.on_timer(self.controller.context(time.monotonic()))
+                self.carry_out(self.controller.commands())
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Host:
+async def host(tmp_path: Path) -> Host:
     return Host(tmp_path)
 
 
@@ -71,48 +95,49 @@ def report(number: int = 1, **more: Any) -> TransferReport:
 
 
 async def test_it_waits_and_is_told_by_the_names_of_interfaces(host: Host) -> None:
-    turn = await host.transfers().report(report(), 0)
+    turn = await host.transfers.report(report(), 0)
     assert turn.networks == ()
     assert turn.spare == ("lte0",)
     assert turn.begin_unix_s is not None
     assert host.decided == [""]
 
 
-async def test_who_waits_is_told_at_once_when_wifi_comes(host: Host) -> None:
-    transfers = host.transfers()
+async def test_a_waiting_program_is_told_at_once_when_wifi_comes(host: Host) -> None:
+    transfers = host.transfers
     turn = await transfers.report(report(), 0)
     waiting = asyncio.ensure_future(transfers.report(report(seen=turn.serial, wait_s=30.0), 0))
     await asyncio.sleep(0.05)
     assert not waiting.done()
-    host.wifi_up = True
-    transfers.networks_changed()
+    host.networks(wifi=True)
     async with asyncio.timeout(1.0):
         assert (await waiting).networks == ("wlan0",)
     assert host.decided == ["", "wlan0"]
 
 
 async def test_a_barred_network_is_not_counted_on(host: Host) -> None:
-    host.barred = {"phone": "its budget is spent"}
-    turn = await host.transfers().report(report(), 0)
+    host.controller.decider.bar({"phone": "its budget is spent"})
+    turn = await host.transfers.report(report(), 0)
     assert turn.networks == turn.spare == ()
 
 
 async def test_the_table_survives_the_daemon(host: Host) -> None:
-    before = host.transfers()
-    await before.report(report(), 1000)  # and is killed
-    (kept,) = host.transfers().listed()
+    await host.transfers.report(report(), 1000)  # and is killed
+    host.begin()
+    (kept,) = host.transfers.listed()
     assert (kept.name, kept.uid, kept.running) == ("song", 1000, False)
     (host.folder / FILE).write_text('{"rows": [[1, 2], "x"], "networks": []}')
-    assert host.transfers().listed() == []
+    host.begin()
+    assert host.transfers.listed() == []
 
 
-async def test_who_carried_it_is_known_after_a_kill_of_both(host: Host) -> None:
+async def test_what_carried_it_is_known_after_a_kill_of_both(host: Host) -> None:
     """The program counts from zero, the daemon from what it had kept: the .part's note knows."""
-    host.wifi_up = True
-    before = host.transfers()
+    host.networks(wifi=True)
+    before = host.transfers
     await before.report(report(), 1000)
     await before.report(report(done_bytes=9000, used_bytes={"wlan0": 9000}), 1000)  # never kept
-    after = host.transfers()
+    host.begin()
+    after = host.transfers
     again = {"done_bytes": 10_000, "used_bytes": {"lte0": 400}}
     await after.report(report(**again), 1000)
     (listed,) = after.listed()
@@ -124,9 +149,9 @@ async def test_who_carried_it_is_known_after_a_kill_of_both(host: Host) -> None:
     assert (listed.bytes_by_network, listed.earlier_bytes) == ({"wifi": 9000, "phone": 400}, 600)
 
 
-async def test_who_is_in_a_pause_is_listed_and_the_others_have_its_turn(host: Host) -> None:
-    host.wifi_up = True
-    transfers = host.transfers()
+async def test_a_transfer_in_a_pause_is_listed_and_the_others_have_its_turn(host: Host) -> None:
+    host.networks(wifi=True)
+    transfers = host.transfers
     urgent: dict[str, Any] = {"deadline_unix_s": time.time() + 600.0, "size_bytes": 9_000_000}
     assert (await transfers.report(report(1, **urgent), 0)).networks
     waits = await transfers.report(report(2), 0)
@@ -147,40 +172,36 @@ async def test_who_is_in_a_pause_is_listed_and_the_others_have_its_turn(host: Ho
     assert (await transfers.report(report(1, **urgent, why=again["why"]), 0)).networks
     assert len(host.decided) > decided
     transfers.keep()
-    (kept, _) = host.transfers().listed()
+    host.begin()
+    (kept, _) = host.transfers.listed()
     assert (kept.why, kept.again_unix_s, kept.running) == (again["why"], None, False)
 
 
 async def test_a_host_is_not_kept_awake_in_a_pause_and_decides_anew_after_it(host: Host) -> None:
-    transfers = host.transfers()
+    transfers = host.transfers
     for _ in range(2):  # it waits for Wi-Fi before and after: no turn changes
         await transfers.report(report(), 0)
         await transfers.report(report(again_unix_s=time.time() + 40.0), 0)
     assert host.decided == ["", ""]
-    running = asyncio.ensure_future(transfers.run())
-    await asyncio.sleep(1.3)
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-    assert set(host.moving) == {0}
-    assert host.set_for is None
+    await host.pass_s(1.3)
+    assert (host.awake, host.alarm) == (False, 0.0)
 
 
 async def test_what_comes_is_kept_each_second(host: Host) -> None:
-    host.wifi_up = True
-    transfers = host.transfers()
-    running = asyncio.ensure_future(transfers.run())
+    host.networks(wifi=True)
+    transfers = host.transfers
     await transfers.report(report(), 0)
-    await asyncio.sleep(3.0)
+    await host.pass_s(3.0)
     more = {"done_bytes": 500_000, "used_bytes": {"wlan0": 500_000}}
     await transfers.report(report(**more), 0)
-    await asyncio.sleep(3.0)
-    running.cancel()  # and is killed
-    (kept,) = host.transfers().listed()
+    await host.pass_s(3.0)
+    host.begin()  # it was killed
+    (kept,) = host.transfers.listed()
     assert (kept.done_bytes, kept.bytes_by_network) == (500_000, {"wifi": 500_000})
 
 
 async def test_only_its_user_ends_a_transfer(host: Host) -> None:
-    transfers = host.transfers()
+    transfers = host.transfers
     await transfers.report(report(), 1000)
     await transfers.report(report(ended=True), 0)
     assert len(transfers.listed()) == 1
@@ -192,7 +213,7 @@ async def test_only_its_user_ends_a_transfer(host: Host) -> None:
 
 async def test_what_was_said_before_the_end_comes_too_late(host: Host) -> None:
     """An episode that was here was listed as coming: its last words arrived after its end."""
-    transfers = host.transfers()
+    transfers = host.transfers
     turn = await transfers.report(report(said_s=1.0), 1000)
     waiting = asyncio.ensure_future(
         transfers.report(report(said_s=2.0, seen=turn.serial, wait_s=30.0), 1000)
@@ -209,31 +230,26 @@ async def test_what_was_said_before_the_end_comes_too_late(host: Host) -> None:
 
 
 async def test_the_host_stays_awake_only_while_a_transfer_can_move(host: Host) -> None:
-    transfers = host.transfers()
-    running = asyncio.ensure_future(transfers.run())
+    transfers = host.transfers
     await transfers.report(report(), 0)
-    await asyncio.sleep(2.5)
-    assert set(host.moving) == {0}, "it waits for Wi-Fi, which may come while the host sleeps"
-    host.wifi_up = True
-    await asyncio.sleep(2.5)
-    assert host.moving[-1] == 1
+    await host.pass_s(2.5)
+    assert not host.awake, "it waits for Wi-Fi, which may come while the host sleeps"
+    host.networks(wifi=True)
+    await host.pass_s(2.5)
+    assert host.awake
     await transfers.report(report(ended=True), 0)
-    await asyncio.sleep(2.5)
-    assert host.moving[-1] == 0
-    assert host.set_for is None
-    running.cancel()
+    await host.pass_s(2.5)
+    assert (host.awake, host.alarm) == (False, 0.0)
 
 
 async def test_what_waits_is_listed_with_when_the_host_wakes_for_it(host: Host) -> None:
-    transfers = host.transfers()
-    running = asyncio.ensure_future(transfers.run())
+    transfers = host.transfers
     await transfers.report(report(2, deadline_unix_s=time.time() + 7200.0), 0)
     await transfers.report(report(1), 0)
-    await asyncio.sleep(2.5)
+    await host.pass_s(2.5)
     first, second = transfers.listed()
     # 1 MB over a phone of unknown rate (1 Mbit/s is promised) needs minutes; the deadline is in an hour.
     assert first.wakes_unix_s is not None
     assert time.time() + 1800 < first.wakes_unix_s < first.deadline_unix_s - 8
     assert first.turn.begin_unix_s is not None
     assert second.wakes_unix_s is None, "one alarm, for the first"
-    running.cancel()

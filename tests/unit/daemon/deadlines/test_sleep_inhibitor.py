@@ -1,17 +1,18 @@
 """The host stays awake while a transfer can move: against a private bus with a played logind."""
 
 import asyncio
+import errno
 import os
-import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from types import SimpleNamespace
 
 import pytest
 from dbus_fast import ErrorType, Message, MessageType
 from dbus_fast.aio import MessageBus
+from structlog.testing import capture_logs
 
-from cedos.daemon.deadlines.d_lock import LID, SleepInhibitor
+from cedos.daemon.deadlines.sleep_inhibitor import LID, SleepInhibitor, StayAwake
+from cedos.errors import HostError
 from cedos.host.monitor.bus import SystemBus
 
 pytestmark = pytest.mark.anyio
@@ -96,28 +97,46 @@ async def test_the_lock_is_held_while_something_moves(address: str, logind: Logi
         await bus.close()
 
 
-async def test_who_is_refused_says_so_once_and_asks_again_later(
-    address: str, logind: Logind, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_refusal_is_reported_and_logged_once(address: str, logind: Logind) -> None:
     logind.refuses = True
     bus = SystemBus(address)
     inhibitor = SleepInhibitor(bus)
     try:
-        for _ in range(3):
-            await inhibitor.hold(True)
-        assert len(logind.asked) == 1
+        with capture_logs() as logs:
+            assert [await inhibitor.hold(True) for _ in range(3)] == [False] * 3
+        assert len(logs) == 1
         assert not inhibitor.held
-        later_s = time.monotonic() + 31.0
-        monkeypatch.setattr(
-            "cedos.daemon.deadlines.d_lock.time",
-            SimpleNamespace(monotonic=lambda: later_s),
-        )
         logind.refuses = False
-        await inhibitor.hold(True)
+        assert await inhibitor.hold(True)
         assert inhibitor.held
         inhibitor.release()
     finally:
         await bus.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (PermissionError(errno.EPERM, "no"), "CAP_WAKE_ALARM is missing"),
+        (OSError(errno.ENODEV, "no clock of this host can wake it"), "no clock of this host"),
+        (HostError("the privileged part has ended"), "has ended"),
+        (None, ""),
+    ],
+)
+async def test_why_there_is_no_alarm_is_said(error: Exception | None, words: str) -> None:
+    told: list[float] = []
+
+    def set_alarm(at_unix_s: float) -> None:
+        if error is not None:
+            raise error
+        told.append(at_unix_s)
+
+    awake = StayAwake(SleepInhibitor(None), SleepInhibitor(None, LID), set_alarm)
+    why = awake.set_alarm(5.0)
+    assert words in why
+    assert bool(why) == (error is not None)
+    awake.release()
+    assert told == ([5.0, 0.0] if error is None else []), "the end takes the alarm away"
 
 
 async def test_a_lid_has_a_lock_of_its_own(address: str, logind: Logind) -> None:

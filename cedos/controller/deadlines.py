@@ -1,0 +1,318 @@
+"""Transfers with deadlines: the host's table, its plan each second, and D-Lock (Cedos, III-E).
+
+D-Lock keeps the host awake while a transfer can move, lets it sleep while none can, and has it woken when
+one must begin. The alarm spares the battery.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from cedos.controller.commands import KeepAwake, KeepTransfers, SetAlarm, Tell, TurnsChanged
+from cedos.controller.decisions.decider import Decider
+from cedos.controller.decisions.stuck import next_beat_s
+from cedos.controller.events import BatteryRead, TransferEnded, TransferTold
+from cedos.controller.outbox import Outbox
+from cedos.model import Context
+from cedos.selector.deadlines.network_state import SeenNetwork
+from cedos.selector.deadlines.plan import EPOCH_S
+from cedos.selector.deadlines.transfer_table import TableTransfer, TransferTable, Wake
+from cedos.selector.decision.liveness import why_dead
+from cedos.selector.objective import WeightedCost
+
+_KEEP_S, _KEEP_CARRYING_S = 30.0, 0.9
+"""Seconds between two writes of the table, at rest and while bytes arrive: a kill loses no more."""
+_ENDED: Final = 1000
+_METERED_S: Final = 0.2 / 1e6
+"""The price of a metered byte if the objective has none: that of the shipped configuration."""
+
+_SOONEST_S: Final = 15.0
+_GOES_ON_S, _LONGEST_S = 120.0, 3600.0
+"""The seconds that urgent transfers go on after the host was put to sleep (the paper's period); twice as
+long after each time that it was woken and nothing moved, as the phone was not here."""
+_MOVED_S: Final = 5.0
+"""An alarm that would move by less stays as it is."""
+_AGAIN_S, _AWAKE_AGAIN_S = 60.0, 30.0
+"""Seconds until an alarm, or a lock against sleep, that was refused is wanted again."""
+_LOOK_S: Final = 60.0
+"""Seconds that a woken host looks for a network with its lid closed."""
+_SLEPT_S: Final = 1.0
+
+
+def rows(kept: Any) -> Iterator[tuple[TableTransfer, dict[str, int]]]:
+    """Return each readable transfer of a kept table with its bytes by network."""
+    found = kept.get("rows") if isinstance(kept, dict) else None
+    for each in found if isinstance(found, list) else ():
+        try:
+            yield msgspec.convert(each, tuple[TableTransfer, dict[str, int]])
+        except msgspec.ValidationError:
+            continue
+
+
+class DLock:
+    """The locks against sleep and the alarm, as far as the host was told of them.
+
+    Two locks: `idle`, that the host falls asleep by itself, and `lid`, that it does as its lid is closed.
+    The second one is held only after the alarm has woken the host, else it would sleep again at once.
+
+    Args:
+        above_percent: on battery the alarm is set only with more than this; None: it is never set.
+
+    Attributes:
+        set_for: what the alarm is set for.
+    """
+
+    def __init__(self, outbox: Outbox, above_percent: int | None) -> None:
+        self.set_for: Wake | None = None
+        self._outbox = outbox
+        self._above = above_percent
+        self._held: tuple[bool, bool] | None = False, False
+        self._awake_again_s = -math.inf
+        self._spared = "UPower does not tell whether it is on battery"
+        self._failed = self._told = ""
+        self._failed_unix_s = -math.inf
+        self._woken_unix_s: float | None = None
+        self._wanted, self._was_needed, self._goes_on_s = False, True, _GOES_ON_S
+
+    @property
+    def wakes(self) -> bool:
+        """Return whether the host may be woken."""
+        return self._above is not None
+
+    @property
+    def problem(self) -> str:
+        """Return why there is no alarm though one is wanted; empty: there is no reason."""
+        why = (self._failed or self._spared) if self._wanted else ""
+        return f"this host is not woken for transfers with deadlines: {why}" if why else ""
+
+    def on_battery(self, event: BatteryRead) -> None:
+        """Take the battery's state."""
+        above = self._above or 0
+        level = event.level
+        if not event.answered:
+            self._spared = "UPower does not tell whether it is on battery"
+        elif level is not None and event.discharging and 100 * level <= above:
+            self._spared = (
+                f"it is on battery, at {level:.0%} (wake_battery_percent = {above} in [transfers])"
+            )
+        else:
+            self._spared = ""
+
+    def on_slept(self, slept_s: float, unix_s: float) -> None:
+        """Note a sleep, and whether the alarm has ended it."""
+        if slept_s <= _SLEPT_S:
+            return
+        by_us = self.set_for is not None and unix_s >= self.set_for.at_unix_s - _SLEPT_S
+        self._woken_unix_s = unix_s if by_us else None
+        if by_us:
+            longer_s = min(2.0 * self._goes_on_s, _LONGEST_S)
+            self._goes_on_s = _GOES_ON_S if self._was_needed else longer_s
+            self._was_needed = False
+            slept = {"slept_s": f"{slept_s:.0f}"}
+            self._outbox.give(Tell("woken for a transfer with a deadline", slept))
+
+    def update(self, moving: int, wake: Wake | None, unix_s: float, now_s: float) -> None:
+        """Hold what is needed for `moving` transfers that can move now, and for the next `wake`."""
+        needed, lid = moving > 0, False
+        if self.wakes:
+            self._set_for(wake, unix_s)
+            # From when a metered network alone would just be in time it looks for better ones, awake.
+            needed = needed or (self.set_for is not None and wake is not None and wake.now)
+            lid = self._awake_for(needed, unix_s)
+        wanted = needed, lid
+        due = now_s >= self._awake_again_s or not any(wanted)
+        if wanted != self._held and due:
+            self._held = wanted
+            self._outbox.give(KeepAwake(*wanted))
+
+    def on_awake_failed(self, now_s: float) -> None:
+        """Ask for the locks once more after a while: the host refused one."""
+        self._held, self._awake_again_s = None, now_s + _AWAKE_AGAIN_S
+
+    def on_alarm_failed(self, why: str, unix_s: float) -> None:
+        """Note that there is no alarm, and why."""
+        self._failed, self._failed_unix_s, self.set_for = why, unix_s, None
+        if why != self._told:
+            self._told = why
+            self._outbox.give(Tell("no alarm", {"why": why}))
+
+    def _awake_for(self, needed: bool, unix_s: float) -> bool:
+        """Return whether the host was woken by us, and is needed for what it was woken for."""
+        self._was_needed = self._was_needed or needed
+        if self._woken_unix_s is None or self._spared:
+            return False
+        if needed or unix_s - self._woken_unix_s < _LOOK_S:
+            return True
+        self._woken_unix_s = None
+        return False
+
+    def _set_for(self, wake: Wake | None, unix_s: float) -> None:
+        self._wanted = wake is not None
+        if wake is None or self._spared:
+            if self.set_for is not None:
+                self._set(None, unix_s)
+            return
+        must = wake.at_unix_s <= unix_s
+        at_unix_s = max(wake.at_unix_s, unix_s + (self._goes_on_s if must else _SOONEST_S))
+        kept = self.set_for
+        # What must be carried now has an alarm that moves with the time.
+        stays = (
+            kept is not None
+            and kept.key == wake.key
+            and abs(kept.at_unix_s - at_unix_s) < _MOVED_S
+            and kept.at_unix_s > unix_s + _SOONEST_S
+        )
+        if not stays:
+            self._set(Wake(at_unix_s, wake.key), unix_s)
+
+    def _set(self, wake: Wake | None, unix_s: float) -> None:
+        if wake is not None and 0.0 <= unix_s - self._failed_unix_s < _AGAIN_S:
+            return
+        self.set_for, self._failed = wake, ""
+        self._outbox.give(SetAlarm(wake.at_unix_s if wake is not None else 0.0))
+
+
+class DeadlineTransfers:
+    """The table, with the networks and prices of now.
+
+    Args:
+        kept: the table that an earlier daemon has left (`state`).
+
+    Attributes:
+        table: to be read.
+    """
+
+    def __init__(
+        self, outbox: Outbox, decider: Decider, kept: object, above_percent: int | None
+    ) -> None:
+        self.table = TransferTable()
+        self.lock = DLock(outbox, above_percent)
+        self._outbox = outbox
+        self._decider = decider
+        self._kept = kept
+        self._plan_at_s: float | None = None
+        self._kept_at_s = -math.inf
+        self._carrying = False
+        self._told: dict[str, str] = {}
+        self._ended_s: dict[tuple[int, str], float] = {}
+
+    def next_timer_s(self) -> float | None:
+        return self._plan_at_s
+
+    def state(self, now_s: float) -> dict[str, object]:
+        """Return the table, and what was learned of networks, for the next start."""
+        found = [[msgspec.to_builtins(each), dict(by)] for each, by, _ in self.table.rows(now_s)]
+        return {"rows": found, "networks": self.table.networks.to_state()}
+
+    def is_late(self, uid: int, key: str, said_s: float) -> bool:
+        """Return whether a report was sent before its transfer's end but arrived after that."""
+        return said_s <= self._ended_s.get((uid, key), -1.0)
+
+    # -- events -------------------------------------------------------------------------------
+
+    def begin(self, now_s: float) -> None:
+        """Take over what an earlier daemon has left, and plan from now on."""
+        if isinstance(self._kept, dict):
+            self.table.networks.restore(self._kept.get("networks"), now_s)
+            for row, by in rows(self._kept):
+                self.table.restore(row, by, now_s)
+        self._kept = None
+        if self._plan_at_s is None:
+            self._plan_at_s = next_beat_s(now_s, EPOCH_S)
+
+    def on_told(self, event: TransferTold, context: Context) -> None:
+        """Take a program's word; one that the table refuses changes nothing."""
+        now_s, transfer = context.at_s, event.transfer
+        late = self.is_late(transfer.uid, transfer.key, event.said_s)
+        if late or self.table.refusal(transfer):
+            return
+        self.table.report(transfer, now_s)
+        self.table.add_bytes(transfer.key, dict(event.used_bytes), event.lasted_s, now_s)
+        self.table.remembered(transfer.key, dict(event.all_bytes))
+        in_pause = transfer.again_unix_s is not None
+        new = transfer.key not in self._told and not in_pause
+        if in_pause:  # what it may do afterwards is decided anew
+            self._told.pop(transfer.key, None)
+        self.plan(context)
+        if new:  # also a daemon that is killed must know of it
+            self._keep(now_s)
+
+    def on_ended(self, event: TransferEnded, context: Context) -> None:
+        """Take that a transfer is complete or given up, if its own user says so."""
+        now_s, key = context.at_s, (event.uid, event.key)
+        self._ended_s.pop(key, None)
+        self._ended_s[key] = event.said_s
+        if len(self._ended_s) > _ENDED:
+            del self._ended_s[next(iter(self._ended_s))]
+        self._outbox.give(TurnsChanged(()))  # its own last question, too
+        for each, _, _ in self.table.rows(now_s):
+            if (each.uid, each.key) == key:
+                self.table.end(event.key)
+                self._told.pop(event.key, None)
+                self.plan(context)
+                self._keep(now_s)
+                return
+
+    def on_timer(self, context: Context) -> None:
+        """Plan, keep the host awake or let it sleep, and have the table kept."""
+        now_s = context.at_s
+        self._plan_at_s = next_beat_s(now_s, EPOCH_S)
+        self.plan(context)
+        moving = self.table.moving(now_s)
+        wake = self.table.wake(now_s) if self.lock.wakes else None
+        self.lock.update(moving, wake, self._decider.unix_s(now_s), now_s)
+        carried, self._carrying = self._carrying, moving > 0
+        every_s = _KEEP_CARRYING_S if self._carrying else _KEEP_S
+        if carried != self._carrying or now_s - self._kept_at_s >= every_s:
+            self._keep(now_s)
+
+    def plan(self, context: Context) -> None:
+        """Plan anew, and tell of the transfers whose turn is another one."""
+        now_s = context.at_s
+        changed = self.table.plan(self._seen(context), self._decider.unix_s(now_s), now_s)
+        taking_part = [
+            each.key
+            for each, _, runs in self.table.rows(now_s)
+            if runs and each.again_unix_s is None
+        ]
+        news = []
+        for key in taking_part:
+            serial = self.table.serial(key)
+            if self._told.get(key, "new") != serial:
+                self._told[key] = serial
+                news.append(key)
+        if changed or news:
+            self._outbox.give(TurnsChanged(tuple(news)))
+
+    def _keep(self, now_s: float) -> None:
+        self._kept_at_s = now_s
+        self._outbox.give(KeepTransfers())
+
+    def _seen(self, context: Context) -> Sequence[SeenNetwork]:
+        barred, objective = self._decider.barred, self._decider.objective
+        found = []
+        for network in self._decider.networks:
+            known: Mapping[str, Any] = context.networks.get(network.name, {})
+            down = known.get("past10_bps") or known.get("delivery_down_bps")
+            up_rate = known.get("past10_up_bps") or known.get("delivery_up_bps")
+            price_s = objective.prices.data_rate(network.name)
+            if network.metered:
+                if isinstance(objective, WeightedCost):
+                    price_s += objective.s_per_metered_byte
+                else:
+                    price_s += _METERED_S
+            up = network.up and network.name not in barred
+            up = up and why_dead(context, network.name) is None
+            price_s = math.inf if network.name in barred else price_s
+            found.append(
+                SeenNetwork(
+                    network.name,
+                    up,
+                    price_s,
+                    down.value if down is not None else None,
+                    up_rate.value if up_rate is not None else None,
+                )
+            )
+        return found
