@@ -33,6 +33,12 @@ def run(name: str, progress: Callable[[str], None]) -> dict[str, float]:
     return figures
 
 
+def told(progress: Callable[[str], None], figures: dict[str, float]) -> dict[str, float]:
+    """Tell figures as they are known, and return them."""
+    progress(", ".join(f"{key} {value:.4g}" for key, value in figures.items()))
+    return figures
+
+
 def percentile(values: Sequence[float], share: float) -> float:
     """Return the value that this share of all values does not exceed."""
     return sorted(values)[max(math.ceil(share * len(values)) - 1, 0)]

@@ -8,6 +8,7 @@ which parts of the host's networking are byte for byte as they were before.
 """
 
 import asyncio
+import json
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from cedos.errors import EmulationError
+from cedos import logs
 from cedos.host.steer.mptcp.connection import SubflowUp
 from cedos.host.steer.restore import restore
 from cedos.host.steer.steering import Steering
@@ -27,10 +28,11 @@ from emu.testbed.access import LTE, WLAN
 from emu.testbed.netns import Namespace
 from emu.testbed.phones import Laptop
 from emu.testbed.programs.bulk import Transfer, server
+from emu.workloads.line_process import LineProcess
 
 _TRANSFERS = 3
 _RUN_S = 3.0
-_READY_TIMEOUT_S = 20.0
+_READY_TIMEOUT_S, _END_S = 20.0, 1.0
 # Counts of what is tracked at this instant; no setting.
 _VOLATILE = ("nf_conntrack_count",)
 
@@ -53,18 +55,20 @@ def run(progress: Callable[[str], None]) -> dict[str, float]:
         state = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cedos-bench-")))
         # Take the host's networking as it was, then let another process steer it.
         before = parts(laptop.client)
-        process = laptop.client.popen(
+        process: subprocess.Popen[str] = laptop.client.popen(
             *(sys.executable, "-m", "emu.bench.crash", str(state)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
-        stack.callback(_end, process)
-        _wait_for_line(process, "steering")
+        steering = LineProcess(process, "the process that was to steer")
+        stack.callback(steering.close, _END_S)
+        steering.answer(_READY_TIMEOUT_S)
         # Begin transfers under each default, so that both networks carry some.
         transfers: dict[str, Transfer] = {}
         for default in (LTE, WLAN):
-            _tell(process, default)
+            steering.tell(default)
+            steering.answer(_READY_TIMEOUT_S)
             with laptop.client.entered():
                 for number in range(_TRANSFERS):
                     for mptcp in (True, False):
@@ -139,45 +143,18 @@ def _alive(transfers: dict[str, Transfer]) -> set[str]:
     }
 
 
-def _tell(process: "subprocess.Popen[str]", default: str) -> None:
-    assert process.stdin is not None
-    process.stdin.write(f"{default}\n")
-    process.stdin.flush()
-    _wait_for_line(process, default)
-
-
-def _wait_for_line(process: "subprocess.Popen[str]", word: str) -> None:
-    assert process.stdout is not None
-    end_s = time.monotonic() + _READY_TIMEOUT_S
-    while time.monotonic() < end_s:
-        line = process.stdout.readline()
-        if not line:
-            break
-        if line.strip() == word:
-            return
-    raise EmulationError("the process that was to steer has ended or says nothing")
-
-
-def _end(process: "subprocess.Popen[str]") -> None:
-    process.kill()
-    process.wait()
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            pipe.close()
-
-
 async def _steer(state: Path) -> None:
-    """Steers until it is killed: each line on standard input is a new default."""
+    """Steer until it is killed: each line on standard input is a new default."""
     async with Steering(state) as steering:
         there = networks()
         await steering.networks_changed(there)
         steering.paths_measured({WLAN: (24e6, 0.023), LTE: (12e6, 0.063)})
         steering.set_destination("198.51.100.7", 443, LTE, protocol="tcp")
         moving = asyncio.create_task(_move(steering))
-        print("steering", flush=True)
+        print("{}", flush=True)
         while line := await asyncio.to_thread(sys.stdin.readline):
-            steering.set_default(line.strip())
-            print(line.strip(), flush=True)
+            steering.set_default(json.loads(line))
+            print("{}", flush=True)
         moving.cancel()
 
 
@@ -195,4 +172,5 @@ async def _move(steering: Steering) -> None:
 
 
 if __name__ == "__main__":
+    logs.configure("warning", "json")  # standard output is for answers
     asyncio.run(_steer(Path(sys.argv[1])))

@@ -13,9 +13,9 @@ from typing import Final
 from cedos.model import Direction
 from cedos.selector.deadlines.chance import ChanceScheduler
 from cedos.selector.deadlines.network_state import HostNetworks, SeenNetwork
-from cedos.selector.deadlines.plan import D2Sched, DeadlineFlow, DeadlinePlan
+from cedos.selector.deadlines.plan import DeadlineFlow, DeadlinePlan
 from emu.experiments.cedos import studies, world
-from emu.experiments.cedos.compare import AtOnce, figures, tally
+from emu.experiments.cedos.compare import figures, tally
 
 _DAYS: Final = 100
 _USER_DAYS: Final = 10
@@ -29,17 +29,16 @@ _PRICE_S: Final = 0.2 / 1e6
 def run(progress: Callable[[str], None]) -> dict[str, float]:
     """Ten days of ten users, twenty rides, and plans for tables of a thousand flows.
 
-    The figures also have `d2sched_...` and `no_delay_...` on the same days, `missed`,
-    `clairvoyant_wifi_share`, `decide_1000_flows_p99_ms`, and `decide_1000_overloaded_...` of tables of
-    which some cannot be in time.
+    The figures also have `missed`, `clairvoyant_wifi_share`, `decide_1000_flows_p99_ms`, and
+    `decide_1000_overloaded_...` of tables of which some cannot be in time.
     """
     tallies = []
     for user in range(_DAYS // _USER_DAYS):
         progress(f"days of user {user + 1} of {_DAYS // _USER_DAYS}")
         worlds = (world.draw(2_000_000 + user * _USER_DAYS + day) for day in range(_USER_DAYS))
-        tallies.append(tally(worlds, [AtOnce(), D2Sched(), ChanceScheduler()], one_host=True))
+        tallies.append(tally(worlds, [ChanceScheduler()], one_host=True))
     found = figures(tallies)
-    ours, theirs, at_once = (found[name] for name in ("chance", "d2sched", "no-delay"))
+    ours = found["chance"]
     progress("a stream on the subway")
     ride = studies.figure8()["computed"]
     progress(f"plans for {_FLOWS} flows")
@@ -51,9 +50,6 @@ def run(progress: Callable[[str], None]) -> dict[str, float]:
         "wifi_share": ours["wifi_share"],
         "wifi_share_gap": ours["wifi_share_gap"],
         "clairvoyant_wifi_share": found["clairvoyant_wifi_share"],
-        "no_delay_wifi_share": at_once["wifi_share"],
-        "d2sched_met_share": theirs["met_share"],
-        "d2sched_wifi_share_gap": theirs["wifi_share_gap"],
         "stalls": float(ride["stalls"]),
         "streaming_metered_over_optimum": (1.0 - ride["wifi_share"])
         / (1.0 - ride["clairvoyant_wifi_share"]),

@@ -31,7 +31,7 @@ from typing import Any, Final
 
 from cedos.errors import EmulationError
 from cedos.model import NetworkKind
-from emu.bench import percentile, processor_s
+from emu.bench import percentile, processor_s, told
 from emu.bench.gateway_parts import calls, flows, idle_clients, pages
 from emu.bench.gateway_parts.pages import WARM_S, at_place, bench_places
 from emu.places.traces import Trace
@@ -218,10 +218,6 @@ def _sum(progress: Progress) -> dict[str, float]:
 
 
 def _cases(progress: Progress) -> dict[str, float]:
-    return cases(progress, _CASES, _SEEDS)
-
-
-def cases(progress: Progress, names: Sequence[str], seeds: Sequence[int]) -> dict[str, float]:
     took_s: dict[str, list[float]] = {}
 
     def measure(laptop: Laptop, name: str, contender: Contender, case: Case) -> None:
@@ -237,10 +233,10 @@ def cases(progress: Progress, names: Sequence[str], seeds: Sequence[int]) -> dic
         progress(f"{case.name}, {name}: {got.took_s:.1f} s{'' if got.whole else ', BROKEN'}")
 
     def measure_all(laptop: Laptop, contenders: dict[str, Contender]) -> None:
-        for seed in seeds:
+        for seed in _SEEDS:
             for case in _all_cases(seed):
                 for name, contender in contenders.items():
-                    if case.name in names and not (case.lost and name == "wifi"):
+                    if not (case.lost and name == "wifi"):
                         measure(laptop, name, contender, case)
 
     with (
@@ -395,14 +391,13 @@ def _first_bytes(progress: Progress) -> dict[str, float]:
         for _ in range(_FIRST_BYTES):
             for user, found in took.items():
                 found.append(1e3 * _first_byte_s(laptop, user))
-    direct, through = (sorted(found) for found in took.values())
-    progress(
-        f"first bytes: {statistics.median(direct):.1f} ms direct,"
-        f" {statistics.median(through):.1f} through the gateway"
-    )
+    return told(progress, _added("ttfb", *took.values()))
+
+
+def _added(what: str, direct: Sequence[float], through: Sequence[float]) -> dict[str, float]:
     return {
-        "added_ttfb_median_ms": statistics.median(through) - statistics.median(direct),
-        "added_ttfb_p95_ms": percentile(through, 0.95) - percentile(direct, 0.95),
+        f"added_{what}_median_ms": statistics.median(through) - statistics.median(direct),
+        f"added_{what}_p95_ms": percentile(through, 0.95) - percentile(direct, 0.95),
     }
 
 
@@ -419,11 +414,7 @@ def _packets(progress: Progress) -> dict[str, float]:
             for way, found in first.items():
                 said = _echoed(laptop.client, "first", str(_FIRST_PACKETS), *way)
                 found += [1e3 * each for each in said]
-    direct, through = (sorted(found) for found in first.values())
-    progress(
-        f"first answers: {statistics.median(direct):.1f} ms direct,"
-        f" {statistics.median(through):.1f} through the gateway"
-    )
+    added = told(progress, _added("first_answer", *first.values()))
     # Over a wire without a limit, plain and through the gateway in turn.
     rates: dict[str, list[float]] = {"": [], "plain_": []}
     lost, cpu = 0.0, []
@@ -449,8 +440,7 @@ def _packets(progress: Progress) -> dict[str, float]:
             )
     carried = sum(rates[""]) * _RATE_S
     return {
-        "added_first_answer_median_ms": statistics.median(through) - statistics.median(direct),
-        "added_first_answer_p95_ms": percentile(through, 0.95) - percentile(direct, 0.95),
+        **added,
         "packets_a_s": statistics.median(rates[""]),
         "plain_packets_a_s": statistics.median(rates["plain_"]),
         "packets_lost_share": lost / (lost + carried),

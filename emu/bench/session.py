@@ -28,7 +28,7 @@ from cedos.session.io.idle_sessions import (
 from cedos.session.protocol.crypto import Suite
 from cedos.session.protocol.handshake.credentials import CREDENTIALS_BYTES, Credentials
 from cedos.session.protocol.idle_record import IdleRecord
-from emu.bench import percentile
+from emu.bench import percentile, told
 from emu.workloads.sessions.pair import CLIENT as CABLE_CLIENT
 from emu.workloads.sessions.pair import GATEWAY as CABLE_GATEWAY
 from emu.workloads.sessions.pair import INTERFACE as CABLE_INTERFACE
@@ -57,12 +57,7 @@ def measure(
         _fill(path, count)
         command = [sys.executable, "-m", __name__, str(path), str(look_ups)]
         done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
-    figures: dict[str, float] = json.loads(done.stdout)
-    progress(
-        f"{count:,} idle flows: {figures['idle_million_mb']:.0f} MB, found in "
-        f"{figures['idle_lookup_us']:.2f} us, there {figures['idle_reload_s']:.1f} s after a restart"
-    )
-    return figures
+    return told(progress, json.loads(done.stdout))
 
 
 def _fill(path: Path, count: int) -> None:
@@ -191,16 +186,16 @@ def throughput(
             found.append(seconds["raw"] / seconds[mode])
         progress(
             f"loopback {number + 1}/{rounds}: raw {8 * size / seconds['raw'] / 1e9:.1f} Gbit/s, "
-            f"clear {ratios['clear'][-1]:.2f}, AEAD {ratios['aead'][-1]:.2f} of it; "
-            + ", ".join(f"{mode} {used_s[-1]:.2f} s/GB" for mode, used_s in cpu_s.items())
+            f"clear {ratios['clear'][-1]:.2f}, AEAD {ratios['aead'][-1]:.2f} of it"
         )
-    found_ratios = {f"loopback_{m}_ratio": statistics.median(r) for m, r in ratios.items()}
-    return found_ratios | {f"cpu_s_per_gb_{m}": statistics.median(c) for m, c in cpu_s.items()}
+    figures = {f"loopback_{m}_ratio": statistics.median(r) for m, r in ratios.items()}
+    figures |= {f"cpu_s_per_gb_{m}": statistics.median(c) for m, c in cpu_s.items()}
+    return told(progress, figures)
 
 
 def shaped(ends: Pair, progress: Progress) -> dict[str, float]:
     ratios = []
-    for number in range(3):
+    for _ in range(3):
         took = {
             mode: ends.both(
                 "push", "pull", mode, {"mode": mode, "size": _SHAPED_BYTES}, size=_SHAPED_BYTES
@@ -208,8 +203,7 @@ def shaped(ends: Pair, progress: Progress) -> dict[str, float]:
             for mode in ("raw", "aead")
         }
         ratios.append(took["raw"] / took["aead"])
-        progress(f"shaped {number + 1}/3: {ratios[-1]:.3f} of raw TCP over {_SHAPED_RATE}")
-    return {"shaped_ratio": statistics.median(ratios)}
+    return told(progress, {"shaped_ratio": statistics.median(ratios)})
 
 
 def round_trips(
@@ -224,16 +218,13 @@ def round_trips(
                 near, _ = ends.both("ask", "answer", mode, there, way=way, rounds=rounds)
                 found.setdefault((way, mode), []).append(1e6 * statistics.median(near["times"]))
     us = {key: statistics.median(each) for key, each in found.items()}
-    for way in WAYS:
-        progress(
-            f"message, {way}: {us[way, 'aead']:.0f} us there and back, raw {us[way, 'raw']:.0f} us"
-        )
-    return {
+    found_us = {
         "message_added_us": us["await", "aead"] - us["callbacks", "raw"],
         "message_raw_us": us["callbacks", "raw"],
         **{f"message_{way}_us": us[way, "aead"] for way in WAYS},
         **{f"message_{way}_added_us": us[way, "aead"] - us[way, "raw"] for way in WAYS},
     }
+    return told(progress, found_us)
 
 
 def messages(ends: Pair, progress: Progress) -> dict[str, float]:
@@ -254,8 +245,7 @@ def messages(ends: Pair, progress: Progress) -> dict[str, float]:
             )
             rates.append(number / near["seconds"])
         figures[key] = statistics.median(rates)
-        progress(f"{key}: {figures[key]:,.0f}")
-    return figures
+    return told(progress, figures)
 
 
 def fairness(
@@ -274,10 +264,7 @@ def fairness(
         sessions=sessions, raws=raws, raw_port=ends.there("raw")["port"],
         warm_s=warm_s, seconds=seconds, limit_s=limit_s,
     )  # fmt: skip
-    rates = near["rates"]
-    found = jain(rates)
-    progress(f"{key}: {found:.3f}, {sum(rates) / 1e6:.0f} Mbit/s in all")
-    return {key: found}
+    return told(progress, {key: jain(near["rates"])})
 
 
 def foreground(ends: Pair, progress: Progress, seconds: float = _FOREGROUND_S) -> dict[str, float]:
@@ -306,13 +293,7 @@ def foreground(ends: Pair, progress: Progress, seconds: float = _FOREGROUND_S) -
         "foreground_added_p95_ms": 1e3 * (percentile(times, 0.95) - idle_s),
         "background_share": measured["both"]["rate_bps"] / measured["alone"]["rate_bps"],
     }
-    progress(
-        f"foreground: {figures['foreground_added_ms']:.1f} ms more (95th percentile "
-        f"{figures['foreground_added_p95_ms']:.1f}) than {1e3 * idle_s:.1f} ms on an idle link of "
-        f"{_FOREGROUND_RATE}; background keeps {figures['background_share']:.3f} of "
-        f"{measured['alone']['rate_bps'] / 1e6:.2f} Mbit/s"
-    )
-    return figures
+    return told(progress, figures)
 
 
 def resume(
@@ -338,11 +319,6 @@ def resume(
         "resume_p95_ms": 1e3 * percentile(times, 0.95),
         "resume_allowed_ms": 1e3 * 2 * near["rtt_s"] + 5,
     }
-    progress(
-        f"resumed {figures['resume_median_ms']:.1f} ms (95th percentile "
-        f"{figures['resume_p95_ms']:.1f}) after an address change; allowed "
-        f"{figures['resume_allowed_ms']:.1f}"
-    )
     # A minute passes in real time, an hour by a clock that jumps.
     for key, real_s, simulated_s, trials in (
         ("blackout_resume_s", black_out_s, 0.0, 1),
@@ -355,11 +331,7 @@ def resume(
             for _ in range(trials)
         ]
         figures[key] = max(times)
-        progress(
-            f"{key}: {figures[key]:.3f}, the longest of {trials}, after "
-            f"{real_s + simulated_s:.0f} s without a link"
-        )
-    return figures
+    return told(progress, figures)
 
 
 if __name__ == "__main__":

@@ -181,13 +181,11 @@ def run(progress: Callable[[str], None]) -> dict[str, float]:
         Table 1's rows, of the pages' first visits as there: `http_transactions`,
         `http_content_length_share`, `http_predictable_share` (stated within 10 % of what was
         carried), `http_chunked_share`. Of all visits: `http_predictable_bytes_share` (of bytes, whose
-        transfer's estimate was within 10 % when its answer began), the same of first visits
-        `http_first_predictable_bytes_share` and by stated lengths alone
-        `http_stated_predictable_bytes_share`; and `http_untold_bytes_share`, of bodies that state no
-        length and had never been fetched: these cannot be known as they begin. Of TLS connections, by
-        how often their server was seen before: `tls_seen{0,1,3}_median_rel_error`,
-        `tls_seen5plus_median_rel_error`, `tls_all_median_rel_error`, `tls_within_interval_share`,
-        `tls_connections`.
+        transfer's estimate was within 10 % when its answer began), the same by stated lengths alone
+        `http_stated_predictable_bytes_share`, and `http_untold_bytes_share`, of
+        bodies that state no length and had never been fetched: these cannot be known as they begin. Of
+        TLS connections: `tls_all_median_rel_error`, `tls_seen0_...`, `tls_seen5plus_...` (of servers
+        never seen before, or five times), each with `_connections`, and `tls_within_interval_share`.
 
     Raises:
         EmulationError: nginx or curl fail, or the profiler missed transactions.
@@ -200,29 +198,20 @@ def run(progress: Callable[[str], None]) -> dict[str, float]:
 def figures(http: Sequence[Transaction], tls: Sequence[Connection]) -> dict[str, float]:
     # A transaction seen again is known from history: Table 1 counts the first ones.
     first = [each for each in http if not each.again]
-    stated = [each for each in http if each.stated]
     known = {
         "http_transactions": float(len(first)),
         "http_content_length_share": _share(first, lambda each: each.stated),
         "http_predictable_share": _share(first, lambda each: each.stated and each.near),
         "http_chunked_share": _share(first, lambda each: each.answer.chunked),
         "http_predictable_bytes_share": _near_bytes(http) / _bytes(http),
-        "http_first_predictable_bytes_share": _near_bytes(first) / _bytes(first),
-        "http_stated_predictable_bytes_share": _near_bytes(stated) / _bytes(http),
+        "http_stated_predictable_bytes_share": _near_bytes(e for e in http if e.stated)
+        / _bytes(http),
         "http_untold_bytes_share": _bytes(e for e in http if not (e.stated or e.fetched))
         / _bytes(http),
-        "tls_connections": float(len(tls)),
     }
     # Sizes of TLS connections come from history alone: judge by how often the host was seen.
-    for name, fits in (
-        ("seen0", lambda seen: seen == 0),
-        ("seen1", lambda seen: seen == 1),
-        ("seen2", lambda seen: seen == 2),
-        ("seen3", lambda seen: seen == 3),
-        ("seen5plus", lambda seen: seen >= 5),
-        ("all", lambda seen: True),
-    ):
-        some = [each for each in tls if fits(each.seen)]
+    for name, least, most in (("seen0", 0, 0), ("seen5plus", 5, len(tls)), ("all", 0, len(tls))):
+        some = [each for each in tls if least <= each.seen <= most]
         if some:
             known[f"tls_{name}_median_rel_error"] = median(map(relative_error, some))
         known[f"tls_{name}_connections"] = float(len(some))

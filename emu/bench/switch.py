@@ -87,10 +87,10 @@ def run(
         uploads = stack.enter_context(server(laptop))
         state = stack.enter_context(tempfile.TemporaryDirectory(prefix="cedos-bench-"))
         stack.enter_context(laptop.client.entered())
-        measured, default_s = asyncio.run(
+        measured = asyncio.run(
             _measure(networks(), Path(state), uploads, progress, connections, flips)
         )
-    return figures(measured) | {"default_median_ms": 1e3 * default_s}
+    return figures(measured)
 
 
 def figures(measured: list[Flip]) -> dict[str, float]:
@@ -138,7 +138,7 @@ async def _measure(
     progress: Callable[[str], None],
     connections: int,
     flips: int,
-) -> tuple[list[Flip], float]:
+) -> list[Flip]:
     rtts_s = {network.name: await asyncio.to_thread(_rtt_s, network.name) for network in there}
     rates = {INTERFACES[access.kind]: access.down.mean_bps for access in ACCESSES}
     measured: list[Flip] = []
@@ -146,7 +146,6 @@ async def _measure(
     async with Steering(state, filter_flows=False) as steering:
         await steering.networks_changed(there)
         steering.paths_measured({n: (rates[n], rtt_s) for n, rtt_s in rtts_s.items()})
-        default_s = await _default_s(steering, list(rtts_s))
         for direction in Direction:
             for number in range(connections):
                 start = there[number % 2].name
@@ -155,17 +154,7 @@ async def _measure(
                 measured += made
                 delays = ", ".join(f"{1e3 * f.delay_s:.0f} ({1e3 * f.gap_s:.0f})" for f in made)
                 progress(f"{direction} {number + 1}/{connections}: ms (gap) {delays}")
-    return measured, default_s
-
-
-async def _default_s(steering: Steering, names: list[str]) -> float:
-    """Return the seconds that leading new connections elsewhere takes."""
-    took = []
-    for number in range(200):
-        begun_s = time.perf_counter()
-        steering.set_default(names[number % len(names)])
-        took.append(time.perf_counter() - begun_s)
-    return statistics.median(took)
+    return measured
 
 
 async def _one(

@@ -64,19 +64,16 @@ def run(
     """Measure for up to two minutes a case and repetition.
 
     Returns for each case the median and the longest `again_s`, from when Wi-Fi is fast until it is used
-    again (`AGAIN`); infinite: not within 100 s. And the longest time of a fetch. Errors: EmulationError.
+    again (`AGAIN`); infinite: not within 100 s. Errors: EmulationError.
     """
     found: dict[str, float] = {}
     for case in cases:
-        again_s, longest_s = [], []
+        again_s = []
         for repeat in range(repeats):
-            fetches = measure(case)
-            again_s.append(again(case, fetches))
-            longest_s.append(max(fetch.took_s for fetch in fetches))
+            again_s.append(again(case, measure(case)))
             progress(f"{case.name}, {repeat + 1} of {repeats}: {again_s[-1]:.1f} s")
         found[f"{case.name}_median_s"] = statistics.median(again_s)
         found[f"{case.name}_longest_s"] = max(again_s)
-        found[f"{case.name}_fetch_longest_s"] = max(longest_s)
     return found
 
 

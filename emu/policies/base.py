@@ -49,3 +49,13 @@ class Policy(Protocol):
 
     def stop(self) -> None:
         """End what `start` started and leave its records in the stage's directory."""
+
+
+class Fixed:
+    """A policy that at most sets the laptop up, which lives for one run."""
+
+    def start(self, stage: Stage) -> None:
+        """Do nothing: the emulated laptop comes with routes that prefer Wi-Fi."""
+
+    def stop(self) -> None:
+        """Do nothing: there is nothing to undo."""

@@ -1,11 +1,11 @@
 """The kernel's MPTCP in its handover mode: the cellular network is a backup (Delphi, section 9.3)."""
 
 from cedos.model import NetworkKind
-from emu.policies.base import Stage
+from emu.policies.base import Fixed, Stage
 from emu.testbed.access import ADDRESSES, INTERFACES
 
 
-class MptcpHandover:
+class MptcpHandover(Fixed):
     name = "mptcp-handover"
 
     def start(self, stage: Stage) -> None:
@@ -18,9 +18,6 @@ class MptcpHandover:
             *("mptcp", "endpoint", "add", ADDRESSES[cellular], "dev", INTERFACES[cellular]),
             *("subflow", "backup"),
         )
-
-    def stop(self) -> None:
-        """Do nothing: the laptop lives for one run."""
 
 
 policy = MptcpHandover

@@ -1,19 +1,13 @@
 """Wi-Fi while it is associated, whatever it delivers: what laptops do today."""
 
 from cedos.model import NetworkKind
-from emu.policies.base import Stage
+from emu.policies.base import Fixed
 
 
-class WifiFirst:
+class WifiFirst(Fixed):
     name = "wifi-first"
     title = "Linux as it is"
     networks = (NetworkKind.WIFI,)
-
-    def start(self, stage: Stage) -> None:
-        """Do nothing: the emulated laptop comes with these routes."""
-
-    def stop(self) -> None:
-        """Do nothing: there is nothing to undo."""
 
 
 policy = WifiFirst

@@ -50,14 +50,10 @@ def measure(progress: Callable[[str], None]) -> dict[str, float]:
     Also each way's means, medians and the share of pages that were not there after 30 s, which count
     as that. EmulationError: the testbed, the daemon or the browser.
     """
-    return of_places(progress, (_GOOD, *_starts_s()))
-
-
-def of_places(progress: Callable[[str], None], names: Sequence[str]) -> dict[str, float]:
-    """Return the same of some of the places."""
     took: dict[tuple[str, str], list[float]] = {}
     wanted = browsing.plan(_SCENARIO, _SCENARIO.seed)
-    for place in names:
+    mobility = tuple(_starts_s())
+    for place in (_GOOD, *mobility):
         accesses = _accesses(place)
         for way in ("plain", "gateway"):
             found = took[place, way] = _load_times_s(accesses, wanted, way)
@@ -70,12 +66,7 @@ def of_places(progress: Callable[[str], None], names: Sequence[str]) -> dict[str
         return [each for place in places for each in took[place, way]]
 
     figures: dict[str, float] = {}
-    for name, places in {
-        "good": [each for each in names if each == _GOOD],
-        "mobility": [each for each in names if each != _GOOD],
-    }.items():
-        if not places:
-            continue
+    for name, places in (("good", (_GOOD,)), ("mobility", mobility)):
         plain, gateway = of("plain", places), of("gateway", places)
         figures[f"page_ratio_{name}"] = statistics.mean(gateway) / statistics.mean(plain)
         for way, each in (("plain", plain), ("gateway", gateway)):

@@ -214,10 +214,6 @@ def months_of(found: Mapping[str, Mapping[str, Sequence[Outcome]]]) -> int:
     return len(found["data"]["pacer"])
 
 
-SPENT = 0.95
-"""With something still to be gained, at least this share of the supply is to be spent."""
-
-
 def figures(found: Mapping[str, Mapping[str, Sequence[Outcome]]]) -> dict[str, float]:
     """Return the figures of ours (`pacer`) and of Odyssey's, on the same months, plan by plan.
 
@@ -226,10 +222,9 @@ def figures(found: Mapping[str, Mapping[str, Sequence[Outcome]]]) -> dict[str, f
         in units): `periods`, `bought_over_odyssey_ratio` (seconds saved, less what units are worth);
         and for each controller, Odyssey's with `odyssey_` before: `met_share` (periods in which the
         budget was not exceeded), `unavoidable_share` (of all periods, those that use without a choice
-        exceeds by itself: they cannot be met, and count as not met), `most_spent_share`;
+        exceeds by itself: they cannot be met, and count as not met);
         `spent_share` (mean share of the supply spent, of the periods in which what was declined would
-        have used up what is left over), `spent_enough_share` (the share of these with at least 95 %),
-        `least_spent_share`;
+        have used up what is left over);
         `wasted_share` (of all periods: more than 5 % were left over, though what was declined in the
         last quarter would have used that up); `bought_of_best_share` (seconds saved over those that
         one who knows the future could have bought, all periods together).
@@ -253,12 +248,7 @@ def _of(outcomes: Sequence[Outcome]) -> dict[str, float]:
         "unavoidable_share": _mean(
             [float(outcome.world.forced > outcome.world.budget.supply) for outcome in outcomes]
         ),
-        "most_spent_share": max(
-            outcome.spent / outcome.world.budget.supply for outcome in outcomes
-        ),
         "spent_share": _mean(wanted),
-        "spent_enough_share": _mean([float(share >= SPENT) for share in wanted]),
-        "least_spent_share": min(wanted),
         "wasted_share": _mean([float(outcome.wasted) for outcome in outcomes]),
         "bought_of_best_share": sum(outcome.gained_s for outcome in outcomes)
         / sum(outcome.world.best_s for outcome in outcomes),

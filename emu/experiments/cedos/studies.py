@@ -122,8 +122,6 @@ def switches(one: Carried) -> int:
 
 ASLEEP_W, AWAKE_W = 0.043, 0.2319
 LOOK_J: Final = (0.0551 - ASLEEP_W) * 120.0
-BATTERY_J: Final = 7.98 * 3600.0
-"""The paper's telephone's."""
 
 
 WAYS: Final[dict[str, Callable[[], Sleep]]] = {
@@ -170,7 +168,6 @@ def _way(make: Callable[[], Sleep], count: int, seed: int) -> dict[str, Any]:
     return {
         "days": number,
         "mw": 1000.0 * joules / lasted_s,
-        "battery_share_a_day": joules / number / BATTERY_J,
         "awake_share": awake_s / lasted_s,
         "looks_a_day": looks / number,
         "flows": flows,

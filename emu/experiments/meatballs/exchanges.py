@@ -204,7 +204,6 @@ def _figures(of: Sequence[Outcome]) -> dict[str, Any]:
         "requests": len(records),
         **trials_figure("wait_ms", [1e3 * each.wait_s / len(each.records) for each in of], 3),
         "wait_p95_ms": round(1e3 * float(np.quantile([r.wait_s for r in records], 0.95)), 2),
-        "wait_max_s": round(max(r.wait_s for r in records), 3),
         **trials_figure("cellular_kb", [each.metered_bytes / 1e3 for each in of], 2),
         **trials_figure("all_kb", [each.all_bytes / 1e3 for each in of], 2),
     }

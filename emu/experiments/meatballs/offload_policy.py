@@ -286,7 +286,6 @@ def _figures(of: Sequence[Outcome]) -> dict[str, Any]:
     return {
         "tasks": len(records),
         **trials_figure("wait_s", [each.wait_s / len(each.records) for each in of], 4),
-        "wait_p95_s": round(float(np.quantile([r.wait_s for r in records], 0.95)), 3),
         "remote_share": round(
             float(np.mean([any(way == REMOTE for way, _ in r.starts) for r in records])), 4
         ),

@@ -319,6 +319,5 @@ def run(
         "rtt_ms": rtt_ms,
         "phone": PHONE,
         "trials": trials,
-        "contacts_s": [[round(t, 2) for t in each] for each in plans[sizes_mb[0]].contacts],
         "sizes": sizes,
     }

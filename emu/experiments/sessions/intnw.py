@@ -276,5 +276,4 @@ def summary(trials: Sequence[dict[str, Any]]) -> dict[str, Any]:
     ):
         figures[key], figures[f"{key}_ci95"] = student_ci95(values)
         figures[f"{key}_trials"] = [round(each, 4) for each in values]
-    figures["foreground_worst_s"] = max(max(each["foreground_s"]) for each in trials)
     return figures

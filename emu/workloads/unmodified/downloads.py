@@ -137,13 +137,30 @@ _LIMIT: Final = "90s"
 _START_TIMEOUT_S: Final = 15.0
 
 
-class SessionServer(Started):
+class Served(Started):
+    """A program at the laptop's server, in a folder of its own, until the `with` block ends."""
+
+    def __init__(self, laptop: Laptop, name: str) -> None:
+        self._laptop = laptop
+        self._folder = laptop.directory / name
+        self._service: Service | None = None
+
+    def _serve(self, port: int, *command: str) -> None:
+        server = self._laptop.server
+        self._service = Service(server, *command, output=self._folder / "log")
+        self._service.wait_for(lambda: accepts(server, SERVER, port), _START_TIMEOUT_S)
+
+    def close(self) -> None:
+        if self._service is not None:
+            self._service.close()
+
+
+class SessionServer(Served):
     """`cedos-serve` on the laptop's server, with a file of zeros of each size."""
 
     def __init__(self, laptop: Laptop, sizes: Iterable[int]) -> None:
-        self._laptop, self._sizes = laptop, sizes
-        self._folder = laptop.directory / "sessions"
-        self._services: list[Service] = []
+        super().__init__(laptop, "sessions")
+        self._sizes = sizes
 
     def _start(self) -> None:
         served = self._folder / "served"
@@ -151,20 +168,10 @@ class SessionServer(Started):
         for size in self._sizes:
             with (served / str(size)).open("wb") as file:
                 file.truncate(size)
-        self._services.append(
-            Service(
-                self._laptop.server, *self._command("cedos-serve"), "-l", f"{SERVER}:{_PORT}",
-                "--own-key", str(self._folder / "server.key"), "--forget", str(served),
-                output=self._folder / "log",
-            )
+        self._serve(
+            _PORT, *self._command("cedos-serve"), "-l", f"{SERVER}:{_PORT}",
+            "--own-key", str(self._folder / "server.key"), "--forget", str(served),
         )  # fmt: skip
-        self._services[-1].wait_for(
-            lambda: accepts(self._laptop.server, SERVER, _PORT), _START_TIMEOUT_S
-        )
-
-    def close(self) -> None:
-        for service in self._services:
-            service.close()
 
     def get(
         self,

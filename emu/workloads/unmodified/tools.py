@@ -12,19 +12,25 @@ from typing import Final
 from cedos.errors import EmulationError
 from emu.testbed.netns import Namespace
 from emu.testbed.phones import SERVER, Laptop
-from emu.testbed.services import Service, Started, accepts
-from emu.workloads.unmodified.downloads import LIMIT_S, HalfWay, Watched, as_user, grown, watched
+from emu.workloads.unmodified.downloads import (
+    LIMIT_S,
+    HalfWay,
+    Served,
+    Watched,
+    as_user,
+    grown,
+    watched,
+)
 
 _GIT_PORT = 9418
 
 
-class CloneServer(Started):
+class CloneServer(Served):
     """`git daemon` on the laptop's server with one repository of random bytes."""
 
     def __init__(self, laptop: Laptop, user: int, size: int) -> None:
-        self._laptop, self._user, self._size = laptop, user, size
-        self._folder = laptop.directory / "git"
-        self._services: list[Service] = []
+        super().__init__(laptop, "git")
+        self._user, self._size = user, size
         self._clones = 0
 
     def _start(self) -> None:
@@ -35,17 +41,10 @@ class CloneServer(Started):
         names = ("-c", "user.name=nobody", "-c", "user.email=nobody@example.org")
         for words in (("init", "-q"), ("add", "."), (*names, "commit", "-q", "-m", "random")):
             subprocess.run(("git", "-C", str(repository), *words), check=True)
-        self._services.append(
-            Service(
-                self._laptop.server, "git", "daemon", f"--base-path={repository.parent}",
-                "--export-all", "--reuseaddr", f"--port={_GIT_PORT}", output=self._folder / "log",
-            )
+        self._serve(
+            _GIT_PORT, "git", "daemon", f"--base-path={repository.parent}",
+            "--export-all", "--reuseaddr", f"--port={_GIT_PORT}",
         )  # fmt: skip
-        self._services[-1].wait_for(lambda: accepts(self._laptop.server, SERVER, _GIT_PORT))
-
-    def close(self) -> None:
-        for service in self._services:
-            service.close()
 
     def clone(
         self, where: Namespace, half_way: HalfWay | None = None, *, limit_s: float = LIMIT_S
@@ -175,13 +174,12 @@ _EVERY_S = 0.05
 _LIMIT_S = 30.0
 
 
-class ShellServer(Started):
+class ShellServer(Served):
     """OpenSSH's server on the laptop's server, for one key. `user`: who the client is run as."""
 
     def __init__(self, laptop: Laptop, user: int) -> None:
-        self._laptop, self._user = laptop, user
-        self._folder = laptop.directory / "ssh"
-        self._services: list[Service] = []
+        super().__init__(laptop, "ssh")
+        self._user = user
 
     def _start(self) -> None:
         self._folder.mkdir(mode=0o755)
@@ -202,21 +200,11 @@ class ShellServer(Started):
             "Port": _SSH_PORT,
         }
         words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
-        self._services.append(
-            Service(
-                self._laptop.server, "/usr/sbin/sshd", "-D", "-e", "-f", "/dev/null", *words,
-                output=self._folder / "sshd.log",
-            )
-        )  # fmt: skip
-        self._services[-1].wait_for(lambda: accepts(self._laptop.server, SERVER, _SSH_PORT))
+        self._serve(_SSH_PORT, "/usr/sbin/sshd", "-D", "-e", "-f", "/dev/null", *words)
 
     @property
     def key(self) -> Path:
         return self._folder / "mine"
-
-    def close(self) -> None:
-        for service in self._services:
-            service.close()
 
     def typing(
         self, where: Namespace, half_way: HalfWay | None = None, *, words: int = 80

@@ -58,15 +58,12 @@ async def files(
         began_s = time.monotonic()
         written: list[asyncio.Future[None]] = []
         before: tuple[int, ...] = ()
-        reads: list[float] = []
         total = 0
         for _ in range(steps):
             # The compiler reads one block after the other: a person waits for each.
             for _ in range(drawn.randint(*blocks)):
-                asked_s = time.monotonic()
                 _, block = await asking.ask(BLOCK_BYTES, FOREGROUND_SMALL)
                 await block
-                reads.append(time.monotonic() - asked_s)
             await asyncio.sleep(drawn.uniform(*compute_s))
             # The result is written in the background, behind the one before.
             size = round(scale * drawn.randint(*result_bytes))
@@ -83,7 +80,6 @@ async def files(
         "foreground_s": [interactive_s],
         "background_s": took_s,
         "background_bytes": total,
-        "reads_s": [sum(reads) / len(reads), max(reads)],
     }
 
 
@@ -118,11 +114,9 @@ async def mail(
     bodies, thinking = sizes(messages, scale, seed), random.Random(seed + 2)
     async with connected(transport, host, port, server_key) as link:
         asking = Asking(link)
-        began_s = time.monotonic()
         # The headers are fetched first, then all messages in the background.
         _, headers = await asking.ask(messages * HEADER_BYTES, FOREGROUND_SMALL)
         await headers
-        headers_s = time.monotonic() - began_s
         began_s = time.monotonic()
         here = [(await asking.ask(size, BACKGROUND_SMALL))[1] for size in bodies]
         everything = asyncio.gather(*here)
@@ -144,7 +138,6 @@ async def mail(
         "foreground_s": waits,
         "background_s": ended[0] - began_s,
         "background_bytes": sum(bodies),
-        "headers_s": headers_s,
     }
 
 
@@ -192,8 +185,6 @@ async def sensing(
         "foreground_s": waits,
         "background_s": duration_s,
         "background_bytes": bulk.arrived_bytes,
-        "offered_bytes": round(duration_s) * (RAW_BYTES + SUMMARY_BYTES) * scale,
-        "deferred": bulk.deferred,
     }
 
 
@@ -218,7 +209,6 @@ class _Bulk:
         self._most = _OUTSTANDING if isinstance(link, SessionLink) else 1 << 30
         self._late: asyncio.Task[None] | None = None
         self.arrived_bytes = 0
-        self.deferred = 0
 
     async def run(self, began_s: float, duration_s: float) -> None:
         """Run one round a second; messages that arrived by the end count."""
@@ -252,7 +242,6 @@ class _Bulk:
     ) -> int | None:
         irob, done = await self._asking.ask(_ACK_BYTES, label, size, after, thunk)
         if irob is None:
-            self.deferred += 1
             return None
         self._outstanding.add(done)
 

@@ -39,19 +39,11 @@ async def fetch(host: str, port: int, server_key: str, deadline_s: float) -> dic
         timeout_s=None,
     )
     size = 0
-    longest_s, last_s = 0.0, time.monotonic()
     while data := await connection.read():
-        now_s = time.monotonic()
-        longest_s, last_s = max(longest_s, now_s - last_s), now_s
         size += len(data)
     ended_s = time.monotonic()
     await connection.close()
-    return {
-        "bytes": size,
-        "ended_s": ended_s,
-        "longest_silence_s": longest_s,
-        "paths_lost": connection.flow.lost_paths,
-    }
+    return {"bytes": size, "ended_s": ended_s}
 
 
 _ENDLESS = 1 << 40
@@ -175,7 +167,6 @@ def _fetch(host: str, port: int, size: int) -> dict[str, Any]:
     bundle7, helpers, mtcp = _pyd3tn()
 
     got: dict[int, int] = {}
-    connections = repeated = 0
     while sum(got.values()) < size:
         tried_s = time.monotonic()
         try:
@@ -183,14 +174,12 @@ def _fetch(host: str, port: int, size: int) -> dict[str, Any]:
         except OSError:
             time.sleep(max(0.0, _PROBE_S - (time.monotonic() - tried_s)))
             continue
-        connections += 1
         peer = mtcp.MTCPSocket(connection, timeout=_PROBE_S)
         connection.settimeout(_PROBE_S)
         try:
             while sum(got.values()) < size:
                 bundle = bundle7.Bundle.parse(peer.recv_bundle())
                 offset = bundle.primary_block.fragment_offset
-                repeated += len(bundle.payload_block.data) if offset in got else 0
                 got[offset] = len(bundle.payload_block.data)
                 report = bundle7.BundleStatusReport.from_bundle(
                     bundle7.StatusCode.DELIVERED_BUNDLE, bundle7.ReasonCode.NO_INFO, bundle
@@ -205,9 +194,4 @@ def _fetch(host: str, port: int, size: int) -> dict[str, Any]:
             pass
         finally:
             connection.close()
-    return {
-        "bytes": sum(got.values()),
-        "ended_s": time.monotonic(),
-        "connections": connections,
-        "repeated_bytes": repeated,
-    }
+    return {"bytes": sum(got.values()), "ended_s": time.monotonic()}

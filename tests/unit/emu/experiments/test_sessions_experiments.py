@@ -229,7 +229,6 @@ def test_a_summary_is_of_trials() -> None:
     found = intnw.summary(trials)
     assert found["foreground_s"] == 3.0
     assert found["foreground_s_trials"] == [2.0, 4.0]
-    assert found["foreground_worst_s"] == 4.0
     assert found["background_mbps"] == pytest.approx(1.5)
 
 
