@@ -16,10 +16,12 @@ import click
 import structlog
 
 from cedos import logs
+from cedos.api.client import ControlClient
 from cedos.apps.sharing import own_identity
 from cedos.apps.sharing.charge import read_charge
 from cedos.apps.sharing.drivers import read_status
 from cedos.apps.sharing.help_driver import HelpDriver
+from cedos.apps.sharing.money_price import DaemonPriced
 from cedos.apps.sharing.own_identity import SharingClock, read_identity
 from cedos.apps.sharing.protocol.helper import HelperTerms, Uplink
 from cedos.apps.sharing.protocol.messages import Endpoint
@@ -50,6 +52,7 @@ from cedos.session.io.links import NetworkIdentifier, user_overrides
 
 _MILLIONTHS: Final = 1_000_000
 _PATIENCE_S: Final = 10.0
+_DAEMON_S: Final = 2.0
 _STATUS_FILES: Final = {
     SharingRole.HELP: "share-help.json",
     SharingRole.REQUEST: "share-request.json",
@@ -207,8 +210,8 @@ async def _register(joined: JoinedGateway, name: str) -> float:
 @click.option("--most-price", type=_PRICE, help="Dearer helpers are not taken, such as 1EUR/GB.")
 @click.option(
     "--strategy", type=click.Choice(list(STRATEGIES)), default="price", show_default=True,
-    help="Which helpers come first: the cheapest; those of the least cost in time and money; the"
-    " fastest; those that stay longest.",
+    help="Which helpers come first: the cheapest; those of the least cost in time and money, at the"
+    " daemon's price of money where one runs; the fastest; those that stay longest.",
 )  # fmt: skip
 @_link_option
 @_level_option
@@ -227,13 +230,14 @@ def request(
     with _side(SharingRole.REQUEST, log_level) as (kernel, journal):
         shared = link or _only_link(kernel)
         identity, trust = read_identity(SharingClock().now_s())
+        priced = DaemonPriced(ControlClient(directories().socket, _DAEMON_S).budgets)
         wish = RequestorWish(
             int(rate),
             currency=next(iter(currencies), "EUR"),
             most_price=most_price.millionths if most_price else None,
             budget=budget.millionths if budget else None,
             own_network=bool(kernel.default_routes()),
-            strategy=STRATEGIES[strategy],
+            strategy=priced if strategy == "cost" else STRATEGIES[strategy],
         )
         paths = HelperPaths(kernel, journal, shared)
 
@@ -241,7 +245,11 @@ def request(
             driver = RequestDriver(
                 identity, trust, wish, paths, shared, link.ask_share, store, status
             )
-            await driver.run()
+            asking = asyncio.get_running_loop().create_task(priced.follow())
+            try:
+                await driver.run()
+            finally:
+                asking.cancel()
 
         asyncio.run(_until_signal(SharingRole.REQUEST, run))
 

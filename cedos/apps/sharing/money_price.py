@@ -1,0 +1,47 @@
+"""The worth of money for the choice of helpers: the daemon's price where a daemon runs."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from cedos.api.budgets import BudgetMessage
+from cedos.errors import CedosError
+from cedos.selector.sharing.offers import HelperOffer
+from cedos.selector.sharing.selection import HelperChoice, LeastCost
+
+_AGAIN_S: Final = 10.0
+_PROHIBITIVE_S: Final = 1e9
+
+
+class DaemonPriced:
+    """The strategy of least cost, with money at the price of the daemon's budgets as of lately.
+
+    Args:
+        budgets: asks the daemon; CedosError: none answers. It may block.
+    """
+
+    def __init__(self, budgets: Callable[[], list[BudgetMessage]]) -> None:
+        self._budgets = budgets
+        self._least = LeastCost()
+
+    def __call__(self, offers: Sequence[HelperOffer], wanted_bps: float) -> HelperChoice:
+        return self._least(offers, wanted_bps)
+
+    def ask(self) -> None:
+        """Take the price of now; without a daemon or a budget of money it is the fixed one."""
+        try:
+            prices = [
+                _PROHIBITIVE_S if each.spent_up else each.s_per_unit
+                for each in self._budgets()
+                if each.resource == "money"
+            ]
+        except CedosError:
+            prices = []
+        known = [each for each in prices if each is not None]
+        self._least = LeastCost(s_per_money=sum(known)) if known else LeastCost()
+
+    async def follow(self) -> None:
+        """Ask every ten seconds, until it is cancelled."""
+        while True:
+            await asyncio.to_thread(self.ask)
+            await asyncio.sleep(_AGAIN_S)

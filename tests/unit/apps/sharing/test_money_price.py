@@ -1,0 +1,50 @@
+"""The worth of money: the daemon's where there is one."""
+
+from cedos.api.budgets import BudgetMessage
+from cedos.apps.sharing.money_price import DaemonPriced
+from cedos.errors import DaemonUnreachableError
+from cedos.selector.sharing.offers import HelperOffer
+
+M = 1e6
+OFFERS = [
+    HelperOffer(b"cheap", 200_000, known_bps=2 * M),
+    HelperOffer(b"dear", 20_000_000, known_bps=8 * M),
+]
+
+
+def budget(resource: str, s_per_unit: float | None, *, spent_up: bool = False) -> BudgetMessage:
+    return BudgetMessage(
+        name="b", resource=resource, supply=1.0, spent=0.0, begins_unix_s=0.0, ends_unix_s=1.0,
+        s_per_unit=s_per_unit, spent_up=spent_up,
+    )  # fmt: skip
+
+
+def chosen(*budgets: BudgetMessage) -> set[bytes]:
+    strategy = DaemonPriced(lambda: list(budgets))
+    strategy.ask()
+    return {each.helper for each in strategy(OFFERS, 8 * M).helpers}
+
+
+def test_the_price_of_money_decides_between_time_and_money() -> None:
+    assert b"dear" in chosen(budget("money", 1.0))
+    assert chosen(budget("money", 1e6)) == {b"cheap"}
+    assert chosen(budget("money", None, spent_up=True)) == {b"cheap"}
+
+
+def test_other_budgets_say_nothing_of_money() -> None:
+    assert chosen(budget("data", 1e6)) == chosen() == chosen(budget("money", None))
+
+
+def test_a_daemon_that_ends_leaves_the_fixed_price() -> None:
+    answers = iter([[budget("money", 1e6)]])
+
+    def ask() -> list[BudgetMessage]:
+        for answer in answers:
+            return answer
+        raise DaemonUnreachableError("no daemon answers")
+
+    strategy = DaemonPriced(ask)
+    strategy.ask()
+    assert {each.helper for each in strategy(OFFERS, 8 * M).helpers} == {b"cheap"}
+    strategy.ask()
+    assert {each.helper for each in strategy(OFFERS, 8 * M).helpers} == chosen()
