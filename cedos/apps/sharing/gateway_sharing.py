@@ -8,7 +8,7 @@ kernel acknowledged there, both with the session's own overhead.
 
 import asyncio
 import hmac
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -28,11 +28,13 @@ from cedos.apps.sharing.questions import (
     AskFacts,
     AskRates,
     AskReceipts,
+    AskWaiting,
     DeclarePath,
     GatewayFacts,
     GivenCertificate,
     GivenRates,
     GivenReceipts,
+    GivenWaiting,
     PathDeclared,
     SharingRefused,
     pack_answer,
@@ -40,6 +42,7 @@ from cedos.apps.sharing.questions import (
 )
 from cedos.apps.sharing.store import SharingStore
 from cedos.errors import SharingError
+from cedos.kernel import tcp_info
 from cedos.session.io.path import SessionPath
 from cedos.session.protocol.schedulers.interface import PathFacts
 from cedos.session.sockets.connection import Connection
@@ -123,6 +126,11 @@ class GatewaySharing:
                 if self._store.host_of_session(session) is None:
                     return SharingRefused("this host is not registered")
                 return GivenRates(tuple(self._rates.rate_bps(it, now_s) for it in asked.helpers))
+            case AskWaiting():
+                waiting = self._waiting_bytes(session)
+                return GivenWaiting(
+                    tuple(waiting.get(int.from_bytes(each), 0) for each in asked.sources)
+                )
             case DeclarePath():
                 self._declare(session, asked)
                 return PathDeclared()
@@ -154,17 +162,30 @@ class GatewaySharing:
         """Take the counts of all helpers' paths."""
         self._trust.revoke(self._store.revocations(self._authority, self._now_s()))
         here: set[int] = set()
-        for connection in self._connections():
-            for flight in connection.flow.core.paths:
-                source = flight.peer.source if flight.peer is not None else 0
-                path = connection.flow.paths.get(flight.path_id)
-                if not source or path is None:
-                    continue
-                here.add(path.path_id)
-                self._count(connection.peer_key, source, path)
-                self._learn(path.path_id, flight.facts)
+        for session, source, path in self._paths():
+            here.add(path.path_id)
+            self._count(session, source, path)
+            self._learn(path.path_id, path.facts)
         for number in self._followed.keys() - here:
             self._finish(number)
+
+    def _paths(self) -> Iterator[tuple[bytes, int, SessionPath]]:
+        """Yield the paths by helpers: the session's key, the source address as a number, the path."""
+        for connection in self._connections():
+            for flight in connection.flow.core.paths:
+                path = connection.flow.paths.get(flight.path_id)
+                if path is not None and flight.peer is not None and flight.peer.source:
+                    yield connection.peer_key, flight.peer.source, path
+
+    def _waiting_bytes(self, session: bytes) -> dict[int, int]:
+        """Return by source address what a host's paths were given and its kernel has not received."""
+        found: dict[int, int] = {}
+        for key, source, path in self._paths():
+            if key == session:
+                with suppress(OSError):
+                    waits = tcp_info.unacknowledged_bytes(path.connection)
+                    found[source] = found.get(source, 0) + waits
+        return found
 
     def write_receipts(self, *, early: bool = False) -> None:
         """Sign the receipts of the period and write them; on a full disk they wait for the next time."""

@@ -21,6 +21,7 @@ from cedos.apps.sharing.questions import (
     GivenCertificate,
     GivenRates,
     GivenReceipts,
+    GivenWaiting,
     PathDeclared,
     SharingRefused,
     pack_question,
@@ -30,7 +31,13 @@ from cedos.errors import SharingError
 from cedos.session import keys
 
 AnswerKind = TypeVar(
-    "AnswerKind", GatewayFacts, GivenCertificate, PathDeclared, GivenReceipts, GivenRates
+    "AnswerKind",
+    GatewayFacts,
+    GivenCertificate,
+    PathDeclared,
+    GivenReceipts,
+    GivenRates,
+    GivenWaiting,
 )
 _KEY: Final = "share.key"
 _CERTIFICATE: Final = "share.certificate"

@@ -28,10 +28,13 @@ class AskCertificate(_Message, frozen=True, tag=2):
     request: Annotated[bytes, Meta(max_length=MOST_CERTIFICATE_BYTES)]
 
 
+_Source = Annotated[bytes, Meta(min_length=4, max_length=4)]
+
+
 class DeclarePath(_Message, frozen=True, tag=3):
     """The statement that paths from this address are carried by the helper of a contract."""
 
-    source: Annotated[bytes, Meta(min_length=4, max_length=4)]
+    source: _Source
     join: _Datagram
     confirm: _Datagram
 
@@ -46,6 +49,12 @@ class AskRates(_Message, frozen=True, tag=5):
     """A question for what the gateway's bandwidth map says of helpers' paths."""
 
     helpers: Annotated[tuple[PublicKey, ...], Meta(max_length=64)]
+
+
+class AskWaiting(_Message, frozen=True, tag=6):
+    """A question for what waits at the gateway for paths from these addresses of the asking host."""
+
+    sources: Annotated[tuple[_Source, ...], Meta(max_length=64)]
 
 
 class GatewayFacts(_Message, frozen=True, tag=11):
@@ -73,15 +82,27 @@ class GivenRates(_Message, frozen=True, tag=16):
     rates_bps: tuple[float | None, ...]
 
 
+class GivenWaiting(_Message, frozen=True, tag=17):
+    """The bytes that no kernel there has acknowledged, in the order of the question."""
+
+    waiting_bytes: tuple[int, ...]
+
+
 class SharingRefused(_Message, frozen=True, tag=15):
     """A refusal, and why."""
 
     why: str
 
 
-Asked = AskFacts | AskCertificate | DeclarePath | AskReceipts | AskRates
+Asked = AskFacts | AskCertificate | DeclarePath | AskReceipts | AskRates | AskWaiting
 Answered = (
-    GatewayFacts | GivenCertificate | PathDeclared | GivenReceipts | GivenRates | SharingRefused
+    GatewayFacts
+    | GivenCertificate
+    | PathDeclared
+    | GivenReceipts
+    | GivenRates
+    | GivenWaiting
+    | SharingRefused
 )
 _QUESTIONS: Final = msgspec.msgpack.Decoder(Asked)
 _ANSWERS: Final = msgspec.msgpack.Decoder(Answered)

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address
@@ -35,7 +36,14 @@ from cedos.apps.sharing.protocol.commands import (
 )
 from cedos.apps.sharing.protocol.receipts import read_receipt
 from cedos.apps.sharing.protocol.requestor import RequestorMachine, RequestorWish
-from cedos.apps.sharing.questions import AskRates, DeclarePath, GivenRates, PathDeclared
+from cedos.apps.sharing.questions import (
+    AskRates,
+    AskWaiting,
+    DeclarePath,
+    GivenRates,
+    GivenWaiting,
+    PathDeclared,
+)
 from cedos.apps.sharing.store import SharingStore
 from cedos.errors import CedosError
 from cedos.host.monitor.flows.flow_monitor import FlowMonitor
@@ -44,6 +52,8 @@ from cedos.model import FlowKey
 
 _LOOK_S: Final = 0.2
 _SEGMENT_BYTES: Final = 1448
+_BUSY_BYTES: Final = 10_000  # in the time between two looks
+_IDLE_SHARE: Final = 0.05
 _DECLARE_S: Final = 0.5
 _RATES_S: Final = 60.0
 
@@ -52,16 +62,33 @@ _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 
 @dataclass(slots=True)
 class _Way:
-    """A path in use. `ended_bytes`: of its connections that are gone."""
+    """A path in use.
+
+    `ended_bytes`: of its connections that are gone. `waiting_bytes` wait here, `waiting_there_bytes` at
+    the gateway, as it said last.
+    """
 
     command: AddPath
     living: dict[FlowKey, int]
     ended_bytes: int = 0
     waiting_bytes: int = 0
+    waiting_there_bytes: int = 0
+    told_bytes: int = 0
 
     @property
     def carried_bytes(self) -> int:
         return self.ended_bytes + sum(self.living.values())
+
+
+def idle_beside(carried_bytes: Mapping[bytes, int]) -> list[bytes]:
+    """Return the helpers that carried next to nothing while another one was busy.
+
+    The far end's data may wait for them, which this host cannot see, or there may be none.
+    """
+    most_bytes = max(carried_bytes.values(), default=0)
+    if most_bytes < _BUSY_BYTES:
+        return []
+    return [helper for helper, count in carried_bytes.items() if count < _IDLE_SHARE * most_bytes]
 
 
 class RequestDriver:
@@ -97,6 +124,7 @@ class RequestDriver:
         self._calls = KernelCalls()
         self._ways: dict[bytes, _Way] = {}
         self._taken: dict[bytes, IPv4Address] = {}
+        self._asks_waiting = False
         self._socket = LinkSocket(interface, self._receive, listens=False)
         self._timer = MachineTimer(self._machine, self._now_s, self._obey)
 
@@ -260,15 +288,39 @@ class RequestDriver:
         """Read what the kernel's connections over each path have carried."""
         samples = await flows.snapshot()
         now_s = self._now_s()
+        more: dict[bytes, int] = {}
         for helper, way in list(self._ways.items()):
             source = IPv4Address(way.command.source)
             mine = [each for each in samples if each.key.local == source]
             living = {each.key: each.bytes_down + each.bytes_up for each in mine}
             way.ended_bytes += sum(count for key, count in way.living.items() if key not in living)
-            way.living = living
+            before_bytes, way.living = way.told_bytes, living
+            way.told_bytes = way.carried_bytes
+            more[helper] = way.carried_bytes - before_bytes
             way.waiting_bytes = _SEGMENT_BYTES * sum(each.unacknowledged for each in mine)
             self._counts.on_carried(way.command.contract.number, way.carried_bytes, now_s)
-            self._machine.on_traffic(helper, way.carried_bytes, way.waiting_bytes, now_s)
+            waiting_bytes = max(way.waiting_bytes, way.waiting_there_bytes)
+            self._machine.on_traffic(helper, way.carried_bytes, waiting_bytes, now_s)
+        idle = idle_beside(more)
+        for helper, way in self._ways.items():
+            if helper not in idle:
+                way.waiting_there_bytes = 0
+        if idle and not self._asks_waiting:
+            self._asks_waiting = True
+            self._calls.begin(self._ask_waiting(idle))
+
+    async def _ask_waiting(self, idle: list[bytes]) -> None:
+        """Ask the gateway whether data for this host waits there that these helpers do not bring."""
+        ways = [way for helper in idle if (way := self._ways.get(helper)) is not None]
+        try:
+            question = AskWaiting(tuple(way.command.source for way in ways))
+            given = await asked(self._ask, question, GivenWaiting)
+        except CedosError:
+            return
+        finally:
+            self._asks_waiting = False
+        for way, waiting_bytes in zip(ways, given.waiting_bytes, strict=False):
+            way.waiting_there_bytes = waiting_bytes
 
     def _on_receipt(self, data: bytes) -> None:
         receipt = read_receipt(data, self._gateway)

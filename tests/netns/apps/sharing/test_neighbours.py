@@ -15,7 +15,7 @@ from cedos.errors import EmulationError
 from cedos.model import NetworkKind
 from emu.places.traces import TCP_GOODPUT_SHARE, Trace
 from emu.testbed.access import Access
-from emu.testbed.neighbours import Neighbourhood
+from emu.testbed.neighbours import LINK, Neighbourhood
 from emu.testbed.programs.gateway import PROXY_PORT
 from emu.testbed.programs.servers import Servers
 from emu.testbed.programs.sharing import SharingHosts
@@ -166,6 +166,25 @@ def test_a_helper_that_leaves_breaks_nothing(street: Street, how: str, most_s: f
     assert download.longest_pause_s(left_s - 0.1) < most_s
     if how == "is gone":
         street.there.come_back(0)
+
+
+def test_a_helper_that_drops_what_comes_is_left_within_two_seconds(street: Street) -> None:
+    """It forwards small packets, answers each Hello, and drops the data of a download."""
+    count = 24_000_000
+    download = street.download(count)
+    download.read_until(count // 4)
+    helper = street.there.helpers[0].namespace
+    rule = ("FORWARD", "-o", LINK, "-m", "length", "--length", "300:65535", "-j", "DROP")
+    helper.run("iptables", "-I", *rule)
+    began_s = time.monotonic()
+    street.wait_for(HELPERS - 1, within_s=10)
+    took_s = time.monotonic() - began_s
+    helper.run("iptables", "-D", *rule)
+    print(f"left after {took_s:.1f} s")
+    # The status is written once a second, and a command that reads it takes a while.
+    assert took_s < 2.0 + 1.5
+    assert download.end() == 0
+    assert download.received_bytes == count
 
 
 def test_everyone_leaves_nothing_behind(standing: Street) -> None:

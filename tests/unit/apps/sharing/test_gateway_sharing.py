@@ -1,7 +1,10 @@
 """The gateway's part of sharing: what members may make it hold, and a disk that is full."""
 
+import contextlib
+import socket
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from kit.neighbours import GATEWAY, REACHES, START_S, identity, key_of
@@ -9,7 +12,14 @@ from kit.neighbours import GATEWAY, REACHES, START_S, identity, key_of
 from cedos.apps.sharing.gateway_sharing import GatewaySharing
 from cedos.apps.sharing.protocol.accounting import PERIOD_S
 from cedos.apps.sharing.protocol.messages import ConfirmMessage, JoinMessage, pack, unpack
-from cedos.apps.sharing.questions import DeclarePath, PathDeclared, pack_question, read_answer
+from cedos.apps.sharing.questions import (
+    AskWaiting,
+    DeclarePath,
+    GivenWaiting,
+    PathDeclared,
+    pack_question,
+    read_answer,
+)
 from cedos.apps.sharing.store import SharingStore
 from cedos.errors import SharingError
 from cedos.selector.sharing.offers import NetworkType
@@ -20,6 +30,7 @@ ANN, BOB = key_of("ann").public, key_of("bob").public
 class Session:
     def __init__(self, peer_key: bytes) -> None:
         self.peer_key = peer_key
+        self.flow = SimpleNamespace()
 
 
 def contract() -> tuple[bytes, bytes]:
@@ -52,6 +63,49 @@ def test_one_session_cannot_push_out_what_others_declared(tmp_path: Path) -> Non
     assert gateway._declared[b"ann" * 10, 1] == (b"join", b"confirm")
     assert len(gateway._declared) == 65
     assert (b"eve" * 10, 4999) in gateway._declared, "the newest stay"
+    store.close()
+
+
+def test_a_host_is_told_what_waits_for_its_own_paths_alone(tmp_path: Path) -> None:
+    store = SharingStore(tmp_path / "s.db")
+    with socket.create_server(("127.0.0.1", 0)) as listening, contextlib.ExitStack() as stack:
+
+        def path() -> SimpleNamespace:
+            near = stack.enter_context(socket.create_connection(listening.getsockname()))
+            stack.enter_context(listening.accept()[0])
+            return SimpleNamespace(connection=near)
+
+        def connection(key: bytes, *sources: int) -> Session:
+            made = Session(key)
+            flights = [
+                SimpleNamespace(path_id=each, peer=SimpleNamespace(source=each)) for each in sources
+            ]
+            made.flow = SimpleNamespace(
+                core=SimpleNamespace(paths=flights), paths={each: path() for each in sources}
+            )
+            return made
+
+        ann, eve = connection(b"ann" * 10, 1, 2, 0), connection(b"eve" * 10, 3)
+        gateway = GatewaySharing(GATEWAY, store, lambda: (ann, eve), lambda: START_S)
+        for each in (*ann.flow.paths.values(), *eve.flow.paths.values()):
+            each.connection.setblocking(False)
+        full = ann.flow.paths[2].connection
+        with contextlib.suppress(BlockingIOError):
+            while True:  # the other end does not read, so that its kernel takes no more
+                full.send(bytes(1 << 16))
+
+        def waiting(session: bytes, *sources: int) -> tuple[int, ...]:
+            question = AskWaiting(tuple(each.to_bytes(4, "big") for each in sources))
+            answer = gateway.answer(Session(session), pack_question(question))
+            assert answer is not None
+            given = read_answer(answer)
+            assert isinstance(given, GivenWaiting)
+            return given.waiting_bytes
+
+        quiet, busy, unknown = waiting(b"ann" * 10, 1, 2, 9)
+        assert (quiet, unknown) == (0, 0)
+        assert busy > 100_000
+        assert waiting(b"eve" * 10, 2, 3) == (0, 0)
     store.close()
 
 

@@ -11,10 +11,12 @@ from cedos.apps.sharing.questions import (
     AskCertificate,
     AskFacts,
     AskReceipts,
+    AskWaiting,
     DeclarePath,
     GatewayFacts,
     GivenCertificate,
     GivenReceipts,
+    GivenWaiting,
     PathDeclared,
     SharingRefused,
 )
@@ -23,6 +25,7 @@ ASKED = st.one_of(
     st.just(AskFacts()),
     st.builds(AskCertificate, st.binary(max_size=512)),
     st.builds(AskReceipts, st.integers(0, 2**53)),
+    st.builds(AskWaiting, st.tuples(st.binary(min_size=4, max_size=4))),
     st.builds(
         DeclarePath,
         st.binary(min_size=4, max_size=4),
@@ -35,6 +38,7 @@ ANSWERED = st.one_of(
     st.builds(GivenCertificate, st.binary(max_size=512)),
     st.just(PathDeclared()),
     st.builds(GivenReceipts, st.tuples(st.binary(max_size=384), st.binary(max_size=384))),
+    st.builds(GivenWaiting, st.tuples(st.integers(0, 2**40), st.integers(0, 2**40))),
     st.builds(SharingRefused, st.text(max_size=99)),
 )
 
@@ -52,7 +56,7 @@ def test_answers_come_back(message: questions.Answered) -> None:
 @given(st.binary(max_size=200))
 def test_other_bytes_are_refused_or_are_a_message(data: bytes) -> None:
     for read, kinds in (
-        (questions.read_question, (AskFacts, AskCertificate, AskReceipts, DeclarePath)),
+        (questions.read_question, questions.Asked.__args__),
         (questions.read_answer, questions.Answered.__args__),
     ):
         with contextlib.suppress(ValueError):
