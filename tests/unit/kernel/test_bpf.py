@@ -61,29 +61,6 @@ def test_jumps_are_resolved_over_labels() -> None:
     assert [run_bpf(program, bytes([first])) for first in (7, 0x90, 3)] == [7, 80, 1]
 
 
-def test_arithmetic_memory_and_index() -> None:
-    code = Assembler()
-    code.load_x_header_length(0)
-    code.load(0, 2, indexed=True)
-    code.save(3)
-    code.mask(0x0F)
-    code.shift_left(2)
-    code.add_x()
-    code.to_x()
-    code.load(0, 1, indexed=True)
-    code.if_equal(0xAB, otherwise="no")
-    code.recall(3)
-    code.shift_right(8)
-    code.add(1)
-    code.if_equal(0x13, otherwise="no")
-    code.give(5)
-    code.label("no")
-    code.give(0)
-    packet = b"\x41" + bytes(3) + b"\x12\x01" + bytes(2) + b"\xab"
-    assert run_bpf(code.assemble(), packet) == 5
-    assert run_bpf(code.assemble(), packet[:-1]) == 0
-
-
 def test_encoding_is_the_kernels() -> None:
     code = Assembler()
     code.load(12, 2)
@@ -94,18 +71,6 @@ def test_encoding_is_the_kernels() -> None:
     # As tcpdump prints the program for "ip".
     known = [(40, 0, 0, 12), (21, 0, 1, 2048), (6, 0, 0, 64), (6, 0, 0, 0)]
     assert code.assemble() == b"".join(struct.pack("HBBI", *one) for one in known)
-
-
-def test_lengths_are_compared() -> None:
-    code = Assembler()
-    code.load_x(3)
-    code.load_length()
-    code.subtract_x()
-    code.if_greater(4, then="long")
-    code.give(1)
-    code.label("long")
-    code.give(2)
-    assert [run_bpf(code.assemble(), bytes(size)) for size in (3, 7, 8)] == [1, 1, 2]
 
 
 def test_bad_jumps_are_refused() -> None:

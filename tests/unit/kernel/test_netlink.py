@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import struct
 from collections.abc import Iterator
 
 import pytest
@@ -45,10 +44,6 @@ def test_messages_come_back_and_a_truncated_one_ends_them(
     assert shorter == found[: len(shorter)]
 
 
-def test_flags_in_an_attributes_type_are_not_its_type() -> None:
-    assert netlink.attributes(struct.pack("=HH", 4, 0x8000 | 5)) == {5: b""}
-
-
 @given(st.binary(max_size=400), TYPES)
 @example(b"\2" + b"\xff" * 200, 20)
 @example(b"\0" * 72, 20)
@@ -62,13 +57,6 @@ def test_no_payload_breaks_a_parser(payload: bytes, kind: int) -> None:
 def test_no_datagram_breaks_the_splitter(datagram: bytes) -> None:
     for message in netlink.messages(datagram):
         assert len(message.payload) <= len(datagram)
-
-
-def test_numbers() -> None:
-    assert netlink.unsigned(struct.pack("=I", 77)) == 77
-    assert netlink.unsigned(struct.pack("=Q", 1 << 40)) == 1 << 40
-    assert netlink.unsigned(None) is None
-    assert netlink.unsigned(b"") is None
 
 
 pytestmark = pytest.mark.anyio

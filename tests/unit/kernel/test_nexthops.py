@@ -64,20 +64,6 @@ def test_a_route_that_names_an_object_goes_where_that_leads(number, hops):
     assert (seen.index, *seen.others) == (tuple(index for index, _ in hops) or (0,))
 
 
-def test_what_the_kernel_lists_beside_the_number_is_enough():
-    named = route(attribute(30, struct.pack("=I", 7)), attribute(4, struct.pack("=I", 6)))
-    assert [each.index for each in parse_default_routes(named)] == [6]
-
-
-def test_all_hops_of_a_multipath_route():
-    hops = b"".join(
-        struct.pack("=HBBi", 16, 0, 0, index) + attribute(5, ONE.packed) for index in (3, 4)
-    )
-    seen = parse_route(route(attribute(9, hops)))
-    assert seen is not None
-    assert (seen.index, seen.others, seen.gateway) == (3, (4,), ONE)
-
-
 @pytest.mark.parametrize(("said", "rank"), [(1, 0), (0, 1), (3, 2), (2, 1)])
 def test_a_routers_preference_ranks_it(said, rank):
     told = route(attribute(4, struct.pack("=I", 3)), attribute(20, bytes([said])), family=10)

@@ -37,12 +37,6 @@ def test_hardware_addresses_of_any_length(length: int) -> None:
     assert not parsed.loopback
 
 
-def test_a_name_that_is_no_text() -> None:
-    parsed = rtnetlink.parse_link(link(b"wlan\xff", b""))
-    assert parsed is not None
-    assert parsed.name == "wlan\ufffd"
-
-
 def address(
     attributes: dict[int, bytes], *, flags: int = 0, scope: int = 0, length: int = 24
 ) -> NetlinkMessage:

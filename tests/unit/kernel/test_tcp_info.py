@@ -113,17 +113,6 @@ def test_a_closed_connection_and_short_answers(pair: tuple[socket.socket, socket
     assert tcp_info.read_info(bytes(104)) is None
 
 
-def test_a_new_connection_is_in_slow_start(pair: tuple[socket.socket, socket.socket]) -> None:
-    info = tcp_info.tcp_info(pair[0])
-    assert info is not None
-    assert info.slow_start
-    fields = tcp_info.tcp_info_fields(
-        pair[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, tcp_info.TCP_INFO_BYTES)
-    )
-    assert fields.snd_ssthresh == 0x7FFF_FFFF  # nothing was lost yet (TCP_INFINITE_SSTHRESH)
-    assert fields.snd_cwnd == 10
-
-
 def test_who_does_not_read_leaves_less_than_half_of_the_window(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:

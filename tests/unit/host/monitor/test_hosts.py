@@ -1,14 +1,12 @@
 """Wi-Fi, cellular and battery: parsing what the host's services say, and living without them."""
 
 import struct
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kit.bus import PlayedBus
 
-from cedos.host.monitor.bus import SystemBus
 from cedos.host.monitor.providers import battery, cellular, wifi
 from cedos.kernel.netlink import attribute
 from cedos.model import Indicator, Network, NetworkKind
@@ -126,15 +124,6 @@ async def test_a_rate_that_somebody_else_set_is_left_alone() -> None:
     assert not [call for call in bus.calls if call[0] == "Setup"]
 
 
-async def test_without_modem_manager_nothing_is_known() -> None:
-    bus = PlayedBus({})
-    provider = cellular.CellularProvider(bus)
-    for second in range(20):
-        assert await provider.read(LTE, float(second)) == {}
-    assert len(bus.calls) == 2  # it is looked for every ten seconds
-    await provider.close()
-
-
 @given(JSON)
 def test_no_answer_breaks_a_parser(answer: object) -> None:
     cellular.parse_modems(answer)
@@ -163,9 +152,3 @@ def test_the_battery() -> None:
     assert battery.parse_battery({**FULL, "Type": 1}) is None
     assert battery.parse_battery({**FULL, "Percentage": 800.0}) is None
     assert battery.parse_battery({}) is None
-
-
-async def test_the_battery_of_a_host_without_one(tmp_path: Path) -> None:
-    assert await battery.BatteryReader(PlayedBus({"GetAll": [FULL]})).read() is not None
-    assert await battery.BatteryReader(PlayedBus({})).read() is None
-    assert await battery.BatteryReader(SystemBus(f"unix:path={tmp_path}/none")).read() is None

@@ -126,11 +126,3 @@ def test_the_newest_that_fits_counts_while_it_lasts() -> None:
     assert hints.find(KEY, None, None, 9.9) is new
     assert hints.find(KEY, None, None, 10.0) is old
     assert len(hints) == 2
-
-
-def test_hints_are_taken_back() -> None:
-    hints = TransferHints()
-    number = hints.add(TransferHint(HintMatch(port=443)))
-    assert hints.remove(number)
-    assert not hints.remove(number)
-    assert hints.find(KEY, None, None, 0.0) is None

@@ -5,7 +5,6 @@ from dataclasses import replace
 from ipaddress import ip_address
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -204,14 +203,6 @@ def test_a_tunnel_counts_as_a_whole(web: Web, hello: Hello) -> None:
     assert profiler.history.estimate("far.example", 3128, DOWN).median_bytes > 90_000
 
 
-def test_an_upgraded_connection_counts_as_a_whole(web: Web) -> None:
-    talk = web.talk()
-    talk.send(web.get)
-    assert talk.receive("HTTP/1.1 101 Switching Protocols\r\n\r\n", 60_000) == []
-    talk.close()
-    assert talk.profiler.history.estimate("a.example", 80, DOWN).median_bytes > 60_000
-
-
 def test_progress_counts_from_the_transfer_not_from_the_connection(web: Web) -> None:
     profiler = Profiler()
     profiler.on_open(web.key, 0.9)
@@ -299,14 +290,6 @@ def test_flows_are_bounded(web: Web) -> None:
     assert len(profiler.history) == 10
 
 
-def test_a_server_called_by_its_address_learns_each_transfer_once(web: Web) -> None:
-    profiler = Profiler()
-    talk = web.talk(profiler)
-    talk.send(web.get.replace("a.example", web.server))
-    talk.receive(web.answer(4000), body=4000)
-    assert profiler.history.samples(web.server, 80, DOWN) == 1
-
-
 def test_hints_win_over_history_but_not_over_what_the_message_states(web: Web) -> None:
     profiler = Profiler()
     for _ in range(5):
@@ -366,13 +349,6 @@ def test_a_mark_that_is_told_late_still_finds_its_hint(web: Web) -> None:
     assert profiler.on_open(web.key, 1.1, mark=7)[0].size == web.exactly(4_000_000, "hint")
     (early,) = profiler.on_open(web.tls_key, 1.1, mark=7)
     assert early.size.source == "hint"
-
-
-@pytest.mark.parametrize("payload", [b"", b"\x16", b"HTTP/1.1 ", b"DELETE", b"OPTI", b"CONN x"])
-def test_scraps_tell_nothing(web: Web, payload: bytes) -> None:
-    profiler = Profiler()
-    profiler.on_open(web.key, 0.0)
-    assert profiler.observe(CapturedPacket(web.key, True, payload), 1.0) == []
 
 
 PAYLOADS = st.one_of(

@@ -39,11 +39,6 @@ def test_one_sample_moves_the_median_and_leaves_the_interval_wide() -> None:
         assert estimate.high_bytes >= size * 4
 
 
-def test_many_samples_make_it_narrow() -> None:
-    estimate = taught([50_000 + 100 * i for i in range(40)]).estimate("a.example", 443, DOWN)
-    assert 50_000 <= estimate.low_bytes <= estimate.median_bytes <= estimate.high_bytes <= 53_900
-
-
 def test_recent_transfers_count_more() -> None:
     estimate = taught([1_000] * 60 + [9_000_000] * 17).estimate("a.example", 443, DOWN)
     assert estimate.median_bytes == 9_000_000
@@ -85,17 +80,6 @@ def test_evidence_outweighs_the_past() -> None:
     assert beyond.low_bytes > 80_000
     new = SizeHistory().estimate("b.example", 80, DOWN, evidence=[9])
     assert (new.median_bytes, new.source) == (9, "history")
-
-
-def test_resources_are_known_by_their_last_size() -> None:
-    history = SizeHistory(max_hosts=3)
-    names = [resource_name("a.example", 80, b"/%d" % number) for number in range(5)]
-    assert len({*names, resource_name("a.example", 81, b"/0")}) == 6
-    assert history.resource(names[0]) is history.resource(None) is None
-    for size in (5, 6):
-        for name in names:
-            history.learn_resource(name, size)
-    assert [history.resource(name) for name in names] == [None, None, 6, 6, 6]
 
 
 def test_intervals_cover_nine_tenths_of_what_comes() -> None:

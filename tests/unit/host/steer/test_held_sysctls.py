@@ -64,8 +64,3 @@ def test_what_cannot_be_put_back_is_told(held: Held) -> None:
     held.kernel.refuses = errno.EROFS
     (problem,) = held.sysctls.repaired()
     assert f"{MPTCP_CLOSE_TIMEOUT} cannot be put back to 1" in problem
-
-
-def test_a_sysctl_that_is_gone_is_no_problem(held: Held) -> None:
-    del held.kernel.sysctls[MPTCP_CLOSE_TIMEOUT]
-    assert held.sysctls.repaired() == []

@@ -23,12 +23,3 @@ def test_one_sender_drives_out_its_own() -> None:
     assert sum(key in table for key in others) > 75
     assert gone[-1] is not None
     assert gone[-1].remote == ip_address("198.51.100.1")
-
-
-def test_what_is_in_it_can_be_taken_out_once() -> None:
-    table: FairTable[int] = FairTable(32)
-    key = flow("198.51.100.1", 1)
-    assert table.put(key, 5) is None
-    assert table.pop(key) == 5
-    assert table.pop(key) is None
-    assert len(table) == 0

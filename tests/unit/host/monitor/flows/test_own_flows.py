@@ -5,7 +5,7 @@ import socket
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -107,20 +107,3 @@ async def test_old_ones_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
             keys.append(key(made.getsockname(), (str(HERE), 9), "udp"))
     assert [own_flows.is_own(each) for each in keys[-3:]] == [True] * 3
     assert len(own_flows._known) == 3
-
-
-class LinkLocal:
-    """A socket of a link-local address, which names its interface."""
-
-    type = socket.SOCK_DGRAM
-
-    def connect(self, address: tuple[Any, ...]) -> None: ...
-
-    def getsockname(self) -> tuple[Any, ...]:
-        return "fe80::2%wlan0", 4000, 0, 2
-
-
-def test_addresses_are_known_without_their_interface() -> None:
-    assert own_flows.connect(cast(Any, LinkLocal()), ip_address("fe80::1"), 53, 2)
-    near, far = ip_address("fe80::2"), ip_address("fe80::1")
-    assert own_flows.is_own(FlowKey(near, 4000, far, 53, "udp"))

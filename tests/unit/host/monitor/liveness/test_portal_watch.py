@@ -11,9 +11,9 @@ from kit.waiting import until
 
 from cedos.controller.events import Witness
 from cedos.host.monitor.liveness.portal_verdict import PortalFinding, PortalVerdict
-from cedos.host.monitor.liveness.portal_watch import PortalWatch, usual_rtt_s
+from cedos.host.monitor.liveness.portal_watch import PortalWatch
 from cedos.host.monitor.liveness.tls_check import TlsAnswer
-from cedos.model import Indicator, Network, NetworkLife, NextHop
+from cedos.model import Network, NetworkLife, NextHop
 
 pytestmark = [pytest.mark.anyio, pytest.mark.jumping]
 
@@ -124,19 +124,6 @@ async def test_a_filtered_page_is_told_and_asked_for_once(desk: Any) -> None:
     assert told.life() is NetworkLife.UNKNOWN
     watch.recheck("home")
     await until(lambda: len(told.checks) == 3)
-
-
-async def test_a_page_that_a_filter_answers_is_asked_for_once(desk: Any) -> None:
-    """A block page on a public address, while connections pass."""
-    told = desk.listen({"home": PORTAL, "phone": FREE})
-    told.tls = {"home": TlsAnswer.PROVEN, "phone": TlsAnswer.PROVEN}
-    watch = PortalWatch(told, check=told.check, shake_hands=told.shake_hands)
-    desk.run(watch)
-    watch.networks_changed([desk.wifi, desk.lte])
-    await until(lambda: told.life() is NetworkLife.ALIVE)
-    await asyncio.sleep(200.0)
-    assert len(told.checks) == 2
-    assert "the portal check is filtered on home" in watch.problems[0]
 
 
 async def test_what_may_be_a_filter_is_not_asked_for_for_ever(desk: Any) -> None:
@@ -288,19 +275,6 @@ async def test_connections_in_vain_are_one_witness_and_other_networks_the_second
     assert told.life() is NetworkLife.ALIVE
 
 
-async def test_one_server_condemns_no_network(desk: Any) -> None:
-    told = desk.listen()
-    watch = PortalWatch(told)
-    desk.run(watch)
-    watch.networks_changed([desk.wifi, desk.lte])
-    for _ in range(3):
-        watch.on_rescue(desk.flow(desk.wifi, 1).key)
-        watch.answered_elsewhere(desk.flow(desk.wifi, 1).key)
-        await asyncio.sleep(0.7)
-        watch.observe_flows([])
-    assert told.life() is NetworkLife.UNKNOWN
-
-
 async def test_connections_that_wait_have_the_page_asked_for(desk: Any) -> None:
     told = desk.listen({"home": FREE, "phone": FREE})
     watch = PortalWatch(told, check=told.check)
@@ -320,10 +294,3 @@ async def test_connections_that_wait_have_the_page_asked_for(desk: Any) -> None:
     told.answers["home"] = FREE
     await until(lambda: told.life() is NetworkLife.ALIVE, 60.0)
     assert round(time.monotonic() - began_s) == 5
-
-
-def test_the_usual_round_trip() -> None:
-    rtt, now_s = Indicator(0.04, 1.0), time.monotonic()
-    assert usual_rtt_s({"home": {"rtt_s": rtt}}, "home") == 0.04
-    assert usual_rtt_s({"home": {"rtt_s": rtt, "ping_loss": Indicator(1.0, now_s)}}, "home") is None
-    assert usual_rtt_s({}, "home") is None

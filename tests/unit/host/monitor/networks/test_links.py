@@ -100,13 +100,6 @@ def test_of_several_routers_the_one_with_the_lowest_metric() -> None:
     assert metric == 600
 
 
-def test_resolvers_belong_to_their_interface() -> None:
-    known = Resolvers({2: (ip_address("9.9.9.9"),)}, (ip_address("10.0.1.53"),))
-    made = assemble(tables("wlan0", "lte0"), known, Genuine(), {})
-    found = {network.name: network.resolvers for network, _ in made}
-    assert found == {"wlan0": (ip_address("10.0.1.53"),), "lte0": (ip_address("9.9.9.9"),)}
-
-
 def test_a_remade_interface_is_lost_and_appears() -> None:
     old = {n.name: n for n, _ in assemble(tables("wlan0"), Resolvers(), Genuine(), {})}
     new = {n.name: n for n, _ in assemble(tables("wlan0", base=7), Resolvers(), Genuine(), {})}
@@ -191,23 +184,6 @@ def test_a_translator_is_the_ipv4_of_the_network_that_carries_ipv6(
     assert (wlan0.leads_out(4), wlan0.carries(4), wlan0.carries(6)) == (False, True, True)
 
 
-def test_of_two_networks_with_ipv6_the_translators_is_the_hosts_own() -> None:
-    made = tables("wlan0", "lte0")
-    _six_alone(made, 1, metric=600)
-    _six_alone(made, 2, metric=500)
-    _translator(made, "clat", "192.0.0.1/32", 2048)
-    found = {
-        n.name: n.translator is not None for n, _ in assemble(made, Resolvers(), Genuine(), {})
-    }
-    assert found == {"wlan0": False, "lte0": True}
-    # (Of what is told with the same metric, the router's own preference decides.)
-    made.routes[2] = [DefaultRoute(2, 6, FE80, 600, router_rank=2)]
-    found = {
-        n.name: n.translator is not None for n, _ in assemble(made, Resolvers(), Genuine(), {})
-    }
-    assert found == {"wlan0": True, "lte0": False}
-
-
 @pytest.mark.parametrize(
     ("name", "address", "kind"),
     [("tun0", "10.8.0.2/24", "tun"), ("wg0", "192.0.2.1/32", "wireguard")],
@@ -218,20 +194,6 @@ def test_a_vpn_is_no_translator(name: str, address: str, kind: str) -> None:
     _translator(made, name, address, 50, kind)
     ((wlan0, _),) = assemble(made, Resolvers(), Genuine(), {})
     assert wlan0.translator is None
-
-
-def test_a_network_with_ipv4_of_its_own_needs_no_translator() -> None:
-    made = tables("wlan0")
-    made.addresses[1].append(LinkAddress(1, ip_interface("2001:db8::2/64")))
-    made.routes[1].append(DefaultRoute(1, 6, FE80, 100))
-    _translator(made, "clat", "192.0.0.1/32", 2048)
-    ((wlan0, _),) = assemble(made, Resolvers(), Genuine(), {})
-    assert wlan0.translator is None
-    # As some programs have it, the translator is the network's own interface.
-    made.routes[1] = [DefaultRoute(1, 4, FE80, 100), DefaultRoute(1, 6, FE80, 100)]
-    made.addresses[1][0] = LinkAddress(1, ip_interface("192.0.0.5/32"))
-    ((wlan0, _),) = assemble(made, Resolvers(), Genuine(), {})
-    assert wlan0.leads_out(4)
 
 
 @pytest.mark.parametrize(

@@ -308,24 +308,6 @@ async def test_without_a_server_or_its_kind_of_address_there_is_no_train() -> No
         assert result.problem == "home has no IPv6 address"
 
 
-async def test_the_schedule_drives_the_pings_of_what_is_up() -> None:
-    rtts: dict[str, float | None] = {"wlan0": 0.001, "lte0": 0.002}
-    prober = Prober(
-        lambda n: TARGET,
-        schedule=ProbeSchedule(in_use_s=0.01, idle_s=0.05),
-        open_pinger=played_pinger(rtts),
-    )
-    async with prober:
-        prober.networks_changed([WIFI, DOWN])
-        prober.in_use(["home"])
-        results = prober.results()
-        first = [await asyncio.wait_for(anext(results), 5) for _ in range(5)]
-        assert {result.network for result in first} == {"home"}
-        prober.networks_changed([WIFI, LTE])
-        names = [(await asyncio.wait_for(anext(results), 5)).network for _ in range(20)]
-        assert names.count("home") > names.count("phone") > 0
-
-
 async def test_a_network_that_goes_takes_its_pings_along() -> None:
     prober = Prober(lambda n: TARGET, open_pinger=played_pinger({"wlan0": None}))
     async with prober:

@@ -41,21 +41,6 @@ def newest(lte: str, nr: str = NO_NR, primary: str = "Lte") -> str:
     return f"{{{parts},primary=CellSignalStrength{primary}}}\n    mDataConnectionState=2"
 
 
-def test_numbers_by_position_up_to_android_9() -> None:
-    old = f" 99 0 -120 -160 -120 -1 -1 26 -87 -7 262 {NONE} {NONE} gsm|lte"
-    assert parse_registry(registry(old)) == {
-        "rsrp_dbm": -87.0,
-        "rsrq_db": -7.0,
-        "sinr_db": 26.2,
-        "rssi_dbm": -61.0,
-        "dbm": -87.0,
-    }
-    gsm = f" 20 0 -120 -160 -120 -1 -1 99 {NONE} {NONE} {NONE} {NONE} {NONE} gsm|lte"
-    assert parse_registry(registry(gsm)) == {"dbm": -73.0}
-    absent = f" 99 0 -120 -160 -120 -1 -1 99 {NONE} {NONE} {NONE} {NONE} {NONE} gsm|lte"
-    assert parse_registry(registry(absent)) == {}
-
-
 def test_android_10_gives_the_snr_in_tenths() -> None:
     lte = f"rssi=-71 rsrp=-95 rsrq=-8 rssnr=48 cqi=12 ta={NONE} level=4 oplevel=4"
     nr = f"mNr=CellSignalStrengthNr:{{ ssRsrp = {NONE} ssRsrq = {NONE} ssSinr = {NONE} level = 0 }}"

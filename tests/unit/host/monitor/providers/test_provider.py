@@ -98,17 +98,6 @@ async def test_the_access_point_goes_through_the_guard() -> None:
     assert GuardedProvider(PlayedProvider({}), lambda sentence: None).access_point(WIFI) is None
 
 
-async def test_an_access_point_that_cannot_be_told_is_none() -> None:
-    class Lost(PlayedProvider):
-        def access_point(self, network: Network) -> AccessPoint | None:
-            raise KeyError(network.name)
-
-    reports: list[str] = []
-    guarded = GuardedProvider(Lost({}), reports.append)
-    assert guarded.access_point(WIFI) is guarded.access_point(WIFI) is None
-    assert reports == ["Lost: access point: KeyError: 'home' (reported once)"]
-
-
 @pytest.mark.parametrize(
     "nonsense",
     [

@@ -71,13 +71,6 @@ async def test_what_somebody_else_set_meanwhile_stays(world, steering):
     assert world.kernel.sysctls[KEEPS] == "30"
 
 
-async def test_a_kernel_that_keeps_connections_otherwise_is_fine(world, steering):
-    del world.kernel.sysctls[KEEPS]
-    await steering.barring.bar(["lte0"])
-    await steering.barring.bar([])
-    assert KEEPS not in world.kernel.sysctls
-
-
 async def test_a_living_connection_leaves_and_has_its_spare_back_afterwards(world, steering):
     event = world.established(7, world.lte0)
     world.kernel.tell_mptcp(event)
@@ -149,11 +142,3 @@ async def test_after_the_end_nothing_is_barred_any_more(world, steering):
     await steering.close()
     with pytest.raises(SteeringError, match="closed"):
         await steering.barring.bar(["lte0"])
-
-
-async def test_a_dry_run_says_it(world, tmp_path):
-    async with Steering(tmp_path, kernel=world.kernel, dry_run=True) as steering:
-        await steering.networks_changed([world.wlan0, world.lte0])
-        await steering.barring.bar(["lte0"])
-        assert "packet filter: nothing of a program's over lte0" in steering.planned
-    assert world.kernel.barred == ()

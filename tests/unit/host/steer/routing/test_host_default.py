@@ -1,7 +1,7 @@
 """What others have put into the host's routing, and which default stays the host's own."""
 
 from dataclasses import replace
-from ipaddress import ip_address, ip_interface, ip_network
+from ipaddress import ip_interface, ip_network
 
 import pytest
 
@@ -9,7 +9,7 @@ from cedos.controller.events import HostDefault
 from cedos.host.steer.routing.host_default import examine
 from cedos.kernel.policy_routing import SeenRoute, SeenRule
 from cedos.kernel.rtnetlink import Link
-from cedos.model import Network, NetworkKind, NextHop
+from cedos.model import Network, NetworkKind
 
 RUNS, DOWN = 0x10041, 0x1001
 WIFI = Link(3, "wlan0", "", 1, RUNS)
@@ -158,20 +158,3 @@ def test_rules_that_ours_would_overtake_are_noted():
     assert "32500" in found.notes[0]
     assert not examine([rule(100, 88, general=False)], OWN, [WIFI], NETWORKS).notes
     assert not examine([rule(32050, 88, ours=True)], OWN, [WIFI], NETWORKS).notes
-
-
-def test_a_network_is_up_in_the_ip_versions_of_its_default_routes():
-    both = (ip_interface("10.0.0.2/24"), ip_interface("2001:db8::2/64"))
-    via = ip_address("fe80::1")
-    found = {
-        hops: tuple(
-            v for v in (4, 6) if replace(NETWORKS[0], addresses=both, next_hops=hops).leads_out(v)
-        )
-        for hops in (
-            (NextHop(4),),
-            (NextHop(6, via),),
-            (NextHop(4, via),),  # an IPv4 route by way of an IPv6 router
-            (NextHop(4), NextHop(6, via)),
-        )
-    }
-    assert list(found.values()) == [(4,), (6,), (4,), (4, 6)]
