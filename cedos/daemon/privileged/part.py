@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final
 
 from cedos.daemon.lookups import watch as lookups
 from cedos.daemon.lookups.delivery import AnswerDelivery, links_of
@@ -33,9 +33,9 @@ from cedos.host.steer.journal.records import (
 from cedos.host.steer.journal.sysctls import CHANGED
 from cedos.host.steer.kernel.answer_filter import QUEUE
 from cedos.host.steer.kernel.barring_filter import INTERFACE
-from cedos.host.steer.kernel.interface import FilterPlan
+from cedos.host.steer.kernel.interface import FilterPlan, SteeringKernel
 from cedos.host.steer.kernel.linux import LinuxKernel
-from cedos.host.steer.kernel.rescue import RescueKernel
+from cedos.host.steer.kernel.rescue import Privileged, RescueKernel, operations
 from cedos.host.steer.routing.plan import (
     REFUSING_ROUTE,
     REFUSING_TABLE,
@@ -64,26 +64,14 @@ _MOST_BUFFER_BYTES: Final = 16 << 20
 _SOONEST_ALARM_S, _LATEST_ALARM_S = 10.0, 31 * 86_400.0
 _LISTENED_TO: Final = (NETLINK_ROUTE, NETLINK_SOCK_DIAG, NETLINK_NETFILTER, NETLINK_GENERIC)
 
-_Method = TypeVar("_Method", bound=Callable[..., Any])
-
 Refusal = tuple[int, str]
 """An error's number and words."""
-
-
-def _passed_on(method: _Method, of: str = "") -> _Method:
-    """Return a method with these types that calls the kernel's (or of its part `of`) unchecked."""
-
-    @wraps(method)
-    def passed_on(self: "PrivilegedPart", *arguments: Any) -> Any:
-        kernel = getattr(self._kernel, of) if of else self._kernel
-        return getattr(kernel, method.__name__)(*arguments)
-
-    return cast(_Method, passed_on)
 
 
 class PrivilegedPart:
     """Each public method may be asked for; its types say what with. Errors: OSError, CedosError.
 
+    The kernel's privileged operations without a check here are added below, as they are.
     `state`: where the journal is kept. To be made in the namespace that is to be changed.
     """
 
@@ -176,23 +164,11 @@ class PrivilegedPart:
         results = self._kernel.steer(commands)
         return tuple(None if each is None else refusal(each) for each in results)
 
-    ours_to_steer = _passed_on(LinuxKernel.ours_to_steer)
-
-    close_silent = _passed_on(LinuxKernel.close_silent)
-
     # -- the packet filter --------------------------------------------------------------------
-
-    def track_flows(self) -> None:
-        self._known(FILTER)
-        self._kernel.track_flows()
 
     def bar(self, interfaces: tuple[str, ...]) -> None:
         self._known(FILTER)
         self._kernel.bar(_checked_interfaces(interfaces))
-
-    def hold_answers(self, on: bool) -> None:
-        self._known(FILTER)
-        self._kernel.hold_answers(on)
 
     def repair_filter(self, plan: FilterPlan) -> bool:
         self._known(FILTER, *((RESCUE,) if plan.rescue else ()))
@@ -203,43 +179,11 @@ class PrivilegedPart:
         self._known(FILTER)
         return self._kernel.raise_wall(_checked_interfaces(interfaces))
 
-    remove_wall = _passed_on(LinuxKernel.remove_wall)
-
-    has_filter = _passed_on(LinuxKernel.has_filter)
-
-    remove_filter = _passed_on(LinuxKernel.remove_filter)
-
-    # -- rescues ------------------------------------------------------------------------------
-
-    def rescue_prepare(self) -> None:
-        self._known(RESCUE)
-        self._kernel.rescue.prepare()
-
-    rescue_stands = _passed_on(RescueKernel.stands, of="rescue")
-
-    rescue_prepared = _passed_on(RescueKernel.prepared, of="rescue")
-
-    rescue_remove = _passed_on(RescueKernel.remove, of="rescue")
-
-    rescue_connecting = _passed_on(RescueKernel.connecting, of="rescue")
-
-    def rescue_adopt(self, key: FlowKey) -> None:
-        self._known(RESCUE)
-        self._kernel.rescue.adopt(key)
-
-    rescue_release = _passed_on(RescueKernel.release, of="rescue")
-
-    rescue_forget = _passed_on(RescueKernel.forget, of="rescue")
-
-    rescue_repeat_early = _passed_on(RescueKernel.repeat_early, of="rescue")
-
     def rescue_set_first_timeouts(self, timeouts_s: tuple[tuple[Address, float], ...]) -> None:
         for _, timeout_s in timeouts_s:
             if not 0.01 <= timeout_s <= 60.0:
                 raise OSError(errno.EINVAL, f"{timeout_s} s is no time-out of a first packet")
         self._kernel.rescue.set_first_timeouts(dict(timeouts_s))
-
-    rescue_repeat_as_usual = _passed_on(RescueKernel.repeat_as_usual, of="rescue")
 
     # -- what is listened to, and asked -------------------------------------------------------
 
@@ -303,6 +247,31 @@ class PrivilegedPart:
         if at_unix_s and not _SOONEST_ALARM_S <= within_s <= _LATEST_ALARM_S:
             raise OSError(errno.EINVAL, f"an alarm in {within_s:.0f} s: 10 s to 31 days can be had")
         self._wake_timer.set(at_unix_s)
+
+
+def _passed_on(operation: Callable[..., Any], mark: Privileged, of: str) -> Callable[..., Any]:
+    """Return a method with these types that calls the kernel's (or of its part `of`)."""
+
+    @wraps(operation)
+    def passed_on(self: PrivilegedPart, *arguments: Any) -> Any:
+        if mark.needs is not None:
+            self._known(mark.needs)
+        kernel = getattr(self._kernel, of) if of else self._kernel
+        return getattr(kernel, operation.__name__)(*arguments)
+
+    return passed_on
+
+
+SLOW: Final[set[str]] = {"tracked", "give_back"}
+"""The methods that may wait."""
+
+for _of, _interface in (("", SteeringKernel), ("rescue", RescueKernel)):
+    for _operation, _mark in operations(_interface):
+        _name = f"{_of}_{_operation.__name__}" if _of else _operation.__name__
+        if _mark.slow:
+            SLOW.add(_name)
+        if _name not in vars(PrivilegedPart):
+            setattr(PrivilegedPart, _name, _passed_on(_operation, _mark, _of))
 
 
 def refusal(error: OSError) -> Refusal:

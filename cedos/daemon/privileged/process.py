@@ -15,30 +15,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, get_type_hints
+from typing import Any, get_type_hints
 
 import structlog
 
 from cedos import errors
 from cedos.api import lock
 from cedos.daemon.privileged import wire
-from cedos.daemon.privileged.part import PrivilegedPart, refusal
+from cedos.daemon.privileged.part import SLOW, PrivilegedPart, refusal
 from cedos.daemon.privileged.wire import PartChannel
 from cedos.errors import CedosError, HostError
 from cedos.kernel import privileges
 from cedos.kernel.privileges import EventSocket, PacketSocket, PrivilegedSocket, delegated
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
-_SLOW: Final = frozenset(
-    (
-        *("track_flows", "bar", "hold_answers", "repair_filter", "has_filter", "remove_filter"),
-        "remove_wall",
-        *("rescue_prepare", "rescue_stands", "rescue_prepared", "rescue_remove", "tracked"),
-        "give_back",
-    )
-)
-"""The calls over the second channel, by threads that may wait."""
-
 _log = structlog.get_logger(__name__)
 
 
@@ -52,7 +42,8 @@ class PrivilegedProcess:
 
     def call(self, name: str, *arguments: object) -> Any:
         """Call a method there; return its answer. Errors: the method's; HostError: it ended."""
-        channel = self._slow if name in _SLOW else self._quick
+        # What may wait goes over the second channel, to a thread of its own.
+        channel = self._slow if name in SLOW else self._quick
         with self._turns[channel]:
             try:
                 channel.send([name, wire.plain(arguments)])

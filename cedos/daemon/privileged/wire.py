@@ -26,6 +26,8 @@ def plain(value: object) -> object:
         return value
     if isinstance(value, tuple | list):
         return [plain(each) for each in value]
+    if isinstance(value, dict):
+        return [plain(pair) for pair in value.items()]
     if isinstance(value, int):  # an enumeration's
         return int(value)
     kind: Any = type(value)

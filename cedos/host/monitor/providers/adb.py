@@ -23,8 +23,6 @@ _CONNECTED = re.compile(r"^\s*mDataConnectionState=2\s*$", re.MULTILINE)
 _FIELD = re.compile(r"(\w+)\s*=\s*(-?\d{1,11})\b")
 _SECTION = r"m{0}=CellSignalStrength{0}:\s*\{{?([^,}}]*)"
 _NEWER = ("parametersUseForLevel", "cqiTableIndex")
-# By position: GSM's level, LTE's level, RSRP, RSRQ, SNR, CQI.
-_GSM, _LTE, _POSITIONS = 0, 7, 12
 
 
 def parse_registry(text: str) -> dict[str, float]:
@@ -35,16 +33,15 @@ def parse_registry(text: str) -> dict[str, float]:
     one with a data connection counts, else the first that has a signal. 5G is preferred: where it is
     there, it carries the data.
 
-    Three formats are in use (the fields of AOSP's `SignalStrength` and `CellSignalStrengthLte`, `...Nr`):
+    Two formats are in use (the fields of AOSP's `CellSignalStrengthLte` and `...Nr`); that of Android 9
+    and older is not read:
 
-    - up to Android 9, numbers by position: `SignalStrength: 99 0 -120 -160 -120 -1 -1 26 -87 -7 262 ...`:
-      GSM (level, errors), CDMA, EvDO, then LTE: level, RSRP, RSRQ, SNR in tenths of a dB, CQI;
-    - Android 10, named: `mLte=CellSignalStrengthLte: rssi=-63 rsrp=-92 rsrq=-9 rssnr=80 cqi=12 ...`, the
+    - Android 10: `mLte=CellSignalStrengthLte: rssi=-63 rsrp=-92 rsrq=-9 rssnr=80 cqi=12 ...`, the
       SNR still in tenths;
     - from Android 11 on the same with `parametersUseForLevel`, later `cqiTableIndex`, the SNR in dB; 5G
       as `mNr=CellSignalStrengthNr:{ csiRsrp = ... ssRsrp = -95 ssRsrq = -11 ssSinr = 20 ... }`.
 
-    2147483647 (and in the oldest format 99 or -1 for levels) means unknown.
+    2147483647 means unknown.
     """
     phones = _phones(text)
     for phone in sorted(phones, key=lambda phone: _CONNECTED.search(phone) is None):
@@ -61,8 +58,6 @@ def _phones(text: str) -> list[str]:
 
 
 def _signal(line: str) -> dict[str, float]:
-    if "=CellSignalStrength" not in line:
-        return _by_position(line.split())
     nr = _fields(line, "Nr")
     values = _renamed(nr, {"ssRsrp": "rsrp_dbm", "ssRsrq": "rsrq_db", "ssSinr": "sinr_db"})
     if "rsrp_dbm" in values:
@@ -96,29 +91,6 @@ def _renamed(fields: Mapping[str, int], names: Mapping[str, str]) -> dict[str, f
         for theirs, ours in names.items()
         if fields.get(theirs, _UNKNOWN) != _UNKNOWN
     }
-
-
-def _by_position(words: list[str]) -> dict[str, float]:
-    numbers: list[int] = []
-    for word in words:
-        if re.fullmatch(r"-?\d{1,11}", word) is None:
-            break
-        numbers.append(int(word))
-    if len(numbers) < _POSITIONS:
-        return {}
-    level, rsrp, rsrq, tenths, cqi = numbers[_LTE : _LTE + 5]
-    values: dict[str, float] = {}
-    if rsrp not in (_UNKNOWN, -1):
-        values = {"rsrp_dbm": float(rsrp), "dbm": float(rsrp)}
-        known = {"rsrq_db": (rsrq, 1.0), "sinr_db": (tenths, 10.0), "cqi": (cqi, 1.0)}
-        values |= {name: n / unit for name, (n, unit) in known.items() if n != _UNKNOWN}
-        if values.get("cqi", 0.0) < 0:
-            del values["cqi"]
-        if 0 <= level <= 31:
-            values["rssi_dbm"] = 2.0 * level - 113.0
-    elif 0 <= numbers[_GSM] <= 31:
-        values = {"dbm": 2.0 * numbers[_GSM] - 113.0}
-    return values
 
 
 _REGISTRY = ("shell", "dumpsys", "telephony.registry")

@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from cedos.host.steer.kernel.rescue import RescueKernel
+from cedos.host.steer.journal.records import FILTER, ROUTING
+from cedos.host.steer.kernel.rescue import RescueKernel, privileged
 from cedos.kernel.mptcp import MptcpEvent, PathManagerCommand
 from cedos.kernel.policy_routing import Route, Rule, SeenRoute, SeenRule
 from cedos.kernel.rtnetlink import Link
@@ -43,9 +44,11 @@ class SteeringKernel(Protocol):
     def rules(self) -> Sequence[SeenRule]:
         """Return all policy rules of both IP versions, in the order in which the kernel asks them."""
 
+    @privileged(ROUTING)
     def add_rules(self, rules: Sequence[Rule]) -> None:
         """Add rules in this order; one with an equal preference is asked after those there."""
 
+    @privileged()
     def delete_rules(self, rules: Sequence[Rule]) -> None:
         """Delete rules of ours in this order."""
 
@@ -55,9 +58,11 @@ class SteeringKernel(Protocol):
         Those that refuse are among them. Of announced ones the best are (`DefaultRoutesFilter`).
         """
 
+    @privileged(ROUTING)
     def add_routes(self, routes: Sequence[Route]) -> None:
         """Add routes, replacing those to the same destination in the same table."""
 
+    @privileged()
     def delete_routes(self, routes: Sequence[Route]) -> None: ...
 
     def links(self) -> Sequence[Link]: ...
@@ -68,41 +73,51 @@ class SteeringKernel(Protocol):
     def read_sysctl(self, key: str) -> str | None:
         """Return a sysctl's value without its line's end; None where this kernel does not have it."""
 
+    @privileged()
     def write_sysctl(self, key: str, value: str) -> None: ...
 
+    @privileged()
     def steer(self, commands: Sequence[PathManagerCommand]) -> list[OSError | None]:
         """Carry out path-manager commands in order; what became of each."""
 
+    @privileged()
     def ours_to_steer(self, token: int) -> bool:
         """Return whether a living connection was made under the userspace path manager."""
 
     def sockets(self) -> Sequence[TcpSocket]:
         """Return all TCP sockets that listen or are connected."""
 
+    @privileged()
     def close_silent(self, key: FlowKey) -> bool:
         """Close a plain TCP connection on which nothing has come for a second; return whether it was.
 
         Its program reads ECONNABORTED.
         """
 
+    @privileged(FILTER, slow=True)
     def track_flows(self) -> None:
         """Put our packet filter in: it makes the kernel track flows."""
 
+    @privileged(FILTER, slow=True)
     def bar(self, interfaces: Sequence[str]) -> None:
         """Let nothing of a program's go over these interfaces, and over all others; none: over all."""
 
+    @privileged(FILTER, slow=True)
     def hold_answers(self, on: bool) -> None:
         """Let answers to look-ups wait in our queue, or pass. OSError: iptables cannot."""
 
+    @privileged(FILTER, slow=True)
     def repair_filter(self, plan: FilterPlan) -> bool:
         """Put back what of that is not in the packet filter; return whether there was something."""
 
+    @privileged(FILTER)
     def raise_wall(self, interfaces: Sequence[str]) -> bool:
         """Put back what is missing of the second wall at these; return whether something was.
 
         It takes less than a millisecond. HostError: this kernel cannot have one.
         """
 
+    @privileged(slow=True)
     def remove_wall(self) -> bool:
         """Take the second wall away wherever it stands; return whether there was one."""
 
@@ -115,8 +130,10 @@ class SteeringKernel(Protocol):
     def filter_is_told(self) -> bool:
         """Return whether the packet filter is of the kind whose changes are told (`watch_filter`)."""
 
+    @privileged(slow=True)
     def has_filter(self) -> bool: ...
 
+    @privileged(slow=True)
     def remove_filter(self) -> bool:
         """Remove our packet filter; return whether there was one."""
 

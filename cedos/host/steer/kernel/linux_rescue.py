@@ -1,4 +1,12 @@
-"""The real kernel's part of a rescue. Its namespace is the one of the thread that makes it."""
+"""The real kernel's part of a rescue, and the packet filter's rules for rescued flows.
+
+Two chains, through the real `iptables` and `ip6tables`, put in once: a rescue itself only changes the
+sets that they ask (`ipset`). `CEDOS_NAT` gives a rescued flow the address of the interface that
+it leaves by. `CEDOS_LATE` stands before connection tracking, where an answer over the rescuing network
+still bears that network's address: what comes there to the socket's own address comes from the network
+that the flow was rescued from, and is dropped, or two connections would live. Only the flags that
+could begin or end one are examined, so that other packets cost nothing.
+"""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -6,8 +14,9 @@ from pathlib import Path
 from typing import Final
 
 from cedos.errors import HostError
-from cedos.host.steer.kernel import ipset, iptables, rescue_filter
+from cedos.host.steer.kernel import ipset, iptables
 from cedos.host.steer.kernel.first_timeout import FirstTimeouts
+from cedos.host.steer.kernel.iptables import Chain
 from cedos.kernel import conntrack, sock_diag, sysctl
 from cedos.kernel.bpf import root_cgroup
 from cedos.kernel.netlink import NETLINK_NETFILTER, NETLINK_SOCK_DIAG, Requester
@@ -16,6 +25,23 @@ from cedos.model import Address, FlowKey
 
 _MOUNTS: Final = Path("/proc/self/mounts")
 _RETRIES, _USUAL_RETRIES = "net.ipv4.tcp_syn_retries", 6
+
+_TABLES: Final = ("raw", "nat")
+_LATE: Final = "-m set --match-set {set} dst,dst,src -j DROP"
+_CHAINS: Final = (
+    Chain(
+        "raw",
+        "CEDOS_LATE",
+        "PREROUTING",
+        tuple(f"-p tcp --tcp-flags {flag} {flag} {_LATE}" for flag in ("SYN", "RST")),
+    ),
+    Chain(
+        "nat",
+        "CEDOS_NAT",
+        "POSTROUTING",
+        ("-p tcp -m set --match-set {set} src,src,dst -j MASQUERADE",),
+    ),
+)
 
 
 class LinuxRescue:
@@ -35,17 +61,17 @@ class LinuxRescue:
         # With a socket of its own: it may be called from another thread than the rest.
         requester = Requester(NETLINK_NETFILTER)
         try:
-            for version in rescue_filter.versions():
+            for version in iptables.programs():
                 ipset.create(requester, version)
         finally:
             requester.close()
-        rescue_filter.put_in()
+        iptables.put_in(_CHAINS, ipset.NAMES)
 
     def stands(self) -> bool:
-        return iptables.stand(rescue_filter.CHAINS)
+        return iptables.stand(_CHAINS)
 
     def prepared(self) -> bool:
-        if rescue_filter.present():
+        if iptables.present(*_TABLES):
             return True
         try:
             requester = self._netfilter()
@@ -54,7 +80,7 @@ class LinuxRescue:
         return any(ipset.exists(requester, version) for version in (4, 6))
 
     def remove(self) -> bool:
-        done = rescue_filter.take_out()
+        done = iptables.remove(*_TABLES)
         try:
             requester = self._netfilter()
         except HostError:  # a kernel without it has no sets

@@ -5,37 +5,79 @@ address of: a rule of its own leads it there, and the kernel translates its addr
 `Routing`'s; the rest is here.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
+from cedos.host.steer.journal.records import RESCUE, Record
 from cedos.kernel.sock_diag import ConnectingSocket
 from cedos.model import Address, FlowKey
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Privileged:
+    """The mark of an operation that needs privileges: it is carried out where those are.
+
+    `needs`: what the journal must hold before. `slow`: it may wait for iptables.
+    """
+
+    needs: Record | None
+    slow: bool
+
+
+def privileged(needs: Record | None = None, *, slow: bool = False) -> Callable[[Method], Method]:
+    """Mark an operation as privileged.
+
+    The daemon's proxy and its counterpart are made of these marks (`cedos.daemon.privileged`). An
+    argument that an attacker could choose has a check of its own there.
+    """
+
+    def marked(method: Method) -> Method:
+        method.__dict__["privileged"] = Privileged(needs, slow)
+        return method
+
+    return marked
+
+
+def operations(interface: type) -> Iterator[tuple[Callable[..., Any], Privileged]]:
+    """Yield the privileged operations of an interface."""
+    for method in vars(interface).values():
+        if (mark := getattr(method, "privileged", None)) is not None:
+            yield method, mark
 
 
 class RescueKernel(Protocol):
     """An interface whose methods act at once; refusals are OSError with the kernel's own words."""
 
+    @privileged(RESCUE, slow=True)
     def prepare(self) -> None:
         """Put in what translates and refuses; it concerns no flow until one is `adopt`ed.
 
         A second time repairs what others took out.
         """
 
+    @privileged(slow=True)
     def stands(self) -> bool:
         """Return whether the packet filter does all of that; whether a set has gone, its chains tell."""
 
+    @privileged(slow=True)
     def prepared(self) -> bool:
         """Return whether something of that is there."""
 
+    @privileged(slow=True)
     def remove(self) -> bool:
         """Take all of it out, also what a dead process left; return whether there was something."""
 
+    @privileged()
     def connecting(self, key: FlowKey) -> ConnectingSocket | None:
         """Return the flow's socket while it waits for its first answer; None: no longer, or not ours.
 
         A socket that its program has bound to an interface does not show: it is not to be moved.
         """
 
+    @privileged(RESCUE)
     def adopt(self, key: FlowKey) -> None:
         """Refuse what still comes to the socket's own address, and have the flow translated.
 
@@ -43,18 +85,23 @@ class RescueKernel(Protocol):
         forgotten it (`forget`).
         """
 
+    @privileged()
     def release(self, key: FlowKey) -> None:
         """Take `adopt` back; a translation that is in use stays until the flow ends."""
 
+    @privileged()
     def forget(self, key: FlowKey) -> None:
         """Make connection tracking forget the flow; one that is not known is fine."""
 
+    @privileged()
     def repeat_early(self) -> None:
         """Let `set_first_timeouts` work. PermissionError without CAP_BPF; OSError, HostError."""
 
+    @privileged()
     def set_first_timeouts(self, timeouts_s: Mapping[Address, float]) -> None:
         """Replace the time-outs of first packets, by local address; all others have the kernel's."""
 
+    @privileged()
     def repeat_as_usual(self) -> None:
         """Take `repeat_early` back."""
 

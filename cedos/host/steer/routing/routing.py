@@ -161,9 +161,11 @@ class Routing:
             self._kernel.delete_rules(sorted(old_rules, key=_rule_order, reverse=True))
             # A route to the same destination has replaced its predecessor.
             replaced = {(route.table, route.destination) for route in added}
-            self._kernel.delete_routes(
-                [route for route in old_routes if (route.table, route.destination) not in replaced]
-            )
+            stale = [
+                route for route in old_routes if (route.table, route.destination) not in replaced
+            ]
+            if stale:
+                self._kernel.delete_routes(stale)
         except OSError:
             self._installed = self._read(self._kernel.rules(), self._kernel.routes(PROTOCOL))
             raise
