@@ -22,6 +22,7 @@ from cedos.api.messages import (
     PhoneMessage,
     PhoneRequest,
     ProbingMessage,
+    RuleMessage,
     StatusMessage,
 )
 from cedos.api.programs import (
@@ -32,7 +33,6 @@ from cedos.api.programs import (
     PrefetchingRequest,
     ProgramMessage,
 )
-from cedos.api.rules import RuleMessage
 from cedos.api.transfers import (
     TransferInTable,
     TransferReport,

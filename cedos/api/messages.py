@@ -9,6 +9,7 @@ from typing import Annotated, Final, TypeVar
 import msgspec
 from msgspec import Meta
 
+from cedos.controller.rule import RuleRequest
 from cedos.errors import ConfigError
 from cedos.model import (
     CarriedConnection,
@@ -457,3 +458,23 @@ class ProbingMessage(ControlMessage, frozen=True, kw_only=True):
     change: float | None
     threshold: float | None
     sent: SentProbeMessage | None
+
+
+class RuleMessage(ControlMessage, frozen=True, kw_only=True):
+    """A rule and its effect now.
+
+    Attributes:
+        network: the network of such connections; None: they are refused.
+        why: the reason as text.
+        vpn: by IP version ("4", "6"), the VPN that carries these connections instead.
+        host_defaults: by IP version, the interface of the host's own default that does.
+        refused: by IP version, why its connections are refused.
+    """
+
+    number: int
+    rule: RuleRequest
+    network: str | None
+    why: str
+    vpn: dict[str, str] = {}
+    host_defaults: dict[str, str] = {}
+    refused: dict[str, str] = {}

@@ -32,6 +32,7 @@ from cedos.api.messages import (
     PhoneMessage,
     PhoneRequest,
     ProbingMessage,
+    RuleMessage,
     StatusMessage,
     parse,
 )
@@ -43,7 +44,6 @@ from cedos.api.programs import (
     PrefetchingRequest,
     ProgramMessage,
 )
-from cedos.api.rules import RuleMessage
 from cedos.api.transfers import (
     TransferInTable,
     TransferReport,

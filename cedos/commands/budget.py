@@ -84,10 +84,7 @@ def command(context: click.Context, as_json: bool) -> None:
             f"The budget {one.name} is over and limits nothing." for one in standing if one.over
         ]
         notes.append("No daemon answers. This was counted until the last one ended.")
-    if as_json:
-        render.print_json(standing)
-    else:
-        render.show(lines(standing, time.time()))
+    render.tell(standing, lines(standing, time.time()), as_json=as_json)
     for note in notes:
         echo(note, err=as_json)
 

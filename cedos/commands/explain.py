@@ -70,19 +70,13 @@ def command(flow: str | None, prefetch: bool, probes: bool, as_json: bool) -> No
         if flow is not None or prefetch:
             raise click.UsageError("--probes excludes FLOW and --prefetch")
         probing = client.probing()
-        if as_json:
-            render.print_json(probing)
-        else:
-            render.show(_probing_lines(probing))
+        render.tell(probing, _probing_lines(probing), as_json=as_json)
         return
     if prefetch:
         if flow is not None:
             raise click.UsageError("--prefetch excludes FLOW")
         programs = client.prefetched()
-        if as_json:
-            render.print_json(programs)
-        else:
-            render.show(_prefetch_lines(programs))
+        render.tell(programs, _prefetch_lines(programs), as_json=as_json)
         return
     decision = client.explain(flow)
     if as_json:

@@ -7,7 +7,7 @@ from ipaddress import ip_address
 import click
 
 from cedos.api.client import ControlClient
-from cedos.api.rules import RuleMessage
+from cedos.api.messages import RuleMessage
 from cedos.commands.console import render
 from cedos.commands.console.manual import SOCKET, Manual, json_option
 from cedos.commands.console.render import echo
@@ -54,10 +54,7 @@ def command(context: click.Context, as_json: bool) -> None:
     if context.invoked_subcommand is not None:
         return
     rules = _client().rules()
-    if as_json:
-        render.print_json(rules)
-    else:
-        render.show(lines(rules))
+    render.tell(rules, lines(rules), as_json=as_json)
 
 
 @command.command(

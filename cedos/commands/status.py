@@ -62,10 +62,7 @@ def command(as_json: bool) -> None:
     What does not fit the terminal's width beside the rest follows below its row.
     """
     status = ControlClient(directories().socket).status()
-    if as_json:
-        render.print_json(status)
-    else:
-        render.show(lines(status))
+    render.tell(status, lines(status), as_json=as_json)
 
 
 def lines(status: StatusMessage) -> Iterator[str]:

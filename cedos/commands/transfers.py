@@ -60,10 +60,7 @@ def command(as_json: bool) -> None:
     except DaemonUnreachableError as error:
         _as_left(str(error), as_json)
         raise DaemonUnreachableError(f"{error}; {_BY_ITSELF}") from error
-    if as_json:
-        render.print_json(transfers)
-    else:
-        render.show(lines(transfers, datetime.now(), os.getuid()))
+    render.tell(transfers, lines(transfers, datetime.now(), os.getuid()), as_json=as_json)
 
 
 def _as_left(why: str, as_json: bool) -> None:

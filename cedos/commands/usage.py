@@ -68,10 +68,7 @@ def command(since: str, as_json: bool) -> None:
         used, standing = _without_daemon(where, since_unix_s), without_daemon(where)
         known = bool(used.networks or standing)
         note = "No daemon answers. This was counted until the last one ended." * known
-    if as_json:
-        render.print_json(used)
-    else:
-        render.show(lines(used, standing, time.time()))
+    render.tell(used, lines(used, standing, time.time()), as_json=as_json)
     if note:
         echo(note, err=as_json)
 

@@ -21,6 +21,7 @@ from cedos.api.messages import (
     PhoneMessage,
     ProbesMessage,
     ProbingMessage,
+    RuleMessage,
     StatusMessage,
     SubflowMessage,
     flow_text,
@@ -33,7 +34,6 @@ from cedos.api.programs import (
     PrefetchingRequest,
     ProgramMessage,
 )
-from cedos.api.rules import RuleMessage
 from cedos.api.transfers import TransferInTable, TransferReport, TurnMessage
 from cedos.controller.decisions.user_rules import RuledDestinations
 from cedos.controller.events import ChoiceAsked, HostDefault, RuleSet

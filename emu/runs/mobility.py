@@ -16,7 +16,7 @@ import numpy as np
 
 from emu.runs import runs
 from emu.runs.runs import Recorded
-from emu.statistics import Floats, ci95, resampled
+from emu.statistics import ci95, resampled
 
 FIXED = ("wifi-first", "cellular-only", "mptcp-wifi", "mptcp-cellular")
 _RESAMPLES = 2000
@@ -35,7 +35,7 @@ def figures(recorded: Sequence[Recorded]) -> dict[str, Any]:
 
 
 def of_run(recorded: Recorded) -> dict[str, Any]:
-    times = _times(recorded)
+    times = {name: recorded.times_s(name) for name in recorded.policies}
     means = {name: float(each.mean()) for name, each in times.items()}
     fixed = [name for name in FIXED if name in times]
     best = min(fixed, key=means.__getitem__)
@@ -47,14 +47,14 @@ def of_run(recorded: Recorded) -> dict[str, Any]:
     best_drawn = np.min([drawn[name] for name in fixed], axis=0)
     summary = recorded.summary["policies"]
     policies: dict[str, Any] = {}
-    for name in times:
+    for name, times_s in times.items():
         policies[name] = {
             "n": count,
             "mean_s": means[name],
             "mean_s_ci95": ci95(drawn[name]),
             "over_best_fixed": means[name] / means[best],
             "over_best_fixed_ci95": ci95(drawn[name] / best_drawn),
-            "p95_s": float(np.quantile(times[name], 0.95)),
+            "p95_s": float(np.quantile(times_s, 0.95)),
             "censored": summary[name]["censored"],
             "energy_j": summary[name]["energy_j"],
             "cellular_mb": summary[name]["cellular_mb"],
@@ -99,7 +99,7 @@ def longest_stall_s(recorded: Recorded, policy: str) -> float:
 def all_places(of_places: Sequence[dict[str, Any]], recorded: Sequence[Recorded]) -> dict[str, Any]:
     """Return all places' mean over all transfers, and the geometric mean of the places' ratios."""
     names = runs.policies_of_all(recorded, FIXED)
-    times = {name: np.concatenate([_times(each)[name] for each in recorded]) for name in names}
+    times = {name: np.concatenate([each.times_s(name) for each in recorded]) for name in names}
     means = {name: float(each.mean()) for name, each in times.items()}
     best = min((name for name in FIXED if name in means), key=means.__getitem__)
     return {
@@ -120,15 +120,6 @@ def all_places(of_places: Sequence[dict[str, Any]], recorded: Sequence[Recorded]
             for name in names
         },
     }
-
-
-def _times(recorded: Recorded) -> dict[str, Floats]:
-    found = {}
-    for name in recorded.policies:
-        rows = [row for row in recorded.flows if row["policy"] == name]
-        rows.sort(key=lambda row: (row["repeat"], row["number"]))
-        found[name] = np.array([row["time_s"] for row in rows])
-    return found
 
 
 def lines(found: Mapping[str, Any]) -> Iterator[str]:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 PAIR = ("wifi-first", "cedos-gateway")
 _SHORTEST_S = 0.12
 """A shorter transfer is drawn as long as this, or it could not be seen."""
-_WIDE, _NARROW = (10.5, 5.6), (4.4, 8.4)
 _GATEWAY = "gateway"
 _COLOURS = COLOURS | {_GATEWAY: "#2ca02c"}
 _USED = {
@@ -45,11 +44,8 @@ def has_pair(run: "Recorded") -> bool:
     return set(PAIR) <= {flow["policy"] for flow in run.flows}
 
 
-def draw(run: "Recorded", *, narrow: bool = False) -> "Figure":
+def draw(run: "Recorded") -> "Figure":
     """Draw the first repeat of Linux as it is and of cedos with a gateway, a row per transfer.
-
-    Args:
-        narrow: put one panel above the other, for a telephone.
 
     The caller saves and closes the figure.
     """
@@ -65,10 +61,9 @@ def draw(run: "Recorded", *, narrow: bool = False) -> "Figure":
         run.duration_s,
         *(flow["started_s"] + flow["time_s"] for rows in flows.values() for flow in rows),
     )
-    rows, columns = (2, 1) if narrow else (1, 2)
     figure, axes = plt.subplots(
-        *(rows, columns),
-        figsize=_NARROW if narrow else _WIDE,
+        *(1, 2),
+        figsize=(10.5, 5.6),
         sharex=True,
         sharey=True,
         squeeze=False,
@@ -88,9 +83,7 @@ def draw(run: "Recorded", *, narrow: bool = False) -> "Figure":
         axis.set_xlabel("seconds into the run")
     for row in axes:
         row[0].set_ylabel("transfers, in the order of their start")
-    figure.legend(
-        handles=_key(flows), loc="outside lower center", ncols=2 if narrow else 5, frameon=False
-    )
+    figure.legend(handles=_key(flows), loc="outside lower center", ncols=5, frameon=False)
     return figure
 
 
@@ -173,7 +166,6 @@ img { max-width: 100%; height: auto }
 details { margin: 1rem 0 }
 pre { overflow-x: auto; background: #f6f6f6; padding: 1rem }
 """
-_TELEPHONE = "(max-width: 600px)"
 
 
 def write(directories: Sequence[Path], out: Path | None = None) -> Path:
@@ -201,7 +193,6 @@ def _write(directories: Sequence[Path], page: Path) -> Path:
         run = runs.read(directory)
         if has_pair(run):
             _save(draw(run), directory / "comparison")
-            _save(draw(run, narrow=True), directory / "comparison-narrow")
         for repeat in range(run.scenario.repeats):
             _save(timeline.draw(run, repeat), directory / f"timeline{_suffix(repeat)}")
         if drawn := table.draw(run):
@@ -241,11 +232,10 @@ def _section(run: runs.Recorded) -> str:
             "<p class=caution>The traces of this place are synthetic: generated, not measured.</p>"
         )
     if has_pair(run):
-        narrow, wide = (directory / f"comparison{end}.svg" for end in ("-narrow", ""))
-        parts.append(
-            f"<picture><source media='{_TELEPHONE}' srcset='{_embedded(narrow)}'>"
-            f"{_picture(wide, 'each transfer, Linux as it is and cedos with a gateway')}</picture>"
+        picture = _picture(
+            directory / "comparison.svg", "each transfer, Linux as it is and cedos with a gateway"
         )
+        parts.append(f"<div class=wide>{picture}</div>")
     said = " ".join(verdict.sentences(run))
     if said:
         parts.append(f"<p class=said>{html.escape(said)}</p>")

@@ -23,11 +23,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cedos.errors import DataSetError
 from emu.runs.scenario import Scenario
+from emu.statistics import Floats
 
 _MAP = pa.map_(pa.string(), pa.float64())
 
@@ -219,6 +221,12 @@ class Recorded:
     @property
     def duration_s(self) -> float:
         return float(self.environment["duration_s"])
+
+    def times_s(self, policy: str) -> Floats:
+        """Return a policy's times; all policies carried the same transfers in this order."""
+        rows = [row for row in self.flows if row["policy"] == policy]
+        rows.sort(key=lambda row: (row["repeat"], row["number"]))
+        return np.array([row["time_s"] for row in rows])
 
     @property
     def title(self) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 
 from emu import policies
 from emu.runs.runs import Recorded
-from emu.statistics import Floats, measured
+from emu.statistics import measured
 
 _GATEWAY, _TODAY = "cedos-gateway", "wifi-first"
 _KERNEL = ("mptcp-wifi", "mptcp-cellular")
@@ -57,13 +57,7 @@ def _cost(figures: dict[str, Any]) -> str:
 
 def _over(run: Recorded, mine: str, theirs: str) -> tuple[float, float, float]:
     """Return the ratio of both policies' mean times over the same transfers, and its interval."""
-
-    def times_s(name: str) -> Floats:
-        flows = [flow for flow in run.flows if flow["policy"] == name]
-        flows.sort(key=lambda flow: (flow["repeat"], flow["number"]))
-        return np.array([flow["time_s"] for flow in flows])
-
-    mine_s, theirs_s = times_s(mine), times_s(theirs)
+    mine_s, theirs_s = run.times_s(mine), run.times_s(theirs)
     found = measured(
         {"over": lambda rows: float(mine_s[rows].mean() / theirs_s[rows].mean())},
         len(mine_s),

@@ -39,6 +39,14 @@ def show(lines: Iterable[str], *, err: bool = False) -> None:
     click.echo("\n".join(map(plain, lines)), err=err)
 
 
+def tell(facts: object, lines: Iterable[str], *, as_json: bool) -> None:
+    """Print facts as JSON, or the lines for people."""
+    if as_json:
+        print_json(facts)
+    else:
+        show(lines)
+
+
 def duration(seconds: float | None) -> str:
     """Format a duration: `23 ms`, `4.5 s`, `3 min`, `2 h`, `5 d`."""
     if seconds is None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cedos.api.rules import RuleMessage
+from cedos.api.messages import RuleMessage
 from cedos.commands import rule as rule_command
 from cedos.commands.rule import applies, command, lines
 from cedos.controller.rule import RuleRequest

@@ -21,10 +21,10 @@ from cedos.api.messages import (
     FlowMessage,
     IndicatorMessage,
     NetworkMessage,
+    RuleMessage,
     StatusMessage,
     SubflowMessage,
 )
-from cedos.api.rules import RuleMessage
 from cedos.commands import budget, doctor, explain, rule, status, usage
 from cedos.commands.top import FullScreen, cut
 from cedos.controller.rule import RuleRequest

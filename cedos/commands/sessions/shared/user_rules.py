@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from cedos.api.client import ControlClient
-from cedos.api.rules import RuleMessage
+from cedos.api.messages import RuleMessage
 from cedos.commands.rule import addresses, applies
 from cedos.errors import CedosError
 from cedos.model import Address, NetworkKind

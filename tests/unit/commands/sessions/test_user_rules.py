@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cedos.api.rules import RuleMessage
+from cedos.api.messages import RuleMessage
 from cedos.commands.sessions.shared import user_rules
 from cedos.commands.sessions.shared.user_rules import RuledHosts, RuledNetworks
 from cedos.controller.rule import RuleRequest
