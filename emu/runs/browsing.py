@@ -171,69 +171,43 @@ class Person(Started):
         return Browsed(visits, [watched[each.number] for each in self._wanted.videos])
 
 
+def _fields(of: object, names: str) -> dict[str, Any]:
+    return {name: getattr(of, name) for name in names.split()}
+
+
 def _page_row(visit: Visit, zero_at_s: float) -> dict[str, Any]:
     planned, loaded = visit.planned, visit.loaded
     return {
-        "number": planned.number,
-        "name": planned.name,
+        **_fields(planned, "number name"),
         "url": planned.page.document.url(tls=planned.tls),
         "planned_s": planned.at_s,
         "started_s": loaded.started_at_s - zero_at_s,
-        "load_s": loaded.load_s,
-        "transfer_s": loaded.transfer_s,
-        "censored": loaded.censored,
-        "missing": loaded.missing,
         "objects": len(planned.page.objects),
         "size_bytes": planned.page.size_bytes,
-        "received_bytes": loaded.received_bytes,
-        "problem": loaded.problem,
+        **_fields(loaded, "load_s transfer_s censored missing received_bytes problem"),
     }
 
 
 def _object_rows(visit: Visit) -> Rows:
-    return [
-        {
-            "page": visit.planned.number,
-            "url": each.url,
-            "started_s": each.started_s,
-            "ended_s": each.ended_s,
-            "status": each.status,
-            "received_bytes": each.received_bytes,
-            "protocol": each.protocol,
-            "problem": each.problem,
-        }
-        for each in visit.loaded.objects
-    ]
+    names = "url started_s ended_s status received_bytes protocol problem"
+    page = {"page": visit.planned.number}
+    return [page | _fields(each, names) for each in visit.loaded.objects]
 
 
 def _video_row(watched: Watched, zero_at_s: float) -> dict[str, Any]:
+    names = (
+        "start_s stalls stall_s watched_s transfer_s bitrate_bps received_bytes censored problem"
+    )
     return {
-        "number": watched.planned.number,
-        "name": watched.planned.name,
+        **_fields(watched.planned, "number name"),
         "planned_s": watched.planned.at_s,
         "started_s": watched.started_at_s - zero_at_s,
-        "start_s": watched.start_s,
-        "stalls": watched.stalls,
-        "stall_s": watched.stall_s,
-        "watched_s": watched.watched_s,
-        "transfer_s": watched.transfer_s,
-        "bitrate_bps": watched.bitrate_bps,
         "segments": len(watched.segments),
-        "received_bytes": watched.received_bytes,
-        "censored": watched.censored,
-        "problem": watched.problem,
+        **_fields(watched, names),
     }
 
 
 def _segment_rows(watched: Watched) -> Rows:
-    return [
-        {
-            "video": watched.planned.number,
-            "number": each.number,
-            "bitrate_bps": each.bitrate_bps,
-            "started_s": each.started_s,
-            "ended_s": each.ended_s,
-            "size_bytes": each.size_bytes,
-        }
-        for each in watched.segments
-    ]
+    names = "number bitrate_bps started_s ended_s size_bytes"
+    video = {"video": watched.planned.number}
+    return [video | _fields(each, names) for each in watched.segments]

@@ -1,11 +1,11 @@
 """The host's own default over what may or may not be a network, as a user meets it."""
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from kit.laptop import Installed, Tethered
+from kit.waiting import wait_until
 
 SERVER = "198.51.100.9"
 
@@ -37,13 +37,6 @@ def _bridge(cabled: Tethered, name: str = "br0") -> None:
     _routed(cabled, name)
 
 
-def _until(condition: Callable[[], bool], told: Callable[[], str] = lambda: "") -> None:
-    deadline_s = time.monotonic() + 15
-    while not condition():
-        assert time.monotonic() < deadline_s, told()
-        time.sleep(0.1)
-
-
 def _leads(cabled: Tethered, name: str) -> bool:
     return f"dev {name} " in cabled.laptop.ip("route", "get", SERVER)
 
@@ -62,7 +55,9 @@ def test_an_uplink_of_any_kind_is_a_network(
         _routed(cabled, name)
     cedos = install(cabled.laptop)
     with cedos.up():
-        _until(lambda: cedos.client.status().default.network == name, lambda: _shown(cedos))
+        wait_until(
+            lambda: cedos.client.status().default.network == name, describe=lambda: _shown(cedos)
+        )
         assert _leads(cabled, name)
         (found,) = (each for each in cedos.client.networks() if each.name == name)
         assert (found.up, found.metered, found.kind) == (True, False, "ethernet")
@@ -95,7 +90,9 @@ def test_what_the_user_has_ignored_stays_the_hosts_default(
     with cedos.up():
         assert cedos.client.status().default.network == "wlan0"
         _bridge(cabled)
-        _until(lambda: cedos.client.status().default.network is None, lambda: _shown(cedos))
+        wait_until(
+            lambda: cedos.client.status().default.network is None, describe=lambda: _shown(cedos)
+        )
         told = cedos.client.status().default.host_defaults["4"]
         assert (told.interface, told.what) == ("br0", "bridge")
         assert "New IPv4 connections go over br0 (bridge), the host's own default" in _shown(cedos)
@@ -110,7 +107,7 @@ def test_what_the_user_has_ignored_stays_the_hosts_default(
         bound = laptop.ip("route", "get", SERVER, "from", "192.168.44.2")
         assert "dev lte0 " in bound
         laptop.ip("link", "set", "br0", "down")
-        _until(lambda: cedos.client.status().default.network is not None)
+        wait_until(lambda: cedos.client.status().default.network is not None)
         assert _leads(cabled, "lte0"), "by the rule"
 
 
@@ -121,11 +118,11 @@ def test_what_the_host_refuses_stays_refused(
     cedos = install(laptop)
     with cedos.up():
         laptop.ip("route", "add", "blackhole", "default", "metric", "1")
-        _until(lambda: "4" in cedos.client.status().default.host_defaults)
+        wait_until(lambda: "4" in cedos.client.status().default.host_defaults)
         assert "refused by the host's own routes" in _shown(cedos)
         assert laptop.run("ip", "route", "get", SERVER, check=False).returncode
         laptop.ip("route", "del", "blackhole", "default", "metric", "1")
-        _until(lambda: cedos.client.status().default.network == "wlan0")
+        wait_until(lambda: cedos.client.status().default.network == "wlan0")
 
 
 def test_a_network_without_a_default_route_is_named(

@@ -3,12 +3,12 @@
 import json
 import socket
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
 from kit.laptop import Installed, Tethered
+from kit.waiting import wait_until
 
 FOUR, SIX = "198.51.100.9", "2001:db8:100::9"
 NAMES = """
@@ -75,13 +75,6 @@ def versions(tethered: Tethered) -> Iterator[Versions]:
         yield made
 
 
-def _until(condition: Callable[[], bool], cedos: Installed) -> None:
-    deadline_s = time.monotonic() + 15
-    while not condition():
-        assert time.monotonic() < deadline_s, _shown(cedos)
-        time.sleep(0.1)
-
-
 def _shown(cedos: Installed) -> str:
     return " ".join(cedos.run("status").stdout.split())
 
@@ -93,15 +86,17 @@ def test_ipv4_goes_over_the_phone_where_wifi_has_ipv6_alone(
     versions.lose4("wlan0", 43)
     cedos = install(versions.laptop)
     with cedos.up():
-        _until(lambda: "4" in cedos.client.status().default.others, cedos)
+        wait_until(
+            lambda: "4" in cedos.client.status().default.others, describe=lambda: _shown(cedos)
+        )
         assert versions.source(FOUR) == "192.168.44.2"
         assert versions.source(SIX) == "2001:db8:43::2"
         assert "New IPv4 connections go over lte0: wlan0 has no IPv4." in _shown(cedos)
         # It gains it, and loses it again, while it lives.
         versions.gain4("wlan0", 43)
-        _until(lambda: versions.source(FOUR) == "192.168.43.2", cedos)
+        wait_until(lambda: versions.source(FOUR) == "192.168.43.2", describe=lambda: _shown(cedos))
         versions.lose4("wlan0", 43)
-        _until(lambda: versions.source(FOUR) == "192.168.44.2", cedos)
+        wait_until(lambda: versions.source(FOUR) == "192.168.44.2", describe=lambda: _shown(cedos))
         # A rule that forbids the only network with IPv4.
         add = ("rule", "add", "--host", FOUR, "--only", "wlan0")
         assert cedos.run(*add).returncode == 0
@@ -115,7 +110,10 @@ def test_ipv4_goes_over_the_phone_where_wifi_has_ipv6_alone(
         versions.laptop.run(
             "ping", "-c", "12", "-i", "0.1", "-I", "lte0", "192.168.44.1", check=False
         )
-        _until(lambda: cedos.client.status().default.others["4"].network is None, cedos)
+        wait_until(
+            lambda: cedos.client.status().default.others["4"].network is None,
+            describe=lambda: _shown(cedos),
+        )
         assert "New IPv4 connections are refused: wlan0 has no IPv4." in _shown(cedos)
         assert "budget" in cedos.client.status().default.others["4"].why
         config = str(cedos.folder / "cedos.toml")
@@ -136,13 +134,15 @@ def test_ipv6_alone_is_reached_over_the_phone_and_names_with_both_keep_to_wifi(
     script = 'mount --bind "$1" /etc/hosts; shift; exec "$@"'
     asked = ("unshare", "-m", "sh", "-ec", script, "sh", str(names), sys.executable, "-c", NAMES)
     with cedos.up():
-        _until(lambda: "6" in cedos.client.status().default.others, cedos)
+        wait_until(
+            lambda: "6" in cedos.client.status().default.others, describe=lambda: _shown(cedos)
+        )
         assert versions.source(SIX) == "2001:db8:44::2"
         assert versions.source(FOUR) == "192.168.43.2"
         assert json.loads(versions.laptop.run(*asked).stdout) == [FOUR, SIX]
         assert "New IPv6 connections go over lte0: wlan0 has no IPv6." in _shown(cedos)
         # Wi-Fi gains it, and loses it again.
         versions.gain6("wlan0", 43)
-        _until(lambda: versions.source(SIX) == "2001:db8:43::2", cedos)
+        wait_until(lambda: versions.source(SIX) == "2001:db8:43::2", describe=lambda: _shown(cedos))
         versions.lose6("wlan0", 43)
-        _until(lambda: versions.source(SIX) == "2001:db8:44::2", cedos)
+        wait_until(lambda: versions.source(SIX) == "2001:db8:44::2", describe=lambda: _shown(cedos))

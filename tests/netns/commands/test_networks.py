@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from kit.laptop import Installed, Tethered
+from kit.waiting import wait_until
 
 from cedos.api.client import ControlClient
 from cedos.budget_kinds import Resource
@@ -35,7 +36,7 @@ def test_what_it_carries_is_said_to_be_carried_by_it(
         laptop.ip("address", "add", "10.8.0.2/24", "dev", "tun7")
         laptop.ip("link", "set", "tun7", "up")
         laptop.ip("route", "add", "default", "dev", "tun7", "metric", "1")
-        _until(lambda: cedos.client.status().default.vpn == {"4": "tun7"})
+        wait_until(lambda: cedos.client.status().default.vpn == {"4": "tun7"})
         shown = cedos.run("status").stdout
         assert "New IPv4 connections go through the VPN tun7, which cedos leaves alone" in shown
         assert "Other new connections go over wlan0" in shown
@@ -46,16 +47,9 @@ def test_what_it_carries_is_said_to_be_carried_by_it(
         last = cedos.run("rule").stdout.splitlines()[1]
         assert last.endswith("IPv4 through the VPN tun7; else wlan0")
         laptop.ip("link", "del", "tun7")
-        _until(lambda: not cedos.client.status().default.vpn)
+        wait_until(lambda: not cedos.client.status().default.vpn)
         assert "dev wlan0" in laptop.ip("route", "get", "192.0.2.7")
         assert cedos.client.rules()[0].vpn == {}
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.1)
 
 
 SERVER = "198.51.100.1"

@@ -23,6 +23,7 @@ import pytest
 from aiohttp.http_exceptions import BadHttpMessage
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kit.waiting import wait_until
 from structlog.testing import capture_logs
 
 from cedos.api import server
@@ -411,13 +412,6 @@ def test_a_daemon_that_dies_in_the_middle(tmp_path: Path) -> None:
             ControlClient(path).status()
     finally:
         os.waitpid(child, 0)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.mark.anyio
