@@ -221,21 +221,6 @@ async def test_the_end_is_told_to_a_daemon_that_begins_anew(free_socket: Path) -
     assert heard[-1].key == KEY
 
 
-async def test_the_time_that_it_waited_is_none_in_which_something_could_come(
-    free_socket: Path,
-) -> None:
-    """Otherwise a network begins with a tenth of its rate after the wait."""
-    heard: list[TransferReport] = []
-    async with daemon(free_socket, heard, waits_s=1.5):
-        following = asyncio.create_task(followed(free_socket).run())
-        async with asyncio.timeout(20.0):
-            while len(heard) < 3:
-                await asyncio.sleep(0.05)
-        following.cancel()
-    assert heard[1].wait_s > 0.0
-    assert 0.9 < heard[2].lasted_s < 2.4  # one epoch, without the wait
-
-
 @pytest.mark.parametrize("has_daemon", [True, False])
 async def test_its_pause_and_the_end_of_that_are_told_at_once(
     free_socket: Path, monkeypatch: pytest.MonkeyPatch, *, has_daemon: bool

@@ -90,16 +90,6 @@ def test_commands_that_are_not_there(
     assert fake_daemon.hints == {}
 
 
-def test_a_daemon_that_cannot_steer_by_mark(
-    cedos: Any, control: Path, fake_daemon: Any, no_marks: list[int]
-) -> None:
-    fake_daemon.marks = False
-    result = cedos("exec", "--", "true")
-    assert (result.exit_code, no_marks) == (4, [])
-    assert "cannot steer by mark" in result.stderr
-    assert fake_daemon.hints == {}
-
-
 def test_labels_that_exclude_each_other(cedos: Any, control: Path) -> None:
     result = cedos("exec", "-l", "small", "-l", "large", "--", "true")
     assert result.exit_code == 2

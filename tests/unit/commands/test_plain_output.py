@@ -3,7 +3,6 @@
 import io
 import json
 import logging
-from pathlib import Path
 
 import click
 import pytest
@@ -23,7 +22,6 @@ from cedos.doctor import Finding, FindingState
 from cedos.errors import CedosError
 from cedos.plain_text import plain, plain_json
 from emu import terminal
-from emu.places.places import load
 
 HOSTILE = "a\x1b[2J\x9b31m\u202eb\nc\r\x07\t\udcff\u2028"
 
@@ -119,13 +117,3 @@ def test_logs_are_plain(form: logs.Format) -> None:
     lines = stream.getvalue().splitlines()
     assert len(lines) >= 3
     assert all(each.isprintable() for each in lines)
-
-
-def test_a_collection_has_plain_names(tmp_path: Path) -> None:
-    for kind in ("wifi", "cellular"):
-        (tmp_path / kind).mkdir()
-        (tmp_path / kind / "x.trace").write_text("1\n")
-    (tmp_path / "places.csv").write_text("place,wifi,cellular,note\na\x1b[2J\x9b,x,x,b\x1b\n")
-    ((name, place),) = load(tmp_path).items()
-    assert name.isprintable()
-    assert place.note.isprintable()

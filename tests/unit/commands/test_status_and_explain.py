@@ -33,7 +33,6 @@ from cedos.model import (
     Strategy,
     StrategyKind,
 )
-from predictors.base import Calibration
 
 BOTH = Strategy(StrategyKind.MPTCP, ("wlan0", "lte0"))
 STATUS = StatusMessage(
@@ -92,15 +91,6 @@ def test_status_in_full() -> None:
     assert "0x00000abc tcp 192.168.43.2:5" in text
     assert "lte0     backup  63 ms  8.1 Mbit/s  tcp 192.168.44.2:6 > 198.51.100.1:80" in text
     assert text.endswith("Problems\n  history is degraded: no space left on the disk.")
-
-
-def test_status_says_how_well_each_network_is_predicted() -> None:
-    held = Calibration(20, 0.5, 0.9, 0.85)
-    (unknown,) = STATUS.networks
-    known = msgspec.structs.replace(unknown, name="wlan0", predicted=held)
-    shown = status.lines(msgspec.structs.replace(STATUS, networks=[known, unknown]))
-    said = "Forecasts for wlan0 were 2 times too fast lately (20 transfers)"
-    assert [line for line in shown if "Forecasts" in line] == [said]
 
 
 def carried(
@@ -330,23 +320,6 @@ def test_who_follows_the_default_is_told_so(make_decision: Any) -> None:
 )
 def test_durations(seconds: float | None, text: str) -> None:
     assert render.duration(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "text"),
-    [
-        ("rtt_s", 0.02, "20 ms"),
-        ("past5_bps", 23.4e6, "23.4 Mbit/s"),
-        ("rssi_dbm", -61.0, "-61 dBm"),
-        ("rsrq_db", -10.5, "-10.5 dB"),
-        ("ping_loss", 0.25, "25 %"),
-        ("available", 0.0, "no"),
-        ("cqi", 12.0, "12"),
-        ("speed_mps", None, "-"),
-    ],
-)
-def test_indicators(name: str, value: float | None, text: str) -> None:
-    assert render.indicator(name, value) == text
 
 
 def test_top(cedos: Any, control: Path) -> None:

@@ -69,14 +69,6 @@ def test_what_failed_says_why_and_when_it_is_tried_again() -> None:
     assert "tried again" not in said
 
 
-def test_whose_program_does_not_run_says_what_to_do() -> None:
-    text = "\n".join(lines([waiting(running=False, uid=0)], NOW, 1000))
-    assert "its program does not run: it waits until the same command is given again" in text
-    assert "root" in text
-    late = "\n".join(lines([waiting(running=False)], NOW + timedelta(hours=2), 1000))
-    assert "late, and its program does not run: the same command, given again, goes on" in late
-
-
 @pytest.fixture
 def left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The table of a daemon that is away."""

@@ -23,7 +23,6 @@ from cedos.config import (
     unknown_names,
 )
 from cedos.config.directories import Directories, directories
-from cedos.config.sections import SteeringConfig
 from cedos.errors import ConfigError
 from cedos.model import Budget, NetworkKind, PhoneUse
 
@@ -151,11 +150,6 @@ def test_misspelt_keys_are_refused_at_their_line(
         config_module.toml_file.parse(text, Config, name="c.toml")
 
 
-def test_the_configuration_never_changes() -> None:
-    with pytest.raises(AttributeError):
-        Config().decision.objective = "balanced"
-
-
 def test_only_an_objective_with_exponents_can_follow(tmp_path: Path) -> None:
     path = write(tmp_path, '[decision]\nobjective = "max-s-per-e"\nfollow = true\n')
     assert load(path).decision.follow
@@ -202,17 +196,3 @@ def test_directories() -> None:
     assert directories(own) == Directories(Path("/x"), Path("/y"))
     with pytest.raises(ConfigError, match="CEDOS_STATE_DIR must be an absolute path, not x"):
         directories({"CEDOS_STATE_DIR": "x"})
-
-
-@pytest.mark.parametrize(
-    ("value", "after_s"),
-    [
-        ("never", None),
-        ("lost", None),
-        ("after 3s", 3.0),
-        ("after 1.5s", 1.5),
-        ("after 600s", 600.0),
-    ],
-)
-def test_when_stuck_connections_are_closed(value: str, after_s: float | None) -> None:
-    assert msgspec.convert({"close_stuck": value}, SteeringConfig).closes_after_s == after_s

@@ -113,27 +113,6 @@ def test_black_hole(
     assert ("blackhole_timeout=3600" in finding.remedy) == (lives is False)
 
 
-def test_endpoints_of_others(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    sysctl(files, "net.mptcp.enabled", "1")
-    # MPTCP_PM_ATTR_ADDR { FAMILY inet, ID 1, ADDR4 192.0.2.7 }
-    endpoint = bytes.fromhex("1c000180 06000100 02000000 05000200 01000000 08000300 c0000207")
-
-    async def dump(name: str, command: int) -> list[bytes]:
-        assert (name, command) == ("mptcp_pm", 3)
-        return [endpoint, b"\x01"]
-
-    monkeypatch.setattr(kernel.generic_netlink, "dump", dump)
-    finding = asyncio.run(kernel.endpoints(files, False))
-    assert finding is not None
-    assert finding.state is FindingState.OK
-    assert finding.found.endswith(
-        "2 of another program (NetworkManager?), in use while no daemon runs: 192.0.2.7"
-    )
-    kept = asyncio.run(kernel.endpoints(files, True))
-    assert kept is not None
-    assert "not used while the daemon runs" in kept.found
-
-
 def test_ping(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel.privileges, "held", lambda: frozenset({"CAP_NET_RAW"}))
     assert kernel.ping(files).state is FindingState.OK
@@ -202,35 +181,6 @@ def test_iptables(tmp_path: Path) -> None:
     good = program(tmp_path / "a", "echo 'iptables v1.8.9 (legacy)'")
     assert host.iptables(good) == ok("iptables", "iptables v1.8.9 (legacy)")
     assert "does not run" in host.iptables(program(tmp_path / "b", "exit 1")).found
-
-
-class FakeBus:
-    def __init__(self, address: str | None) -> None:
-        self.address = address
-
-    async def call(self, *_: object) -> list[Any]:
-        return [["org.freedesktop.DBus", "org.freedesktop.resolve1"]]
-
-    async def close(self) -> None:
-        pass
-
-
-def test_services_on_the_bus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "SystemBus", FakeBus)
-    states = {one.topic: (one.state, one.found) for one in asyncio.run(host.on_the_bus())}
-    assert states == {
-        "systemd-resolved": (FindingState.OK, "running"),
-        "ModemManager": (FindingState.LIMITED, "not running"),
-        "UPower": (FindingState.LIMITED, "not running"),
-        "NetworkManager": (FindingState.OK, "not used"),
-        "screen (logind)": (FindingState.LIMITED, "logind is not running"),
-    }
-
-
-def test_no_bus(tmp_path: Path) -> None:
-    [finding] = asyncio.run(host.on_the_bus(f"unix:path={tmp_path}/none"))
-    assert finding.state is FindingState.LIMITED
-    assert "no system bus" in finding.found
 
 
 Usage = namedtuple("Usage", "total used free")

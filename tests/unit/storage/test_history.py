@@ -4,7 +4,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -119,16 +118,6 @@ def test_a_file_that_is_no_database_is_moved_aside(path: Path) -> None:
     history = History(path)
     move_aside_is_told(history, path, "damaged or no database")
     assert Path(f"{path}.aside-1").read_text().startswith("this is not")
-    history.close()
-
-
-def test_a_newer_schema_is_moved_aside(path: Path) -> None:
-    History(path).close()
-    newer = sqlite3.connect(path)
-    newer.execute("PRAGMA user_version = 99")
-    newer.close()
-    history = History(path)
-    move_aside_is_told(history, path, "schema 99")
     history.close()
 
 
@@ -269,24 +258,6 @@ def test_adding_does_not_wait_for_the_disk(path: Path) -> None:
     flushing.join()
     history.flush()
     assert numbers(history) == list(range(99, 0, -1))
-    history.close()
-
-
-def test_others_can_read_the_file_meanwhile(path: Path) -> None:
-    history = History(path)
-    history.add_decision(a_decision(1))
-    history.flush()
-    reader = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
-    reader.execute("BEGIN")
-    assert reader.execute("SELECT count(*) FROM decision").fetchone() == (1,)
-    history.add_decision(replace(a_decision(2), reason="while someone reads"))
-    history.flush()
-    assert history.problem is None
-    reader.rollback()
-    assert reader.execute("SELECT reason FROM decision ORDER BY id DESC").fetchone() == (
-        "while someone reads",
-    )
-    reader.close()
     history.close()
 
 

@@ -140,24 +140,6 @@ def test_series_that_cannot_be_are_refused(changes: dict[str, Any], words: str) 
         series.expand(wanted, places)
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ('name = "x"', "nothing to do"),
-        ('[[page]]\nname = "p"\nsites = 0', r"page\[0\]\.sites|page\[...\]\.sites"),
-        ('[[page]]\nname = "p"\nevery = 3', "every"),
-        ('[[video]]\nname = "v"\nbitrate_bps = 3', "bitrate_bps must be one of"),
-        ('[[video]]\nname = "v"\nbuffer_s = 5.0', "two segments"),
-        ('[[video]]\nname = "v"\nbitrates_bps = [2, 1]', "ascend"),
-    ],
-)
-def test_scenarios_with_pages_name_what_is_wrong(tmp_path: Path, text: str, words: str) -> None:
-    file = tmp_path / "s.toml"
-    file.write_text(text)
-    with pytest.raises(ConfigError, match=words):
-        scenario.read(file)
-
-
 def test_the_shipped_experiments_can_be_read() -> None:
     folder = ROOT / "emu" / "experiments"
     web = scenario.read(folder / "delphi_web.toml")
