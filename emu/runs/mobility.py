@@ -35,7 +35,7 @@ def figures(recorded: Sequence[Recorded]) -> dict[str, Any]:
 
 
 def of_run(recorded: Recorded) -> dict[str, Any]:
-    times = {name: recorded.times_s(name) for name in recorded.policies}
+    times = {name: runs.times_s(recorded, name) for name in recorded.policies}
     means = {name: float(each.mean()) for name, each in times.items()}
     fixed = [name for name in FIXED if name in times]
     best = min(fixed, key=means.__getitem__)
@@ -99,7 +99,9 @@ def longest_stall_s(recorded: Recorded, policy: str) -> float:
 def all_places(of_places: Sequence[dict[str, Any]], recorded: Sequence[Recorded]) -> dict[str, Any]:
     """Return all places' mean over all transfers, and the geometric mean of the places' ratios."""
     names = runs.policies_of_all(recorded, FIXED)
-    times = {name: np.concatenate([each.times_s(name) for each in recorded]) for name in names}
+    times = {
+        name: np.concatenate([runs.times_s(each, name) for each in recorded]) for name in names
+    }
     means = {name: float(each.mean()) for name, each in times.items()}
     best = min((name for name in FIXED if name in means), key=means.__getitem__)
     return {

@@ -222,18 +222,19 @@ class Recorded:
     def duration_s(self) -> float:
         return float(self.environment["duration_s"])
 
-    def times_s(self, policy: str) -> Floats:
-        """Return a policy's times; all policies carried the same transfers in this order."""
-        rows = [row for row in self.flows if row["policy"] == policy]
-        rows.sort(key=lambda row: (row["repeat"], row["number"]))
-        return np.array([row["time_s"] for row in rows])
-
     @property
     def title(self) -> str:
         kind = " (synthetic)" if self.environment["synthetic"] else ""
         if self.scenario.engine == "simulator":
             kind += " (simulated)"
         return f"{self.scenario.name}: place {self.scenario.place}{kind}, seed {self.scenario.seed}"
+
+
+def times_s(run: Recorded, policy: str) -> Floats:
+    """Return a policy's times; all policies carried the same transfers in this order."""
+    rows = [row for row in run.flows if row["policy"] == policy]
+    rows.sort(key=lambda row: (row["repeat"], row["number"]))
+    return np.array([row["time_s"] for row in rows])
 
 
 def read(directory: Path) -> Recorded:

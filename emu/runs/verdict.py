@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from emu import policies
+from emu.runs import runs
 from emu.runs.runs import Recorded
 from emu.statistics import measured
 
@@ -57,7 +58,7 @@ def _cost(figures: dict[str, Any]) -> str:
 
 def _over(run: Recorded, mine: str, theirs: str) -> tuple[float, float, float]:
     """Return the ratio of both policies' mean times over the same transfers, and its interval."""
-    mine_s, theirs_s = run.times_s(mine), run.times_s(theirs)
+    mine_s, theirs_s = runs.times_s(run, mine), runs.times_s(run, theirs)
     found = measured(
         {"over": lambda rows: float(mine_s[rows].mean() / theirs_s[rows].mean())},
         len(mine_s),
