@@ -20,11 +20,10 @@ from cedos.kernel.socket_owners import UNKNOWN, SocketOwners
 from cedos.proxy.gateway.admission import GUARDED_PORTS, HIDDEN, DestinationRules
 from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.http import RefusedError
-from cedos.proxy.local.direct import RuleBook, is_near
+from cedos.proxy.local.direct import LocalNames, RuleBook, is_near
 from cedos.proxy.local.first_words import FirstWords
 from cedos.proxy.local.gateway_link import GatewayUnreachableError
 from cedos.proxy.local.gateway_links import GatewayLinks
-from cedos.proxy.local.local_names import LocalNames
 from cedos.proxy.local.program_packets import Came, ProgramPackets, Refused
 from cedos.proxy.local.program_request import ProgramRequest, read_request, refuse
 from cedos.proxy.local.redirection import Redirection

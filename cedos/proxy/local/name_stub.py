@@ -15,10 +15,9 @@ from cedos.errors import HostError
 from cedos.host.monitor.dns.message import parse
 from cedos.kernel.process_limits import OUT_OF_FILES
 from cedos.model import Address
-from cedos.proxy.local.direct import RuleBook, is_near
+from cedos.proxy.local.direct import LocalNames, RuleBook, is_near
 from cedos.proxy.local.gateway_link import GatewayUnreachableError
 from cedos.proxy.local.gateway_links import GatewayLinks
-from cedos.proxy.local.local_names import LocalNames
 from cedos.proxy.names import (
     ADDRESS_KINDS,
     NO_SUCH_NAME,

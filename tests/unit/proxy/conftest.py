@@ -88,6 +88,14 @@ class Ends:
         writer.write(data)
         return reader, writer
 
+    async def answer(self, data: bytes) -> bytes:
+        """Ask the proxy, and return all that it says until it ends the connection."""
+        reader, writer = await self.ask(data)
+        try:
+            return await asyncio.wait_for(reader.read(), 5)
+        finally:
+            writer.close()
+
     async def restart_gateway(self) -> None:
         """End the gateway and start it again at the same port, as `systemctl restart` does."""
         self.settings = replace(self.settings, listen=self.gateway.address)

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cedos.host.monitor.dns import message as dns
-from cedos.proxy.local.local_names import LocalNames
+from cedos.proxy.local.direct import LocalNames
 from cedos.proxy.local.name_stub import NameStub
 from cedos.proxy.names import answered_here, read
 from tests.unit.proxy.conftest import Ends
