@@ -180,6 +180,15 @@ class CountUse:
 
 
 @dataclass(frozen=True, slots=True)
+class SendProbe:
+    """Probe a network: by these kinds, one after the other, and by a train upwards."""
+
+    network: str
+    kinds: tuple[str, ...]
+    train_up: bool
+
+
+@dataclass(frozen=True, slots=True)
 class WatchSilence:
     """Ping these networks more often: an answer is overdue."""
 
@@ -324,6 +333,7 @@ Command = (
     | RecordFlow
     | ReleasePath
     | RescueFlow
+    | SendProbe
     | SetAlarm
     | SetDefault
     | SetDestinations

@@ -32,6 +32,36 @@ class Choices:
 
 
 @dataclass(frozen=True, slots=True)
+class ProbingConfig:
+    """How networks are probed (`[probes]` of the daemon's configuration).
+
+    Attributes:
+        kinds: what is sent, in this order: `dns`, `udp-train`; none: nothing.
+        server: whether there is a probe server; without one nothing measures a rate.
+        rule: `value`, `change` or `fixed`.
+        interval_s: between look-ups over a network, at least.
+        full_interval_s: between probes by the other rules.
+        train_bytes: what a train carries.
+    """
+
+    enabled: bool = False
+    kinds: tuple[str, ...] = ()
+    server: bool = False
+    rule: str = "value"
+    interval_s: float = 2.0
+    full_interval_s: float = 30.0
+    threshold: float = 0.5
+    seconds_per_joule: float = 0.01
+    seconds_per_mb: float = 0.2
+    train_bytes: int = 0
+
+    @property
+    def light(self) -> bool:
+        """Return whether probes by the value rule tell no more than that a network lives."""
+        return self.rule == "value" and not self.server
+
+
+@dataclass(frozen=True, slots=True)
 class ControllerConfig:
     """The settings that hold for the controller's life.
 
@@ -47,6 +77,7 @@ class ControllerConfig:
         unable_to_bar: why networks cannot be barred on this host, in words; "": they can.
         wake_above_percent: on battery a sleeping host is woken for transfers only with more than this;
             None: never.
+        probing: how networks are probed.
         dry_run: commands are printed only.
         first_number: the number of the first decision.
     """
@@ -61,5 +92,6 @@ class ControllerConfig:
     close_stuck_ports: frozenset[int] = frozenset()
     unable_to_bar: str = ""
     wake_above_percent: int | None = None
+    probing: ProbingConfig = ProbingConfig()
     dry_run: bool = False
     first_number: int = 1

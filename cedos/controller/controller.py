@@ -38,10 +38,12 @@ from cedos.controller.hard_budgets import HardBudgets
 from cedos.controller.lookups import Lookups
 from cedos.controller.networks.observation import NetworkObservation
 from cedos.controller.outbox import Outbox
+from cedos.controller.probing import Probing
 from cedos.controller.rule import RuleRequest
 from cedos.model import (
     Context,
     Decision,
+    Direction,
     FlowRecord,
     NetworkLife,
     Strategy,
@@ -49,6 +51,7 @@ from cedos.model import (
 )
 from cedos.selector.decision.features import RATES
 from cedos.selector.decision.liveness import dead_networks
+from cedos.selector.probing.rules import Moment
 from cedos.token_bucket import TokenBucket
 
 CLOSE_S: Final = 0.2
@@ -106,6 +109,7 @@ class Controller:
         prices = config.choices.price_per_mb
         self.transfers = DeadlineTransfers(outbox, decider, transfers, config.wake_above_percent)
         self.hard = HardBudgets(outbox, prices, config.unable_to_bar)
+        self.probing = Probing(outbox, config.probing, config.choices.power, self._seen)
         self.reliability = Reliability(records)
         model = config.choices.model
         self._learning = model if isinstance(model, Learning) else None
@@ -133,6 +137,7 @@ class Controller:
             *(self._look_at_s, self._stuck_at_s, decide_s),
             *(self.rescuer.next_timer_s(), self.lookups.next_timer_s()),
             *(self.hard.next_timer_s(), self.transfers.next_timer_s()),
+            self.probing.next_timer_s(),
         )
         return min((each for each in timers if each is not None), default=None)
 
@@ -197,6 +202,10 @@ class Controller:
                 self.networks.on_counters(network, received_bytes, sent_bytes, now_s)
             case on.PingEnded(network, rtt_s, asked_s, at_s):
                 self.networks.on_ping(network, rtt_s, asked_s, at_s)
+            case on.ScreenChanged(attended):
+                self.probing.attended = attended
+            case on.PingsPossible(networks):
+                self.probing.pingable = networks
             case on.Witnessed():
                 self._on_witness(event, now_s)
             case on.ProvidersRead():
@@ -277,6 +286,7 @@ class Controller:
         self.rescuer.on_timer(now_s)
         self.lookups.on_timer(now_s)
         self.hard.on_timer(now_s)
+        self.probing.on_timer(self.flows.uploads, now_s)
         plan_at_s = self.transfers.next_timer_s()
         if plan_at_s is not None and now_s >= plan_at_s:
             self.transfers.on_timer(self.context(now_s))
@@ -334,7 +344,25 @@ class Controller:
             self._usable_changed(now_s)
             self._outbox.wake(urgent=True)
 
+    def _seen(self, direction: Direction, now_s: float) -> Moment:
+        """Return what a rule of probing sees: a download like most, an upload like the last one."""
+        context, upload = self.context(now_s), self.flows.upload
+        default = self.default.decision
+        evaluations = default.evaluations if default is not None else ()
+        if direction is Direction.UP:
+            evaluations = self.decider.weighed(upload, context) if upload is not None else ()
+        return Moment(
+            now_s,
+            attended=self.probing.attended,
+            pending=False,
+            indicators=context.networks,
+            evaluations=evaluations,
+            prices=self.decider.objective.prices,
+            heard_at_s=self.networks.heard_at_s,
+        )
+
     def _usable_changed(self, now_s: float) -> None:
+        self.probing.networks_changed(self.decider.usable, now_s)
         if self._config.rescue:
             self.rescuer.networks_changed(self.decider.usable, self.context(now_s))
         self._plan_stuck(now_s)
@@ -345,6 +373,7 @@ class Controller:
     # -- flows --------------------------------------------------------------------------------
 
     def _on_open(self, event: FlowOpened, now_s: float) -> None:
+        self.probing.on_transfer_begun()
         flow = self.flows.on_open(event)
         self.networks.on_open(event)
         if event.key.protocol == "tcp":

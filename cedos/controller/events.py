@@ -262,6 +262,20 @@ class CountersRead:
 
 
 @dataclass(frozen=True, slots=True)
+class ScreenChanged:
+    """A person is at the host, or not any more."""
+
+    attended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PingsPossible:
+    """The networks with a host to ping that may answer."""
+
+    networks: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class PingEnded:
     """A ping was answered, or not in time (None)."""
 
@@ -540,11 +554,13 @@ Event = (
     | NetworksChanged
     | ObjectiveChanged
     | PingEnded
+    | PingsPossible
     | PortalHosts
     | ProgramHinted
     | ProvidersRead
     | ResolverReplied
     | RuleSet
+    | ScreenChanged
     | SizeLearned
     | SizesKnown
     | Steerable

@@ -22,6 +22,7 @@ from cedos.api.messages import (
     ProbesMessage,
     ProbingMessage,
     RuleMessage,
+    SentProbeMessage,
     StatusMessage,
     SubflowMessage,
     flow_text,
@@ -38,6 +39,7 @@ from cedos.api.transfers import TransferInTable, TransferReport, TurnMessage
 from cedos.controller.decisions.user_rules import RuledDestinations
 from cedos.controller.events import ChoiceAsked, HostDefault, RuleSet
 from cedos.controller.flows.living_flow import LivingFlow
+from cedos.controller.probing import ProbeAnswer, Probing
 from cedos.controller.rule import RuleRequest
 from cedos.daemon.budgets import messages, used
 from cedos.daemon.budgets.host_budgets import HostBudgets
@@ -48,16 +50,17 @@ from cedos.daemon.decisions.explanation import Explanations
 from cedos.daemon.decisions.hints import Hints
 from cedos.daemon.driver import ControllerDriver
 from cedos.daemon.flows.told_connections import ToldConnections
-from cedos.daemon.networks.adaptive_probing import AdaptiveProbing
 from cedos.daemon.networks.observer import Observer
 from cedos.errors import ConfigError, NotFoundError
 from cedos.host.monitor.flows.flow_source import OpenSockets
 from cedos.host.monitor.flows.own_flows import is_own
 from cedos.host.steer.routing.plan import is_second_choice
-from cedos.model import Budget, PhoneUse
+from cedos.model import Budget, Direction, Network, PhoneUse
+from cedos.selector.budgets.controller import PROHIBITIVE
 from cedos.selector.decision.case import Sent
 from cedos.selector.decision.reason import sentences
 from cedos.selector.decision.sessions import Detour
+from cedos.selector.probing.rules import ProbeVerdict
 from cedos.storage.history import History
 from cedos.storage.usage import Usage
 
@@ -85,7 +88,6 @@ class ApiBackend:
         settle: Callable[[], Awaitable[None]],
         prefetching: Prefetching,
         transfers: Transfers,
-        probing: AdaptiveProbing,
         carried: ToldConnections,
         problems: Callable[[], Sequence[str]],
         open_sockets: Callable[[], Awaitable[OpenSockets]],
@@ -105,7 +107,6 @@ class ApiBackend:
         self._settle = settle
         self._prefetching = prefetching
         self._transfers = transfers
-        self._probing = probing
         self._carried = carried
         self._problems = problems
         self._open_sockets, self._rules_changed = open_sockets, rules_changed
@@ -260,7 +261,13 @@ class ApiBackend:
         return self._prefetching.programs()
 
     async def probing(self) -> list[ProbingMessage]:
-        return self._probing.explained()
+        known, now_s = self._known.probing, time.monotonic()
+        ways = list(Direction) if known.config.server else [Direction.DOWN]
+        return [
+            _probing_message(known, network, way, now_s)
+            for network in known.networks
+            for way in ways
+        ]
 
     async def transfer(self, report: TransferReport, uid: int) -> TurnMessage:
         return await self._transfers.report(report, uid)
@@ -343,6 +350,31 @@ class ApiBackend:
                 and is_second_choice(ip_version, first, by_name[led[0]]),
             )
         return found
+
+
+def _probing_message(
+    known: Probing, network: Network, way: Direction, now_s: float
+) -> ProbingMessage:
+    """Return what the rule says of a network, and why; of a second ago."""
+    unasked = ProbeAnswer(ProbeVerdict(send=False, why=known.silent(way)))
+    answer = known.answers.get((network.name, way), unasked)
+    price = known.price(network.kind, way)
+    cost_s = price.today(network.name, answer.prices)
+    sent = known.sent.get((network.name, way))
+    return ProbingMessage(
+        network=network.name,
+        direction=way,
+        rule=known.config.rule,
+        send=answer.verdict.send,
+        why=answer.verdict.why,
+        gain_s=answer.verdict.gain_s,
+        cost_s=cost_s if cost_s < PROHIBITIVE else None,
+        energy_j=price.energy_j,
+        carried_bytes=price.carried_bytes,
+        change=answer.verdict.change,
+        threshold=answer.verdict.threshold,
+        sent=None if sent is None else SentProbeMessage(age_s=now_s - sent[0], why=sent[1]),
+    )
 
 
 def _carried_bytes(flow: LivingFlow) -> int:

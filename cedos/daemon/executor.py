@@ -27,7 +27,6 @@ from cedos.daemon.driver import ControllerDriver
 from cedos.daemon.lookups.watch import LookupWatch
 from cedos.daemon.loop.flow_events import FlowRecords
 from cedos.daemon.loop.flow_sampler import FlowSampler
-from cedos.daemon.networks.adaptive_probing import AdaptiveProbing
 from cedos.daemon.networks.observer import Observer
 from cedos.errors import CedosError
 from cedos.host.monitor.networks.counters import received_bytes
@@ -53,7 +52,6 @@ class HostExecutor:
     log: DecisionLog
     lookups: LookupWatch | None
     budgets: HostBudgets
-    probing: AdaptiveProbing
     transfers: Transfers
     awake: StayAwake
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -125,6 +123,9 @@ class HostExecutor:
                     observer.ask(known)
             case do.AskName(name):
                 observer.ask_for_names(name)
+            case do.SendProbe(name, kinds, train_up):
+                _log.debug("probing", network=name, kinds=kinds, train_up=train_up)
+                observer.send_probe(name, kinds, train_up=train_up)
             case do.WatchSilence(networks):
                 observer.prober.silent(networks)
             case do.NoteUse(networks):
@@ -154,7 +155,6 @@ class HostExecutor:
                 self._start(self._bar(command))
             case do.LeaveUnasked(networks):
                 observer.barred(networks)
-                self.probing.networks_changed(self.driver.controller.decider.usable)
             # -- transfers with deadlines
             case do.TurnsChanged(keys):
                 self.transfers.on_turns(keys)

@@ -42,7 +42,6 @@ from cedos.daemon.loop.flow_events import FlowEvents, FlowRecords
 from cedos.daemon.loop.flow_sampler import FlowSampler
 from cedos.daemon.loop.opportunities import Opportunities
 from cedos.daemon.loop.packet_handler import PacketHandler
-from cedos.daemon.networks.adaptive_probing import AdaptiveProbing
 from cedos.daemon.networks.observer import Observer
 from cedos.daemon.privileged.process import PrivilegedProcess
 from cedos.daemon.privileged.separate import (
@@ -70,8 +69,6 @@ from cedos.host.steer.kernel.interface import SteeringKernel
 from cedos.host.steer.steering import Steering
 from cedos.kernel import process_limits
 from cedos.kernel.service_manager import Notifier
-from cedos.model import Direction
-from cedos.selector.probing.rules import Moment
 from cedos.storage.history import History
 from cedos.storage.usage import Usage
 
@@ -299,9 +296,6 @@ class Daemon:
         )
         # -- flows
         self._sampler = FlowSampler(flow_monitor, driver, self._observer, self._profiler)
-        self._probing = AdaptiveProbing(
-            config, self._observer.prober, self._moment, lambda: self._controller.flows.uploads
-        )
         self._packets = PacketHandler(
             capture,
             self._profiler,
@@ -315,7 +309,6 @@ class Daemon:
             profiler=self._profiler,
             packets=self._packets,
             observer=self._observer,
-            probing=self._probing,
         )
         opportunities = Opportunities(self._budgets, decider, self._prefetching.account)
         self._executor = HostExecutor(
@@ -328,7 +321,6 @@ class Daemon:
             self._log,
             self._lookups,
             self._budgets,
-            self._probing,
             self._transfers,
             awake,
         )
@@ -345,7 +337,6 @@ class Daemon:
             settle=self._executor.settle,
             prefetching=self._prefetching,
             transfers=self._transfers,
-            probing=self._probing,
             carried=self._carried,
             problems=self.problems,
             open_sockets=open_sockets,
@@ -384,7 +375,6 @@ class Daemon:
         self._observer.networks_changed(networks)
         self._named.networks_changed(networks)
         self._driver.post(NetworksChanged(tuple(networks)))
-        self._probing.networks_changed(self._controller.decider.usable)
         await self._steering.barring.networks_changed()
         # An interface that goes takes its counter with it: what it showed last is kept now.
         await self._budgets.keep()
@@ -404,7 +394,6 @@ class Daemon:
             tasks.create_task(self._sampler.run(), name="samples")
             tasks.create_task(self._budgets.run(), name="budgets")
             tasks.create_task(self._prefetching.run(), name="prefetching")
-            tasks.create_task(self._probing.run(), name="probing")
             tasks.create_task(self._hints.run(), name="hints")
             if self._lookups is not None:
                 tasks.create_task(self._lookups.run(), name="look-ups")
@@ -450,25 +439,6 @@ class Daemon:
         self._transfers.keep()
         if self._learning is not None:
             keep_learned(self._learning, self._state)
-
-    def _moment(self, now_s: float, pending: bool, per_s: float, direction: Direction) -> Moment:
-        """Return what a probing rule sees: a download like most, an upload like the last one."""
-        known, context = self._controller, self._driver.context()
-        decider, upload = known.decider, known.flows.upload
-        default = known.default.decision
-        evaluations = default.evaluations if default else ()
-        if direction is Direction.UP:
-            evaluations = decider.weighed(upload, context) if upload else ()
-        return Moment(
-            now_s,
-            self._observer.screen.active(),
-            pending,
-            context.networks,
-            evaluations,
-            per_s,
-            decider.objective.prices,
-            self._observer.prober.heard_at_s,
-        )
 
     async def _follow_links(self) -> None:
         async for event in self._links.events():

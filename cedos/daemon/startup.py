@@ -9,12 +9,14 @@ from pathlib import Path
 import structlog
 
 from cedos.config import Config, unknown_names
+from cedos.config.sections import ProbesConfig
 from cedos.controller.codec import LOG_FORMAT, encode_config
-from cedos.controller.config import Choices, ControllerConfig
+from cedos.controller.config import Choices, ControllerConfig, ProbingConfig
 from cedos.controller.flows.learning import Learning
 from cedos.daemon import state_file
 from cedos.errors import HistoryError, HostError
 from cedos.host.monitor.networks.links import LinkMonitor
+from cedos.host.monitor.probing.result import ProbeKind
 from cedos.host.profiler.capture import Capture, open_capture
 from cedos.host.profiler.sizes import SizeHistory
 from cedos.model import Budget, Network
@@ -104,6 +106,25 @@ def first_packets(config: Config, stack: AsyncExitStack, problems: list[str]) ->
     return capture
 
 
+def probing_config(probes: ProbesConfig) -> ProbingConfig:
+    """Return the controller's part of `[probes]`."""
+    kinds = [ProbeKind.DNS.value] if probes.dns else []
+    if probes.server:
+        kinds.append(ProbeKind.UDP_TRAIN.value)
+    return ProbingConfig(
+        probes.enabled,
+        tuple(kinds),
+        bool(probes.server),
+        probes.rule,
+        probes.interval_s,
+        probes.full_interval_s,
+        probes.threshold,
+        probes.seconds_per_joule,
+        probes.seconds_per_mb,
+        probes.train_packets * probes.train_packet_bytes if probes.server else 0,
+    )
+
+
 def controller_config(
     config: Config, choices: Choices, first_number: int, *, dry_run: bool, wakes: bool = False
 ) -> ControllerConfig:
@@ -120,6 +141,7 @@ def controller_config(
         close_stuck_ports=frozenset(steering.close_stuck_ports),
         unable_to_bar="" if steering.iptables else "[steering] iptables = true would be needed",
         wake_above_percent=config.transfers.wake_battery_percent if wakes else None,
+        probing=probing_config(config.probes),
         dry_run=dry_run,
         first_number=first_number,
     )

@@ -7,7 +7,6 @@ from cedos.controller.events import FlowClosed, FlowOpened, SizesKnown, Steerabl
 from cedos.daemon.driver import ControllerDriver
 from cedos.daemon.loop.opportunities import Opportunities
 from cedos.daemon.loop.packet_handler import PacketHandler
-from cedos.daemon.networks.adaptive_probing import AdaptiveProbing
 from cedos.daemon.networks.observer import Observer
 from cedos.host.monitor.flows.flow_monitor import FlowMonitor
 from cedos.host.monitor.flows.own_flows import is_own
@@ -28,7 +27,6 @@ class FlowEvents:
     profiler: Profiler
     packets: PacketHandler
     observer: Observer
-    probing: AdaptiveProbing
 
     async def follow_flows(self) -> None:
         async for event in self.monitor.events():
@@ -49,7 +47,6 @@ class FlowEvents:
                 self.driver.post(Steerable(event.token, ours and not ended))
 
     async def _opened(self, event: FlowOpened) -> None:
-        self.probing.on_transfer_begun()
         mark = await self._mark(event)
         self.driver.post(replace(event, own=is_own(event.key), mark=mark))
         now_s = time.monotonic()

@@ -21,8 +21,10 @@ from cedos.controller.events import (
     FlowSample,
     IndicatorsRead,
     PingEnded,
+    PingsPossible,
     PortalHosts,
     ProvidersRead,
+    ScreenChanged,
     Witness,
     Witnessed,
 )
@@ -49,6 +51,7 @@ from cedos.host.monitor.providers.wifi import WifiProvider
 from cedos.kernel.rtnetlink import Counters
 from cedos.model import (
     Address,
+    Direction,
     FlowKey,
     Indicator,
     Network,
@@ -235,6 +238,9 @@ class Observer:
             price=joules_taken(config),
         )
         self.screen.on_change(self.prober.user_present)
+        self.screen.on_change(lambda attended: post(ScreenChanged(attended)))
+        self._pingable: frozenset[str] = frozenset()
+        self._probing: dict[str, asyncio.Task[None]] = {}
 
     @property
     def problems(self) -> list[str]:
@@ -291,10 +297,32 @@ class Observer:
         if self._config.probes.enabled:
             self.prober.ask(network)
 
+    def _tell_pingable(self) -> None:
+        pingable = frozenset(each.name for each in self._networks if self.prober.pings(each))
+        if pingable != self._pingable:
+            self._pingable = pingable
+            self._post(PingsPossible(pingable))
+
+    def send_probe(self, name: str, kinds: Sequence[str], *, train_up: bool) -> None:
+        """Probe a network, unless it still is: one that answers nothing keeps no other one waiting."""
+        network = self.named(name)
+        if network is None or name in self._probing:
+            return
+        task = asyncio.create_task(self._send_probe(network, kinds, train_up), name="probe")
+        self._probing[name] = task
+        task.add_done_callback(lambda _: self._probing.pop(name, None))
+
+    async def _send_probe(self, network: Network, kinds: Sequence[str], train_up: bool) -> None:
+        for kind in kinds:
+            await self.prober.probe(network, ProbeKind(kind))
+        if train_up:
+            await self.prober.probe(network, ProbeKind.UDP_TRAIN, Direction.UP)
+
     async def run(self) -> None:
         async with AsyncExitStack() as stack:
             stack.callback(self._counters.close)
             stack.callback(lambda: [task.cancel() for task in self._asking.values()])
+            stack.callback(lambda: [task.cancel() for task in self._probing.values()])
             for provider in self._providers:
                 stack.push_async_callback(provider.close)
             await stack.enter_async_context(self.prober)
@@ -309,6 +337,7 @@ class Observer:
         while True:
             up = [network for network in self._networks if network.up]
             await asyncio.gather(*map(self._read, up))
+            self._tell_pingable()
             self._portals_changed()
             await asyncio.sleep(self._until_next(time.monotonic()))
 

@@ -9,7 +9,7 @@ import pytest
 from kit.controller import KEY, LTE, WLAN, spent
 
 from cedos.controller.commands import Command
-from cedos.controller.config import Choices, ControllerConfig
+from cedos.controller.config import Choices, ControllerConfig, ProbingConfig
 from cedos.controller.controller import Controller
 from cedos.controller.events import (
     BatteryRead,
@@ -20,8 +20,10 @@ from cedos.controller.events import (
     LookupAsked,
     NameResolved,
     NetworksChanged,
+    PingsPossible,
     ResolverReplied,
     RuleSet,
+    ScreenChanged,
     TimerFired,
     TransferTold,
 )
@@ -34,7 +36,9 @@ from cedos.selector.deadlines.transfer_table import TableTransfer
 from cedos.selector.objective import MaxS
 from emu.replay import controller_of, open_log, records, replay
 
-CONFIG = ControllerConfig(Choices(MaxS(), None, 3000, 0.1, 0.1))
+CONFIG = ControllerConfig(
+    Choices(MaxS(), None, 3000, 0.1, 0.1), probing=ProbingConfig(enabled=True, kinds=("dns",))
+)
 KEPT = {"1": {"host": "secret.example.org", "never": ["lte0"], "only": [], "addresses": []}}
 ASKED = replace(KEY, remote=ip_address("10.0.0.1"), remote_port=53, protocol="udp")
 MOVED = TableTransfer(
@@ -50,6 +54,8 @@ EVENTS: tuple[Event, ...] = (
     LookupAsked(ASKED, 7, "hidden.example.org", "wlan0", public=False),
     TimerFired(),
     BatteryRead(True, 0.9, True),
+    ScreenChanged(True),
+    PingsPossible(frozenset({"wlan0"})),
     TransferTold(MOVED, 4.0, {"wlan0": 1000}, {}, 1.0),
     spent("lte0"),
     TimerFired(),
@@ -78,7 +84,14 @@ def test_a_log_with_rules_replays_to_the_same_commands(tmp_path: Path, *, names:
     assert found.different == []
     assert sum(found.commands.values()) == len(given)
     assert found.commands["SetRuled"] >= 1
-    for each in ("AnswerLookup", "BarNetworks", "LeaveUnasked", "TurnsChanged", "KeepTransfers"):
+    for each in (
+        "AnswerLookup",
+        "BarNetworks",
+        "LeaveUnasked",
+        "TurnsChanged",
+        "KeepTransfers",
+        "SendProbe",
+    ):
         assert found.commands[each] >= 1, each
     for text in ("secret", "my file", "hidden"):
         assert (text in str(list(records(tmp_path / "log")))) is names

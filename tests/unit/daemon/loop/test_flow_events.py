@@ -48,7 +48,6 @@ class Host:
                 Any,
                 SimpleNamespace(portals=SimpleNamespace(answered_elsewhere=self.elsewhere.append)),
             ),
-            probing=cast(Any, SimpleNamespace(on_transfer_begun=lambda: None)),
         )
 
     async def tells(self, *events: FlowOpened | FlowClosed) -> None:

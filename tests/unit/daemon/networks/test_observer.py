@@ -4,19 +4,26 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_interface
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from kit.controller import Script
 
 from cedos.config import Config, ProbesConfig, ProvidersConfig
+from cedos.config.sections import EnergyConfig
 from cedos.controller.events import Attached, CountersRead, Event, PingEnded, Witness, Witnessed
 from cedos.controller.flows.living_flows import LivingFlows
 from cedos.controller.networks.observation import NetworkObservation
 from cedos.controller.outbox import Outbox
-from cedos.daemon.networks.observer import LivenessReports, Observer
+from cedos.daemon.budgets.metering import radios_of
+from cedos.daemon.networks.observer import LivenessReports, Observer, joules_taken
+from cedos.daemon.startup import probing_config
 from cedos.host.monitor.liveness.tls_check import TlsAnswer
-from cedos.host.monitor.probing.result import ProbeOutcome, Spent
+from cedos.host.monitor.probing.prober import Prober
+from cedos.host.monitor.probing.result import ProbeKind, ProbeOutcome, Spent
 from cedos.kernel.rtnetlink import Counters
-from cedos.model import Address, Network, NetworkKind, NextHop
+from cedos.model import Address, Direction, Network, NetworkKind, NextHop
 
 pytestmark = pytest.mark.anyio
 
@@ -162,3 +169,58 @@ def test_nobody_at_the_screen_slows_the_pings_of_the_daemon_down() -> None:
     for state in (True, False, False, None):  # unknown counts as somebody
         observer.screen._learned(state)
     assert told == [False, True]
+
+
+def test_the_ledgers_joules_are_those_of_the_configured_radios() -> None:
+    lookup = Spent(70, 90, 0.6)
+    papers = joules_taken(Config())(NetworkKind.CELLULAR, lookup, None)
+    assert papers == pytest.approx((2.778 + 1.674) / 2 * 0.6 + 6.5, rel=0.1)
+    told = Config(energy=EnergyConfig(device="nexus-one", cellular="3g"))
+    radio = radios_of(told)[NetworkKind.CELLULAR]
+    watts = (radio.active_w(Direction.UP) + radio.active_w(Direction.DOWN)) / 2
+    joules = joules_taken(told)(NetworkKind.CELLULAR, lookup, None)
+    assert joules == pytest.approx(watts * 0.6 + radio.added_tail_j(None))
+    assert abs(joules - papers) > 0.5, "the two phones differ"
+
+
+@pytest.mark.parametrize(
+    ("keys", "kinds", "train_bytes"),
+    [
+        ({}, ("dns",), 0),
+        ({"dns": False}, (), 0),
+        ({"server": "192.0.2.1:7007", "key_file": Path("k")}, ("dns", "udp-train"), 60_000),
+    ],
+)
+def test_the_controller_is_told_what_can_be_probed(
+    keys: dict[str, Any], kinds: tuple[str, ...], train_bytes: int
+) -> None:
+    found = probing_config(ProbesConfig(**keys))
+    assert (found.kinds, found.train_bytes) == (kinds, train_bytes)
+    assert found.server == ("server" in keys)
+
+
+async def test_a_network_that_answers_nothing_holds_up_no_other() -> None:
+    asked: list[tuple[str, ProbeKind, Direction]] = []
+
+    class Deaf:
+        async def probe(
+            self, network: Network, kind: ProbeKind, way: Direction = Direction.DOWN
+        ) -> None:
+            asked.append((network.name, kind, way))
+            if network.name == "wlan0":
+                await asyncio.Event().wait()
+
+    observer = Observer(Config(), None, lambda event: None, Script().controller.networks)
+    observer._networks = (WLAN, LTE)
+    observer.prober = cast(Prober, Deaf())
+    for _ in range(2):  # the second is none while the first one lasts
+        observer.send_probe("wlan0", ("dns",), train_up=False)
+    observer.send_probe("lte0", ("dns", "udp-train"), train_up=True)
+    observer.send_probe("gone0", ("dns",), train_up=True)
+    await asyncio.sleep(0.01)
+    down, up = Direction.DOWN, Direction.UP
+    train = ProbeKind.UDP_TRAIN
+    lte = [("lte0", ProbeKind.DNS, down), ("lte0", train, down), ("lte0", train, up)]
+    assert asked == [("wlan0", ProbeKind.DNS, down), *lte]
+    for task in observer._probing.values():
+        task.cancel()

@@ -1,0 +1,221 @@
+"""Probes of the networks, when a rule says that they are worth it (Delphi, section 5.2).
+
+With a probe server these are a look-up and a train of packets that measures the rate.
+Without one a look-up tells that a network lives, where pings are in vain and programs do not hear it
+anyway. (Pings go by a schedule, `docs/decisions/pings.md`.)
+
+Each direction has a rule of its own. A train upwards serves uploads alone, so none is sent before there
+was one, nor long after the last one: of most hosts, most of the time, no program uses the uplink.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from math import exp, inf
+from typing import Final, NamedTuple
+
+from cedos.controller.commands import SendProbe
+from cedos.controller.config import ProbingConfig
+from cedos.controller.decisions.stuck import next_beat_s
+from cedos.controller.outbox import Outbox
+from cedos.model import Direction, Network, NetworkKind
+from cedos.selector.budgets.prices import FREE, Prices
+from cedos.selector.energy import PowerModel
+from cedos.selector.probing.rules import FixedRate, Moment, PassiveChange, ProbeRule, ProbeVerdict
+from cedos.selector.probing.value import Price, ProbeValue, probe_cost
+
+_ASK_S: Final = 1.0
+# Transfers of the last minute or so tell how many begin.
+_REMEMBERED_S: Final = 60.0
+# Three minutes after the only upload there is hardly any left to expect.
+_NO_UPLOADS: Final = 0.05
+# A look-up with its ping, and the radio's time for them.
+_LIGHT_BYTES, _LIGHT_S = 320, 0.1
+
+
+class ProbeAnswer(NamedTuple):
+    """The rule's word on a network and direction, with the prices of that moment."""
+
+    verdict: ProbeVerdict
+    prices: Prices = FREE
+
+
+@dataclass(slots=True)
+class _Arrivals:
+    """The recent rate at which transfers of a direction begin; `pending`: one has just begun."""
+
+    per_s: float = 0.0
+    pending: bool = False
+    new: int = 0
+
+    def record(self, seconds: float) -> None:
+        self.per_s = self.per_s * exp(-seconds / _REMEMBERED_S) + self.new / _REMEMBERED_S
+        self.pending, self.new = self.new > 0, 0
+
+
+class Probing:
+    """The rules, which are asked once a second about every network that is up.
+
+    Args:
+        power: the radios.
+        seen: what a rule may look at, without the arrivals: of a direction at an instant.
+
+    Attributes:
+        networks: those that are up and may be probed.
+        attended: whether a person is at the host.
+        pingable: the networks with a host to ping that may answer.
+        answers: what the rules said last.
+        sent: when the last probe was sent, and why.
+    """
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        config: ProbingConfig,
+        power: PowerModel,
+        seen: Callable[[Direction, float], Moment],
+    ) -> None:
+        self.networks: tuple[Network, ...] = ()
+        self.attended = True
+        self.pingable: frozenset[str] = frozenset()
+        self.answers: dict[tuple[str, Direction], ProbeAnswer] = {}
+        self.sent: dict[tuple[str, Direction], tuple[float, str]] = {}
+        self._outbox = outbox
+        self.config = config
+        self._power = power
+        self._seen = seen
+        self._rules = self._new_rules()
+        self._begun = {direction: _Arrivals() for direction in Direction}
+        self._uploads = 0
+        self._asked_at_s: float | None = None
+        self._ask_at_s: float | None = None
+
+    def next_timer_s(self) -> float | None:
+        return self._ask_at_s
+
+    def price(self, kind: NetworkKind, direction: Direction) -> Price:
+        """Return a probe's expected cost, the radio's joules and the bytes, in seconds."""
+        return expected_price(self.config, kind, self._power, direction)
+
+    def silent(self, way: Direction) -> str:
+        """Return why no rule was asked about a direction."""
+        if not self.config.enabled:
+            return "probes are off ([probes] enabled)"
+        if not self.config.kinds:
+            return "there is nothing to ask: neither a lookup ([probes] dns) nor a server"
+        if way is Direction.UP:
+            return "no upload was seen lately, and a train upwards serves uploads alone"
+        return "it is up for less than a second"
+
+    # -- events -------------------------------------------------------------------------------
+
+    def networks_changed(self, networks: Iterable[Network], now_s: float) -> None:
+        """Take all networks; a new set of them begins without a past."""
+        known = {(network.name, network.index) for network in self.networks}
+        self.networks = tuple(network for network in networks if network.up)
+        if {(network.name, network.index) for network in self.networks} != known:
+            self._rules = self._new_rules()
+            self.answers.clear()
+            self.sent.clear()
+        if self._ask_at_s is None and self.config.enabled and self.config.kinds:
+            self._asked_at_s, self._ask_at_s = now_s, next_beat_s(now_s, _ASK_S)
+
+    def on_transfer_begun(self) -> None:
+        """Note a new transfer. Most directions are unknown yet and count as downloads."""
+        self._begun[Direction.DOWN].new += 1
+
+    def on_timer(self, uploads: int, now_s: float) -> None:
+        """Ask the rules; `uploads`: how many have begun that are large enough for a rate to count."""
+        if self._ask_at_s is None or now_s < self._ask_at_s:
+            return
+        passed_s = now_s - (self._asked_at_s if self._asked_at_s is not None else now_s)
+        self._asked_at_s, self._ask_at_s = now_s, next_beat_s(now_s, _ASK_S)
+        self._begun[Direction.UP].new += uploads - self._uploads
+        self._uploads = uploads
+        for begun in self._begun.values():
+            begun.record(passed_s)
+        down = self._worth(Direction.DOWN, now_s)
+        lately = self._begun[Direction.UP].per_s * _REMEMBERED_S
+        up: list[str] = []
+        if self.config.server and lately > _NO_UPLOADS:
+            up = self._worth(Direction.UP, now_s)
+        else:
+            self.answers = {
+                key: each for key, each in self.answers.items() if key[1] is Direction.DOWN
+            }
+        for network in self.networks:
+            if network.name in down or network.name in up:
+                kinds = self.config.kinds if network.name in down else ()
+                self._outbox.give(SendProbe(network.name, kinds, train_up=network.name in up))
+
+    def _worth(self, direction: Direction, now_s: float) -> list[str]:
+        """Return the networks that are to be probed now."""
+        begun = self._begun[direction]
+        seen = self._seen(direction, now_s)
+        moment = replace(seen, pending=begun.pending, transfers_per_s=begun.per_s)
+        rule = self._rules[direction]
+        worth = []
+        for network in self.networks:
+            verdict = rule.weigh(network.name, moment)
+            if self.config.light and verdict.send:
+                verdict = self._needed(network.name, verdict, moment)
+            self.answers[network.name, direction] = ProbeAnswer(verdict, moment.prices)
+            if verdict.send:
+                rule.probed(network.name, moment)
+                self.sent[network.name, direction] = now_s, verdict.why
+                worth.append(network.name)
+        return worth
+
+    def _needed(self, network: str, verdict: ProbeVerdict, moment: Moment) -> ProbeVerdict:
+        """Return the verdict on a look-up, which only tells that a network lives."""
+        if network in self.pingable:
+            why = "pings tell whether it lives; only a probe server could tell how fast it is"
+            return verdict._replace(send=False, why=why)
+        sent_at_s, _ = self.sent.get((network, Direction.DOWN), (-inf, ""))
+        quiet_s = moment.now_s - max(sent_at_s, moment.heard_at_s.get(network, -inf))
+        if quiet_s >= self.config.interval_s:
+            return verdict
+        why = f"asked or heard {quiet_s:.1f} s ago, less than {self.config.interval_s:g} s"
+        return verdict._replace(send=False, why=why)
+
+    def _new_rules(self) -> dict[Direction, ProbeRule]:
+        return {way: rule_of(self.config, self.networks, self._power, way) for way in Direction}
+
+
+def rule_of(
+    config: ProbingConfig,
+    networks: Iterable[Network],
+    power: PowerModel,
+    direction: Direction = Direction.DOWN,
+) -> ProbeRule:
+    """Return the configured rule, with what a probe of each network takes: upwards, a train alone."""
+    if config.rule == "fixed":
+        return FixedRate(config.full_interval_s)
+    if config.rule == "change":
+        return PassiveChange(config.threshold, config.full_interval_s)
+    prices: dict[str | None, Price] = {
+        None: expected_price(config, NetworkKind.CELLULAR, power, direction)
+    }
+    prices |= {each.name: expected_price(config, each.kind, power, direction) for each in networks}
+    # A user at the screen may load something at any time; uploads come after uploads.
+    if config.light:
+        return ProbeValue(prices, idle_per_s=0.0, light=True)
+    down = direction is Direction.DOWN
+    return ProbeValue(prices) if down else ProbeValue(prices, idle_per_s=0.0)
+
+
+def expected_price(
+    config: ProbingConfig, kind: NetworkKind, power: PowerModel, direction: Direction
+) -> Price:
+    """Return a probe's expected cost, the radio's joules and the bytes, in seconds."""
+    up = down = _LIGHT_BYTES / 2
+    if config.server:
+        if direction is Direction.UP:
+            up += config.train_bytes
+        else:
+            down += config.train_bytes
+    sent = up + down
+    energy_j = probe_cost(
+        kind, bytes_up=up, bytes_down=down, seconds=_LIGHT_S, power=power
+    ).energy_j
+    cost_s = config.seconds_per_joule * energy_j + config.seconds_per_mb * sent / 1e6
+    return Price(cost_s, energy_j=energy_j, carried_bytes=sent)

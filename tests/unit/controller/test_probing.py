@@ -1,0 +1,272 @@
+"""Full probes: which rule is asked, what it may see, and what is sent when it says so."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from ipaddress import IPv4Address
+from math import inf
+from typing import Any, cast
+
+import pytest
+from kit.controller import Script
+
+from cedos.controller.commands import SendProbe
+from cedos.controller.config import ProbingConfig
+from cedos.controller.events import FlowOpened, NetworksChanged, PingsPossible, ScreenChanged
+from cedos.controller.outbox import Outbox
+from cedos.controller.probing import Probing, rule_of
+from cedos.model import (
+    Direction,
+    Evaluation,
+    FlowKey,
+    Network,
+    NetworkKind,
+    NextHop,
+    Strategy,
+    StrategyKind,
+)
+from cedos.selector.budgets.prices import Prices
+from cedos.selector.energy import DELPHI
+from cedos.selector.probing.rules import FixedRate, Moment, PassiveChange
+from cedos.selector.probing.value import ProbeValue
+
+WIFI = Network("wlan0", "wlan0", 3, NetworkKind.WIFI, metered=False)
+LTE = Network("lte0", "lte0", 4, NetworkKind.CELLULAR, metered=True)
+DNS, TRAIN = "dns", "udp-train"
+LIGHT = ProbingConfig(enabled=True, kinds=(DNS,))
+SERVER = replace(LIGHT, server=True, kinds=(DNS, TRAIN), train_bytes=60_000)
+See = Callable[[Direction, float], Moment]
+
+
+@dataclass(frozen=True)
+class Flat:
+    """A quote that is the same for any amount."""
+
+    rate: float
+
+    def rate_for(self, amount: float, duration_s: float) -> float:
+        return self.rate
+
+
+def evaluation(name: str, cost: float) -> Evaluation:
+    return Evaluation(Strategy(StrategyKind.SINGLE, (name,)), cost, cost, cost, 0.0, 0.0, cost)
+
+
+def costs(wlan0: float, lte0: float) -> tuple[Evaluation, ...]:
+    return evaluation("wlan0", wlan0), evaluation("lte0", lte0)
+
+
+class Asked:
+    """Rules that are asked each second.
+
+    Attributes:
+        probes: what was sent, by network: the kinds, and whether a train goes upwards.
+    """
+
+    def __init__(self, config: ProbingConfig, see: See, *networks: Network, begun: int = 0) -> None:
+        self._outbox = Outbox()
+        self.probing = Probing(self._outbox, config, DELPHI, see)
+        self.now_s = 0.5
+        self.probing.networks_changed(networks, self.now_s)
+        self.probes: list[SendProbe] = []
+        for _ in range(begun):
+            self.probing.on_transfer_begun()
+
+    def look(self, times: int = 1, uploads: int = 0) -> None:
+        for _ in range(times):
+            at_s = self.probing.next_timer_s()
+            if at_s is None:
+                return
+            self.now_s = at_s
+            self.probing.on_timer(uploads, at_s)
+            self.probes += [each for each in self._outbox.take() if isinstance(each, SendProbe)]
+
+    def names(self) -> list[str]:
+        return [each.network for each in self.probes]
+
+
+def seeing(evaluations: tuple[Evaluation, ...] = (), **more: Any) -> See:
+    def see(direction: Direction, now_s: float) -> Moment:
+        return Moment(now_s, True, False, {}, evaluations, **more)
+
+    return see
+
+
+def test_the_rule_is_the_configured_one() -> None:
+    for rule, kind in (("value", ProbeValue), ("change", PassiveChange), ("fixed", FixedRate)):
+        assert isinstance(rule_of(replace(LIGHT, rule=rule), [WIFI], DELPHI), kind)
+
+
+def test_a_train_over_cellular_is_the_dearest_probe() -> None:
+    moment = Moment(100.0, True, False, {}, costs(0.2, 0.3), 0.05)
+    # At a price of seconds per joule that Wi-Fi's probe can pay, and cellular's tail cannot.
+    config = replace(LIGHT, seconds_per_joule=0.01, seconds_per_mb=0.0)
+    rule = rule_of(config, [WIFI, LTE], DELPHI)
+    for network in (WIFI, LTE):
+        rule.probed(network.name, replace(moment, now_s=70.0))
+    assert rule.weigh("wlan0", moment).send
+    assert not rule.weigh("lte0", moment).send
+
+
+def test_a_probe_pays_what_budgets_ask_today_like_any_transfer() -> None:
+    """Worth it while data is free; not when a train's 60 kB cost a minute of waiting."""
+    moment = Moment(100.0, True, True, {}, costs(2.0, 2.1), 1.0)
+    rule = rule_of(SERVER, [WIFI, LTE], DELPHI)
+    for network in (WIFI, LTE):
+        rule.probed(network.name, replace(moment, now_s=70.0))
+    assert all(rule.weigh(network.name, moment).send for network in (WIFI, LTE))
+    dear = replace(moment, prices=Prices(data={"lte0": (Flat(1e-3),)}))
+    assert rule.weigh("wlan0", dear).send, "its bytes are not what the budget counts"
+    assert not rule.weigh("lte0", dear).send
+    hungry = replace(moment, prices=Prices(energy=(Flat(10.0),)))
+    assert not rule.weigh("lte0", hungry).send, "cellular's tail is what a probe takes most of"
+    spent = replace(moment, prices=Prices(data={"lte0": (Flat(inf),)}))
+    unknown = rule_of(LIGHT, [WIFI, LTE], DELPHI)
+    assert unknown.weigh("wlan0", spent).why == "never probed"
+    assert unknown.weigh("wlan0", spent).send
+    assert "a used-up budget forbids it" in unknown.weigh("lte0", spent).why
+    assert not unknown.weigh("lte0", spent).send, "what is forbidden is not asked even once"
+
+
+def test_an_uplink_train_costs_the_radios_sending() -> None:
+    rules = [rule_of(SERVER, [LTE], DELPHI, way) for way in Direction]
+    down, up = (cast(ProbeValue, rule)._of("lte0") for rule in rules)
+    assert up.carried_bytes == down.carried_bytes
+    assert up.energy_j > down.energy_j
+
+
+@pytest.mark.parametrize(("rival_s", "again"), [(0.21, True), (5.0, False)])
+def test_only_an_answer_that_may_change_the_choice_is_asked_for(
+    rival_s: float, again: bool
+) -> None:
+    """Half a minute of looks; a winner by far is not asked again."""
+    asked = Asked(LIGHT, seeing(costs(0.2, rival_s)), WIFI, LTE, begun=12)
+    asked.look(30)
+    assert "lte0" in asked.names(), "what was never probed is probed once"
+    assert (asked.names().count("wlan0") > 1) is again
+
+
+@pytest.mark.parametrize(
+    ("heard", "pings", "dns", "probed"),
+    [
+        (False, True, True, False),
+        (True, False, True, False),
+        (False, False, True, True),
+        (False, False, False, False),
+    ],
+)
+def test_a_look_up_stands_in_for_pings_that_are_in_vain_unless_programs_hear_it(
+    heard: bool, pings: bool, dns: bool, probed: bool
+) -> None:
+    """Every two seconds at most."""
+
+    def see(direction: Direction, now_s: float) -> Moment:
+        at_s = {"wlan0": now_s - 0.4} if heard else {}
+        return Moment(now_s, True, False, {}, costs(0.2, 0.21), heard_at_s=at_s)
+
+    asked = Asked(replace(LIGHT, kinds=(DNS,) if dns else ()), see, WIFI, begun=90)
+    asked.probing.pingable = frozenset({"wlan0"} if pings else ())
+    asked.look(21)
+    assert all(each.kinds == (DNS,) for each in asked.probes)
+    assert 9 <= len(asked.probes) <= 11 if probed else not asked.probes
+
+
+@pytest.mark.parametrize("kinds", [(DNS,), (), (DNS, TRAIN)])
+def test_each_network_is_probed_once_and_again_when_it_is_due(kinds: tuple[str, ...]) -> None:
+    seen: list[tuple[bool, float]] = []
+
+    class Noting(FixedRate):
+        def weigh(self, network: str, moment: Moment) -> Any:
+            seen.append((moment.pending, moment.transfers_per_s))
+            return super().weigh(network, moment)
+
+    config = replace(LIGHT, rule="fixed", full_interval_s=3600.0, kinds=kinds)
+    asked = Asked(config, seeing(), WIFI, replace(LTE, up=False))
+    asked.probing._rules[Direction.DOWN] = Noting(3600.0)
+    asked.probing.on_transfer_begun()
+    asked.look(5)
+    asked.probing.networks_changed((WIFI, LTE), asked.now_s)  # another set is learned anew
+    asked.look(5)
+    once = [SendProbe(name, kinds, train_up=False) for name in ("wlan0", "wlan0", "lte0")]
+    assert asked.probes == (once if kinds else [])
+    if kinds:
+        assert seen[0] == (True, pytest.approx(1 / 60))
+        assert seen[1][0] is False
+
+
+def test_addresses_are_no_part_of_it() -> None:
+    """A network that only got another address is the same one."""
+    asked = Asked(LIGHT, seeing(), WIFI)
+    rules = asked.probing._rules
+    moved = replace(WIFI, next_hops=(NextHop(4, IPv4Address("192.0.2.1")),))
+    asked.probing.networks_changed((moved,), 1.0)
+    assert asked.probing._rules is rules
+
+
+@pytest.mark.parametrize("forbidden", [False, True])
+def test_it_is_told_why_networks_are_probed_or_not(forbidden: bool) -> None:
+    prices = Prices(data={"lte0": (Flat(inf if forbidden else 1e-9),)})
+    config = replace(SERVER, seconds_per_mb=10.0)
+    see = seeing(costs(0.2, 0.21), prices=prices)
+    asked = Asked(config, see, WIFI, LTE, begun=12)
+    assert asked.probing.answers == {}
+    assert asked.probing.silent(Direction.DOWN) == "it is up for less than a second"
+    asked.look(3)
+    answers = {name: answer.verdict for (name, _), answer in asked.probing.answers.items()}
+    wifi, lte = answers["wlan0"], answers["lte0"]
+    assert wifi.gain_s is not None
+    assert wifi.cost_s is not None
+    assert not wifi.send
+    assert 0.0 < wifi.gain_s < 0.6 < wifi.cost_s
+    assert "of waiting, not more than its price of " in wifi.why
+    assert asked.probing.sent["wlan0", Direction.DOWN][1] == "never probed"
+    assert (("lte0", Direction.DOWN) not in asked.probing.sent) is forbidden
+    assert ("a used-up budget forbids" in lte.why) is forbidden
+    assert "no upload was seen lately" in asked.probing.silent(Direction.UP)
+    asked.probing.networks_changed((WIFI,), asked.now_s)
+    assert (asked.probing.sent, asked.probing.answers) == ({}, {})
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        (replace(LIGHT, enabled=False), "probes are off"),
+        (replace(LIGHT, kinds=()), "nothing to ask"),
+    ],
+)
+def test_it_is_told_that_nothing_is_probed(config: ProbingConfig, why: str) -> None:
+    asked = Asked(config, seeing(), WIFI)
+    asked.look(3)
+    assert asked.probes == []
+    assert why in asked.probing.silent(Direction.DOWN)
+
+
+@pytest.mark.parametrize("rule", ["value", "change", "fixed"])
+def test_the_uplink_is_measured_while_uploads_are_seen(rule: str) -> None:
+    def up(*uploads: int) -> list[str]:
+        asked = Asked(replace(SERVER, rule=rule), see, WIFI, LTE)
+        for count in uploads:
+            asked.look(1, count)
+        return [each.network for each in asked.probes if each.train_up]
+
+    def see(direction: Direction, now_s: float) -> Moment:
+        return Moment(now_s, True, False, {}, costs(0.4, 0.41))
+
+    assert up(*[0] * 30) == []
+    once = up(*[0] * 5, *[1] * 200)
+    assert set(once) == {"wlan0", "lte0"}
+    assert len(once) < 16, "not oftener than it is worth"
+    assert up(*[0] * 5, *[1] * 600) == once, "long after the only one it is not measured any more"
+
+
+def test_the_controller_asks_with_what_it_knows() -> None:
+    """A person at the screen, pings in vain, a network that came: then a look-up is worth sending."""
+    script = Script(probing=LIGHT)
+    script.tell(NetworksChanged((WIFI, LTE)), ScreenChanged(True), PingsPossible(frozenset()))
+    key = FlowKey(IPv4Address("10.0.0.2"), 4000, IPv4Address("198.51.100.1"), 80)
+    script.tell(FlowOpened(key, 8.0, 108.0))
+    script.wait(10.0)
+    sent = script.given(SendProbe)
+    assert {each.network for each in sent} == {"wlan0", "lte0"}
+    script.tell(PingsPossible(frozenset({"wlan0", "lte0"})))
+    script.wait(60.0)
+    assert script.given(SendProbe) == []
