@@ -46,8 +46,7 @@ from cedos.model import NetworkKind
 from cedos.proxy.local import joined_gateway
 from cedos.proxy.local.gateway_link import GatewayLink
 from cedos.proxy.local.joined_gateway import JoinedGateway
-from cedos.selector.sharing.offers import NetworkType
-from cedos.selector.sharing.selection import STRATEGIES
+from cedos.selector.sharing import STRATEGIES, NetworkType
 from cedos.session.io.links import NetworkIdentifier, user_overrides
 
 _MILLIONTHS: Final = 1_000_000

@@ -25,7 +25,7 @@ from cedos.apps.sharing.protocol.helper import HelperMachine, HelperTerms, Uplin
 from cedos.apps.sharing.protocol.messages import Endpoint
 from cedos.apps.sharing.protocol.requestor import RequestorMachine, RequestorWish
 from cedos.apps.sharing.protocol.signing import SigningKey
-from cedos.selector.sharing.offers import NetworkType
+from cedos.selector.sharing import NetworkType
 
 START_S = 1_800_000_000.0
 GATEWAY = SigningKey(b"g" * 32)

@@ -34,7 +34,6 @@ from cedos.selector.budgets.controller import PROHIBITIVE, Step, SteppedQuote
 from cedos.selector.budgets.prices import Prices, prices
 from cedos.selector.energy import Radio
 from cedos.selector.prefetch.outlook import Path as NetworkPath
-from cedos.selector.prefetch.outlook import PrefetchPrices, RadioModel
 from cedos.selector.prefetch.queue import Plan, Queue, Taking, ways
 from cedos.selector.prefetch.reason import PrefetchVerdict, verdicts
 
@@ -78,7 +77,7 @@ class Ledger:
         queue: Queue,
         now_s: float,
         paths: Sequence[NetworkPath],
-        prices: PrefetchPrices,
+        prices: Prices,
         plan: Plan,
         before: Sequence[tuple[Hashable, Sequence[Taking]]],
         title: Callable[[Hashable], str],
@@ -136,7 +135,7 @@ class NetworkFacts:
     kind: NetworkKind
     up: bool
     metered: bool
-    radio: RadioModel
+    radio: Radio
     rate_bps: float | None = None
     rtt_s: float | None = None
     shares: Mapping[str, float] | None = None
@@ -146,7 +145,7 @@ class NetworkFacts:
 @dataclass(frozen=True, slots=True)
 class View:
     networks: Sequence[NetworkFacts]
-    prices: PrefetchPrices
+    prices: Prices
 
 
 class Surroundings(Protocol):

@@ -7,7 +7,7 @@ import msgspec
 import structlog
 
 from cedos.kernel import own_file
-from cedos.selector.sharing.bandwidth_map import NOWHERE, BandwidthMap, MapRecord
+from cedos.selector.sharing import NOWHERE, BandwidthMap, MapRecord
 
 _MOST_BYTES: Final = 32 << 20
 _APART_S: Final = 10.0

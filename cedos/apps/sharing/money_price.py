@@ -6,8 +6,7 @@ from typing import Final
 
 from cedos.api.budgets import BudgetMessage
 from cedos.errors import CedosError
-from cedos.selector.sharing.offers import HelperOffer
-from cedos.selector.sharing.selection import HelperChoice, LeastCost
+from cedos.selector.sharing import HelperChoice, HelperOffer, LeastCost
 
 _AGAIN_S: Final = 10.0
 _PROHIBITIVE_S: Final = 1e9

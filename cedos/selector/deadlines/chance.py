@@ -224,8 +224,6 @@ class ChanceScheduler:
     """Decides on all flows of a host."""
 
     target: float = TARGET
-    near_target: float = NEAR_TARGET
-    epoch_s: float = EPOCH_S
     switch_s: float = _SWITCH_S
     name: str = "chance"
 
@@ -280,12 +278,12 @@ class ChanceScheduler:
             return []
         # Add the metered networks one by one, until waiting with the others is safe. A network in
         # use is kept for a while (`hold_s`), an idle one must be switched on first.
-        target = accepted(demand.within_s(0), self.target, self.near_target)
+        target = accepted(demand.within_s(0), self.target)
         hold_s = min(max(_HOLD * demand.within_s(0), _LEAST_HOLD_S), _MOST_HOLD_S)
         used: list[NetworkState] = []
         for number, network in enumerate(paid):
             waiting = [
-                (each, self.epoch_s + (hold_s if each.name in before.paid else self.switch_s))
+                (each, EPOCH_S + (hold_s if each.name in before.paid else self.switch_s))
                 for each in paid[number:]
             ]
             working = [(each, 0.0) for each in free]
@@ -297,9 +295,9 @@ class ChanceScheduler:
         return used
 
 
-def accepted(within_s: float, target: float = TARGET, near_target: float = NEAR_TARGET) -> float:
+def accepted(within_s: float, target: float = TARGET) -> float:
     """Return the accepted probability of a miss while waiting, by the time to the deadline."""
-    return target if within_s >= _NEAR_S else min(target, near_target)
+    return target if within_s >= _NEAR_S else min(target, NEAR_TARGET)
 
 
 def _hopeless(

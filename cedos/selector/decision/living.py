@@ -27,8 +27,7 @@ class Reevaluation:
 
     Args:
         began_s: when it began, by any clock.
-        expected_s: how long it was expected to take; infinite where that is unknown, and then only
-            news counts.
+        expected_s: how long it was expected to take; infinite where that is unknown.
 
     Attributes:
         next_at_s: when silence is a reason to decide next.
@@ -36,36 +35,20 @@ class Reevaluation:
     """
 
     def __init__(self, began_s: float, expected_s: float) -> None:
-        self._news = False
-        self.next_at_s = inf
-        self._expect(began_s, expected_s)
+        known = isfinite(expected_s) and expected_s >= 0.0
+        self.late_at_s = began_s + max(LATE * expected_s, AGAIN_S) if known else inf
+        self.next_at_s = self.late_at_s
 
     def due(self, now_s: float) -> bool:
-        """Return whether to decide now; if so, the next time is 200 ms later, or at the next news."""
-        # Silence counts as a reason once, and then every 200 ms.
-        if now_s >= self.next_at_s:
-            self.next_at_s = now_s + AGAIN_S
-            self._news = False
-            return True
-        news, self._news = self._news, False
-        return news
+        """Return whether to decide now; if so, the next time is 200 ms later."""
+        if now_s < self.next_at_s:
+            return False
+        self.next_at_s = now_s + AGAIN_S
+        return True
 
     def late(self, now_s: float) -> bool:
         """Return whether the silence has lasted longer than expected; changes nothing."""
         return now_s >= self.late_at_s
-
-    def on_news(self) -> None:
-        self._news = True
-
-    def on_progress(self, now_s: float, rest_s: float) -> None:
-        """Something was heard, and the rest is expected to take `rest_s`: silence counts anew."""
-        self._news = True
-        self._expect(now_s, rest_s)
-
-    def _expect(self, since_s: float, expected_s: float) -> None:
-        known = isfinite(expected_s) and expected_s >= 0.0
-        self.late_at_s = since_s + max(LATE * expected_s, AGAIN_S) if known else inf
-        self.next_at_s = self.late_at_s
 
 
 def tipping_point(

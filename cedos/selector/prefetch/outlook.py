@@ -17,9 +17,11 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import exp, gamma, inf, isfinite
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from cedos.model import Direction
+from cedos.selector.budgets.prices import Prices
+from cedos.selector.energy import Radio
 from predictors.dwell import GENERIC, DwellPredictor, Weibull
 
 _LONGEST_S = 1e8
@@ -261,36 +263,6 @@ _SOME_BYTES = 50_000.0
 _LONG_S = 1e6
 
 
-class RadioModel(Protocol):
-    """A radio's power and its tail, such as `selector.radio.Radio`."""
-
-    def active_w(self, direction: Direction, rate_bps: float = 0.0) -> float:
-        """Return the watts while data is carried."""
-
-    def added_tail_j(self, idle_s: float | None) -> float:
-        """Return the joules that any transfer adds to that, `idle_s` seconds after the last one."""
-
-    def expected_j(
-        self,
-        *,
-        bytes_up: float = 0.0,
-        bytes_down: float = 0.0,
-        seconds: float,
-        shares: Mapping[str, float],
-    ) -> float:
-        """Return the joules of a transfer that meets the states with the probabilities `shares`."""
-
-
-class PrefetchPrices(Protocol):
-    """Conversion rates into seconds, such as `budgets.prices.Prices`."""
-
-    def energy_rate(self, amount: float = 0.0, duration_s: float = 1.0) -> float:
-        """Return the seconds that a joule is worth where `amount` of them are spent over `duration_s`."""
-
-    def data_rate(self, network: str, amount: float = 0.0, duration_s: float = 1.0) -> float:
-        """Return the seconds that a byte of that network is worth; 0 without a budget."""
-
-
 class Use(NamedTuple):
     """The use of a fetch: seconds, joules, and bytes by the networks' order."""
 
@@ -318,7 +290,7 @@ class Path:
     name: str
     rate_bps: float
     latency_s: float
-    radio: RadioModel
+    radio: Radio
     average: Average
     mean_wake_j: float
     idle_s: float | None = None
@@ -359,7 +331,7 @@ class Path:
         return self.active_j(seconds, size_bytes) + self.mean_wake_j
 
 
-def mean_wake_j(radio: RadioModel, shares: Mapping[str, float]) -> float:
+def mean_wake_j(radio: Radio, shares: Mapping[str, float]) -> float:
     """Return the joules that a transfer adds to those of carrying it, averaged over the radio's states.
 
     `shares`: the share of time that the radio was in each state.
@@ -369,7 +341,7 @@ def mean_wake_j(radio: RadioModel, shares: Mapping[str, float]) -> float:
     return max(expected_j - radio.active_w(Direction.DOWN, 8.0 * _SOME_BYTES), 0.0)
 
 
-def on_demand(size_bytes: float, paths: Sequence[Path], prices: PrefetchPrices) -> Use:
+def on_demand(size_bytes: float, paths: Sequence[Path], prices: Prices) -> Use:
     """Return the cost of a fetch on demand some time later (T_fetch, E_fetch and D_fetch of 3.2.2).
 
     The network of the lowest cost is used where it is present, then the next one, each weighted by

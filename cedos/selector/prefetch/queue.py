@@ -20,7 +20,8 @@ from typing import NamedTuple
 
 from cedos.budget_kinds import Resource
 from cedos.selector.budgets.controller import PROHIBITIVE, Option
-from cedos.selector.prefetch.outlook import Path, PrefetchPrices, on_demand
+from cedos.selector.budgets.prices import Prices
+from cedos.selector.prefetch.outlook import Path, on_demand
 from cedos.selector.prefetch.value import (
     Batch,
     Candidate,
@@ -39,6 +40,9 @@ _LONG_S = 1e6
 _PROHIBITIVE = PROHIBITIVE / 2
 _COUNTED_S = 2.0
 """The delay with which the host counts carried bytes and this program asks for the count."""
+
+_FORGET_S = 7 * 86_400.0
+"""A hint without a request for so long counts as a miss; it stays in the queue."""
 
 _BETTER = 1.25
 """A running item moves to another network only if it is this much better off there."""
@@ -102,13 +106,11 @@ class Queue:
             for them beside the mean.
         keeps_for_all: whether something is left for fetches on demand also of an item that alone is more
             than what is left. Nothing can be kept for that, and keeping it would stop all others.
-        forget_s: a hint without a request for so long counts as a miss; it stays in the queue.
     """
 
     accuracy: ShadowAccuracy = field(default_factory=ShadowAccuracy)
     at_once: int = 1
     retry_s: float = 2.0
-    forget_s: float = 7 * 86_400.0
     items: dict[Hashable, Item] = field(default_factory=dict)
     reserve_sds: float = 1.0
     keeps_for_all: bool = True
@@ -257,7 +259,7 @@ class Queue:
             for item in waiting
         ]
 
-    def reserve(self, now_s: float, paths: Sequence[Path], prices: PrefetchPrices) -> Reserve:
+    def reserve(self, now_s: float, paths: Sequence[Path], prices: Prices) -> Reserve:
         """Return the reserve for fetches on demand of all items that are not there yet."""
         joules = squared_j = 0.0
         sent, squared = [0.0] * len(paths), [0.0] * len(paths)
@@ -330,7 +332,7 @@ class Queue:
         self._in_order += item is self._ahead()[0]
         self._last = item.order
 
-    def plan(self, now_s: float, paths: Sequence[Path], prices: PrefetchPrices) -> Plan:
+    def plan(self, now_s: float, paths: Sequence[Path], prices: Prices) -> Plan:
         """Return the plan of this instant.
 
         The network with the largest gain comes first. Another one takes the items that gain more
@@ -391,7 +393,7 @@ class Queue:
         self,
         item: Item,
         paths: Sequence[Path],
-        prices: PrefetchPrices,
+        prices: Prices,
         hazards: Mapping[Hashable, float],
         roomy: AbstractSet[str],
     ) -> bool:
@@ -417,7 +419,7 @@ class Queue:
     def _age(self, now_s: float) -> None:
         """Count hints without a request for long as misses, once."""
         for item in self.items.values():
-            if not item.aged and _open(item) and now_s - item.hinted_at_s > self.forget_s:
+            if not item.aged and _open(item) and now_s - item.hinted_at_s > _FORGET_S:
                 item.aged = True
                 self.accuracy.resolved(item.cls, consumed=False)
 
@@ -443,7 +445,7 @@ class Taking(NamedTuple):
 
 
 def ways(
-    queue: Queue, now_s: float, paths: Sequence[Path], prices: PrefetchPrices
+    queue: Queue, now_s: float, paths: Sequence[Path], prices: Prices
 ) -> list[tuple[Hashable, list[Taking]]]:
     """For each item that waits: leave it to demand, or fetch it over each network.
 
@@ -478,7 +480,7 @@ def ways(
     return found
 
 
-def choices(queue: Queue, now_s: float, paths: Sequence[Path], prices: PrefetchPrices) -> Choices:
+def choices(queue: Queue, now_s: float, paths: Sequence[Path], prices: Prices) -> Choices:
     """Return the choices of a data budget and of an energy budget, each with the other at its price."""
     joule_s = prices.energy_rate()
     rates = [prices.data_rate(path.name) for path in paths]

@@ -4,7 +4,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cedos.selector.budgets.controller import PROHIBITIVE
-from cedos.selector.prefetch.outlook import Path, PrefetchPrices
+from cedos.selector.budgets.prices import Prices
+from cedos.selector.prefetch.outlook import Path
 from cedos.selector.prefetch.queue import Item, Plan, Queue, State
 from cedos.selector.prefetch.value import Candidate, Weighed, weighed
 
@@ -29,7 +30,7 @@ def verdicts(
     queue: Queue,
     now_s: float,
     paths: Sequence[Path],
-    prices: PrefetchPrices,
+    prices: Prices,
     plan: Plan,
     most: int,
 ) -> list[PrefetchVerdict]:
@@ -73,7 +74,7 @@ def _of(
     item: Item,
     hazards: Mapping[Hashable, float],
     paths: Sequence[Path],
-    prices: PrefetchPrices,
+    prices: Prices,
     why: str,
 ) -> PrefetchVerdict:
     likely, left = queue.accuracy.of(item.cls), queue.left_bytes(item.key)
@@ -94,7 +95,7 @@ def _of(
     )
 
 
-def _left(one: Weighed, path: Path, prices: PrefetchPrices) -> str:
+def _left(one: Weighed, path: Path, prices: Prices) -> str:
     """Why it is not fetched now, though it could be."""
     if prices.data_rate(path.name) >= _OUT_OF_REACH:
         return f"waits: the budget of {path.name} is spent"

@@ -24,7 +24,8 @@ from dataclasses import dataclass, field
 from math import exp, isfinite
 
 from cedos.selector.budgets.controller import PROHIBITIVE
-from cedos.selector.prefetch.outlook import Path, PrefetchPrices, Use, on_demand
+from cedos.selector.budgets.prices import Prices
+from cedos.selector.prefetch.outlook import Path, Use, on_demand
 
 ASSUMED = 0.5
 """The accuracy of an application of which nothing at all is known."""
@@ -202,7 +203,7 @@ def best_batch(
     index: int,
     candidates: Sequence[Candidate],
     paths: Sequence[Path],
-    prices: PrefetchPrices,
+    prices: Prices,
     instead: Mapping[Hashable, float] | None = None,
     reserve: Reserve = _NOTHING,
 ) -> Batch | None:
@@ -277,7 +278,7 @@ class Weighed:
 
 
 def weighed(
-    index: int, candidate: Candidate, paths: Sequence[Path], prices: PrefetchPrices
+    index: int, candidate: Candidate, paths: Sequence[Path], prices: Prices
 ) -> Weighed | None:
     """Return the weighing of one item on one network; None if the network carries nothing."""
     one = _one(index, candidate, paths, prices, 0.0)
@@ -301,7 +302,7 @@ def worth_it(
     index: int,
     candidate: Candidate,
     paths: Sequence[Path],
-    prices: PrefetchPrices,
+    prices: Prices,
 ) -> float:
     """Return the gain of going on with a prefetch, in seconds; below 0: stop it."""
     one = _one(index, candidate, paths, prices, 0.0)
@@ -318,7 +319,7 @@ def _one(
     index: int,
     candidate: Candidate,
     paths: Sequence[Path],
-    prices: PrefetchPrices,
+    prices: Prices,
     before_s: float,
 ) -> _BatchSums | None:
     """Return what an item adds to a batch that takes `before_s` seconds until its turn."""
@@ -356,7 +357,7 @@ def _waiting(
     candidate: Candidate,
     spared: Use,
     paths: Sequence[Path],
-    prices: PrefetchPrices,
+    prices: Prices,
 ) -> tuple[float, float, float]:
     """Return the gain of leaving an item to other networks.
 

@@ -119,6 +119,17 @@ class Chooser(Protocol):
         ...
 
 
+class Adviser(NamedTuple):
+    """The chooser of networks for each label, and the scheduler that follows it.
+
+    `thrifty`: labels without a decision use metered networks only if there are no others.
+    """
+
+    scheduler: DecidedScheduler
+    chooser: Chooser
+    thrifty: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class TransferProgress:
     """The progress of a session's transfer.
@@ -138,22 +149,18 @@ class TransferProgress:
 class Advice:
     """The questions of one session, while it sends or receives, and their answers on its paths.
 
-    `changed` is called when paths may be used otherwise than before. `thrifty`: labels without a
-    decision use metered networks only if there are no others.
+    `changed` is called when paths may be used otherwise than before.
     """
 
     def __init__(
         self,
         core: Session,
-        scheduler: DecidedScheduler,
-        chooser: Chooser,
+        adviser: Adviser,
         progress: Callable[[], TransferProgress],
         changed: Callable[[], None],
-        *,
-        thrifty: bool = False,
     ) -> None:
-        self._thrifty = thrifty
-        self._core, self._scheduler, self._chooser = core, scheduler, chooser
+        self._core = core
+        self._scheduler, self._chooser, self._thrifty = adviser
         self._progress, self._changed = progress, changed
         self._loop = asyncio.get_running_loop()
         self._strategies: list[Strategy | None] = [None] * len(LABELS)
@@ -170,7 +177,7 @@ class Advice:
         self._resending: asyncio.Task[None] | None = None
         self._checked_at_s = float("-inf")
         self._closed = False
-        scheduler.on_use(self.note_use)
+        self._scheduler.on_use(self.note_use)
 
     def apply(self) -> None:
         """Let labels onto paths as was chosen; call it when paths have come or gone."""
@@ -400,11 +407,3 @@ def _rounded(size_bytes: int) -> int:
     while size < size_bytes:
         size *= 4
     return size
-
-
-class Adviser(NamedTuple):
-    """The chooser of networks for each label, and the scheduler that follows it."""
-
-    scheduler: DecidedScheduler
-    chooser: Chooser
-    thrifty: bool = False

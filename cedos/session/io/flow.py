@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from cedos.errors import SessionError
 from cedos.model import Direction
-from cedos.session.io.advice import Advice
+from cedos.session.io.advice import Advice, Adviser, TransferProgress
 from cedos.session.io.dialler import DialledServer, Dialler
 from cedos.session.io.driver import Driver
 from cedos.session.io.path import SessionPath, SessionPathEvent
@@ -58,8 +58,8 @@ class Dialling:
     server: DialledServer
     failed: Callable[[Failure], None]
     metered_allowed: Callable[[], bool]
-    advice: Callable[[Callable[[], None]], Advice] | None
-    """Makes the advice, given the call for changed permissions; None: there is no chooser."""
+    adviser: Adviser | None
+    progress: Callable[[], TransferProgress]
 
 
 class SessionFlow:
@@ -111,8 +111,8 @@ class SessionFlow:
                 failed=dialling.failed,
                 metered_allowed=dialling.metered_allowed,
             )
-            if dialling.advice is not None:
-                self._advice = dialling.advice(self.pump_soon)
+            if dialling.adviser is not None:
+                self._advice = Advice(core, dialling.adviser, dialling.progress, self.pump_soon)
         self._stalls = StallDetector(
             driver, core, self.paths, self.dialler, self.pump, self._path_pauses
         )

@@ -9,7 +9,7 @@ from typing import Final, Self
 
 from cedos.errors import ConfigError, SessionError, SessionRefusedError
 from cedos.model import Direction, Label
-from cedos.session.io.advice import Advice, Adviser, TransferProgress
+from cedos.session.io.advice import Adviser, TransferProgress
 from cedos.session.io.dialler import DialledServer
 from cedos.session.io.driver import Driver, Waiter
 from cedos.session.io.flow import Dialling, FlowObserver, SessionFlow
@@ -81,20 +81,7 @@ class Connection:
         dialling = None
         if server is not None:
             dialling = Dialling(
-                server,
-                self._refused,
-                lambda: self._metered.open,
-                adviser
-                and (
-                    lambda changed: Advice(
-                        core,
-                        adviser.scheduler,
-                        adviser.chooser,
-                        self.transfer_progress,
-                        changed,
-                        thrifty=adviser.thrifty,
-                    )
-                ),
+                server, self._refused, lambda: self._metered.open, adviser, self.transfer_progress
             )
         self.flow = SessionFlow(
             driver,
@@ -588,18 +575,11 @@ class Connection:
 
     async def receive_many(self, most: int = 1024) -> list[Message]:
         """Return 1 to `most` messages of one label; empty: the peer has closed."""
-        while True:
-            messages = self.receive_many_now(most)
-            if messages or self._peer_closed:
-                return messages
+        while (run := self._core.receive_run(most)) is None:
+            if self._peer_closed:
+                return []
             self._check()
             await self._something()
-
-    def receive_many_now(self, most: int = 1024) -> list[Message]:
-        """Return what `receive_many` would, or none if no message is there yet."""
-        run = self._core.receive_run(most)
-        if run is None:
-            return []
         self._take_back()
         label = LABELS[run.rank]
         return [
@@ -607,7 +587,7 @@ class Connection:
         ]
 
     def receive_data_now(self, most: int = 1024) -> Sequence[bytes | memoryview]:
-        """Return the data alone of `receive_many_now`, large data without a copy."""
+        """Return the data alone of what `receive_many` would return, large data without a copy."""
         run = self._core.receive_run(most)
         if run is None:
             return ()

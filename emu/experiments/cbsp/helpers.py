@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
-from cedos.selector.sharing.encounter import Relative, encounter_s
-from cedos.selector.sharing.offers import HelperOffer
-from cedos.selector.sharing.selection import (
+from cedos.selector.sharing import (
+    HelperOffer,
     HelperStrategy,
     LeastCost,
+    Relative,
     by_price,
+    encounter_s,
     high_bandwidth_first,
     long_encounter_first,
 )

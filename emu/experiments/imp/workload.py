@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from math import exp, inf
 from statistics import NormalDist
 
-from cedos.selector.prefetch.outlook import Path, PrefetchPrices
+from cedos.selector.budgets.prices import Prices
+from cedos.selector.prefetch.outlook import Path
 from cedos.selector.prefetch.queue import Plan, Queue, State
 from cedos.selector.prefetch.value import ShadowAccuracy
 
@@ -159,7 +160,7 @@ class Simple(Queue):
     networks: tuple[str, ...] | None = None
     ranks: Mapping[Hashable, int] | None = None
 
-    def plan(self, now_s: float, paths: Sequence[Path], prices: PrefetchPrices) -> Plan:
+    def plan(self, now_s: float, paths: Sequence[Path], prices: Prices) -> Plan:
         present = {path.name: path for path in paths if path.present}
         allowed = [
             path for path in present.values() if self.networks is None or path.name in self.networks

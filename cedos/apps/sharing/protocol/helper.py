@@ -60,7 +60,7 @@ from cedos.apps.sharing.protocol.messages import (
     unpack,
 )
 from cedos.apps.sharing.protocol.receipts import Contract, by_volume, contract_of
-from cedos.selector.sharing.offers import NetworkType
+from cedos.selector.sharing import NetworkType
 from cedos.session.protocol.crypto import Random
 from cedos.token_bucket import TokenBucket
 

@@ -24,7 +24,7 @@ from cedos.apps.sharing.protocol.certificates import (
     UntrustedError,
 )
 from cedos.apps.sharing.protocol.signing import SIGNATURE_BYTES, is_signed
-from cedos.selector.sharing.offers import NetworkType
+from cedos.selector.sharing import NetworkType
 
 GROUP_IPV4: Final = "239.255.99.98"
 GROUP_IPV6: Final = "ff12::6362:7370"

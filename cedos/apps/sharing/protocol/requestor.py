@@ -66,9 +66,7 @@ from cedos.apps.sharing.protocol.messages import (
     unpack,
 )
 from cedos.apps.sharing.protocol.receipts import Contract, by_volume, contract_of
-from cedos.selector.sharing.encounter import Relative, encounter_s
-from cedos.selector.sharing.offers import HelperOffer
-from cedos.selector.sharing.selection import HelperStrategy, by_price
+from cedos.selector.sharing import HelperOffer, HelperStrategy, Relative, by_price, encounter_s
 from cedos.session.protocol.crypto import Random
 from cedos.token_bucket import TokenBucket
 

@@ -22,7 +22,7 @@ from cedos.apps.sharing.questions import (
 )
 from cedos.apps.sharing.store import SharingStore
 from cedos.errors import SharingError
-from cedos.selector.sharing.offers import NetworkType
+from cedos.selector.sharing import NetworkType
 
 ANN, BOB = key_of("ann").public, key_of("bob").public
 

@@ -3,7 +3,7 @@
 from cedos.api.budgets import BudgetMessage
 from cedos.apps.sharing.money_price import DaemonPriced
 from cedos.errors import DaemonUnreachableError
-from cedos.selector.sharing.offers import HelperOffer
+from cedos.selector.sharing import HelperOffer
 
 M = 1e6
 OFFERS = [

@@ -46,13 +46,13 @@ class TestQueue:
         assert queue.accuracy.application.resolved == 1.0
 
     def test_hints_that_nobody_wants_count_as_misses_in_the_end(self) -> None:
-        queue = Queue(forget_s=100.0)
+        queue = Queue()
         queue.hint(1, 0.0)
-        queue.candidates(101.0)
-        queue.candidates(102.0)
+        queue.candidates(604_801.0)
+        queue.candidates(604_802.0)
         assert queue.accuracy.application.consumed == 0.0
         assert queue.accuracy.application.resolved == 1.0
-        queue.demand(1, 103.0)
+        queue.demand(1, 604_803.0)
         assert queue.accuracy.application.resolved == 1.0
 
     def test_a_key_is_hinted_once(self) -> None:

@@ -12,6 +12,7 @@ from cedos.session.io import advice as advice_module
 from cedos.session.io.advice import (
     MOST_TOLD_BYTES,
     Advice,
+    Adviser,
     KnownNetwork,
     Question,
     ToldSizes,
@@ -64,7 +65,9 @@ class Case:
         self.progress = TransferProgress(0, 0, None, BULK)
         self.changes = 0
         self.scheduler = scheduler
-        self.advice = Advice(self.core, scheduler, self.desk, lambda: self.progress, self._changed)
+        self.advice = Advice(
+            self.core, Adviser(scheduler, self.desk), lambda: self.progress, self._changed
+        )
 
     def _changed(self) -> None:
         self.changes += 1

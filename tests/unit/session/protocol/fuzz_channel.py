@@ -1,4 +1,4 @@
-"""Feeds a channel whatever a coverage-guided fuzzer comes up with; run by `test_fuzz_channel`.
+"""Feeds a channel whatever a coverage-guided fuzzer comes up with; run by `test_session_fuzz`.
 
 Either any bytes, or a real handshake and records with a few bytes changed, cut into any pieces. A channel
 may refuse, never raise, never believe what was changed, never keep more than a message.

@@ -1,4 +1,4 @@
-"""A minute of atheris on the parser and a living session, from the document's vectors as seeds."""
+"""Atheris on handshakes and records, and on the parser and a living session."""
 
 import re
 import subprocess
@@ -13,7 +13,30 @@ HERE = Path(__file__).parent
 DOCUMENT = (ROOT / "docs" / "session-protocol.md").read_text()
 
 
+def fuzz(target: str, seconds: int, where: Path, *more: str) -> int:
+    """Run a fuzz target, which must not fail; return the number of inputs that it took."""
+    command = [
+        *(sys.executable, str(HERE / target), *more),
+        *(f"-max_total_time={seconds}", "-max_len=4096", "-timeout=10", "-rss_limit_mb=2048"),
+        f"-artifact_prefix={where}/",
+    ]
+    run = subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=seconds + 100, cwd=ROOT
+    )
+    assert run.returncode == 0, run.stderr[-4000:]
+    runs = re.search(r"Done (\d+) runs", run.stderr)
+    assert runs is not None
+    return int(runs[1])
+
+
 @pytest.mark.long
+@pytest.mark.timeout(150)
+def test_no_bytes_break_a_channel(tmp_path: Path) -> None:
+    assert fuzz("fuzz_channel.py", 30, tmp_path) > 10
+
+
+@pytest.mark.long
+@pytest.mark.timeout(180)
 def test_nothing_but_protocol_errors_for_a_minute(tmp_path: Path) -> None:
     seeds = tmp_path / "seeds"
     seeds.mkdir()
@@ -24,15 +47,5 @@ def test_nothing_but_protocol_errors_for_a_minute(tmp_path: Path) -> None:
         (seeds / f"framed-{number}").write_bytes(len(record).to_bytes(2, "big") + record)
     framed = b"".join(len(each).to_bytes(2, "big") + each for each in records)
     (seeds / "all").write_bytes(framed)
-    command = [
-        *(sys.executable, str(HERE / "fuzz_session_records.py"), str(seeds)),
-        *("-max_total_time=60", "-max_len=4096", "-timeout=10", "-rss_limit_mb=2048"),
-        f"-artifact_prefix={tmp_path}/",
-    ]
-    run = subprocess.run(
-        command, check=False, capture_output=True, text=True, timeout=115, cwd=ROOT
-    )
-    assert run.returncode == 0, run.stderr[-4000:]
-    runs = re.search(r"Done (\d+) runs", run.stderr)
-    assert runs is not None
-    assert int(runs[1]) > len(list(seeds.iterdir()))  # all of the document's, and what came of them
+    # All of the document's, and what came of them.
+    assert fuzz("fuzz_session_records.py", 60, tmp_path, str(seeds)) > len(list(seeds.iterdir()))

@@ -24,7 +24,7 @@ from cedos.apps.sharing.protocol.receipts import (
     read_receipt,
     sign_receipt,
 )
-from cedos.selector.sharing.offers import NetworkType
+from cedos.selector.sharing import NetworkType
 
 MB = 1_000_000
 

@@ -22,7 +22,7 @@ from cedos.apps.sharing.protocol.messages import (
     unpack,
 )
 from cedos.apps.sharing.protocol.requestor import HelperState, HelperView
-from cedos.selector.sharing.selection import high_bandwidth_first
+from cedos.selector.sharing import high_bandwidth_first
 
 BOB, CYD, DAN = (key_of(name).public for name in ("bob", "cyd", "dan"))
 

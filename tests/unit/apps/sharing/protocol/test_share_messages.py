@@ -22,7 +22,7 @@ from cedos.apps.sharing.protocol.messages import (
     pack,
     unpack,
 )
-from cedos.selector.sharing.offers import NetworkType
+from cedos.selector.sharing import NetworkType
 
 ANN = identity("ann")
 BOB_KEY = key_of("bob").public

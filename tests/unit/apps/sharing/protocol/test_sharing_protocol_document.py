@@ -31,7 +31,7 @@ from cedos.apps.sharing.protocol.messages import (
 from cedos.apps.sharing.protocol.receipts import Receipt, read_contract, read_receipt, sign_receipt
 from cedos.apps.sharing.protocol.requestor import RequestorTiming
 from cedos.apps.sharing.protocol.signing import SigningKey
-from cedos.selector.sharing.offers import NetworkType
+from cedos.selector.sharing import NetworkType
 from emu.repository import ROOT
 
 DOCUMENT = (ROOT / "docs" / "sharing-protocol.md").read_text()

@@ -1,20 +1,56 @@
-"""The choice of helpers: the paper's, its baselines, and that of least cost."""
+"""The choice of helpers (the paper's, its baselines, that of least cost), encounters and the map."""
 
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from cedos.selector.sharing.offers import TYPICAL_BPS, HelperOffer, NetworkType
-from cedos.selector.sharing.selection import (
+from cedos.selector.sharing import (
+    NOWHERE,
+    TYPICAL_BPS,
+    BandwidthMap,
     HelperChoice,
+    HelperOffer,
     HelperStrategy,
     LeastCost,
+    NetworkType,
+    Relative,
     by_price,
+    encounter_s,
     high_bandwidth_first,
     long_encounter_first,
 )
+
+METRES = st.floats(-200, 200)
+SPEEDS = st.floats(-30, 30)
+
+
+@given(METRES, METRES, SPEEDS, SPEEDS, st.floats(1, 150))
+def test_at_the_end_of_the_encounter_the_hosts_are_as_far_apart_as_the_range(
+    dx: float, dy: float, rx: float, ry: float, range_m: float
+) -> None:
+    assume(math.hypot(rx, ry) > 0.01)
+    found = encounter_s(Relative(dx, dy, rx, ry), range_m)
+    if math.hypot(dx, dy) > range_m:
+        assert found == 0.0
+    else:
+        assert found >= -1e-6
+        apart_m = math.hypot(dx + rx * found, dy + ry * found)
+        assert apart_m == pytest.approx(range_m, abs=1e-4 * range_m)
+
+
+def test_a_helper_that_passes_by() -> None:
+    # 30 m ahead, going away at 2 m/s: 20 m more until it is out of 50 m.
+    assert encounter_s(Relative(30, 0, 2, 0), 50) == pytest.approx(10)
+    # Coming nearer at 2 m/s: 30 m to here, and 50 m beyond.
+    assert encounter_s(Relative(30, 0, -2, 0), 50) == pytest.approx(40)
+
+
+def test_hosts_that_move_together_stay_in_range() -> None:
+    assert encounter_s(Relative(10, 10, 0, 0), 50) == math.inf
+    assert encounter_s(Relative(60, 0, 0, 0), 50) == 0.0
+
 
 M = 1e6
 
@@ -129,3 +165,70 @@ def test_more_than_is_wanted_buys_nothing() -> None:
 def test_no_offers() -> None:
     for strategy in (*ALL, LeastCost()):
         assert strategy([], M).helpers == ()
+
+
+NOON = 1_800_014_400.0  # 12:00 UTC
+DAY = 86_400.0
+
+
+def test_the_nearest_record_counts() -> None:
+    known = BandwidthMap(b"secret")
+    here, there = known.place(46.948, 7.447), known.place(47.377, 8.540)
+    assert known.rate_bps(b"bob", here, NOON) is None
+    known.on_carried(b"bob", there, 9e6, NOON)
+    assert known.rate_bps(b"bob", here, NOON) == 9e6, "better than nothing"
+    known.on_carried(b"bob", here, 2e6, NOON + 8 * 3600)
+    known.on_carried(b"bob", there, 9e6, NOON + 9 * 3600)
+    assert known.rate_bps(b"bob", here, NOON) == 2e6, "another time of the day, but here"
+    known.on_carried(b"bob", here, 5e6, NOON)
+    assert known.rate_bps(b"bob", here, NOON + DAY) == 5e6
+    assert known.rate_bps(b"cyd", here, NOON) is None
+
+
+def test_a_rate_follows_what_is_measured() -> None:
+    known = BandwidthMap(b"secret")
+    for rate in (1e6, 3e6):
+        known.on_carried(b"bob", NOWHERE, rate, NOON)
+    assert known.rate_bps(b"bob", NOWHERE, NOON) == 2e6
+    for _ in range(30):
+        known.on_carried(b"bob", NOWHERE, 8e6, NOON)
+    assert 7.9e6 < (known.rate_bps(b"bob", NOWHERE, NOON) or 0) < 8e6
+
+
+def test_what_is_a_month_old_is_forgotten() -> None:
+    known = BandwidthMap(b"secret")
+    known.on_carried(b"bob", NOWHERE, 1e6, NOON)
+    assert known.rate_bps(b"bob", NOWHERE, NOON + 29 * DAY) == 1e6
+    assert known.rate_bps(b"bob", NOWHERE, NOON + 31 * DAY) is None
+    known.on_carried(b"bob", NOWHERE, 5e6, NOON + 31 * DAY)
+    assert known.rate_bps(b"bob", NOWHERE, NOON + 31 * DAY) == 5e6
+
+
+def test_places_are_cells_of_some_200_m_and_hashed_with_the_secret() -> None:
+    known = BandwidthMap(b"secret")
+    here = known.place(46.9481, 7.4471)
+    assert known.place(46.9482, 7.4472) == here, "15 m on"
+    assert known.place(46.9521, 7.4471) != here, "440 m on"
+    assert BandwidthMap(b"another").place(46.9481, 7.4471) != here
+
+
+def test_it_is_bounded_and_one_helper_cannot_push_out_the_others() -> None:
+    known = BandwidthMap(b"secret", helpers=4, cells=8)
+    known.on_carried(b"bob", NOWHERE, 1e6, NOON)
+    for number in range(100):
+        known.on_carried(b"cyd", bytes([number]), 1e6, NOON)
+    assert known.rate_bps(b"bob", NOWHERE, NOON) == 1e6
+    assert len(known) == 9
+    for number in range(100):
+        known.on_carried(bytes([number]), NOWHERE, 1e6, NOON)
+    assert len(known) == 4
+
+
+def test_it_survives_in_a_file() -> None:
+    known = BandwidthMap(b"secret")
+    for number in range(5):
+        known.on_carried(bytes([number]), NOWHERE, 1e6 * number, NOON)
+    again = BandwidthMap(b"secret")
+    for record in known.records():
+        again.restore(record)
+    assert list(again.records()) == list(known.records())

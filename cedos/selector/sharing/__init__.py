@@ -1,1 +1,0 @@
-"""The choice of helpers that sell bandwidth (CBSP), and what the gateway remembers of them. Pure."""
