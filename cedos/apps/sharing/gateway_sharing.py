@@ -46,10 +46,16 @@ from cedos.kernel import tcp_info
 from cedos.session.io.path import SessionPath
 from cedos.session.protocol.schedulers.interface import PathFacts
 from cedos.session.sockets.connection import Connection
+from cedos.token_bucket import TokenBucket
 
 _COUNT_S: Final = 0.5
 _MOST_DECLARED: Final = 4096
 _MOST_DECLARED_EACH: Final = 64
+_MOST_HELPED_EACH: Final = 16
+"""Paths of a client that have a contract at once: each costs a receipt in each period."""
+
+_ASKED_PER_S: Final = 2
+_ASKED_AT_ONCE: Final = 64
 _MOST_UNWRITTEN: Final = 10_000
 _MOST_RECEIPTS: Final = 100
 
@@ -59,6 +65,7 @@ _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 @dataclass(slots=True)
 class _Followed:
     path: SessionPath
+    session: bytes
     declared: tuple[bytes, bytes] | None = None
     helper: bytes | None = None
     rate_at_s: float | None = None
@@ -93,12 +100,20 @@ class GatewaySharing:
         )
         self._declared: dict[tuple[bytes, int], tuple[bytes, bytes]] = {}
         self._followed: dict[int, _Followed] = {}
+        self._asked: dict[bytes, TokenBucket] = {}
         self._unwritten: list[tuple[Receipt, bytes]] = []
         secret = hmac.digest(key.private, b"bandwidth map", "sha256")
         self._rates = HelperRates(store.path.with_name("helper-rates"), secret)
 
     def answer(self, connection: Connection, question: bytes) -> bytes | None:
-        """Return the answer to a question that came over a session; None: it was none."""
+        """Return the answer to a question that came over a session; None: no question, or too many."""
+        now_s = self._now_s()
+        bucket = self._asked.get(connection.peer_key)
+        if bucket is None:
+            bucket = TokenBucket(_ASKED_PER_S, _ASKED_AT_ONCE, now_s)
+            self._asked[connection.peer_key] = bucket
+        if not bucket.take(now_s):
+            return None
         try:
             asked = read_question(question)
         except ValueError:
@@ -112,8 +127,7 @@ class GatewaySharing:
         now_s = self._now_s()
         match asked:
             case AskFacts():
-                revocations = self._store.revocations(self._authority, now_s)
-                return GatewayFacts(self._authority.key.public, revocations)
+                return GatewayFacts(self._authority.key.public, self._withdrawn(now_s))
             case AskCertificate():
                 given = self._store.register(self._authority, asked.request, session, now_s)
                 return GivenCertificate(given)
@@ -146,13 +160,26 @@ class GatewaySharing:
             del self._declared[next(iter(self._declared))]
         self._declared[key] = asked.join, asked.confirm
 
+    def _withdrawn(self, now_s: float) -> bytes:
+        return self._store.revocations(self._authority, now_s)
+
     async def run(self) -> None:
-        """Count paths and write receipts until it is cancelled; then write those of the last period."""
+        """Count paths and write receipts until it is cancelled; then write those of the last period.
+
+        What fails is logged once and tried again: the gateway's other work does not depend on it.
+        """
+        failed = ""
         try:
             while True:
-                self.count()
-                if self._now_s() >= self._accounts.next_receipts_s:
-                    self.write_receipts()
+                try:
+                    self.count()
+                    if self._now_s() >= self._accounts.next_receipts_s:
+                        self.write_receipts()
+                    failed = ""
+                except Exception as error:
+                    if str(error) != failed:
+                        _log.error("shared bandwidth cannot be counted", exc_info=error)
+                    failed = str(error)
                 await asyncio.sleep(_COUNT_S)
         finally:
             self.count()
@@ -160,7 +187,7 @@ class GatewaySharing:
 
     def count(self) -> None:
         """Take the counts of all helpers' paths."""
-        self._trust.revoke(self._store.revocations(self._authority, self._now_s()))
+        self._trust.revoke(self._withdrawn(self._now_s()))
         here: set[int] = set()
         for session, source, path in self._paths():
             here.add(path.path_id)
@@ -206,10 +233,10 @@ class GatewaySharing:
             host = self._store.host_of_session(session)
             if host is None:
                 return
-            followed = self._followed[path.path_id] = _Followed(path)
+            followed = self._followed[path.path_id] = _Followed(path, session)
             self._accounts.on_path(path.path_id, host)
         contract = self._declared.get((session, source))
-        if contract is not None and contract != followed.declared:
+        if contract is not None and contract != followed.declared and self._may_help(session):
             followed.declared = contract
             try:
                 agreed = self._accounts.on_declared(path.path_id, *contract, self._now_s())
@@ -217,6 +244,10 @@ class GatewaySharing:
             except UntrustedError as error:
                 _log.warning("a contract is not accepted", why=str(error))
         self._accounts.on_counts(path.path_id, path.received_bytes, path.acknowledged_bytes())
+
+    def _may_help(self, session: bytes) -> bool:
+        theirs = [each for each in self._followed.values() if each.session == session]
+        return sum(each.helper is not None for each in theirs) < _MOST_HELPED_EACH
 
     def _learn(self, number: int, facts: PathFacts) -> None:
         """Take the rate towards the requestor, if the session has measured it well since."""

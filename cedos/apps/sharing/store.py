@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from cedos.apps.sharing.protocol.certificates import (
     MOST_CERTIFICATE_BYTES,
+    MOST_REVOKED,
     Certificate,
     CertificateAuthority,
     CertificateRequest,
@@ -25,6 +26,9 @@ from cedos.kernel import own_file
 
 _APPLICATION_ID: Final = 0x63736872  # "cshr"
 _VERSION: Final = 1
+MOST_CERTIFICATES: Final = 16
+"""Certificates of one client that have not expired: rows are never removed."""
+
 _TABLES: Final = ("certificate", "revocation", "contract", "receipt")
 _APPEND_ONLY: Final = "".join(
     f"CREATE TRIGGER {table}_{what} BEFORE {what} ON {table}"
@@ -52,6 +56,10 @@ CREATE INDEX receipt_contract ON receipt (contract);
 PRAGMA application_id = {_APPLICATION_ID};
 PRAGMA user_version = {_VERSION};
 COMMIT;
+"""
+_INDEXES: Final = """
+CREATE INDEX IF NOT EXISTS receipt_requestor ON receipt (requestor, serial);
+CREATE INDEX IF NOT EXISTS receipt_helper ON receipt (helper, serial);
 """
 _RECEIPT_COLUMNS: Final = (
     "gateway, serial, requestor, helper, contract, start_s, end_s, up_bytes, down_bytes, total_bytes,"
@@ -126,11 +134,12 @@ class SharingStore:
 
     def since(self, serial: int, host: bytes, limit: int = 100) -> list[bytes]:
         """Return the signed receipts about a host with higher serials, the lowest first."""
-        sql = (
-            "SELECT data FROM receipt WHERE serial > ? AND (requestor = ? OR helper = ?)"
-            " ORDER BY serial LIMIT ?"
-        )
-        return [row[0] for row in self._read(sql, (serial, host, host, limit))]
+        # Two searches by index: with OR, SQLite would sort all that a host has.
+        each = "SELECT * FROM (SELECT serial, data FROM receipt WHERE {} = ? AND serial > ? {})"
+        last = "ORDER BY serial LIMIT ?"
+        both = f"{each.format('requestor', last)} UNION {each.format('helper', last)} {last}"
+        values = (host, serial, limit, host, serial, limit, limit)
+        return [row[1] for row in self._read(both, values)]
 
     def owed(self) -> list[Owed]:
         """Return who owes whom how much, by currency; the largest amounts first."""
@@ -157,7 +166,8 @@ class SharingStore:
         """Return a new certificate, written before it is given away.
 
         Raises:
-            UntrustedError: the request is wrong, or one of its keys is revoked.
+            UntrustedError: the request is wrong, or one of its keys is revoked, or this client has
+                as many certificates as it may have.
         """
         wish, _ = opened(request, CertificateRequest, MOST_CERTIFICATE_BYTES, "certificate request")
         sql = (
@@ -165,6 +175,11 @@ class SharingStore:
         )
         if self._read(sql, (wish.host, session)):
             raise UntrustedError("this host's certificate was revoked; it gets no other one")
+        sql = "SELECT count(*) FROM certificate WHERE session = ? AND expires_s > ?"
+        if self._read(sql, (session, int(now_s)))[0][0] >= MOST_CERTIFICATES:
+            raise UntrustedError(
+                f"this client has {MOST_CERTIFICATES} certificates that still hold"
+            )
         highest = self._read("SELECT coalesce(max(serial), 0) FROM certificate", ())[0][0]
         data = authority.issue(request, session, highest + 1, now_s)
         self.add_certificate(data)
@@ -208,7 +223,7 @@ class SharingStore:
             " ORDER BY serial"
         )
         serials = tuple(row[0] for row in self._read(sql, (int(now_s),)))
-        return authority.revocations(serials, now_s)
+        return authority.revocations(serials[-MOST_REVOKED:], now_s)
 
     def _prepare(self) -> None:
         try:
@@ -222,6 +237,7 @@ class SharingStore:
             self._connection.execute("PRAGMA synchronous = NORMAL")
             if not begun:
                 self._connection.executescript(_SCHEMA)
+            self._connection.executescript(_INDEXES)
         except sqlite3.Error as error:
             raise SharingError(f"{self.path}: {error}") from error
 

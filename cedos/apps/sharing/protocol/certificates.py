@@ -27,7 +27,7 @@ Serial = Annotated[int, Meta(ge=1, le=2**53)]
 HostName = Annotated[str, Meta(min_length=1, max_length=63, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
 MOST_CERTIFICATE_BYTES: Final = 512
 LIFETIME_S: Final = 30 * 86_400
-_MOST_REVOKED: Final = 4096
+MOST_REVOKED: Final = 4096
 _SKEW_S: Final = 60
 _CERTIFICATE: Final = b"cedos share certificate 1"
 _REQUEST: Final = b"cedos share certificate request 1"
@@ -73,7 +73,7 @@ class Revocations(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
 
     gateway: PublicKey
     made_s: Seconds
-    serials: Annotated[tuple[Serial, ...], Meta(max_length=_MOST_REVOKED)]
+    serials: Annotated[tuple[Serial, ...], Meta(max_length=MOST_REVOKED)]
 
 
 SignedStruct = TypeVar("SignedStruct", bound=msgspec.Struct)
@@ -207,7 +207,7 @@ class Trust:
         Raises:
             UntrustedError: the gateway did not sign it.
         """
-        told, body = opened(data, Revocations, _MOST_REVOKED * 9 + 256, "list of revocations")
+        told, body = opened(data, Revocations, MOST_REVOKED * 9 + 256, "list of revocations")
         if told.gateway != self.gateway or not is_signed(
             self.gateway, _REVOCATIONS, body, data[-SIGNATURE_BYTES:]
         ):

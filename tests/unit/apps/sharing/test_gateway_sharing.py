@@ -1,5 +1,6 @@
 """The gateway's part of sharing: what members may make it hold, and a disk that is full."""
 
+import asyncio
 import contextlib
 import socket
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from cedos.apps.sharing.gateway_sharing import GatewaySharing
 from cedos.apps.sharing.protocol.accounting import PERIOD_S
 from cedos.apps.sharing.protocol.messages import ConfirmMessage, JoinMessage, pack, unpack
 from cedos.apps.sharing.questions import (
+    AskFacts,
     AskWaiting,
     DeclarePath,
     GivenWaiting,
@@ -25,6 +27,7 @@ from cedos.errors import SharingError
 from cedos.selector.sharing import NetworkType
 
 ANN, BOB = key_of("ann").public, key_of("bob").public
+NO_FACTS = SimpleNamespace(rate_bps=None)
 
 
 class Session:
@@ -48,10 +51,12 @@ def contract() -> tuple[bytes, bytes]:
 
 
 def test_one_session_cannot_push_out_what_others_declared(tmp_path: Path) -> None:
+    now = [START_S]
     store = SharingStore(tmp_path / "s.db")
-    gateway = GatewaySharing(GATEWAY, store, lambda: (), lambda: START_S)
+    gateway = GatewaySharing(GATEWAY, store, lambda: (), lambda: now[0])
 
     def declare(session: bytes, address: int) -> None:
+        now[0] += 0.5
         question = pack_question(DeclarePath(address.to_bytes(4, "big"), b"join", b"confirm"))
         answer = gateway.answer(Session(session), question)
         assert answer is not None
@@ -132,4 +137,71 @@ def test_receipts_wait_while_they_cannot_be_written(
     assert [each.total_bytes for each in store.receipts()] == [2_000_000, 1_000_000]
     gateway.write_receipts()
     assert len(store.receipts()) == 2
+    store.close()
+
+
+def test_questions_of_one_client_beyond_two_a_second_are_not_answered(tmp_path: Path) -> None:
+    now = [START_S]
+    store = SharingStore(tmp_path / "s.db")
+    gateway = GatewaySharing(GATEWAY, store, lambda: (), lambda: now[0])
+    question = pack_question(AskFacts())
+
+    def answered(session: bytes, times: int) -> int:
+        return sum(gateway.answer(Session(session), question) is not None for _ in range(times))
+
+    assert answered(b"eve" * 10, 10_000) == 64
+    assert answered(b"ann" * 10, 10) == 10
+    now[0] += 5.0
+    assert answered(b"eve" * 10, 100) == 10
+    store.close()
+
+
+@pytest.mark.anyio
+async def test_a_failure_to_count_does_not_end_the_gateway(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SharingStore(tmp_path / "s.db")
+    gateway = GatewaySharing(GATEWAY, store, lambda: (), lambda: START_S)
+    tried: list[int] = []
+
+    def fails() -> None:
+        tried.append(1)
+        raise SharingError("the file is damaged")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("cedos.apps.sharing.gateway_sharing._COUNT_S", 0.01)
+        patched.setattr(gateway, "count", fails)
+        running = asyncio.create_task(gateway.run())
+        while len(tried) < 3:
+            await asyncio.sleep(0.01)
+            assert not running.done()
+    running.cancel()
+    await asyncio.wait([running])
+    store.close()
+
+
+def test_one_client_has_a_few_paths_that_cost_receipts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [START_S]
+    store = SharingStore(tmp_path / "s.db")
+    monkeypatch.setattr(store, "host_of_session", lambda _session: ANN)
+    flights = [
+        SimpleNamespace(path_id=each, peer=SimpleNamespace(source=each), facts=NO_FACTS)
+        for each in range(1, 41)
+    ]
+    path = {
+        each.path_id: SimpleNamespace(path_id=each.path_id, received_bytes=1) for each in flights
+    }
+    for each in path.values():
+        each.acknowledged_bytes, each.facts = (lambda: 1), NO_FACTS
+    flow = SimpleNamespace(core=SimpleNamespace(paths=flights), paths=path)
+    session = SimpleNamespace(peer_key=b"ann" * 10, flow=flow)
+    gateway = GatewaySharing(GATEWAY, store, lambda: [session], lambda: now[0])
+    for each in path:
+        question = DeclarePath(each.to_bytes(4, "big"), *contract())
+        gateway.answer(Session(session.peer_key), pack_question(question))
+    gateway.count()
+    gateway.count()
+    assert sum(each.helper == BOB for each in gateway._followed.values()) == 16
     store.close()

@@ -13,12 +13,13 @@ import pytest
 from kit.neighbours import GATEWAY, START_S, key_of, trust
 
 from cedos.apps.sharing.protocol.certificates import (
+    MOST_REVOKED,
     CertificateAuthority,
     UntrustedError,
     request_certificate,
 )
 from cedos.apps.sharing.protocol.receipts import Receipt, sign_receipt
-from cedos.apps.sharing.store import Owed, SharingStore
+from cedos.apps.sharing.store import MOST_CERTIFICATES, Owed, SharingStore
 from cedos.errors import SharingError
 
 ANN, BOB, CYD = (key_of(name).public for name in ("ann", "bob", "cyd"))
@@ -104,6 +105,39 @@ def test_certificates_have_a_serial_each_and_are_found_again(store: SharingStore
     assert store.name_of(CYD) is None
     assert store.host_of_session(b"bob".ljust(32, b"s")) == BOB
     assert store.host_of_session(bytes(32)) is None
+
+
+def test_one_client_gets_a_few_certificates_a_month(store: SharingStore) -> None:
+    for _ in range(MOST_CERTIFICATES):
+        register(store, "eve")
+    with pytest.raises(UntrustedError, match="16 certificates"):
+        register(store, "eve")
+    assert trust().read(register(store, "ann"), START_S).name == "ann"
+
+
+def test_a_list_of_more_withdrawn_certificates_than_it_holds_is_accepted(
+    store: SharingStore,
+) -> None:
+    data = register(store, "eve")
+    row = store._read("SELECT host, session, name, expires_s, data FROM certificate", ())[0]
+    store._write(
+        "INSERT INTO revocation VALUES (?, ?)", [(n, 0) for n in range(1, MOST_REVOKED + 100)]
+    )
+    rows = [(serial, *row) for serial in range(2, MOST_REVOKED + 100)]
+    store._write("INSERT INTO certificate VALUES (?, ?, ?, ?, ?, ?)", rows)
+    known = trust()
+    known.revoke(store.revocations(AUTHORITY, START_S))
+    assert known.read(data, START_S).serial == 1, "the oldest are left out"
+
+
+def test_receipts_of_a_host_are_found_without_reading_those_of_others(store: SharingStore) -> None:
+    steps: list[str] = []
+    with sqlite3.connect(store.path) as other:
+        for column in ("requestor", "helper"):
+            sql = f"EXPLAIN QUERY PLAN SELECT data FROM receipt WHERE {column} = ? AND serial > ?"
+            steps += [row[3] for row in other.execute(sql, (ANN, 0))]
+    other.close()
+    assert all("USING INDEX" in step for step in steps), steps
 
 
 def test_a_request_that_proves_nothing_is_not_written(store: SharingStore) -> None:
