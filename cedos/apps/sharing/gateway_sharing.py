@@ -54,7 +54,7 @@ _MOST_DECLARED_EACH: Final = 64
 _MOST_HELPED_EACH: Final = 16
 """Paths of a client that have a contract at once: each costs a receipt in each period."""
 
-_ASKED_PER_S: Final = 2
+_ASKED_PER_S: Final = 8
 _ASKED_AT_ONCE: Final = 64
 _MOST_UNWRITTEN: Final = 10_000
 _MOST_RECEIPTS: Final = 100
