@@ -289,7 +289,7 @@ class Controller:
         self.probing.on_timer(self.flows.uploads, now_s)
         plan_at_s = self.transfers.next_timer_s()
         if plan_at_s is not None and now_s >= plan_at_s:
-            self.transfers.on_timer(self.context(now_s))
+            self.transfers.on_timer(self.context(now_s), now_s)
         if self._look_at_s is not None and now_s >= self._look_at_s:
             self._look_at_s = None  # until the look is over
             self._outbox.give(give.LookAtFlows())

@@ -255,9 +255,11 @@ class DeadlineTransfers:
                 self._keep(now_s)
                 return
 
-    def on_timer(self, context: Context) -> None:
-        """Plan, keep the host awake or let it sleep, and have the table kept."""
-        now_s = context.at_s
+    def on_timer(self, context: Context, now_s: float) -> None:
+        """Plan, keep the host awake or let it sleep, and have the table kept.
+
+        The context may be some milliseconds old; the next beat is counted from now.
+        """
         self._plan_at_s = next_beat_s(now_s, EPOCH_S)
         self.plan(context)
         moving = self.table.moving(now_s)

@@ -33,6 +33,7 @@ from cedos.controller.events import (
     PortalHosts,
     ProvidersRead,
     RuleSet,
+    TimerFired,
     Witness,
     Witnessed,
 )
@@ -313,3 +314,15 @@ def test_what_witnesses_say_is_a_reason_to_look_but_an_answer_is_none(script: De
     timer_s = script.controller.next_timer_s()
     assert timer_s is not None
     assert timer_s <= 9.7
+
+
+def test_the_next_plan_is_a_beat_away_where_the_context_is_milliseconds_old(
+    script: Deciding,
+) -> None:
+    transfers = script.controller.transfers
+    transfers.begin(9.5)
+    beat_s = transfers.next_timer_s()
+    assert beat_s is not None
+    script.controller.context(beat_s - 0.002)  # a flow that opened asked for it
+    script.controller.handle(TimerFired(), beat_s)
+    assert transfers.next_timer_s() == pytest.approx(beat_s + 1.0)
