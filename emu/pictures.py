@@ -29,6 +29,7 @@ NAMES: Final = {
     "wifi-first": "Wi-Fi first (Linux)", "cellular-only": "LTE alone",
     "mptcp-wifi": "kernel MPTCP, Wi-Fi first", "mptcp-cellular": "kernel MPTCP, LTE first",
     "mptcp-handover": "MPTCP's handover mode", "cedos": "cedos, told nothing",
+    "cedos-gateway": "cedos with a gateway",
     "cedos-told": "cedos, told the rates", "cedos-told-start": "told, without moves",
     "max_s": "Max(S)", "max_s_per_e": "Max(S/E)", "max_1_per_e": "Max(1/E)", "oracle": "oracle",
     "svr": "SVR", "forest": "forest", "boosting": "boosting", "trees": "averaged trees (ours)",
