@@ -2,6 +2,7 @@
 
 import os
 import re
+import secrets
 from collections.abc import Iterable
 from importlib.metadata import requires
 from pathlib import Path
@@ -32,12 +33,16 @@ def make_room(file: Path, option: str) -> None:
         raise DataSetError(f"{file} cannot be written: choose another {option}")
 
 
-def write(file: Path, text: str, option: str = "--out") -> None:
-    """Write a text, its folder made where it is missing; DataSetError where that fails."""
+def write(file: Path, content: str | bytes, option: str = "--out") -> None:
+    """Write a file, its folder made where it is missing; DataSetError where that fails.
+
+    A symbolic link of that name is replaced, not followed: a run folder may come from a stranger.
+    """
     make_room(file, option)
-    beside = file.with_name(f"{file.name}.{os.getpid()}.tmp")
+    beside = file.with_name(f"{file.name}.{secrets.token_hex(4)}.tmp")
     try:
-        beside.write_text(text)
+        with beside.open("xb") as new:
+            new.write(content.encode() if isinstance(content, str) else content)
         beside.replace(file)
     except OSError as error:
         beside.unlink(missing_ok=True)

@@ -22,8 +22,8 @@ from cedos.selector.uncertainty.times import CompletionModel
 from cedos.storage import model_files
 from predictors.posterior import Posterior
 
-_LARGEST: Final = 64_000_000
-"""A longer record is no event."""
+_LARGEST: Final = 8_000_000
+"""A longer record, in bytes, is no event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def records(path: Path) -> Iterator[Any]:
         raise HistoryError(f"{path} is no event log: `cedos up --record` writes one") from None
     except OSError as error:
         raise HistoryError(f"{path} cannot be read: {error.strerror}") from None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise HistoryError(f"{path} is damaged: {error}") from None
 
 
@@ -82,7 +82,7 @@ def _events(path: Path, raw: Iterator[Any]) -> Iterator[Recorded]:
         try:
             at_s, plain, checksum = record
             yield Recorded(float(at_s), decode_event(plain), int(checksum))
-        except (TypeError, ValueError) as error:
+        except (LookupError, RecursionError, TypeError, ValueError) as error:
             raise HistoryError(f"{path}, event {number}: {error}") from None
 
 

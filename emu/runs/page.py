@@ -2,6 +2,7 @@
 
 import base64
 import html
+import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -215,8 +216,10 @@ def _suffix(repeat: int) -> str:
 
 
 def _save(figure: Figure, file: Path) -> None:
-    figure.savefig(file.with_suffix(".png"), dpi=110)
-    figure.savefig(file.with_suffix(".svg"))
+    for kind, dpi in (("png", 110), ("svg", "figure")):
+        drawn = io.BytesIO()
+        figure.savefig(drawn, format=kind, dpi=dpi)
+        console.write(file.with_suffix(f".{kind}"), drawn.getvalue())
     plt.close(figure)
 
 

@@ -1,5 +1,6 @@
 """The event log: names of hosts are replaced, and a replay still gives the same commands."""
 
+import gzip
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
@@ -108,3 +109,20 @@ def test_a_damaged_log_is_refused_and_one_that_breaks_off_is_read_so_far(tmp_pat
         open_log(tmp_path / "none")
     with pytest.raises(HistoryError, match="is there already"):
         EventLog(tmp_path / "log", {})
+
+
+@pytest.mark.parametrize(
+    "content", [b"\x91" * 100_000, b"\xdd\x7f\xff\xff\xff"], ids=["deep", "long"]
+)
+def test_a_hostile_record_is_a_damaged_log(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "log"
+    file.write_bytes(gzip.compress(len(content).to_bytes(4, "big") + content))
+    with pytest.raises(HistoryError, match="damaged"):
+        open_log(file)
+
+
+def test_a_record_that_says_it_is_huge_is_not_read(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    file.write_bytes(gzip.compress((60_000_000).to_bytes(4, "big") + bytes(60_000_000)))
+    with pytest.raises(HistoryError, match="no event log"):
+        open_log(file)

@@ -94,3 +94,14 @@ def test_the_page_opens_with_the_comparison(tmp_path: Path) -> None:
     text = page.write([tmp_path / "run"]).read_text()
     assert text.index("each transfer, Linux") < text.index("With a gateway") < text.index("<table>")
     assert (tmp_path / "run" / "comparison.png").stat().st_size > 5_000
+
+
+def test_a_strangers_run_folder_cannot_have_other_files_overwritten(tmp_path: Path) -> None:
+    folder, mine = tmp_path / "run", tmp_path / "mine.txt"
+    recorded(folder, times(0.2))
+    mine.write_text("mine")
+    for name in ("report.html", "comparison.svg", "timeline.png"):
+        (folder / name).symlink_to(mine)
+    page.write([folder])
+    assert mine.read_text() == "mine"
+    assert (folder / "comparison.svg").read_text().startswith("<?xml")
