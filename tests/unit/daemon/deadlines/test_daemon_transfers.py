@@ -79,7 +79,8 @@ class Host:
             assert at_s is not None
             await asyncio.sleep(max(min(at_s, end_s) - now_s, 0.0) + 0.001)
             if time.monotonic() >= at_s:
-                known.on_timer(self.controller.context(time.monotonic()))
+                now_s = time.monotonic()
+                known.on_timer(self.controller.context(now_s), now_s)
                 self.carry_out(self.controller.commands())
 
 
