@@ -21,7 +21,7 @@ BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 PURPLE, SKY, BLACK, GREY = "#CC79A7", "#56B4E9", "#000000", "#8C8C8C"
 
 WIDTH_IN: Final = 5.2
-"""Of a picture; at half a page's width its letters are still seven points high."""
+"""Width of a picture; at half a page's width its letters are still seven points high."""
 
 NAMES: Final = {
     "wifi": "Wi-Fi", "cellular": "LTE", "mptcp_wifi": "MPTCP, Wi-Fi first",

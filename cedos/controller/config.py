@@ -33,7 +33,7 @@ class Choices:
 
 @dataclass(frozen=True, slots=True)
 class ProbingConfig:
-    """How networks are probed (`[probes]` of the daemon's configuration).
+    """Settings of probing (`[probes]` of the daemon's configuration).
 
     Attributes:
         kinds: what is sent, in this order: `dns`, `udp-train`; none: nothing.

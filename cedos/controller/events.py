@@ -209,7 +209,7 @@ class HardBudgetUse:
 
 @dataclass(frozen=True, slots=True)
 class BudgetsCounted:
-    """All hard budgets, and the bytes that each network has carried since its first day."""
+    """The hard budgets, and the bytes that each network has carried since its first day."""
 
     uses: Sequence[HardBudgetUse]
     carried_bytes: Mapping[str, float]

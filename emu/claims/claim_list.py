@@ -45,7 +45,7 @@ Verdict = Literal[
 VERDICTS: Final[tuple[str, ...]] = (
     "reversed", "not reproduced", "in part", "reproduced", "not tested", "missed", "reached", "no goal",
 )  # fmt: skip
-"""Of a paper's item the first five; of ours `missed`, `in part`, `reached` or `no goal`."""
+"""The verdicts: of a paper's item the first five; of ours `missed`, `in part`, `reached` or `no goal`."""
 
 UNKNOWN: Final = "unknown"
 _MEASURED: Final = re.compile(r"\{([^{}]*)\}")
@@ -60,7 +60,7 @@ class Source(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     commit: str
     """`unknown` where the measurement names none, or one that this repository does not have."""
     date: date
-    """Of the measurement, or where it is not known, of the day on which its result was committed."""
+    """The measurement's day, or where it is not known, the day on which its result was committed."""
     kind: Literal["live", "simulated", "computed", "read"]
     """`computed` from a data set; `read` off the code, the kernel or the paper."""
     places: str
@@ -72,7 +72,7 @@ class Source(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class Claim(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """One table, figure or headline number of a paper, or one figure of ours."""
+    """A table, figure or headline number of a paper, or a figure of ours."""
 
     name: str
     paper: str

@@ -14,7 +14,7 @@ from emu.claims.claim_list import Claims
 from emu.repository import ROOT
 
 _WRITTEN = ("notebooks/results/", "docs/claims.toml", "docs/state.md", "README.md")
-"""What a measurement itself changes; changes there do not make a tree a modified one."""
+"""Files that a measurement itself changes; changes there do not make a tree a modified one."""
 
 
 def chosen(claims: Claims, name: str, kind: str | None = None) -> list[str]:

@@ -54,7 +54,7 @@ _TRIED_AGAIN_S = 5.0
 """For so long connections are not sent again where they had no answer; twice as long each time."""
 
 _LOST_PINGS = 3
-"""So many pings in a row are not lost by chance. Where nothing was ever heard, one is enough."""
+"""A number of pings in a row that are not lost by chance. Where nothing was ever heard, one is enough."""
 
 _IN_VAIN = 5
 """Pings that were lost while something else was answered: they need not be sent."""

@@ -39,7 +39,7 @@ def having(networks: Sequence[Network], version: int) -> Sequence[Network]:
 BELIEVED_S = 60.0
 """In a context without verdicts (of a data set), older news of a network count no more."""
 GIVEN_UP_S = 3.0
-"""Until then the silence of a network is a delay; then what waits there has had no answer."""
+"""A silence shorter than this is a delay; a longer one leaves what waits there without an answer."""
 
 _SIGNS = (("available", 0.0, "was not available"), ("ping_loss", 1.0, "answered no ping"))
 

@@ -31,7 +31,7 @@ _FIELDS: Final = {
 }
 """The facts that say so here."""
 _STATE_BYTES: Final = 4
-"""What the paper counts for each number."""
+"""The paper's count for each number."""
 _COUNTS: Final = (1, 2, 4, 8, 16, 32)
 _IN_FLIGHT: Final = 20
 """Packets of each path, whose acknowledgements SWTC expects."""

@@ -62,7 +62,7 @@ class OriginClient:
 
     Args:
         refused: why there may be no connection to that address and port, in words; empty: there may.
-        look_up: finds the addresses of names; None: this host's resolver, whoever asks.
+        look_up: finds the addresses of names; None: this host's resolver, for every client.
     """
 
     def __init__(self, refused: Callable[[str, int], str], look_up: LookUp | None = None) -> None:

@@ -51,7 +51,7 @@ class AddPath:
 
 @dataclass(frozen=True, slots=True)
 class SuspendPath:
-    """Nothing new is scheduled on this helper's path until `ResumePath`: it may be gone, or goes."""
+    """A pause of a helper's path: it gets nothing new until `ResumePath`, as it is leaving or silent."""
 
     helper: bytes
 

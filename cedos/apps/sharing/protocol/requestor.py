@@ -193,7 +193,7 @@ class _Helper:
 
     @property
     def left_bytes(self) -> int:
-        """What the helper said last, less what it has carried since: a busy one is not asked."""
+        """Return the last limit told, less the bytes carried since: a busy helper is not asked."""
         since_bytes = self.carried_bytes - self.carried_when_told_bytes
         return max(self.told_left_bytes - since_bytes, 0)
 

@@ -1,4 +1,4 @@
-"""What sharing bandwidth with neighbours changes in this host's kernel (CBSP), on either side.
+"""Changes in this host's kernel for sharing bandwidth with neighbours (CBSP), on either side.
 
 A requestor has one more address for each helper on the shared link, with a rule "from this address by
 way of this helper". The helper forwards from that address to the gateway and nowhere else, behind NAT.

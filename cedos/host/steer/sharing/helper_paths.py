@@ -20,7 +20,7 @@ _ROLE: Final = SharingRole.REQUEST
 _FIRST: Final = int(IPv4Address("169.254.1.0"))
 _COUNT: Final = 254 * 256
 _METADATA: Final = IPv4Address("169.254.169.254")
-"""What providers answer machines at; it is never taken."""
+"""The address of providers' metadata services; it is never taken."""
 
 _TRIES: Final = 20
 _PROBES, _PROBE_S = 3, 0.1
