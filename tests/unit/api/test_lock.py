@@ -14,7 +14,7 @@ import pytest
 
 from cedos.api import lock
 from cedos.api.lock import daemon_of, only_daemon, running_pid
-from cedos.errors import AlreadyRunningError, PrivilegeError
+from cedos.errors import AlreadyRunningError, HostError, PrivilegeError
 from cedos.kernel.privileges import PART_NAME
 
 HOLDER = """
@@ -136,6 +136,21 @@ def test_a_killed_daemon_leaves_nothing_held(
         assert running_pid(pid_file) == os.getpid()
 
 
+def test_who_can_steer() -> None:
+    assert lock._can_steer(2**22 + 1, os.geteuid())  # no such process: better safe
+    assert lock._can_steer(1, 0)  # init
+
+
+def test_places_that_cannot_hold_a_pid_file(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(HostError, match="File exists"), only_daemon(tmp_path / "file/d.pid"):
+        pass
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(HostError, match="symbolic"), only_daemon(tmp_path / "link"):
+        pass
+    assert not (tmp_path / "elsewhere").exists()
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")
 def test_no_privilege(tmp_path: Path, name: str) -> None:
     if (child := os.fork()) == 0:
@@ -148,6 +163,24 @@ def test_no_privilege(tmp_path: Path, name: str) -> None:
         finally:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_a_hidden_holder_is_judged_by_its_user(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hidden(pid: int) -> frozenset[str]:
+        raise ProcessLookupError
+
+    monkeypatch.setattr(lock, "held", hidden)
+    with socket.socket(socket.AF_UNIX) as holder:
+        holder.bind(name)
+        holder.listen(1)
+        with pytest.raises(AlreadyRunningError), only_daemon(tmp_path / "a.pid"):
+            pass
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+        monkeypatch.setattr(lock, "_ROOT", 54321)  # this test may be root's
+        with only_daemon(tmp_path / "b.pid"):
+            pass
 
 
 def test_a_privileged_part_is_its_daemons() -> None:

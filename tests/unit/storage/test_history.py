@@ -4,6 +4,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -47,6 +48,13 @@ def a_flow(decision: int) -> FlowRecord:
     )
 
 
+class Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "state" / "history.sqlite"
@@ -87,6 +95,26 @@ def test_only_the_owner_may_read_where_one_went(path: Path) -> None:
     history.close()
 
 
+def test_flows_and_decisions_are_found(path: Path) -> None:
+    history = History(path)
+    for number in range(1, 6):
+        history.add_decision(a_decision(number, "even.org" if number % 2 == 0 else "odd.net"))
+        history.add_flow(a_flow(number))
+        if number == 3:
+            history.flush()
+    assert numbers(history, flow="even") == [4, 2]
+    assert numbers(history, flow="odd.net:443") == [5, 3, 1]
+    assert numbers(history, flow="odd.net:80") == []
+    assert numbers(history, number=2) == [2]
+    assert numbers(history, number=5) == [5]
+    assert [each.number for each in history.decisions(2)] == [5, 4]
+    assert [each.number for each in history.decisions(1, flow="even")] == [4]
+    assert history.flows(decision=3) == [a_flow(3)]
+    assert len(history.flows(flow="198.51.100.1:443")) == 5
+    assert history.flows(flow="203.0.113.1") == []
+    history.close()
+
+
 def test_the_file_stays_bounded(path: Path) -> None:
     history = History(path, max_rows=10)
     for number in range(1, 101):
@@ -119,6 +147,36 @@ def test_a_file_that_is_no_database_is_moved_aside(path: Path) -> None:
     move_aside_is_told(history, path, "damaged or no database")
     assert Path(f"{path}.aside-1").read_text().startswith("this is not")
     history.close()
+
+
+def test_another_programs_database_is_moved_aside(path: Path) -> None:
+    path.parent.mkdir()
+    other = sqlite3.connect(path)
+    other.execute("CREATE TABLE bookmark (url TEXT)")
+    other.commit()
+    other.close()
+    history = History(path)
+    move_aside_is_told(history, path, "another program's database")
+    history.close()
+
+
+def test_a_newer_schema_is_moved_aside(path: Path) -> None:
+    History(path).close()
+    newer = sqlite3.connect(path)
+    newer.execute("PRAGMA user_version = 99")
+    newer.close()
+    history = History(path)
+    move_aside_is_told(history, path, "schema 99")
+    history.close()
+
+
+def test_files_moved_aside_do_not_overwrite_each_other(path: Path) -> None:
+    path.parent.mkdir()
+    for number in (1, 2):
+        path.write_text(f"not a database, number {number}\n" * 100)
+        history = History(path)
+        history.close()
+        assert f"number {number}" in Path(f"{path}.aside-{number}").read_text()
 
 
 def test_damage_found_while_running_costs_the_file_not_the_records(path: Path) -> None:
@@ -154,6 +212,31 @@ def test_a_record_that_does_not_read_is_left_out(path: Path, text: str) -> None:
     assert again.flows() == [a_flow(3), a_flow(1)]
     assert numbers(again) == [3, 1]
     again.close()
+
+
+def test_without_a_folder_the_history_lives_in_memory_and_recovers(tmp_path: Path) -> None:
+    blocker = tmp_path / "state"
+    blocker.write_text("a file where the folder should be")
+    clock = Clock()
+    history = History(blocker / "history.sqlite", max_waiting=5, retry_s=30.0, clock=clock)
+    assert history.problem is not None
+    assert "kept in memory" in history.problem
+    assert history.next_number == 1
+    for number in range(1, 9):
+        history.add_decision(a_decision(number))
+        history.flush()
+    assert numbers(history) == [8, 7, 6, 5, 4]
+    assert history.dropped == 3
+
+    blocker.unlink()
+    history.flush()
+    assert history.waiting == 5, "tried before its time"
+    clock.now_s = 31.0
+    history.flush()
+    assert history.problem is None
+    assert history.waiting == 0
+    assert numbers(history) == [8, 7, 6, 5, 4]
+    history.close()
 
 
 # Fills the file up to the limit on file sizes, which stands for a full disk; then lifts it.
@@ -258,6 +341,46 @@ def test_adding_does_not_wait_for_the_disk(path: Path) -> None:
     flushing.join()
     history.flush()
     assert numbers(history) == list(range(99, 0, -1))
+    history.close()
+
+
+def test_many_threads_lose_nothing(path: Path) -> None:
+    history = History(path, max_waiting=10_000)
+
+    def add(first: int) -> None:
+        for number in range(first, first + 200):
+            history.add_decision(a_decision(number))
+            if number % 20 == 0:
+                history.flush()
+                assert history.decisions(5)
+
+    threads = [threading.Thread(target=add, args=(1 + 1000 * i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    history.flush()
+    expected = {1 + 1000 * i + j for i in range(4) for j in range(200)}
+    assert set(numbers(history)) == expected
+    assert history.dropped == 0
+    history.close()
+
+
+def test_others_can_read_the_file_meanwhile(path: Path) -> None:
+    history = History(path)
+    history.add_decision(a_decision(1))
+    history.flush()
+    reader = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    reader.execute("BEGIN")
+    assert reader.execute("SELECT count(*) FROM decision").fetchone() == (1,)
+    history.add_decision(replace(a_decision(2), reason="while someone reads"))
+    history.flush()
+    assert history.problem is None
+    reader.rollback()
+    assert reader.execute("SELECT reason FROM decision ORDER BY id DESC").fetchone() == (
+        "while someone reads",
+    )
+    reader.close()
     history.close()
 
 

@@ -189,6 +189,17 @@ def test_a_flow_is_found_by_name_address_and_port(
     assert matcher(wanted)(remote, port, server_name) is expected
 
 
+@given(st.text(max_size=30))
+def test_no_search_text_raises(wanted: str) -> None:
+    assert matcher(wanted)("198.51.100.1", 443, "example.org") in {True, False}
+
+
+def test_a_row_names_the_flow_of_its_first_path() -> None:
+    key = FlowKey(ip_address("192.168.43.2"), 40000, ip_address("198.51.100.1"), 443)
+    flow = FlowRecord((Subflow(key, "wlan0", 10, 1), Subflow(key, "lte0", 5, 2)), 7, None, 1.0)
+    assert flow_row(flow)[1:8] == ("198.51.100.1", 443, None, None, 7, 15, 3)
+
+
 GITHUB = CarriedConnection(
     ended_unix_s=10.0,
     server="github.com",
@@ -256,6 +267,29 @@ def test_they_are_found_from_memory_and_from_the_file(path: Path) -> None:
     again.close()
 
 
+def test_there_are_not_more_than_are_to_be_kept(path: Path) -> None:
+    history = History(path, max_rows=10, max_waiting=20)
+    for port in range(1, 31):
+        history.add_carried(replace(GITHUB, port=port))
+    assert history.dropped == 10
+    history.flush()
+    assert [each.port for each in history.carried_connections(100)] == list(range(30, 20, -1))
+    history.close()
+
+
+def test_what_cannot_be_written_waits(path: Path) -> None:
+    path.parent.write_text("a file where the folder should be")
+    history = History(path, retry_s=0.0)
+    history.add_carried(GITHUB)
+    history.flush()
+    assert history.carried_connections() == [GITHUB]
+    path.parent.unlink()
+    history.flush()
+    assert history.waiting == 0
+    assert history.carried_connections() == [GITHUB]
+    history.close()
+
+
 def test_a_file_of_the_schema_before_is_moved_aside(path: Path) -> None:
     History(path).close()
     with sqlite3.connect(path) as older:
@@ -312,3 +346,8 @@ def test_completeness_begins_where_a_table_has_forgotten(path: Path) -> None:
         history.add_carried(replace(GITHUB, ended_unix_s=float(ended)))
     history.close()
     assert bytes_by_server(path, 0.0).first_unix_s == 7.0
+
+
+def test_a_history_without_connections_knows_of_no_first_one(path: Path) -> None:
+    History(path).close()
+    assert bytes_by_server(path, 0.0) == (None, {}, {})

@@ -43,6 +43,11 @@ def test_what_was_saved_is_loaded(model: CompletionModel, file: Path) -> None:
     assert [path.name for path in file.parent.iterdir()] == ["model.json"]
 
 
+def test_a_file_is_replaced_whole(model: CompletionModel, file: Path) -> None:
+    model_files.save(model, file, {"data": "second"})
+    assert model_files.load(file).provenance["data"] == "second"
+
+
 def test_the_shipped_model_knows_all_strategies_and_an_ordinary_moment() -> None:
     shipped = model_files.load()
     predicted = shipped.predict(
@@ -75,12 +80,28 @@ def test_files_that_are_no_model_are_refused(tmp_path: Path, content: bytes, rea
     assert "cedos-emu train" in str(refused.value)
 
 
+def test_a_truncated_model_is_refused(file: Path) -> None:
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ModelError, match="is not JSON"):
+        model_files.load(file)
+
+
 def test_a_model_of_features_that_are_not_known_is_refused(file: Path) -> None:
     data = json.loads(file.read_text())
     data["features"].append("crystal_ball")
     file.write_text(json.dumps(data))
     with pytest.raises(ModelError, match="crystal_ball"):
         model_files.load(file)
+
+
+def test_a_missing_file_and_an_unwritable_one_are_named(
+    model: CompletionModel, tmp_path: Path
+) -> None:
+    with pytest.raises(ModelError, match=r"nowhere\.json"):
+        model_files.load(tmp_path / "nowhere.json")
+    with pytest.raises(ModelError, match="cannot be written"):
+        model_files.save(model, tmp_path / "no" / "folder.json")
 
 
 def test_a_model_that_lacks_a_network_is_no_model_to_decide_with(tmp_path: Path) -> None:

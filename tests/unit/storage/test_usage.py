@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cedos.errors import HistoryError
 from cedos.storage.usage import Counter, Usage, differences
 
 NOW_S = 1.79e9
@@ -26,6 +27,11 @@ SEEN = {"lte0/down": Counter("boot-1", 3, 1000)}
 )
 def test_what_a_counter_has_risen_by(before: Counter, now: Counter, risen: int) -> None:
     assert differences("x", now, {"x": before}, counted_from_start=False) == risen
+
+
+def test_a_counter_never_seen_counts_only_where_we_were_there() -> None:
+    assert differences("x", Counter("a", 1, 500), {}, counted_from_start=False) == 0
+    assert differences("x", Counter("a", 1, 500), {}, counted_from_start=True) == 500
 
 
 def test_it_survives_restarts_and_reboots(tmp_path: Path) -> None:
@@ -62,6 +68,20 @@ def test_within_a_quarter_only_the_last_reading_is_kept_but_for_marks(tmp_path: 
     rows = sqlite3.connect(tmp_path / "u.sqlite").execute("SELECT total FROM reading").fetchall()
     assert sorted(rows) == [(1.0,), (50.0,), (51.0,), (100.0,)], "the first one stays, too"
     assert usage.since(["k"], begin_s + 50) == 49.0
+
+
+def test_counting_began_when_it_did_however_often_it_is_asked(tmp_path: Path) -> None:
+    """`cedos usage` said "counting began 3 s ago" for a quarter of an hour."""
+    began = []
+    for start in range(2):
+        usage = Usage(tmp_path / "u.sqlite", f"boot-{start}")
+        for second in range(5):
+            usage.add("k", 1.0)
+            usage.add(f"k{second}", 1.0)  # another network comes
+            usage.write(NOW_S + 1000 * start + second)
+            began.append(usage.begins_s())
+        usage.close()
+    assert set(began) == {NOW_S}
 
 
 def test_a_clock_set_right_stamps_anew_what_was_counted_since_the_start(tmp_path: Path) -> None:
@@ -101,6 +121,17 @@ def test_a_damaged_file_is_moved_aside(tmp_path: Path) -> None:
     usage.add("k", 1.0)
     usage.write(NOW_S)
     assert usage.problem is None
+
+
+def test_another_programs_database_is_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "u.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE mine (x)")
+    with pytest.raises(HistoryError, match="another program"):
+        Usage(path, read_only=True)
+    Usage(path).close()
+    aside = sqlite3.connect(tmp_path / "u.sqlite.aside-1")
+    assert aside.execute("SELECT name FROM sqlite_schema").fetchone() == ("mine",)
 
 
 def test_a_disk_of_no_use_is_said_and_what_was_counted_stays(tmp_path: Path) -> None:
