@@ -432,3 +432,31 @@ async def test_a_client_that_sends_what_is_no_packet_is_sent_away(ends: Ends) ->
             break
         await asyncio.sleep(0.01)
     assert streams.connection.ended
+
+
+@pytest.mark.usefixtures("far")
+async def test_only_the_program_that_asked_sends(ends: Ends, sockets: Any) -> None:
+    await ends.start(patience_s=10.0)
+    origin, other = await sockets(echoes=True), await sockets()
+    program = await associated(ends, sockets)
+    program.send("127.0.0.1", origin.port, b"mine")
+    await program.next()
+    await origin.next()
+    program.send("127.0.0.1", origin.port, b"not mine", other)
+    assert await origin.nothing()
+    assert await other.nothing()
+    program.writer.close()
+
+
+@pytest.mark.usefixtures("far")
+async def test_fragments_and_rubbish_are_dropped(ends: Ends, sockets: Any) -> None:
+    await ends.start(patience_s=10.0)
+    origin = await sockets()
+    program = await associated(ends, sockets)
+    right = b"\x01" + socket.inet_aton("127.0.0.1") + origin.port.to_bytes(2) + b"data"
+    for rubbish in (b"", b"\0", b"\0\0\x01" + right, b"\0\0\0\x09" + right[1:], b"\0\0\0\x01"):
+        program.udp.transport.sendto(rubbish, program.to)
+    program.udp.transport.sendto(bytes(3) + right, program.to)
+    assert await origin.next() == b"data"
+    assert await origin.nothing()
+    program.writer.close()

@@ -160,6 +160,29 @@ def read(connection: socket.socket, size: int) -> None:
         size -= got
 
 
+def test_events_tell_the_life_of_a_connection(host):
+    async def body() -> None:
+        async with Steering(host.directory) as steering:
+            await steering.networks_changed(host.networks())
+            seen: list[tuple[str, bool]] = []
+
+            async def listen() -> None:
+                async for event in steering.events():
+                    seen.extend([(type(event).__name__, event.spare)])
+
+            listening = asyncio.create_task(listen())
+            await asyncio.sleep(0)
+            living = await asyncio.to_thread(host.connect, 4, MPTCP)
+            await exchange(living, 10_000)
+            await host.until(lambda: ("SubflowUp", True) in seen)
+            living.close()
+            await host.until(lambda: seen[-1][0] == "ConnectionClosed")
+            assert seen[0] == ("ConnectionOpened", False)
+        await asyncio.wait_for(listening, 5)
+
+    host.run(body)
+
+
 def test_connections_under_the_kernels_own_path_manager_are_left_alone(host):
     async def body() -> None:
         older = await asyncio.to_thread(host.connect, 4, MPTCP)
@@ -174,6 +197,15 @@ def test_connections_under_the_kernels_own_path_manager_are_left_alone(host):
             assert len(steering.connections[connection.token].subflows) == 1
 
     host.run(body)
+
+
+@steered()
+async def test_connections_to_this_host_and_local_networks_are_left_alone(host, steering):
+    living = await asyncio.to_thread(host.connect, 4, MPTCP, to="192.168.43.1")
+    await exchange(living, 10_000)
+    await host.until(lambda: steering.connections)
+    (connection,) = steering.connections.values()
+    assert "route of its own" in connection.unsteerable
 
 
 def test_a_connection_outlives_a_steering_that_is_killed_and_the_next_one_steers_it(host):
@@ -243,5 +275,17 @@ def test_another_path_manager_is_reported_and_who_writes_endpoints_is_not(host):
             steering.set_default("lte0")
             assert host.seen_tcp(4) == host.address("lte0", 4)
         assert path_manager(host) == "userspace"
+
+    host.run(body)
+
+
+def test_without_mptcp_everything_else_works(host):
+    async def body() -> None:
+        host.client.sysctl("net.mptcp.enabled", 0)
+        async with Steering(host.directory) as steering:
+            await steering.networks_changed(host.networks())
+            assert any("MPTCP is disabled" in text for text in steering.problems)
+            steering.set_default("lte0")
+            assert host.seen_tcp(4) == host.address("lte0", 4)
 
     host.run(body)

@@ -11,6 +11,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from kit.steered import steered
 
 from cedos.controller.commands import NOWHERE
 from cedos.host.steer.steering import Steering, restore
@@ -186,6 +187,23 @@ def test_loopbacks_own_traffic_is_not_touched(host, networks):
                 assert hearing.recv(10) == b"x"
 
     _steered(host, networks, body)
+
+
+@steered(default="wlan0")
+async def test_ipv4_is_unreachable_as_before(host, steering):
+    steering.set_destination("198.51.100.7", None, NOWHERE)
+    begin_s = time.monotonic()
+    for ask in (host.seen_tcp, host.seen_udp):
+        with pytest.raises(OSError, match="unreachable"):
+            ask(4, to="198.51.100.7")
+    assert time.monotonic() - begin_s < AT_ONCE_S
+    rules = [line for line in host.client.ip("-4", "rule").splitlines() if "32146" in line]
+    assert rules
+    assert all("unreachable" in line for line in rules)
+    assert "CEDOS" in host.client.run("iptables-save").stdout
+    assert "REJECT" not in host.client.run("iptables-save").stdout
+    phone = host.address("lte0", 4)
+    assert host.seen_tcp(4, to="198.51.100.7", bind=phone) == phone
 
 
 def test_a_loopback_without_ipv6_has_unreachable_rules_until_it_has_it_again(host, networks):

@@ -58,6 +58,14 @@ async def test_a_destination_has_its_own_network(host, steering, version):
     assert host.seen_udp(version) == host.address("wlan0", version)
 
 
+@steered()
+async def test_each_networks_resolver_is_asked_through_that_network(host, steering):
+    for default in ("wlan0", "lte0"):
+        steering.set_default(default)
+        assert host.seen_tcp(4, to="198.51.100.3") == host.address("wlan0", 4)
+        assert host.seen_tcp(4, to="198.51.100.4") == host.address("lte0", 4)
+
+
 @both
 def test_local_networks_and_split_routes_are_left_alone(host, version):
     lan = {4: "192.168.43.1", 6: "2001:db8:43::1"}[version]
@@ -136,6 +144,48 @@ def test_a_full_tunnel_by_rule_keeps_the_default(host):
     host.run(body)
 
 
+def test_two_phones_with_one_subnet_are_told_apart(host):
+    """Both phones hand out 192.168.43.0/24, as many do."""
+    for namespace, last in ((host.client, 3), (host.server, 1)):
+        namespace.ip("addr", "flush", "dev", "lte0")
+        namespace.ip("addr", "add", f"192.168.43.{last}/24", "dev", "lte0")
+    networks = host.networks()
+    wlan0, lte0 = networks[0], networks[0]
+    lte0 = replace(
+        networks[1],
+        addresses=(ip_interface("192.168.43.3/24"),),
+        next_hops=wlan0.next_hops[:1],
+    )
+
+    async def body() -> None:
+        async with Steering(host.directory) as steering:
+            await steering.networks_changed([wlan0, lte0])
+            for address, device in (("192.168.43.2", "wlan0"), ("192.168.43.3", "lte0")):
+                for remote in ("198.51.100.1", "192.168.43.1"):
+                    way = host.client.ip("route", "get", remote, "from", address)
+                    assert f"dev {device}" in way
+
+    host.run(body)
+
+
+def test_without_ipv6_the_chosen_network_is_not_bypassed(host):
+    async def body() -> None:
+        wlan0, lte0 = host.networks()
+        only4 = replace(wlan0, addresses=wlan0.addresses[:1], next_hops=wlan0.next_hops[:1])
+        # Or the kernel might choose its address for what is bound to nothing, and hide a way round.
+        host.client.ip("-6", "address", "flush", "dev", "wlan0", "scope", "global")
+        async with Steering(host.directory) as steering:
+            await steering.networks_changed([only4, lte0])
+            steering.set_default("wlan0")
+            assert host.seen_tcp(4) == host.address("wlan0", 4)
+            with pytest.raises(ConnectionRefusedError):
+                host.seen_tcp(6)
+            steering.set_default("lte0")
+            assert host.seen_tcp(6) == host.address("lte0", 6)
+
+    host.run(body)
+
+
 def test_programs_bound_to_a_local_networks_address_get_out_as_before(host):
     """An interface with an address and no default route: virtual machines', a printer's."""
     host.client.ip("link", "add", "eth1", "type", "veth", "peer", "eth1", "netns", host.server.name)
@@ -196,6 +246,20 @@ async def test_rules_that_somebody_flushed_are_put_back(host, steering):
     assert host.seen_tcp(4) == host.address("wlan0", 4)
     await host.until(lambda: "32190" in host.client.ip("rule"))
     assert host.seen_tcp(4) == host.address("lte0", 4)
+
+
+def test_foreign_rules_and_routes_stay(host):
+    async def body() -> None:
+        host.client.ip("rule", "add", "pref", "100", "to", "203.0.113.0/24", "table", "77")
+        host.client.ip("route", "add", "203.0.113.0/24", "via", "192.168.44.1", "table", "77")
+        before = host.state()
+        async with Steering(host.directory) as steering:
+            await steering.networks_changed(host.networks())
+            steering.set_default("lte0")
+            assert "dev lte0 table 77" in host.client.ip("route", "get", "203.0.113.5")
+        assert host.state() == before
+
+    host.run(body)
 
 
 def test_bad_wishes_are_refused_with_what_would_be_right(host):

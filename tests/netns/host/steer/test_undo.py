@@ -3,14 +3,17 @@
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from kit.steered import steered
 
 from cedos.errors import AlreadyRunningError, SteeringError
 from cedos.host.steer.journal.journal import FILE_NAME
 from cedos.host.steer.steering import Steering, restore
 from cedos.host.steer.undo import Undone
+from cedos.model import NetworkKind
 
 CHILD = """
 import asyncio, pickle, sys
@@ -182,6 +185,13 @@ def test_a_dry_run_changes_nothing_and_says_what_it_would_do(host):
     assert not (host.directory / "none").exists()
 
 
+@steered()
+async def test_flows_are_counted_while_steering(host, steering):
+    host.seen_tcp(4)
+    assert "198.51.100.1" in host.client.run("conntrack", "-L").stdout
+    assert host.client.sysctl("net.netfilter.nf_conntrack_acct") == "1"
+
+
 def test_a_full_disk_is_refused_before_anything_is_changed(host):
     before = host.state()
     full = host.directory / "full"
@@ -199,3 +209,32 @@ def test_a_full_disk_is_refused_before_anything_is_changed(host):
         assert host.state() == before
     finally:
         subprocess.run(["umount", str(full)], check=True)
+
+
+def test_the_receive_window_is_bounded_and_follows_what_is_measured(host):
+    async def body() -> None:
+        host.client.sysctl("net.ipv4.tcp_rmem", "4096 131072 33554432")
+        async with Steering(host.directory) as steering:
+            await steering.networks_changed(host.networks())
+            steering.paths_measured({"wlan0": (20e6, 0.02)})
+            assert rmem(host) == 33554432  # lte0 is not known
+            steering.paths_measured({"wlan0": (20e6, 0.02), "lte0": (10e6, 0.06)})
+            bounded = rmem(host)
+            assert bounded < 4_000_000
+            steering.paths_measured({"wlan0": (200e6, 0.02), "lte0": (10e6, 0.06)})
+            assert rmem(host) > bounded
+            wire = [replace(network, kind=NetworkKind.ETHERNET) for network in host.networks()]
+            await steering.networks_changed(wire)
+            steering.paths_measured({"wlan0": (20e6, 0.02), "lte0": (10e6, 0.06)})
+            assert rmem(host) == 33554432
+            await steering.networks_changed(host.networks())
+            # As quick as it was before: a quiet minute says nothing.
+            steering.paths_measured({"wlan0": (20e6, 0.02), "lte0": (10e6, 0.06)})
+            assert bounded < rmem(host) < 4_000_000
+        assert rmem(host) == 33554432
+
+    host.run(body)
+
+
+def rmem(host) -> int:
+    return int(host.client.sysctl("net.ipv4.tcp_rmem").split()[-1])

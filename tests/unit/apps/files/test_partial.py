@@ -69,6 +69,13 @@ def test_a_link_is_neither_read_nor_written_through(tmp_path: Path) -> None:
     assert theirs.read_bytes() == before
 
 
+def test_a_note_that_is_gone_is_not_made_anew_by_counts(tmp_path: Path) -> None:
+    note = PartNote(tmp_path / "one")
+    with pytest.raises(FileNotFoundError):
+        note.write_bytes(NotedBytes({"wlan0": 8}))
+    assert list(tmp_path.iterdir()) == []
+
+
 TEXT = random.Random(5).randbytes(3_000_000)
 DIGEST = hashlib.sha256(TEXT).digest()
 
@@ -262,6 +269,13 @@ def test_no_link_is_followed_that_others_have_laid(tmp_path: Path) -> None:
     with pytest.raises(TransferError, match="is a link, which is not followed"):
         Partial(tmp_path / "file", "server/file")
     assert victim.read_bytes() == b"not yours"
+
+
+def test_a_dangling_link_makes_no_file_elsewhere(tmp_path: Path) -> None:
+    files_of(tmp_path / "file")[0].symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(TransferError, match="is a link"):
+        Partial(tmp_path / "file", "server/file")
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_a_pipe_in_the_way_is_an_error_and_no_wait(tmp_path: Path) -> None:

@@ -99,6 +99,16 @@ def test_a_move_before_the_spare_is_there_joins_at_once_and_ends_when_it_is_up(w
     assert step.commands == [SetBackup(TOKEN, event.key, True)]
 
 
+def test_a_move_while_the_backup_joins_makes_it_active_when_it_is_up(world, manager):
+    event = world.established(TOKEN)
+    manager.on_open(event, None, 0.0)
+    (create,) = manager.due(1.0).commands
+    assert manager.steer(TOKEN, single("lte0"), 1.01).commands == []
+    up = world.came_up(create)
+    step = manager.on_event(up, 1.1)
+    assert step.commands == [SetBackup(TOKEN, up.key, False), SetBackup(TOKEN, event.key, True)]
+
+
 def test_a_network_whose_spares_are_not_worth_it_is_joined_when_a_move_needs_it(world, manager):
     manager.without_spares(["lte0"], 0.0)
     event = world.established(TOKEN)
@@ -113,6 +123,22 @@ def test_a_network_whose_spares_are_not_worth_it_is_joined_when_a_move_needs_it(
     manager.steer(TOKEN, single("wlan0"), 4.0)
     manager.on_event(ended(up.key), 5.0)
     assert manager.next_at_s() is None
+
+
+def test_a_connection_whose_only_network_is_gone_is_carried_by_any_other(world, manager):
+    manager.without_spares(["lte0"], 0.0)
+    manager.on_open(world.established(TOKEN), None, 0.0)
+    (create,) = manager.networks_changed([world.lte0], 1.0).commands
+    assert isinstance(create, CreateSubflow)
+    assert not create.backup
+
+
+def test_spares_that_become_worth_it_are_joined(world, manager):
+    manager.without_spares(["lte0"], 0.0)
+    manager.on_open(world.established(TOKEN), None, 0.0)
+    (create,) = manager.without_spares([], 1.0).commands
+    assert create.backup
+    assert manager.without_spares([], 1.1).commands == []
 
 
 def test_what_cannot_be_moved_is_refused_in_words(world, joined, manager):
@@ -162,6 +188,22 @@ def test_a_path_that_holds_up_the_rest_is_given_up_and_joined_again_later(world,
     manager.steer(TOKEN, single("wlan0"), 4.0)
     step = manager.release(TOKEN, "lte0", 4.0)
     assert step.commands == [RemoveAddress(TOKEN, spare.local, 1), DestroySubflow(TOKEN, spare)]
+
+
+def test_what_is_left_of_a_connection_carries_it(world, joined, manager):
+    _, spare = joined
+    step = manager.release(TOKEN, "wlan0", 2.0)
+    assert step.commands[0] == SetBackup(TOKEN, spare, False)
+    # Nothing else carries: the last path stays, and so does one that is not there.
+    assert manager.release(TOKEN, "lte0", 2.1).commands == []
+    assert manager.release(TOKEN, "wlan0", 2.1).commands == []
+    with pytest.raises(SteeringError, match="no living MPTCP connection"):
+        manager.release(99, "wlan0", 2.0)
+
+
+def test_a_path_over_a_network_that_is_down_carries_nothing(world, joined, manager):
+    manager.networks_changed([world.wlan0, world.down(world.lte0)], 2.0)
+    assert manager.release(TOKEN, "wlan0", 2.1).commands == []
 
 
 def test_two_requests_for_one_network_that_both_come_up_are_ours(world, manager):
