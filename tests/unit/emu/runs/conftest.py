@@ -1,7 +1,5 @@
 """Pages without their pictures, whose drawing takes seconds."""
 
-from pathlib import Path
-
 import pytest
 from matplotlib.figure import Figure
 
@@ -9,4 +7,4 @@ from matplotlib.figure import Figure
 @pytest.fixture
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave all pictures empty, for tests that read a page's text only."""
-    monkeypatch.setattr(Figure, "savefig", lambda _figure, file, **_: Path(file).write_bytes(b""))
+    monkeypatch.setattr(Figure, "savefig", lambda _figure, file, **_: file.write(b""))
