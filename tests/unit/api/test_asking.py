@@ -16,7 +16,7 @@ import pytest
 from aiohttp import web
 
 from cedos.api import asking
-from cedos.api.asking import DaemonChooser, DaemonRoutes, FollowedTransfer
+from cedos.api.asking import DaemonChooser, DaemonRoutes, FollowedTransfer, forget
 from cedos.api.programs import ChoiceRequest
 from cedos.api.transfers import TransferReport, TurnMessage
 from cedos.errors import DaemonUnreachableError
@@ -275,3 +275,11 @@ async def test_its_pause_and_the_end_of_that_are_told_at_once(
     if has_daemon:
         assert {each.why for each in heard} == {"it is away"}
         assert all(each.wait_s == 0.0 for each in heard if each.again_unix_s is not None)
+
+
+async def test_a_key_is_forgotten_where_there_is_a_daemon(free_socket: Path) -> None:
+    heard: list[TransferReport] = []
+    assert not forget(free_socket, KEY)
+    async with daemon(free_socket, heard):
+        assert await asyncio.to_thread(forget, free_socket, KEY)
+    assert [(each.key, each.ended) for each in heard] == [(KEY, True)]

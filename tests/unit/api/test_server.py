@@ -547,3 +547,33 @@ def test_where_a_crowd_stands_before_the_door_one_waits(tmp_path: Path) -> None:
         assert time.monotonic() - began_s > 0.5
         for each in crowd:
             each.close()
+
+
+def test_a_path_too_long_for_a_socket(fake_daemon: Any, serve: Any, tmp_path: Path) -> None:
+    with pytest.raises(HostError, match="too long"), serve(fake_daemon, tmp_path / ("x" * 120)):
+        pass
+
+
+def test_something_else_on_the_socket(tmp_path: Path) -> None:
+    path = tmp_path / "c.sock"
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(path))
+        other.listen()
+
+        def talk_nonsense() -> None:
+            connection, _ = other.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+
+        nonsense = threading.Thread(target=talk_nonsense)
+        nonsense.start()
+        with pytest.raises(CedosError, match="another version of cedos"):
+            ControlClient(path).status()
+        nonsense.join()
+
+
+def test_other_errors_keep_their_trace() -> None:
+    record = _record(KeyError("ours"))
+    assert short_lines()(record)
+    assert record.exc_info is not None

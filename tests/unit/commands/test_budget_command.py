@@ -536,3 +536,11 @@ def test_a_file_that_somebody_wrote_is_checked_too(tmp_path: Path) -> None:
         '[{"name": "data", "resource": "data", "supply": 5, "until": "2026-12-01T00:00:00"}]'
     )
     assert not budget_file.read(file)["data"].hard
+
+
+@pytest.mark.parametrize("text", ["tomorrow", "30d", "friday 18:00", "today 18:00"])
+def test_an_end_in_a_file_does_not_move_with_the_day_it_is_read(text: str) -> None:
+    with pytest.raises(ValueError, match="is no time"):
+        amounts.until(text, NOW, kept=True)
+    assert amounts.until("18:00", NOW, kept=True) == datetime(2026, 11, 21, 18)
+    assert amounts.until("2026-12-01", NOW, kept=True) == datetime(2026, 12, 1)

@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cedos.api.messages import (
     DecisionMessage,
@@ -21,7 +23,7 @@ from cedos.api.messages import (
     StatusMessage,
     SubflowMessage,
 )
-from cedos.api.programs import ItemMessage, ProgramMessage
+from cedos.api.programs import ItemMessage, ProgramMessage, program_text
 from cedos.commands import explain, status
 from cedos.commands.console import render
 from cedos.model import (
@@ -30,6 +32,7 @@ from cedos.model import (
     Direction,
     NetworkKind,
     NetworkLife,
+    SizeEstimate,
     Strategy,
     StrategyKind,
 )
@@ -388,3 +391,64 @@ def test_status_names_a_network_without_a_default_route() -> None:
     plugged_out = msgspec.structs.replace(wwan, lacks="no carrier")
     shown = list(status.lines(msgspec.structs.replace(STATUS, networks=[plugged_out])))
     assert not any("has no default route" in line for line in shown)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "age", "ago"),
+    [
+        (0.0034, "under 1 s", "just now"),
+        (1.4, "1 s", "1 s ago"),
+        (9.96, "10 s", "10 s ago"),
+        (180.0, "3 min", "3 min ago"),
+    ],
+)
+def test_ages_are_told_as_exactly_as_anybody_wants(seconds: float, age: str, ago: str) -> None:
+    assert (render.age(seconds), render.ago(seconds)) == (age, ago)
+
+
+def test_explain_a_prohibitive_cost(make_decision: Any) -> None:
+    message = DecisionMessage.of(make_decision(1))
+    dear = msgspec.structs.replace(message.evaluations[0], cost=None, strategy=BOTH)
+    message = msgspec.structs.replace(message, evaluations=[dear, *message.evaluations])
+    rows = [line for line in explain.lines(message, 0.0) if " 2 J " in line]
+    assert rows[0].startswith("  * wlan0 ")
+    assert rows[1].endswith("-")
+
+
+@given(st.floats(0, 1e15))
+def test_units_are_those_that_a_person_would_choose(value: float) -> None:
+    for text in (render.size(value), render.rate(value)):
+        shown, unit = text.split(" ")
+        assert float(shown) < 1000 or unit in {"TB", "Gbit/s"}
+    shown, unit = render.duration(value).split(" ")
+    assert float(shown) < {"ms": 1000, "s": 100, "min": 100, "h": 48, "d": 1e11}[unit]
+
+
+def test_strategies_and_sizes() -> None:
+    kinds = {
+        Strategy(StrategyKind.SINGLE, ("a",)): "a",
+        Strategy(StrategyKind.REDUNDANT, ("a", "b")): "a + b (sent twice)",
+        Strategy(StrategyKind.DEFER, ()): "later",
+        None: "-",
+    }
+    assert [render.strategy(one) for one in kinds] == list(kinds.values())
+    assert render.estimate(SizeEstimate(5, 5, 5, "content-length")) == "5 B, as its header says"
+
+
+def test_a_program_s_decision_names_the_program_and_what_a_deadline_makes_of_costs(
+    make_decision: Any,
+) -> None:
+    """`Server curl` was said, and `what is surely in time costs as if it took so long`."""
+    message = DecisionMessage.of(make_decision(1))
+    transfer = msgspec.structs.replace(
+        message.transfer, deadline_s=300.0, server_name=program_text("curl"), flow=None
+    )
+    told = list(
+        explain.lines(msgspec.structs.replace(message, transfer=transfer), 0.0, "ex.example")
+    )
+    assert "  For all connections of the program curl" in told
+    assert not any(line.startswith("  Server") for line in told)
+    assert (
+        "  Wanted within 5 min. A time that is surely within counts as 5 min; one that may be late counts"
+        " as"
+    ) in told

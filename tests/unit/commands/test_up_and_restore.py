@@ -1,5 +1,6 @@
 """`up` and `restore` with a daemon and steering of the test's own in their place."""
 
+import asyncio
 import json
 import os
 import pty
@@ -300,3 +301,14 @@ def test_what_cannot_be_undone(cedos: Any, monkeypatch: pytest.MonkeyPatch) -> N
     sys.modules["cedos.host.steer.steering"].restore = undo
     result = cedos("restore")
     assert (result.exit_code, result.stderr) == (1, "cedos: rule 100: operation not permitted\n")
+
+
+def test_a_cancelled_daemon_is_not_taken_for_a_clean_end(
+    cedos: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run(config: Config, dry_run: bool, config_file: Path | None, **_: Any) -> None:
+        raise asyncio.CancelledError
+
+    a_daemon(monkeypatch, run)
+    with pytest.raises(asyncio.CancelledError):
+        cedos("up")

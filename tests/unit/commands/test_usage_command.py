@@ -159,3 +159,11 @@ def test_any_beginning_is_a_past_one_or_refused(text: str) -> None:
         assert amounts.since(text, NOW) <= NOW
     except ValueError as error:
         assert str(error)  # noqa: PT017
+
+
+def test_a_host_that_never_counted_says_so(cedos: Any, folders: Path) -> None:
+    done = cedos("usage")
+    assert done.exit_code == 0
+    assert "Nothing was counted since" in done.stdout
+    assert not done.stderr
+    assert not (folders / "state").exists(), "looking makes nothing"

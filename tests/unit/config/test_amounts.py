@@ -66,3 +66,9 @@ def test_durations(text: str, meant: float) -> None:
 def test_any_text_is_a_time_to_come_or_refused(text: str) -> None:
     with suppress(ValueError):
         assert amounts.by(text, NOW) > NOW
+
+
+@pytest.mark.parametrize("text", ["2026-11-24 08:00", "today 08:00", "2026-11-23"])
+def test_the_past_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="has passed: it is 2026-11-24 17:30 now"):
+        amounts.by(text, NOW)

@@ -13,7 +13,7 @@ import pytest
 
 from cedos.api.lock import only_daemon
 from cedos.api.messages import NetworkMessage
-from cedos.config import Config
+from cedos.config import Config, PredictorsConfig, ProbesConfig
 from cedos.config.directories import Directories
 from cedos.config.sections import SteeringConfig
 from cedos.doctor import (
@@ -32,6 +32,18 @@ from cedos.host.monitor.bus import BusError, SystemBus
 from cedos.host.steer.journal.sysctls import RETRANSMISSION, TCP_RETRIES
 from cedos.model import NetworkKind
 from predictors.base import Calibration
+
+
+class FakeBus:
+    def __init__(self, address: str | None) -> None:
+        self.address = address
+
+    async def call(self, *_: object) -> list[Any]:
+        return [["org.freedesktop.DBus", "org.freedesktop.resolve1"]]
+
+    async def close(self) -> None:
+        pass
+
 
 pytestmark = pytest.mark.anyio
 
@@ -331,3 +343,128 @@ async def test_phones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert (await host.phones()).found == "R58 can be asked"
         program.write_text("#!/bin/sh\nexit 1\n")
         assert (await host.phones()).state is FindingState.LIMITED
+
+
+def test_mptcp_not_compiled(files: Files) -> None:
+    assert kernel.mptcp(files).state is FindingState.MISSING
+    assert kernel.path_manager(files, False).state is FindingState.MISSING
+    assert kernel.black_hole(files) is None
+    assert asyncio.run(kernel.endpoints(files, False)) is None
+
+
+def test_endpoints_of_others(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    sysctl(files, "net.mptcp.enabled", "1")
+    # MPTCP_PM_ATTR_ADDR { FAMILY inet, ID 1, ADDR4 192.0.2.7 }
+    endpoint = bytes.fromhex("1c000180 06000100 02000000 05000200 01000000 08000300 c0000207")
+
+    async def dump(name: str, command: int) -> list[bytes]:
+        assert (name, command) == ("mptcp_pm", 3)
+        return [endpoint, b"\x01"]
+
+    monkeypatch.setattr(kernel.generic_netlink, "dump", dump)
+    finding = asyncio.run(kernel.endpoints(files, False))
+    assert finding is not None
+    assert finding.state is FindingState.OK
+    assert finding.found.endswith(
+        "2 of another program (NetworkManager?), in use while no daemon runs: 192.0.2.7"
+    )
+    kept = asyncio.run(kernel.endpoints(files, True))
+    assert kept is not None
+    assert "not used while the daemon runs" in kept.found
+
+
+@pytest.mark.parametrize("error", [PermissionError(1, "no"), LookupError("no mptcp_pm")])
+def test_endpoints_that_cannot_be_seen(
+    files: Files, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    sysctl(files, "net.mptcp.enabled", "1")
+
+    async def dump(name: str, command: int) -> list[bytes]:
+        raise error
+
+    monkeypatch.setattr(kernel.generic_netlink, "dump", dump)
+    finding = asyncio.run(kernel.endpoints(files, False))
+    assert finding is not None
+    assert finding.state is FindingState.LIMITED
+
+
+def test_connection_tracking(files: Files) -> None:
+    assert "not loaded" in kernel.connection_tracking(files).found
+    for value, state in (
+        ("0", FindingState.LIMITED),
+        ("1", FindingState.OK),
+        ("2", FindingState.OK),
+    ):
+        sysctl(files, "net.netfilter.nf_conntrack_events", value)
+        assert kernel.connection_tracking(files).state is state
+
+
+def test_bpf(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert kernel.bpf(files).found == "no cgroup v2 is mounted"
+    put(files, "/proc/self/mounts", "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0")
+
+    def refuse(*_: object) -> int:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(kernel, "load", refuse)
+    assert kernel.bpf(files).state is FindingState.LIMITED
+
+
+def test_services_on_the_bus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "SystemBus", FakeBus)
+    states = {one.topic: (one.state, one.found) for one in asyncio.run(host.on_the_bus())}
+    assert states == {
+        "systemd-resolved": (FindingState.OK, "running"),
+        "ModemManager": (FindingState.LIMITED, "not running"),
+        "UPower": (FindingState.LIMITED, "not running"),
+        "NetworkManager": (FindingState.OK, "not used"),
+        "screen (logind)": (FindingState.LIMITED, "logind is not running"),
+    }
+
+
+def test_no_bus(tmp_path: Path) -> None:
+    [finding] = asyncio.run(host.on_the_bus(f"unix:path={tmp_path}/none"))
+    assert finding.state is FindingState.LIMITED
+    assert "no system bus" in finding.found
+
+
+def test_a_model_that_cannot_be_used(tmp_path: Path) -> None:
+    for content in (None, "{}"):
+        path = tmp_path / "m.json"
+        if content is not None:
+            path.write_text(content)
+        finding = host.model(Config(predictors=PredictorsConfig(model=str(path))))
+        assert finding.state is FindingState.LIMITED
+        assert str(path) in finding.found
+
+
+def test_state_directory_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host.os, "access", lambda *_: False)
+    finding = host.state(Directories(tmp_path, tmp_path))
+    assert (finding.state, finding.fatal) == (FindingState.LIMITED, False)
+
+
+async def test_network_manager() -> None:
+    assert (await host.network_manager(Played(), set())).found == "not used"
+    silent = await host.network_manager(Played(), {NM})
+    assert (silent.state, "does not answer" in silent.found) == (FindingState.LIMITED, True)
+    for checks, words in ((True, "running, checks"), (False, "running, does not check")):
+        bus = Played(NetworkManager={"ConnectivityCheckEnabled": checks})
+        finding = await host.network_manager(bus, {NM})
+        assert finding.found == f"{words} for portals"
+
+
+async def test_the_screen() -> None:
+    assert (await host.user_presence(Played(), set())).found == "logind is not running"
+    assert "no user is logged in" in (await host.user_presence(Played(), {LOGIND})).found
+    seat = {"ActiveSession": ["1", "/s"]}
+    for idle, words in ((False, "a person is there"), (True, "idle or locked")):
+        finding = await host.user_presence(Played(Seat=seat, Session={"IdleHint": idle}), {LOGIND})
+        assert (finding.state, finding.found) == (FindingState.OK, words)
+
+
+def test_portals() -> None:
+    assert host.portals(Config()).state is FindingState.OK
+    off = host.portals(Config(probes=ProbesConfig(portal_url="")))
+    assert (off.state, off.remedy) == (FindingState.LIMITED, "set probes.portal_url")
+    assert host.portals(Config(probes=ProbesConfig(enabled=False))).found == "probes are off"

@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from click.testing import CliRunner, Result
 
 from emu.claims import claim_list
@@ -27,3 +28,18 @@ def test_a_name_that_is_not_listed_is_refused() -> None:
 
 def test_json_has_every_claim() -> None:
     assert len(json.loads(claims("--json").output)) == len(claim_list.read().claim)
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_table_fits_the_terminal(columns: int) -> None:
+    done = claims("--paper", "delphi", columns=columns)
+    assert done.exit_code == 0
+    assert max(map(len, done.output.splitlines())) <= columns
+    assert done.output.index("reversed") < done.output.index("reproduced")
+
+
+def test_one_claim_is_shown_with_everything_that_is_known_of_it() -> None:
+    done = claims("dtp-ranges")
+    for said in ("curl", "reversed", "sessions_dtp.json", "cedos-emu run", "/sizes/"):
+        assert said in done.output
+    assert max(map(len, done.output.splitlines())) <= 200

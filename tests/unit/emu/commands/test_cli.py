@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from emu import console
 from emu.commands import cedos_emu, shell
 from emu.places import places
 
@@ -86,3 +87,27 @@ def test_an_installation_without_extras_says_so(arguments: list[str]) -> None:
     assert "cedos-emu: the Python package " in done.stderr
     assert "pip install '.[emu]'" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_an_unknown_command_is_refused() -> None:
+    done = CliRunner().invoke(cedos_emu.group, ["nonsense"])
+    assert done.exit_code == 2
+    assert "nonsense" in done.output
+    near = CliRunner().invoke(cedos_emu.group, ["plcaes"])
+    assert "Did you mean 'places'?" in near.output
+
+
+def test_a_module_of_nobody_is_a_fault_of_ours() -> None:
+    assert console.missing(ModuleNotFoundError(name="emu.nonsense")) is None
+    known = ["aiohttp>=3", "scikit-learn>=1.9; extra == 'train'"]
+    assert console.missing(ModuleNotFoundError(name="aiohttp.web"), known) is None
+    assert "[emu]" in str(console.missing(ModuleNotFoundError(name="sklearn.tree"), known))
+
+
+@pytest.mark.parametrize("text", ["inf:down", "nan", "x:up", "3000:sideways", "0", "-3:up"])
+def test_a_size_that_is_none_is_refused_in_a_line(text: str) -> None:
+    done = CliRunner().invoke(
+        cedos_emu.group, ["collect", "--out", "x.parquet", "--places", ".", f"--size={text}"]
+    )
+    assert done.exit_code == 2
+    assert f"'--size': '{text}'" in done.output

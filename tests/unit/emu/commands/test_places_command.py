@@ -8,8 +8,9 @@ from click.testing import CliRunner, Result
 
 from cedos.errors import PlaceError
 from emu.commands.places import command
+from emu.places import places as rooms
 from emu.places.check import check
-from emu.places.places import load
+from emu.places.places import default_directory, load
 from emu.places.synth import generate
 
 
@@ -175,3 +176,41 @@ def test_constant_rates_are_places_as_long_as_told(tmp_path: Path) -> None:
     assert [facts[name]["wifi"]["mean_bps"] for name in "tso"] == [12e6, 60e6, 12e6]
     assert [facts[name]["wifi"]["outage_share"] for name in "tso"] == [0.0, 0.0, 0.0]
     assert facts["s"]["cellular"]["mean_bps"] == pytest.approx(3e6, rel=0.01)
+
+
+def test_check_finds_files_that_disagree(folder: Path) -> None:
+    table = folder / "places.csv"
+    table.write_text(table.read_text().replace(",20,", ",33,"))
+    (folder / "cellular" / "static-s7-cellular.up.gz").unlink()
+    (folder / "cellular" / "static-s7-cellular.up").write_text("1\n9000\n")
+    (folder / "wifi" / "static-s7-wifi.csv").write_text("t_s,cqi\n0,9\n1,8\n")
+    figures, problems, warnings = check(folder)
+    (problem,) = problems
+    assert "static-s7-wifi.csv: has 2 s" in problem
+    assert len(warnings) == 2
+    assert "common_s of 'walk-away-s7' is 33; its traces repeat after 20 s" in warnings[0]
+    assert "static-s7-cellular.up: repeats after 9 s" in warnings[1]
+    assert set(figures) == {"walk-away-s7", "static-s7"}
+
+
+def test_default_collection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert default_directory(tmp_path) == tmp_path
+    monkeypatch.setattr(rooms, "ROOT", tmp_path / "repo")
+    with pytest.raises(PlaceError, match="--places DIR"):
+        default_directory()
+    for beside, name in ((tmp_path / "repo" / "traces", "ours"), (tmp_path / "shared", "real")):
+        folder = beside if name == "ours" else beside / "traces-real"
+        folder.mkdir(parents=True)
+        (folder / "places.csv").write_text("place,wifi,cellular\n")
+        assert default_directory() == folder
+
+
+def test_list_shows_the_places_that_can_be_read(folder: Path) -> None:
+    (trace,) = (folder / "wifi").glob("walk-away-s7*.trace*")
+    trace.unlink()
+    trace.with_name(trace.name.removesuffix(".gz")).write_text("5\n3\n")
+    result = run("list", "--places", str(folder))
+    assert result.exit_code == 0
+    assert "1 places in" in result.stdout
+    assert "left out: " in result.stderr
+    assert "must not decrease" in result.stderr

@@ -11,7 +11,7 @@ from cedos.errors import DataSetError
 from cedos.model import Direction
 from emu.data import collect, derived, probes
 from emu.data.choices import context_of
-from emu.data.derived import observed
+from emu.data.derived import MOST_LENGTHENED, observed
 from emu.data.measure import Row, history
 from emu.places import places, synth
 from emu.places.places import Places, load
@@ -180,3 +180,16 @@ def test_a_row_has_the_one_time_without_what_others_added_and_the_context() -> N
         "direction": "down", "t_wifi_s": 0.4, "censored_wifi": False, "wifi_rtt_s": 0.02,
         "wifi_rate_age_s": 7.1235,
     }  # fmt: skip
+
+
+def test_a_place_that_is_not_there_is_named() -> None:
+    with pytest.raises(DataSetError, match="row 1: place nowhere"):
+        derived.aged(rows("nowhere"), {})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"columns": []}, {"columns": None}, {"lengthened": None}, {"lengthened": MOST_LENGTHENED + 1}],
+)
+def test_what_tells_nothing_of_the_network_is_left_out(change: dict[str, Any]) -> None:
+    assert not list(observed([SEEN | change], "home", "homes"))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from cedos.errors import DataSetError
 from emu.commands.evaluate import command as evaluate_command
 from emu.commands.train import command as train_command
 from emu.data import datasets
@@ -373,3 +374,22 @@ def test_the_papers_probes_cost_what_table_3_says(
 def test_a_transfer_within_the_tail_pays_only_what_it_prolongs() -> None:
     assert transfer_energy_j("cellular", 1000, "down", 1.0, cellular_idle_s=0.0) == 1.674
     assert transfer_energy_j("cellular", 1000, "down", 1.0, cellular_idle_s=11.5) == 1.674 + 6.5
+
+
+def test_the_command_says_what_was_left_out(tmp_path: Path) -> None:
+    data, out = tmp_path / "data.csv", tmp_path / "f.json"
+    datasets.write(data, data_set(walks(2, places=3, each=4)).to_rows())
+    left_out = ("--without", "rtt_s", "--without", "wifi_rtt_s", "--without", "wifi_past5_bps")
+    judged = CliRunner().invoke(evaluate_command, [str(data), *left_out, "--json", str(out)])
+    assert judged.exit_code == 0, judged.output
+    rows = dict.fromkeys(("wifi_rtt_s", "cellular_rtt_s", "wifi_past5_bps"), 12)
+    assert json.loads(out.read_text())["without"] == rows
+    assert "without wifi_rtt_s (known in 12 rows), cellular_rtt_s (known in" in judged.output
+
+
+def test_training_on_one_group_ends_with_a_clear_message(tmp_path: Path) -> None:
+    data = tmp_path / "one.csv"
+    datasets.write(data, data_set(walks(1, places=1)).to_rows())
+    found = CliRunner().invoke(train_command, [str(data), "--out", str(tmp_path / "m.json")])
+    assert isinstance(found.exception, DataSetError)
+    assert "at least two" in str(found.exception)

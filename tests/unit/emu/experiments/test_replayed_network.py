@@ -164,3 +164,9 @@ def test_each_part_is_where_it_belongs() -> None:
 def test_no_place_is_refused() -> None:
     with pytest.raises(PlaceError, match="at least one place"):
         joined([])
+
+
+def test_a_network_that_never_carries_is_never_up() -> None:
+    net = network(Trace(np.array([10_000]), 10_000))
+    assert not net.up_at(3.0)
+    assert net.next_change_s(3.0) == math.inf

@@ -275,3 +275,23 @@ def test_a_silence_before_the_next_change_is_the_next_ones() -> None:
     found = cedos_tables.delays(planned, {WLAN: [], LTE: []}, silences, 1000.0, 10.0)
     assert found["wifi-to-lte"] == {"packets_s": [], "silences_s": [pytest.approx(1.2)]}
     assert found["lte-to-wifi"] == {"packets_s": [], "silences_s": [pytest.approx(1.1)]}
+
+
+def test_a_full_packet_takes_one_opportunity_and_the_delay() -> None:
+    one = link([5, 10], 10)
+    one.arrive(b"first", 1500, 0.0)
+    assert one.next_ms() == 5.0
+    assert one.leave(14.9) == []
+    assert one.next_ms() == 15.0
+    assert one.leave(15.0) == [b"first"]
+    assert one.next_ms() is None
+
+
+def test_mail_is_drawn_once_and_for_all() -> None:
+    sizes = applications.sizes(100, 1.0, 7)
+    assert sizes == applications.sizes(100, 1.0, 7) != applications.sizes(100, 1.0, 8)
+    assert min(sizes) >= applications.LEAST_BYTES
+    assert max(sizes) <= applications.MOST_BYTES
+    picked = applications.choices(100, 5, 7)
+    assert len(set(picked)) == 5
+    assert min(picked) >= 33

@@ -276,3 +276,15 @@ def test_no_trace_raises_anything_else(folder: Path, data: bytes) -> None:
     (folder / "cellular" / "lte.trace").write_bytes(data)
     (folder / "wifi" / "ap.trace.gz").write_bytes(data)
     exercise(folder)
+
+
+def test_missing_folders_and_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(PlaceError, match=r"places\.csv: no such file; a collection is"):
+        load(tmp_path)
+    rewrite(tmp_path, "place,wifi,cellular\nx,ap,lte\n")
+    with pytest.raises(PlaceError, match="no trace 'ap'"):
+        load(tmp_path)
+    (tmp_path / "places.csv").unlink()
+    (tmp_path / "places.csv").mkdir()
+    with pytest.raises(PlaceError, match="unreadable"):
+        load(tmp_path)

@@ -135,3 +135,11 @@ def test_a_constant_trace_has_its_rate_everywhere(rate_bps: float) -> None:
 def test_a_rate_below_one_packet_is_refused() -> None:
     with pytest.raises(TraceError, match="not one packet"):
         Trace.constant(10, 1)
+
+
+def test_rotation_begins_exactly_there() -> None:
+    trace = Trace([10, 20, 70, 100])
+    assert trace.rotated(0.015).times_ms.tolist() == [5, 55, 95, 100]
+    assert trace.rotated(0.115) == trace.rotated(0.015)
+    assert trace.rotated(0) == trace
+    assert trace.rotated(0.015, length_s=0.05).times_ms.tolist() == [5, 50]

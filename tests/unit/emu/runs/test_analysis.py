@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from cedos.errors import ConfigError
 from emu.commands.run import command
 from emu.repository import ROOT
-from emu.runs import analysis
+from emu.runs import analysis, runs
 
 EXPERIMENTS = ROOT / "emu" / "experiments"
 
@@ -82,3 +82,21 @@ def test_data_beside_the_file_come_first(tmp_path: Path) -> None:
     mine.parent.mkdir()
     mine.touch()
     assert analysis.read(file).data == str(mine)
+
+
+def test_a_foreign_parameter_is_refused_with_those_there_are(tmp_path: Path) -> None:
+    file = written(tmp_path, 'analysis = "correlations"\n[parameters]\nsize = 1')
+    with pytest.raises(ConfigError, match="no parameter 'size'; it has size_bytes, direction"):
+        analysis.carry_out(analysis.read(file))
+
+
+def test_a_scenario_is_no_analysis(tmp_path: Path) -> None:
+    assert not analysis.is_analysis(EXPERIMENTS / "demo.toml")
+    assert not analysis.is_analysis(tmp_path / "missing.toml")
+    assert not analysis.is_analysis(written(tmp_path, "= broken"))
+
+
+def test_runs_of_the_same_second_have_folders_of_their_own(tmp_path: Path) -> None:
+    found = [runs.fresh("walk", tmp_path / "runs") for _ in range(5)]
+    assert len({*found}) == 5
+    assert all(folder.is_dir() for folder in found)

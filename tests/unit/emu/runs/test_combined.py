@@ -1,5 +1,6 @@
 """Several places together: reductions against Wi-Fi first, and Delphi's normalised objectives."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from cedos.errors import ConfigError, EmulationError
 from emu.places import places as collections
 from emu.places.places import Places
 from emu.repository import ROOT
-from emu.runs import runs, scenario, series
+from emu.runs import page as report_page
+from emu.runs import runs, scenario, series, table
 from emu.runs.summary import Browsing, PolicyRun, summarise
 
 POLICIES = ("wifi-first", "cedos")
@@ -147,3 +149,35 @@ def test_the_shipped_experiments_can_be_read() -> None:
     assert web.places == video.places
     assert web.page
     assert video.video
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_the_page_and_the_table_show_pages(
+    found: dict[str, Any], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert json.loads((folder / "summary.json").read_text()) == found
+    page = report_page.write([folder / "a", folder / "b"], folder / "report.html").read_text()
+    assert "page transfer s" in page
+    table.print_table(folder / "a")
+    table.print_places(folder / "summary.json")
+    shown = capsys.readouterr().out
+    assert "page transfer s" in shown or "page" in shown
+    assert "2 places together" in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('name = "x"', "nothing to do"),
+        ('[[page]]\nname = "p"\nsites = 0', r"page\[0\]\.sites|page\[...\]\.sites"),
+        ('[[page]]\nname = "p"\nevery = 3', "every"),
+        ('[[video]]\nname = "v"\nbitrate_bps = 3', "bitrate_bps must be one of"),
+        ('[[video]]\nname = "v"\nbuffer_s = 5.0', "two segments"),
+        ('[[video]]\nname = "v"\nbitrates_bps = [2, 1]', "ascend"),
+    ],
+)
+def test_scenarios_with_pages_name_what_is_wrong(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "s.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        scenario.read(file)

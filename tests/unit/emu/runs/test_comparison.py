@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from emu.runs import page, runs, verdict
 from emu.runs.runs import Recorded, RunFolder
@@ -105,3 +106,17 @@ def test_a_strangers_run_folder_cannot_have_other_files_overwritten(tmp_path: Pa
     page.write([folder])
     assert mine.read_text() == "mine"
     assert (folder / "comparison.svg").read_text().startswith("<?xml")
+
+
+def test_every_transfer_is_a_row_and_the_outage_is_shaded(tmp_path: Path) -> None:
+    run = recorded(tmp_path / "run", times(0.2))
+    assert page.outages(run.capacity, run.duration_s) == [(2.0, 4.0)]
+    assert page.outages(run.capacity, 2.5) == [(2.0, 2.5)]
+    figure = page.draw(run)
+    for axis in figure.axes:
+        bars = [patch for patch in axis.patches if patch.get_height() == pytest.approx(0.8)]
+        assert len(bars) == COUNT
+        assert [text.get_text() for text in axis.texts] == ["Wi-Fi is dead"]
+    (legend,) = figure.legends
+    words = [text.get_text() for text in legend.get_texts()]
+    assert words == ["over Wi-Fi", "through the gateway", "not finished in time"]

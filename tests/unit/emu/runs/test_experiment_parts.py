@@ -1,5 +1,6 @@
 """An experiment's parts: scenarios, its decisive window, what disturbed it, energy, the summary."""
 
+import math
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -232,3 +233,37 @@ def test_intervals_hold_the_figure_and_need_repeats_for_energy() -> None:
         assert low < figures["a"][key] < high
     assert "energy_j_ci95" not in figures["a"]
     assert figures["b"]["energy_j_ci95"] == [4.0, 6.0]
+
+
+def test_a_policy_that_reads_no_settings_is_given_none(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"\[policy.wifi-first\]: this policy reads no settings"):
+        read(tmp_path, LOAD + "[policy.wifi-first.decision]\nx = 1\n")
+
+
+def test_what_the_command_line_changes_is_held_to_the_same(tmp_path: Path) -> None:
+    fine = read(tmp_path, LOAD)
+    assert scenario.checked(fine) == fine
+    with pytest.raises(ConfigError, match="duration_s"):
+        scenario.checked(msgspec.structs.replace(fine, duration_s=math.nan))
+
+
+def test_a_run_is_as_long_as_told_for_traces_repeat(tmp_path: Path) -> None:
+    for kind, text in (("wifi", "1\n"), ("cellular", "4\n8\n12000\n")):
+        (tmp_path / kind).mkdir()
+        (tmp_path / kind / "x.trace").write_text(text)
+    (tmp_path / "places.csv").write_text("place,wifi,cellular\nx,x,x\n")
+    places = load(tmp_path)
+
+    def resolved(**told: float) -> tuple[float, float]:
+        found = experiment.resolve(
+            Scenario(page=(scenario.PageLoad("pages", sites=2),), **told), places
+        )  # type: ignore[arg-type]
+        return found.start_s, found.duration_s
+
+    assert resolved() == (0.0, 12.0)
+    assert resolved(start_s=5.0) == (5.0, 7.0)
+    assert resolved(duration_s=30.0) == (0.0, 30.0)
+    assert resolved(start_s=100.0, duration_s=30.0) == (100.0, 30.0)
+    with pytest.raises(ConfigError, match="x is 12 s long; with a duration_s its traces repeat"):
+        resolved(start_s=12.0)
+    assert decisive_s(places["x"], 30.0) == 0.0

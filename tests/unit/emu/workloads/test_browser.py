@@ -265,3 +265,9 @@ def test_media_hold_their_rates_and_are_kept(
     assert make((300_000, 900_000), duration_s=6, segment_s=2) == media
     assert (media.folder / "0-1.m4s").stat().st_mtime_ns == before
     assert [file.name for file in tmp_path.iterdir()] == [media.folder.name]
+
+
+def test_a_page_of_which_nothing_came() -> None:
+    result = loaded(limit_s=0.05)
+    assert (result.censored, result.missing, result.load_s) == (True, 3, 0.05)
+    assert result.problem == "3 objects had not come"

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from cedos.host.profiler.sizes import WHOLE
 from cedos.model import Direction
+from emu.testbed.wiring import SERVER_ADDRESSES
 from emu.workloads.web import corpus
 from emu.workloads.web.corpus import (
     BEACON,
@@ -23,6 +24,7 @@ from emu.workloads.web.corpus import (
     SCRIPT,
     Object,
     Page,
+    addresses,
     body,
     generate,
     nginx_servers,
@@ -158,3 +160,10 @@ def test_most_visits_are_to_known_pages_whose_static_parts_are_kept() -> None:
         whole = pages[visit.objects[0].url()]  # documents are fetched anew each time
         share = len(visit.objects) / len(whole.objects)
         assert share == 1.0 if not visit.again else share < 0.9
+
+
+def test_every_host_has_an_address_of_the_server() -> None:
+    corpus = generate(sites=4, seed=3)
+    given_out = addresses(corpus)
+    assert tuple(given_out) == corpus.hosts
+    assert set(given_out.values()) == set(SERVER_ADDRESSES)

@@ -15,7 +15,7 @@ from cedos.model import Direction
 from emu.bench.session import measure
 from emu.workloads import mixed
 from emu.workloads.mixed import PlannedTransfer, TransferClass, schedule
-from emu.workloads.unmodified.downloads import grown, watch_output, watched
+from emu.workloads.unmodified.downloads import as_user, grown, watch_output, watched
 from emu.workloads.unmodified.tools import PackageArchive
 
 SMALL = TransferClass("small", "198.51.100.2", Direction.DOWN, 1000, 30_000, 120.0, 0.5)
@@ -180,3 +180,8 @@ def test_it_measures_a_file_that_another_process_opens() -> None:
     assert set(figures) == {"idle_million_mb", "idle_lookup_us", "idle_reload_s"}
     assert all(0 <= value < 1000 for value in figures.values())
     assert len(lines) == 1
+
+
+def test_root_needs_no_other_user() -> None:
+    assert as_user(0) == ()
+    assert "--reuid=7" in as_user(7)

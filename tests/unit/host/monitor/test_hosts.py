@@ -152,3 +152,12 @@ def test_the_battery() -> None:
     assert battery.parse_battery({**FULL, "Type": 1}) is None
     assert battery.parse_battery({**FULL, "Percentage": 800.0}) is None
     assert battery.parse_battery({}) is None
+
+
+async def test_without_modem_manager_nothing_is_known() -> None:
+    bus = PlayedBus({})
+    provider = cellular.CellularProvider(bus)
+    for second in range(20):
+        assert await provider.read(LTE, float(second)) == {}
+    assert len(bus.calls) == 2  # it is looked for every ten seconds
+    await provider.close()

@@ -187,3 +187,14 @@ def test_where_little_is_known_each_transfer_and_each_sister_host_counts_at_once
         history.learn("example", 443, Direction.DOWN, 100_000)
     after = history.estimate("a.example", 443, Direction.DOWN, wider=["example"])
     assert after.high_bytes > before.high_bytes
+
+
+def test_resources_are_known_by_their_last_size() -> None:
+    history = SizeHistory(max_hosts=3)
+    names = [resource_name("a.example", 80, b"/%d" % number) for number in range(5)]
+    assert len({*names, resource_name("a.example", 81, b"/0")}) == 6
+    assert history.resource(names[0]) is history.resource(None) is None
+    for size in (5, 6):
+        for name in names:
+            history.learn_resource(name, size)
+    assert [history.resource(name) for name in names] == [None, None, 6, 6, 6]

@@ -11,9 +11,9 @@ from kit.waiting import until
 
 from cedos.controller.events import Witness
 from cedos.host.monitor.liveness.portal_verdict import PortalFinding, PortalVerdict
-from cedos.host.monitor.liveness.portal_watch import PortalWatch
+from cedos.host.monitor.liveness.portal_watch import PortalWatch, usual_rtt_s
 from cedos.host.monitor.liveness.tls_check import TlsAnswer
-from cedos.model import Network, NetworkLife, NextHop
+from cedos.model import Indicator, Network, NetworkLife, NextHop
 
 pytestmark = [pytest.mark.anyio, pytest.mark.jumping]
 
@@ -294,3 +294,10 @@ async def test_connections_that_wait_have_the_page_asked_for(desk: Any) -> None:
     told.answers["home"] = FREE
     await until(lambda: told.life() is NetworkLife.ALIVE, 60.0)
     assert round(time.monotonic() - began_s) == 5
+
+
+def test_the_usual_round_trip() -> None:
+    rtt, now_s = Indicator(0.04, 1.0), time.monotonic()
+    assert usual_rtt_s({"home": {"rtt_s": rtt}}, "home") == 0.04
+    assert usual_rtt_s({"home": {"rtt_s": rtt, "ping_loss": Indicator(1.0, now_s)}}, "home") is None
+    assert usual_rtt_s({}, "home") is None

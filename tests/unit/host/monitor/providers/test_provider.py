@@ -159,3 +159,14 @@ async def test_of_several_providers_the_fresher_value_wins() -> None:
         await read_each(order, WIFI, 3.0, lambda found, keeper=keeper: keeper.update("home", found))
         found = keeper.snapshot(3.0).networks["home"]
         assert {name: i.value for name, i in found.items()} == {"rssi_dbm": -70.0, "cqi": 9.0}
+
+
+async def test_an_access_point_that_cannot_be_told_is_none() -> None:
+    class Lost(PlayedProvider):
+        def access_point(self, network: Network) -> AccessPoint | None:
+            raise KeyError(network.name)
+
+    reports: list[str] = []
+    guarded = GuardedProvider(Lost({}), reports.append)
+    assert guarded.access_point(WIFI) is guarded.access_point(WIFI) is None
+    assert reports == ["Lost: access point: KeyError: 'home' (reported once)"]

@@ -142,3 +142,11 @@ async def test_after_the_end_nothing_is_barred_any_more(world, steering):
     await steering.close()
     with pytest.raises(SteeringError, match="closed"):
         await steering.barring.bar(["lte0"])
+
+
+async def test_a_dry_run_says_it(world, tmp_path):
+    async with Steering(tmp_path, kernel=world.kernel, dry_run=True) as steering:
+        await steering.networks_changed([world.wlan0, world.lte0])
+        await steering.barring.bar(["lte0"])
+        assert "packet filter: nothing of a program's over lte0" in steering.planned
+    assert world.kernel.barred == ()
