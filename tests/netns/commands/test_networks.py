@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -20,6 +21,15 @@ from cedos.errors import CedosError
 from cedos.model import Budget, Every
 from emu.bench.daemon import wakeups
 from emu.testbed.netns import Namespace
+
+UNPLUGGED = """
+[networks.usb0]
+name = "phone"
+[budgets.plan]
+data = "4GB"
+until = "2036-12-01"
+networks = ["phone", "lte1"]
+"""
 
 RULE = ("--host", "192.0.2.7", "--never", "metered")
 
@@ -257,3 +267,38 @@ def test_an_idle_daemon_is_hardly_woken(
         daemon.terminate()
         daemon.wait(20)
     assert 0 < woken / _SECONDS < 6
+
+
+def test_names_that_no_network_has_are_told(
+    tethered: Tethered, install: Callable[..., Installed]
+) -> None:
+    cedos = install(tethered.laptop, UNPLUGGED)
+    config = str(cedos.folder / "cedos.toml")
+    misspelt = (
+        'the budget "plan" names the network lte1, which is not there now; did you mean lte0?'
+    )
+    unplugged = (
+        "[networks.usb0] names the interface usb0, which is not there now; there are lte0, wlan0"
+    )
+    examined = " ".join(cedos.run("doctor", "--config", config).stdout.split())
+    assert misspelt in examined
+    assert unplugged in examined
+    with cedos.up("--dry-run") as process:
+        problems = cedos.client.status().problems
+        assert misspelt in problems
+        assert unplugged in problems
+        tethered.plug("usb0", 45)
+        while len(cedos.client.networks()) < 3:
+            pass
+        assert not any("usb0" in problem for problem in cedos.client.status().problems)
+        # What was there once is not misspelt.
+        tethered.laptop.ip("link", "delete", "usb0")
+        while len(cedos.client.networks()) > 2:
+            pass
+        problems = cedos.client.status().problems
+        assert not any("usb0" in problem for problem in problems)
+        assert misspelt in problems
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=30)
+    assert errors.count(misspelt) == 1
+    assert unplugged in errors

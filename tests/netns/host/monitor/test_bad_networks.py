@@ -445,3 +445,35 @@ def test_with_the_uplink_dead_pages_come_within_a_second(
 def _icmp_dropped(around: Surroundings) -> int:
     rows = around.spot.run("iptables", "-nvxL", "FORWARD").stdout.splitlines()
     return next(int(row.split()[0]) for row in rows if " DROP " in row)
+
+
+def test_without_a_test_page_unanswered_connections_tell_it(
+    around: Surroundings, tmp_path: Path
+) -> None:
+    with Host(around, tmp_path, "") as host:
+        host.until(uses("wlan0"), 60)
+        around.portal()
+        began_s = time.monotonic()
+        around.ask()
+        assert host.until(condemned, 30) - began_s < WITHIN_S
+        host.until(uses("lte0"), 5)
+        assert host.address() == "10.9.2.2"
+
+
+def test_a_router_that_drops_pings_is_not_dead_before_anybody_used_it(
+    around: Surroundings, tmp_path: Path
+) -> None:
+    """No test page is asked for, and no program asks: pings alone, or a router that need not be a
+    resolver, condemn nothing.
+    """
+    around.spot.run("iptables", "-A", "FORWARD", "-p", "icmp", "-j", "DROP")
+    around.spot.run("iptables", *DEAF.split())
+    with Host(around, tmp_path, "", interval_s=2.0, dns=True) as host:
+        host.until(uses("wlan0"), 60)
+        end_s = time.monotonic() + 10.0
+        while time.monotonic() < end_s:
+            status = host.status()
+            assert status is not None
+            assert status.default.network == "wlan0", status.default.reason
+            time.sleep(0.2)
+        assert host.address() == "10.9.1.2"

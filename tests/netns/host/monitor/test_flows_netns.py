@@ -2,8 +2,9 @@
 
 import asyncio
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 
 import pytest
@@ -13,6 +14,7 @@ from cedos.host.monitor.flows.flow_monitor import FlowMonitor
 from cedos.host.monitor.networks.links import LinkMonitor
 from cedos.kernel import conntrack
 from cedos.kernel.netlink import NETLINK_NETFILTER, AsyncRequester
+from cedos.model import FlowKey
 from emu.testbed.netns import Namespace
 
 MakeNamespace = Callable[[str], Namespace]
@@ -224,6 +226,68 @@ def test_without_connection_tracking_ends_still_show(bench: Bench) -> None:
             port = await download(bench, socket.AF_INET6, 10_000, 10)
             first = await take(events, lambda e: e.key.local_port == port)
             assert isinstance(first, FlowOpened)
+
+    with bench.near.entered():
+        asyncio.run(scenario())
+
+
+def test_an_overflow_is_counted_and_made_good(bench: Bench) -> None:
+    track(bench.near)
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        async with LinkMonitor() as links, FlowMonitor(links.is_local) as flows:
+            events = flows.events()
+            with await serve(bench, socket.AF_INET, socket.SOCK_STREAM) as listener:
+                listener.listen()
+                living = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+                living.setblocking(False)
+                await loop.sock_connect(living, (HOSTS[socket.AF_INET], 7000))
+                opened = await take(events, lambda e: True)
+                # More datagram flows, at once and without giving the monitor a turn, than fit.
+                with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as flood:
+                    for port in range(1, 40_000):
+                        flood.sendto(b"", (HOSTS[socket.AF_INET], port))
+                    living.close()  # its end comes through the other socket, or by comparison
+                async with asyncio.timeout(30):
+                    while not flows.overflows:
+                        await asyncio.sleep(0.05)
+                closed = await take(
+                    events, lambda e: e.key == opened.key and isinstance(e, FlowClosed)
+                )
+                assert isinstance(closed, FlowClosed)
+                port = await download_more(listener)
+                await take(events, lambda e: e.key.local_port == port)
+
+    async def download_more(listener: socket.socket) -> int:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as own:
+            own.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(own, (HOSTS[socket.AF_INET], 7000))
+            return int(own.getsockname()[1])
+
+    with bench.near.entered():
+        asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("protocol", [0, MPTCP], ids=["tcp", "mptcp"])
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+def test_the_mark_of_a_living_socket(bench: Bench, family: int, protocol: int) -> None:
+    async def scenario() -> None:
+        async with LinkMonitor() as links, FlowMonitor(links.is_local) as flows:
+            for mark in (0, 0xCE00_0007):
+                with (
+                    await serve(bench, family, socket.SOCK_STREAM, protocol) as listener,
+                    socket.socket(family, socket.SOCK_STREAM, protocol) as own,
+                ):
+                    listener.listen()
+                    own.setsockopt(
+                        socket.SOL_SOCKET, socket.SO_MARK, mark.to_bytes(4, sys.byteorder)
+                    )
+                    own.connect((HOSTS[socket.AddressFamily(family)], 7000))
+                    near, far = own.getsockname(), own.getpeername()
+                    key = FlowKey(ip_address(near[0]), near[1], ip_address(far[0]), far[1])
+                    assert await flows.mark(key) == (mark or None)
+                    assert await flows.mark(replace(key, local_port=1)) is None
 
     with bench.near.entered():
         asyncio.run(scenario())

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from ipaddress import IPv4Interface, IPv6Interface, ip_address
 from pathlib import Path
 
+from cedos.host.monitor.dns.resolvers import HostResolvers
 from cedos.host.monitor.events import Change, NetworkEvent
 from cedos.host.monitor.networks.counters import InterfaceCounters
 from cedos.host.monitor.networks.links import LinkMonitor
@@ -215,6 +216,57 @@ def test_byte_counters(make_namespace: MakeNamespace) -> None:
             assert await counters.read(network.index) is not None
         finally:
             counters.close()
+
+    with near.entered():
+        asyncio.run(scenario())
+
+
+def test_the_users_word_on_an_interface(make_namespace: MakeNamespace) -> None:
+    near, _ = pair(make_namespace, "veth-work")
+
+    async def scenario() -> None:
+        given = {"veth-work": {"kind": "cellular", "metered": False, "name": "phone"}}
+        async with LinkMonitor(given) as monitor:
+            (phone,) = monitor.networks()
+            assert (phone.name, phone.interface) == ("phone", "veth-work")
+            assert (phone.kind, phone.metered) == (NetworkKind.CELLULAR, False)
+
+    with near.entered():
+        asyncio.run(scenario())
+
+
+def test_a_phones_hotspot_over_wifi_is_metered(make_namespace: MakeNamespace) -> None:
+    near, _ = pair(make_namespace)
+
+    async def scenario() -> None:
+        async with LinkMonitor() as monitor:
+            events = monitor.events()
+            near.ip("address", "add", "192.168.1.7/24", "dev", "wlan0")
+            home = await until(events, lambda e: bool(e.network.addresses))
+            assert not home.network.metered
+            near.ip("address", "del", "192.168.1.7/24", "dev", "wlan0")
+            near.ip("address", "add", "172.20.10.3/28", "dev", "wlan0")
+            hotspot = await until(events, lambda e: e.network.metered)
+            assert hotspot.network.kind is NetworkKind.WIFI
+
+    with near.entered():
+        asyncio.run(scenario())
+
+
+def test_a_new_resolv_conf_is_noticed(make_namespace: MakeNamespace, tmp_path: Path) -> None:
+    near, _ = pair(make_namespace)
+    near.ip("address", "add", "10.9.1.2/24", "dev", "wlan0")
+    file = tmp_path / "resolv.conf"
+    file.write_text("nameserver 127.0.0.53\n")
+
+    async def scenario() -> None:
+        async with LinkMonitor(resolvers=HostResolvers(None, file)) as monitor:
+            events = monitor.events()
+            assert monitor.networks()[0].resolvers == ()
+            (tmp_path / "new").write_text("nameserver 8.8.8.8\nnameserver 10.9.1.1\n")
+            (tmp_path / "new").rename(file)
+            event = await until(events, lambda e: bool(e.network.resolvers))
+            assert event.network.resolvers == (ip_address("10.9.1.1"),)
 
     with near.entered():
         asyncio.run(scenario())

@@ -13,6 +13,7 @@ from cedos.host.monitor.probing import dns_probe
 from cedos.host.monitor.probing.ping import PING_BYTES
 from cedos.host.monitor.probing.prober import Prober
 from cedos.host.monitor.probing.result import ProbeKind, ProbeServer
+from cedos.host.monitor.probing.schedule import ProbeSchedule
 from cedos.host.monitor.probing.server import ProbeLimits, ProbeServing
 from cedos.model import Direction
 from emu.testbed.netns import Namespace
@@ -162,6 +163,46 @@ def test_trains_go_through_the_networks_interface(bench: Bench, version: int) ->
                 assert serving.counts["trains down"] == serving.counts["trains up"] == 2
         finally:
             await server_task.__aexit__(None, None, None)
+
+    with bench.near.entered():
+        asyncio.run(scenario())
+
+
+def test_the_schedule_pings_and_sees_the_far_end_drop(bench: Bench) -> None:
+    async def scenario() -> None:
+        schedule = ProbeSchedule(in_use_s=0.1, idle_s=0.2)
+        async with (
+            LinkMonitor() as links,
+            Prober(lambda n: TARGETS[4], schedule=schedule, ping_timeout_s=0.3) as prober,
+        ):
+            prober.networks_changed(links.networks())
+            prober.in_use(["lte0"])
+            seen: dict[str, list[float | None]] = {"wlan0": [], "lte0": []}
+            dropping = False
+            async with asyncio.timeout(20):
+                async for result in prober.results():
+                    seen[result.network].append(result.indicators.get("rtt_s"))
+                    if not dropping and min(map(len, seen.values())) >= 3:
+                        assert None not in seen["wlan0"] + seen["lte0"]
+                        drop = ("-A", "INPUT", "-i", "lte0", "-p", "icmp", "-j", "DROP")
+                        bench.far.run("iptables", *drop)
+                        dropping = True
+                    if dropping and seen["lte0"][-3:] == [None] * 3:
+                        break
+            assert None not in seen["wlan0"]
+            assert len(seen["lte0"]) > len(seen["wlan0"])
+
+    with bench.near.entered():
+        asyncio.run(scenario())
+
+
+def test_a_network_without_route_is_a_loss_at_once(bench: Bench) -> None:
+    async def scenario() -> None:
+        async with LinkMonitor() as links, Prober(lambda n: TARGETS[6]) as prober:
+            bench.near.ip("-6", "route", "del", "default", "dev", "lte0")
+            lte = next(n for n in links.networks() if n.interface == "lte0")
+            result = await asyncio.wait_for(prober.ping(lte), 0.9)
+            assert (result.problem, result.spent.bytes) == ("the network takes nothing", 0)
 
     with bench.near.entered():
         asyncio.run(scenario())

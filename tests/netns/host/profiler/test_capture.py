@@ -7,6 +7,7 @@ import os
 import socket
 import ssl
 import struct
+import sys
 import threading
 from collections.abc import Callable
 from ipaddress import ip_address
@@ -18,6 +19,7 @@ from scapy.layers.inet import IP, TCP
 from scapy.layers.l2 import Dot1Q, Ether
 from scapy.packet import Raw
 
+from cedos.errors import HostError
 from cedos.host.profiler.capture import open_capture
 from cedos.host.profiler.frame import CapturedPacket
 from cedos.host.profiler.http import parse_request, parse_response
@@ -257,3 +259,49 @@ def test_an_interface_that_goes_away_is_survived(
         pair.client.ip("link", "del", "wlan0")
         assert capture.read() == []
         assert everywhere.read() == []
+
+
+@pytest.mark.parametrize("mptcp", [False, True], ids=["tcp", "mptcp"])
+def test_curl_from_nginx(
+    pair: Any,
+    started: Callable[..., Any],
+    drain: Callable[..., list[CapturedPacket]],
+    tmp_path: Path,
+    mptcp: bool,
+) -> None:
+    (tmp_path / "large").write_bytes(BODY)
+    (tmp_path / "nginx.conf").write_text(
+        f"daemon off; master_process off; pid {tmp_path}/pid; error_log stderr;\n"
+        "events {}\n"
+        f"http {{ access_log off; server {{ listen 10.9.0.2:80; root {tmp_path}; }} }}\n"
+    )
+    with pair.client.entered():
+        capture = open_capture("wlan0")
+    started(pair.server, "nginx", "-c", str(tmp_path / "nginx.conf"), "-p", str(tmp_path))
+    address = "http://10.9.0.2/large"
+    curl = ["curl", "-sS", "--retry", "20", "--retry-connrefused", "--retry-delay", "1"]
+    command = ["mptcpize", "run", *curl] if mptcp else curl
+    with capture:
+        pair.client.run(*command, "-o", "/dev/null", address, "-o", "/dev/null", address)
+        captured = drain(capture, at_least=4)
+    requests = [parse_request(one.payload) for one in captured[::2]]
+    answers = [parse_response(one.payload) for one in captured[1::2]]
+    assert [(one.method, one.host) for one in requests if one] == [("GET", "10.9.0.2")] * 2
+    assert [one.content_length for one in answers if one] == [len(BODY)] * 2
+    assert len({one.key for one in captured}) == 1  # one connection, kept alive
+
+
+def test_a_missing_interface_and_a_missing_capability_are_named(pair: Any) -> None:
+    with pair.client.entered(), pytest.raises(HostError, match="cannot capture on nope"):
+        open_capture("nope")
+    program = (
+        "from cedos.errors import PrivilegeError\n"
+        "from cedos.host.profiler.capture import open_capture\n"
+        "try: open_capture()\n"
+        "except PrivilegeError as error: print(error)\n"
+    )
+    done = pair.client.run(
+        "setpriv", "--bounding-set", "-net_raw", "--inh-caps", "-net_raw",
+        sys.executable, "-c", program,
+    )  # fmt: skip
+    assert "CAP_NET_RAW" in done.stdout

@@ -323,3 +323,32 @@ def test_the_rest_of_a_dead_daemon_is_undone(host):
         assert host.state() == before
         assert any("CEDOS_NAT" in line for line in done)
         assert restore(host.directory) == Undone()
+
+
+@rescued(unchanged=True)
+async def test_many_at_once(host, steering):
+    early(steering)
+    with dead(host, "wlan0"):
+        programs = [Program(host, version) for version in (4, 6) for _ in range(60)]
+        keys = [program.key() for program in programs]
+        assert all(steering.rescues.rescue(key, "lte0") for key in keys)
+        assert max([await program.took_s(8) for program in programs]) < 6.0
+        for program, key in zip(programs, keys, strict=True):
+            assert await program.ask() == host.address("lte0", key.local.version)
+        assert members(host) == 120
+        for program, key in zip(programs, keys, strict=True):
+            program.close()
+            steering.rescues.remove(key)
+        assert members(host) == 0
+
+
+@rescued(dry_run=True, unchanged=True)
+async def test_a_dry_run_says_it_and_does_nothing(host, steering):
+    with dead(host, "wlan0"):
+        program = Program(host, 4)
+        key = program.key()
+        assert steering.rescues.rescue(key, "lte0")
+        assert any("translate" in printed for printed in steering.planned)
+        assert members(host) == 0
+        program.task.cancel()
+        program.close()
