@@ -28,7 +28,7 @@ BASELINE = "wifi-first"
 RESAMPLES = 2000
 
 
-def combine(recorded: Sequence[Recorded]) -> dict[str, Any]:
+def figures(recorded: Sequence[Recorded]) -> dict[str, Any]:
     """Return figures by policy over all runs of one scenario, and by place beneath.
 
     Runs of one place are put together. Intervals draw groups of places, which are what their names
@@ -47,11 +47,11 @@ def combine(recorded: Sequence[Recorded]) -> dict[str, Any]:
         key: _normalised(places, policies, score)
         for key, score in (("max_s", _speed), ("max_s_per_e", _speed_per_energy))
     }
-    figures: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for number, policy in enumerate(policies):
         parts = [place[policy] for place in places.values()]
         base = [place[BASELINE] for place in places.values()] if BASELINE in policies else None
-        figures[policy] = _figures(parts, base, groups) | {
+        found[policy] = _figures(parts, base, groups) | {
             name: value
             for key, table in scores.items()
             for name, value in _middle(key, table[:, number], groups).items()
@@ -59,18 +59,13 @@ def combine(recorded: Sequence[Recorded]) -> dict[str, Any]:
     return {
         "scenario": recorded[0].scenario.name,
         "synthetic": any(run.environment["synthetic"] for run in recorded),
-        "policies": figures,
+        "policies": found,
         "places": {
             name: {policy: _place_figures(part) for policy, part in place.items()}
             | {"start_s": run.scenario.start_s}
             for (name, place), run in zip(places.items(), recorded, strict=True)
         },
     }
-
-
-def figures(recorded: Sequence[Recorded]) -> dict[str, Any]:
-    """Return what runs of several seeds say together (`cedos-emu figures series`)."""
-    return combine(recorded)
 
 
 def lines(found: Mapping[str, Any]) -> Iterator[str]:
@@ -320,7 +315,7 @@ def write(
 ) -> dict[str, Any]:
     """Put finished runs together and write that; DataSetError where one is not finished."""
     recorded = [runs.read(folder) for folder in folders]
-    summary = combine(recorded)
+    summary = figures(recorded)
     summary["failed"] = dict(failed or {})
     summary["environment"] = environment.describe(recorded[0].scenario.seed)
     file.write_text(json.dumps(summary, indent=1) + "\n")

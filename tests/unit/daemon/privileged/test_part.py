@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from kit.steer_kernel import MemoryKernel
@@ -29,7 +29,8 @@ from cedos.host.steer.journal.records import (
     journal_line,
 )
 from cedos.host.steer.journal.sysctls import CONNTRACK_ACCOUNTING, TCP_RMEM
-from cedos.host.steer.kernel.interface import FilterPlan
+from cedos.host.steer.kernel.interface import FilterPlan, SteeringKernel
+from cedos.host.steer.kernel.rescue import RescueKernel, operations
 from cedos.host.steer.routing.plan import REFUSING_ROUTE, TABLE_BASE, Preference
 from cedos.kernel.netlink import NETLINK_ROUTE
 from cedos.kernel.policy_routing import MAIN_TABLE, Route, Rule
@@ -248,3 +249,14 @@ def test_an_alarm_is_neither_at_once_nor_beyond_a_month(
     assert asked.ask("set_alarm", now + 60.0) == ["done", None]
     assert asked.ask("set_alarm", 0.0) == ["done", None]
     assert told == [now + 60.0, 0.0]
+
+
+def test_an_operation_with_more_than_a_flow_to_name_has_a_check_of_its_own() -> None:
+    """Marked operations are passed on as they are, so that a new one with a plan must be checked."""
+    for interface, prefix in ((SteeringKernel, ""), (RescueKernel, "rescue_")):
+        for operation, _ in operations(interface):
+            method = vars(PrivilegedPart)[f"{prefix}{operation.__name__}"]
+            if hasattr(method, "__wrapped__"):
+                hints = get_type_hints(operation)
+                hints.pop("return")
+                assert set(hints.values()) <= {int, bool, FlowKey}, operation.__name__

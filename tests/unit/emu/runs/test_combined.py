@@ -68,7 +68,7 @@ def found(folder: Path) -> dict[str, Any]:
 
 def test_runs_of_one_place_are_repeats(found: dict[str, Any], folder: Path) -> None:
     names = ("a", "b", "a", "b")
-    twice = series.combine([runs.read(folder / name) for name in names])
+    twice = series.figures([runs.read(folder / name) for name in names])
     cedos = twice["policies"]["cedos"]
     assert cedos["n"] == 8
     for key in ("reduction", "reduction_by_place", "max_s", "max_s_per_e", "cellular_mean_mb"):
