@@ -103,7 +103,8 @@ def test_one_that_lies_is_not_believed(world: Any, how: str) -> None:
         if how == "never sent":
             assert "udp_up_bps" not in known[name]
         else:
-            assert known[name]["udp_up_bps"] < 5 * mbps["up"] * 1e6
+            # Believed up to four times what this end saw, which a busy host sees too short.
+            assert known[name]["udp_up_bps"] < 8 * mbps["up"] * 1e6
         assert "udp_bps" not in known[name], "no train came down"
     assert "Traceback" not in world.log_text()
 

@@ -185,9 +185,11 @@ class _Exchange:
 
     async def up(self, cookie: bytes, rtt_s: float) -> dict[str, float]:
         server = self._server
+        asked_s = time.monotonic()
         await self._ask(
             self._question(cookie, Direction.UP), lambda: wire.Ready in self._answers, "train"
         )
+        rtt_s = min(rtt_s, time.monotonic() - asked_s)  # a busy host lengthens single round trips
         sent_s = time.monotonic()
         began_at_s = time.time()
         for number in range(server.packets):
