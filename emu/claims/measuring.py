@@ -11,10 +11,7 @@ from pathlib import Path
 from cedos.errors import HostError, NotFoundError
 from emu.claims import claim_list, expressions, pages
 from emu.claims.claim_list import Claims
-from emu.repository import ROOT
-
-_WRITTEN = ("notebooks/results/", "docs/claims.toml", "docs/state.md", "README.md")
-"""Files that a measurement itself changes; changes there do not make a tree a modified one."""
+from emu.repository import ROOT, WRITTEN
 
 
 def chosen(claims: Claims, name: str, kind: str | None = None) -> list[str]:
@@ -50,7 +47,7 @@ def head() -> str:
     commit, changes = _git("rev-parse", "HEAD"), _git("status", "--porcelain")
     if commit is None or changes is None:
         raise HostError(f"{ROOT} is no git clone: a measurement must name its commit")
-    others = [line for line in changes.splitlines() if not line[3:].startswith(_WRITTEN)]
+    others = [line for line in changes.splitlines() if not line[3:].startswith(WRITTEN)]
     if others:
         raise HostError(
             f"the tree is modified ({others[0].strip()}): commit first, so that the result names"

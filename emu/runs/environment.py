@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from emu.repository import ROOT, WRITTEN
+
 _PACKAGES = ("cedos", "pyroute2.minimal", "scikit-learn", "numpy", "pyarrow", "aiohttp", "msgspec")
 _PROGRAMS = {
     "mahimahi": ["dpkg-query", "-W", "-f=${Version}", "mahimahi"],
@@ -26,6 +28,7 @@ def describe(seed: int | None = None) -> dict[str, Any]:
         "kernel": platform.release(),
         "machine": platform.machine(),
         "cores": os.cpu_count(),
+        "load": os.getloadavg(),
         "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         "packages": {name: _version(name) for name in _PACKAGES},
         "programs": {name: _output(command) for name, command in _PROGRAMS.items()},
@@ -52,12 +55,9 @@ def _output(command: list[str], cwd: Path | None = None) -> str | None:
 
 
 def _git() -> dict[str, Any] | None:
-    here = Path(__file__).parent
-    commit = _output(["git", "rev-parse", "HEAD"], here)
+    commit = _output(["git", "rev-parse", "HEAD"], ROOT)
     if commit is None:
         return None
-    return {
-        "commit": commit,
-        "modified": _output(["git", "status", "--porcelain", "--untracked-files=no"], here)
-        is not None,
-    }
+    written = [f":(exclude){each}" for each in WRITTEN]
+    status = ["git", "status", "--porcelain", "--untracked-files=no", "--", ".", *written]
+    return {"commit": commit, "modified": _output(status, ROOT) is not None}

@@ -1,0 +1,28 @@
+"""What a run notes of its environment."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from emu.runs import environment
+
+
+def test_a_tree_is_modified_by_its_code_and_not_by_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = tmp_path / "notebooks" / "results" / "a.json"
+    result.parent.mkdir(parents=True)
+    for file in (result, tmp_path / "code.py"):
+        file.write_text("1")
+    for command in (
+        ["git", "init", "-q"],
+        ["git", "add", "."],
+        ["git", "-c", "user.name=x", "-c", "user.email=x@x", "commit", "-q", "-m", "first"],
+    ):
+        subprocess.run(command, cwd=tmp_path, check=True)
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    result.write_text("2")
+    assert environment.describe()["git"]["modified"] is False
+    (tmp_path / "code.py").write_text("2")
+    assert environment.describe()["git"]["modified"] is True
