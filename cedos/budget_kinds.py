@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 
+# The odometer of all radios' joules.
 RADIOS: Final = "radios"
-"""The odometer of all radios' joules."""
 
 RADIO, METERED, FREE = "radio/", "metered/", "free/"
 """Before a network's name: the odometers of its joules, its metered bytes, its other bytes."""

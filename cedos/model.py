@@ -237,8 +237,8 @@ class CompetingTransfer:
     rate_bps: float = inf
 
 
+# The bytes that this host's transfers have still to carry, by network and direction.
 Competing = Mapping[str, Mapping[Direction, tuple[CompetingTransfer, ...]]]
-"""The bytes that this host's transfers have still to carry, by network and direction."""
 
 
 class NetworkLife(StrEnum):

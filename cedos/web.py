@@ -26,8 +26,8 @@ _LARGEST: Final = 1 << 62
 _MOST_REASON: Final = 200
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 
+# The fields of a head: lower-case names; values in Latin-1, which keeps every byte.
 Fields = dict[str, list[str]]
-"""The fields of a head: lower-case names; values in Latin-1, which keeps every byte."""
 
 
 def client(

@@ -49,11 +49,11 @@ def write(file: Path, content: str | bytes, option: str = "--out") -> None:
         raise DataSetError(f"{file} cannot be written: {error.strerror}") from error
 
 
+# Distributions whose module has another name.
 _MODULES: Final = {"scikit-learn": "sklearn", "tomli-w": "tomli_w"}
-"""Distributions whose module has another name."""
 
+# `emu` brings `train` along; who runs `cedos-emu` will need both.
 _OF_THE_TESTBED: Final = {"emu", "train"}
-"""`emu` brings `train` along; who runs `cedos-emu` will need both."""
 
 _REQUIREMENT: Final = re.compile(r"([\w.-]+).*extra == ['\"]([\w-]+)['\"]")
 

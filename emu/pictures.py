@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 PURPLE, SKY, BLACK, GREY = "#CC79A7", "#56B4E9", "#000000", "#8C8C8C"
 
+# Width of a picture; at half a page's width its letters are still seven points high.
 WIDTH_IN: Final = 5.2
-"""Width of a picture; at half a page's width its letters are still seven points high."""
 
+# For people; a name without an entry is shown as it is.
 NAMES: Final = {
     "wifi": "Wi-Fi", "cellular": "LTE", "mptcp_wifi": "MPTCP, Wi-Fi first",
     "mptcp_cellular": "MPTCP, LTE first",
@@ -63,7 +64,6 @@ NAMES: Final = {
     "cbsp": "CBSP", "high-bandwidth-first": "high bandwidth first",
     "long-encounter-first": "long encounter first", "least-cost": "least cost (ours)",
 }  # fmt: skip
-"""For people; a name without an entry is shown as it is."""
 
 COLOURS: Final = {
     "wifi": BLUE, "cellular": ORANGE, "mptcp_wifi": GREEN, "mptcp_cellular": PURPLE,

@@ -22,8 +22,8 @@ from cedos.selector.uncertainty.times import CompletionModel
 from cedos.storage import model_files
 from predictors.posterior import Posterior
 
+# A longer record, in bytes, is no event.
 _LARGEST: Final = 8_000_000
-"""A longer record, in bytes, is no event."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ Measure = Callable[[Rows], float]
 
 GROUP_RESAMPLES = 500
 ROW_RESAMPLES = 1000
+# Two costs within this factor are the same but for rounding.
 SLACK = 1.0 + 1e-9
-"""Two costs within this factor are the same but for rounding."""
 
 
 def ci95(drawn: NDArray[Any] | Sequence[float]) -> list[float]:

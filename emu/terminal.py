@@ -20,8 +20,8 @@ from rich.table import Table
 
 from cedos.plain_text import plain
 
+# Columns where there is no terminal to ask: rich's 80 cut our tables, and with them their figures.
 _WIDTH = 120
-"""Columns where there is no terminal to ask: rich's 80 cut our tables, and with them their figures."""
 _WIDEST = 500
 
 

@@ -31,14 +31,14 @@ from predictors.base import Distribution
 from predictors.inputs import COLUMNS, INPUTS, STRATEGIES, inputs_of
 from predictors.regressor import Forest, Regressor, mirrored
 
+# No logarithmic error is larger, whatever its size: `exp` of it stays a finite number.
 _LARGEST = 25.0
-"""No logarithmic error is larger, whatever its size: `exp` of it stays a finite number."""
 
+# No error is expected to be smaller: 1 %.
 LEAST_SIZE = 0.01
-"""No error is expected to be smaller: 1 %."""
 
+# By strategy, logarithmic errors divided by their expected size: ascending, equally likely.
 Shape = Mapping[str, tuple[float, ...]]
-"""By strategy, logarithmic errors divided by their expected size: ascending, equally likely."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +118,8 @@ def _ascending(data: Sequence[float]) -> tuple[float, ...]:
     return shape
 
 
+# The columns for which the model has a typical value. It is used where nothing is known.
 STAND_INS = ("wifi_rtt_s", "wifi_past1_bps", "cellular_rtt_s", "cellular_past1_bps")
-"""The columns for which the model has a typical value. It is used where nothing is known."""
 
 
 @dataclass(slots=True)

@@ -146,17 +146,17 @@ def _scaled_upper_gamma(a: float, x: float) -> float:
     return upper
 
 
+# Median 41 s, and one session of 25 longer than 5 min: the walk of the dissertation's Table 4.2.
 GENERIC = Weibull(shape=0.77, scale_s=66.0)
-"""Median 41 s, and one session of 25 longer than 5 min: the walk of the dissertation's Table 4.2."""
 
 REMAINING = "remaining_s"
 SLICES = 20
 
+# The sessions that the generic prior is worth beside those of all access points.
 _GENERIC_WORTH = 4.0
-"""The sessions that the generic prior is worth beside those of all access points."""
 
+# The sessions that those of all others are worth beside an access point's own.
 _OTHERS_WORTH = 1.0
-"""The sessions that those of all others are worth beside an access point's own."""
 
 _SESSIONS = 50
 _ALL_SESSIONS = 200

@@ -16,32 +16,32 @@ from statistics import NormalDist
 
 from predictors.base import Distribution
 
+# Samples of a relative-error distribution: the first and the last bound its 90 % interval.
 SAMPLES = 10
-"""Samples of a relative-error distribution: the first and the last bound its 90 % interval."""
 
+# A seen error weighs this much of the next newer one: 33 errors count in all.
 FADING = 0.97
-"""A seen error weighs this much of the next newer one: 33 errors count in all."""
 
+# The observed errors that the held-out distribution is worth.
 KNOWN = 60
-"""The observed errors that the held-out distribution is worth."""
 
+# Equally likely values of an `ErrorHistory`'s distribution.
 SLICES = 50
-"""Equally likely values of an `ErrorHistory`'s distribution."""
 
+# Older errors than so many weigh less than a twentieth of the newest.
 _KEPT = 100
-"""Older errors than so many weigh less than a twentieth of the newest."""
 
+# The spread of errors that were not seen here is believed like that of so many that were.
 SPREAD_OF_PRIOR = 10.0
-"""The spread of errors that were not seen here is believed like that of so many that were."""
 
+# A measurement so many times off its prediction says that one of the two is not what it seems.
 _LARGEST = 1e6
-"""A measurement so many times off its prediction says that one of the two is not what it seems."""
 
 # Age is told in steps of a tenth, so that a distribution serves several decisions.
 _AGE_STEP = 0.1
 _OLDEST_S = 1e6
+# A tenth more or less is not worth the work beside errors of a fifth and more.
 _LEAST_ADDED = 0.01
-"""A tenth more or less is not worth the work beside errors of a fifth and more."""
 
 
 def middles(weighted: Iterable[tuple[float, float]], count: int = SAMPLES) -> list[float]:
@@ -144,8 +144,8 @@ def lognormal(sigma: float, count: int = SLICES) -> Distribution:
     return Distribution(tuple([exp(normal.inv_cdf((k + 0.5) / count)) for k in range(count)]))
 
 
+# The prior before the first error: within a factor of 2.3 nine times of ten.
 PRIOR = lognormal(0.5)
-"""The prior before the first error: within a factor of 2.3 nine times of ten."""
 
 
 def growth(age_s: float) -> float:

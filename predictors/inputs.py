@@ -100,8 +100,8 @@ def joined_time_s(
 
 
 NETWORKS = ("wifi", "cellular")
+# Names of completion times in data sets and models: TCP on each network, MPTCP by its primary.
 STRATEGIES = ("wifi", "cellular", "mptcp_wifi", "mptcp_cellular")
-"""Names of completion times in data sets and models: TCP on each network, MPTCP by its primary."""
 
 _RATES = ("past1_bps", "past5_bps", "past10_bps", "udp_bps")
 _OF_EACH = (
@@ -119,31 +119,30 @@ _RADIO = (
     "cellular_rsrp_dbm", "cellular_rsrq_db", "cellular_sinr_db", "cellular_cqi", "speed_mps",
 )  # fmt: skip
 _OF_AGE = ("rate_age_s", "recent_bytes", "recent_s", "recent_age_s")
+# The ages of the past rates (absent: 0), and the last finished small transfer of each network.
+#
+# Of the transfer: its bytes, its time and its age. Age is an input, learned on what is known late.
 AGE_COLUMNS = tuple(f"{network}_{name}" for network in NETWORKS for name in _OF_AGE)
-"""The ages of the past rates (absent: 0), and the last finished small transfer of each network.
 
-Of the transfer: its bytes, its time and its age. Age is an input, learned on what is known late.
-"""
-
+# The largest age as an input: beyond it only places differ.
 LARGEST_AGE_S = 120.0
-"""The largest age as an input: beyond it only places differ."""
 
+# No larger transfer was measured: more takes as much longer than this as the naive time says
+# (docs/decisions/completion-trees.md).
 LARGEST_BYTES = 1e7
-"""No larger transfer was measured: more takes as much longer than this as the naive time says
-(docs/decisions/completion-trees.md)."""
 
 _RARE = ("wifi_ap_count", "cellular_dbm")
 
+# Every indicator that a data set may hold and a model may look at.
 CONTEXT_COLUMNS = (
     *(f"{network}_{name}" for network in NETWORKS for name in _OF_EACH),
     *_RADIO,
     *AGE_COLUMNS,
     *_RARE,
 )
-"""Every indicator that a data set may hold and a model may look at."""
 
+# The columns that a prediction uses; all but the size may be missing.
 COLUMNS = ("size_bytes", "direction_up", *CONTEXT_COLUMNS)
-"""The columns that a prediction uses; all but the size may be missing."""
 
 _AS_THEY_ARE = ("ping_loss", "available", "dns_s", "udp_loss")
 _DERIVED = (
@@ -151,6 +150,7 @@ _DERIVED = (
     "log_past1_over_past5", "log_past5_over_past10", "log_naive", "log_naive5_over_naive",
 )  # fmt: skip
 _AGED = ("log_rate_age", "log_recent_over_naive")
+# Names of the values of `inputs_of`, in order.
 INPUTS = (
     "log_size",
     "direction_up",
@@ -166,18 +166,18 @@ INPUTS = (
     *(f"{network}_{name}" for network in NETWORKS for name in _AGED),
     *_RARE,
 )
-"""Names of the values of `inputs_of`, in order."""
 
+# The number of first inputs that every model uses; the others, last to first, if its data have
+# them.
 ALWAYS = INPUTS.index(f"{NETWORKS[0]}_{_AGED[0]}")
-"""The number of first inputs that every model uses; the others, last to first, if its data have them."""
 
 _NAMES = {
     network: tuple(f"{network}_{name}" for name in (*_OF_EACH[:2], *_RATES, *_AS_THEY_ARE))
     for network in NETWORKS
 }
 _AGES = {network: tuple(f"{network}_{name}" for name in _OF_AGE) for network in NETWORKS}
+# The time in which a small transfer's word fades: rates of either network wander so fast.
 _RECENT_FADES_S = 4.0
-"""The time in which a small transfer's word fades: rates of either network wander so fast."""
 
 _LEAST_BPS = 1e3
 _LEAST_S = 1e-5
@@ -271,8 +271,8 @@ def _first(*values: float) -> float:
     return nan
 
 
+# The weight of a second's rate against all before it.
 EWMA_PER_S = 0.4
-"""The weight of a second's rate against all before it."""
 
 _LARGEST = 25.0
 # The windows: seconds before the start, and how many seconds each holds of its own.

@@ -23,8 +23,8 @@ _AGILE, _STABLE = 0.1, 0.9
 _CENTER, _RANGE = 0.1, 0.9
 """The same of the chart's centre line and of the mean step from one value to the next."""
 
+# The mean difference of two normal values in standard deviations (a chart of single values).
 _STEP_OVER_SIGMA = 1.128
-"""The mean difference of two normal values in standard deviations (a chart of single values)."""
 
 
 class FlipFlop:

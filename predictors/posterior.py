@@ -13,17 +13,17 @@ from typing import Any
 from predictors.base import Distribution
 from predictors.error import FADING, KNOWN, sliced
 
+# Bins are a quarter wide: 10 for each tenfold.
 _STEP = log(1.25)
-"""Bins are a quarter wide: 10 for each tenfold."""
 
+# A time so many times off its prediction says that one of the two is not what it seems.
 _LARGEST = 1e6
-"""A time so many times off its prediction says that one of the two is not what it seems."""
 
+# Measurements of less weight than this share of the newest are forgotten: older than 130 of them.
 NEGLIGIBLE = 0.02
-"""Measurements of less weight than this share of the newest are forgotten: older than 130 of them."""
 
+# The number of prior transfers in which the usual strategy was favoured.
 _DOUBT = 2.0
-"""The number of prior transfers in which the usual strategy was favoured."""
 
 
 class Posterior:

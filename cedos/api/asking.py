@@ -131,12 +131,12 @@ class DaemonChooser:
 
 
 ROUTE_ASK_S: Final = 2.0
+# The lifetime of an answer. The daemon may have ended, and networks may have gone.
 ROUTE_VALID_S: Final = 10.0
-"""The lifetime of an answer. The daemon may have ended, and networks may have gone."""
 
 _MOST_PORTS: Final = 256
+# The assumed size, that of an object of a web page, because the real one is unknown.
 _USUAL_BYTES: Final = 30_000
-"""The assumed size, that of an object of a web page, because the real one is unknown."""
 
 
 class DaemonRoutes:
@@ -195,11 +195,11 @@ class DaemonRoutes:
 _WAIT_S: Final = 10.0
 _TIMEOUT_S: Final = 15.0
 _ABSENT_S: Final = 2.0
+# The pause after an error, and after a daemon that did not answer in time.
 _SILENT_S: Final = 10.0
-"""The pause after an error, and after a daemon that did not answer in time."""
 
+# The time to wait for a daemon that restarts, to report the end of a transfer.
 _RESTARTS_S: Final = 5.0
-"""The time to wait for a daemon that restarts, to report the end of a transfer."""
 
 _FORGET_TIMEOUT_S: Final = 2.0
 

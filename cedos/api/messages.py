@@ -178,8 +178,8 @@ class FlowMessage(ControlMessage, frozen=True, kw_only=True):
 
 
 MOST_TOLD: Final = 256
+# The limit of connections in one report. If there are more, they take turns.
 MOST_PROBLEM: Final = 300
-"""The limit of connections in one report. If there are more, they take turns."""
 
 _Text = Annotated[str, Meta(min_length=1, max_length=253)]
 

@@ -15,8 +15,8 @@ from cedos.api.messages import ControlMessage, NetworkMessage
 from cedos.model import Bulk, Direction, Label, SizeEstimate, Transfer, Urgency
 
 MAX_LIFETIME_S: Final = 30 * 86_400.0
+# The prefix of a program in place of a server's name. Names of hosts have no space.
 PROGRAM: Final = "program "
-"""The prefix of a program in place of a server's name. Names of hosts have no space."""
 
 _Port = Annotated[int, Meta(ge=1, le=65535)]
 
@@ -135,8 +135,8 @@ class ChoiceRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return Transfer(size, self.direction, label, self.deadline_s, None, self.server_name)
 
 
+# The limit of pending items in one request; those to fetch first come first.
 MOST_ITEMS: Final = 400
-"""The limit of pending items in one request; those to fetch first come first."""
 
 MOST_SHOWN: Final = 50
 

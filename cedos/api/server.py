@@ -65,8 +65,8 @@ MOST: Final = 128
 _PERIOD_S: Final = 1.0
 MODE: Final = 0o660
 MAX_BODY_BYTES: Final = 65_536
+# Programs of all users but root that listen to decisions.
 MAX_LISTENERS: Final = 64
-"""Programs of all users but root that listen to decisions."""
 
 MAX_LISTENERS_OF_USER: Final = 16
 MAX_REQUESTS, MAX_REQUESTS_OF_USER = 4_800, 1_200

@@ -149,8 +149,8 @@ class TransferInTable(ControlMessage, frozen=True, kw_only=True):
         )
 
 
+# More than a request for the size, which goes over each network.
 _ASKED_BYTES: Final = 10_000
-"""More than a request for the size, which goes over each network."""
 
 
 def table_entry(report: TransferReport, uid: int) -> TableTransfer:

@@ -29,8 +29,8 @@ COMMANDS: Final = {
     "example": "Print the configuration or the systemd unit to start from.",
 }
 
+# The folders of commands that are not in `cedos/commands` itself.
 ROOMS: Final = dict.fromkeys(["join", "forward", "gateway"], "gateway")
-"""The folders of commands that are not in `cedos/commands` itself."""
 
 
 class LazyGroup(click.Group):

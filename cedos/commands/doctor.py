@@ -15,10 +15,10 @@ from cedos.doctor.host import can_run, examine
 from cedos.errors import HostError
 from cedos.plain_text import plain
 
+# The width of a finding's state with the space behind it.
 _BEFORE = 9
-"""The width of a finding's state with the space behind it."""
+# A finding stands beside its topic if so much room is left, else below.
 _LEAST = 30
-"""A finding stands beside its topic if so much room is left, else below."""
 _COLOURS = {FindingState.OK: "green", FindingState.LIMITED: "yellow", FindingState.MISSING: "red"}
 
 

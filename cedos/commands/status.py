@@ -30,8 +30,8 @@ _RATES = {
     "link_bps": "",
 }
 _STATES = {NetworkLife.CAPTIVE: "log-in", NetworkLife.DEAD: "silent", NetworkLife.SILENT: "silent"}
+# The age from which a round trip is shown with its age.
 _FRESH_S = 10.0
-"""The age from which a round trip is shown with its age."""
 
 
 @click.command(

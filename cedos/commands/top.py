@@ -26,8 +26,8 @@ from cedos.plain_text import plain
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _ERASE_LINE, _ERASE_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 
+# The width that is kept for a flow's network, rates, bytes and age.
 _BESIDE_SERVER: Final = 52
-"""The width that is kept for a flow's network, rates, bytes and age."""
 
 
 @click.command(

@@ -27,14 +27,14 @@ _SECONDS: Final = {
 _LONGEST_S: Final = 1e9
 _DAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _EARLIEST: Final = datetime(1981, 1, 1)
+# The hour of a day without a time.
 MORNING_HOUR: Final = 8
-"""The hour of a day without a time."""
+# Times that mean the same tomorrow, or that are meant anew each day.
 _LASTING = re.compile(r"\d{1,2}:\d{2}$|\d{4}-\d{2}-\d{2}")
-"""Times that mean the same tomorrow, or that are meant anew each day."""
 _AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 _MOST = 1e15
+# The least size without a unit: "4" is meant as gigabytes, "1500" as megabytes.
 PLAINLY_BYTES: Final = 1e6
-"""The least size without a unit: "4" is meant as gigabytes, "1500" as megabytes."""
 
 
 def size_bytes(text: str) -> float:
@@ -61,12 +61,12 @@ def money(text: str) -> float:
     return _amount(text, {"": 1.0}, 'an amount of money such as "20" or "7.50"')
 
 
+# The parser of amounts for each resource.
 READERS: Final = {
     Resource.DATA: size_bytes,
     Resource.ENERGY: joules,
     Resource.MONEY: money,
 }
-"""The parser of amounts for each resource."""
 
 
 def seconds(text: str) -> float:

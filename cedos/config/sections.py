@@ -99,8 +99,8 @@ class FollowConfig(Section, frozen=True, kw_only=True):
             )
 
 
+# The default value of one unit of money in seconds of waiting.
 S_PER_MONEY: Final = 60.0
-"""The default value of one unit of money in seconds of waiting."""
 
 
 class PlanConfig(Section, frozen=True, kw_only=True):
@@ -195,8 +195,8 @@ class PacingConfig(Section, frozen=True, kw_only=True):
     controller: Literal["pacer", "odyssey"] = "pacer"
 
 
+# The usual port of a probe server.
 PROBE_PORT = 7007
-"""The usual port of a probe server."""
 
 
 def endpoint(value: str) -> tuple[IPv4Address | IPv6Address, int]:

@@ -7,8 +7,8 @@ import re
 import tomllib
 from typing import Any
 
+# A path into the parsed document: table keys, and indices into arrays.
 Key = tuple[str | int, ...]
-"""A path into the parsed document: table keys, and indices into arrays."""
 
 _HEADER = re.compile(r"\s*(\[\[?)([^\[\]]+)\]\]?\s*(?:#.*)?")
 _LONG_STRING = re.compile(r'"""(?:[^\\]|\\.)*?"""|\'\'\'.*?\'\'\'', re.DOTALL)

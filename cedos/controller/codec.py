@@ -33,14 +33,14 @@ from cedos.selector.budgets import controller, odyssey
 from cedos.selector.uncertainty import method_of
 from cedos.selector.uncertainty.times import CompletionModel
 
+# The version of the event log's format.
 LOG_FORMAT: Final = 2
-"""The version of the event log's format."""
 _ADDRESSES: Final = frozenset({IPv4Address, IPv6Address})
 _INTERFACES: Final = frozenset({IPv4Interface, IPv6Interface})
+# Fields that may hold the name of a host.
 _NAMES: Final = frozenset({"server_name", "name", "aliases", "host", "hosts", "page", "server"})
-"""Fields that may hold the name of a host."""
+# Networks, access points and budgets have names, too, which stay.
 _KEPT: Final = frozenset({"Network", "Attached", "PortalHosts", "Budget"})
-"""Networks, access points and budgets have names, too, which stay."""
 
 Hide = Callable[[str], str]
 

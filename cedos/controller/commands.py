@@ -12,10 +12,10 @@ from typing import Final
 from cedos.model import Address, Decision, FlowKey, FlowRecord, Network, NetworkLife, Strategy
 from cedos.selector.decision.sessions import DetourVerdict
 
+# A destination: a prefix and a port; None: all ports.
 Place = tuple[str, int | None]
-"""A destination: a prefix and a port; None: all ports."""
+# In place of a network's name: connections to a destination are refused.
 NOWHERE: Final = ""
-"""In place of a network's name: connections to a destination are refused."""
 
 
 @dataclass(frozen=True, slots=True)

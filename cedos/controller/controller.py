@@ -54,13 +54,13 @@ from cedos.selector.decision.liveness import dead_networks
 from cedos.selector.probing.rules import Moment
 from cedos.token_bucket import TokenBucket
 
+# Between looks at the flows while a transfer is under way.
 CLOSE_S: Final = 0.2
-"""Between looks at the flows while a transfer is under way."""
+# The small transfers per second that are compared with their prediction: 100 cost a fifth of what
+# they cost the daemon otherwise, and the others say the same.
 JUDGED_PER_S: Final = 10
-"""The small transfers per second that are compared with their prediction: 100
-cost a fifth of what they cost the daemon otherwise, and the others say the same."""
+# A look that took long is followed by a pause of so many times that: at most 3 % of a core.
 _SHARE: Final = 30.0
-"""A look that took long is followed by a pause of so many times that: at most 3 % of a core."""
 _DECIDED_APART_S: Final = 0.1
 
 

@@ -17,17 +17,18 @@ from cedos.model import Budget, Network
 from cedos.selector.budgets.hard import LATEST_S, Account, Bars, Pace, Stage
 from cedos.selector.budgets.price_text import amount
 
+# A network is taken to be as quick as this, or as it was seen to be.
 _USUAL_BPS: Final = 100e6
-"""A network is taken to be as quick as this, or as it was seen to be."""
 
+# A refusal of steering is tried again, and a leak looked for, so often.
 _AGAIN_S: Final = 10.0
-"""A refusal of steering is tried again, and a leak looked for, so often."""
 
+# If a barred network carries more than that, another program may have taken our rules out.
 _LEAK_BYTES: Final = 100_000
-"""If a barred network carries more than that, another program may have taken our rules out."""
 
+# A budget's name, and what it counts: one that counts something else has nothing of that behind
+# it.
 _Counted = tuple[str, Resource, tuple[str, ...]]
-"""A budget's name, and what it counts: one that counts something else has nothing of that behind it."""
 
 
 class HardBudgets:

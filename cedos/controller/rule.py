@@ -9,12 +9,12 @@ from msgspec import Meta
 
 from cedos.model import NetworkKind
 
+# The most addresses of a name and all below it; those that a resolver told last stay.
 MOST_ADDRESSES: Final = 256
-"""The most addresses of a name and all below it; those that a resolver told last stay."""
+# Stands for all metered networks.
 METERED: Final = "metered"
-"""Stands for all metered networks."""
+# Words that stand for several networks: all metered ones, or all of a kind (`wifi`).
 GROUPS: Final = (METERED, *NetworkKind)
-"""Words that stand for several networks: all metered ones, or all of a kind (`wifi`)."""
 _NAME: Final = re.compile(
     r"(?=.{1,253}\Z)(?:[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9_-]{1,63}"
 )

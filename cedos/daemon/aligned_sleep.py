@@ -5,9 +5,9 @@
 
 import asyncio
 
+# Tasks wake so long after a full multiple of their interval: what others do with each full second
+# (series of indicators) is there by then.
 LATE_S = 0.02
-"""Tasks wake so long after a full multiple of their interval: what others do with each full second
-(series of indicators) is there by then."""
 
 _SAME = 0.01
 

@@ -65,8 +65,8 @@ from cedos.storage.history import History
 from cedos.storage.usage import Usage
 
 _RECENT = 1000
+# The most flows in the status; `flows` lists all.
 SHOWN_FLOWS = 100
-"""The most flows in the status; `flows` lists all."""
 
 
 class ApiBackend:

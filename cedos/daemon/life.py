@@ -43,11 +43,11 @@ class Complaints:
             _log.error("no file descriptor is left: new clients wait", why=error.strerror)
 
 
+# Runs with a configuration, which was read from that file; the flag: also without two networks.
 Run = Callable[[Config, Path | None, bool], Coroutine[Any, Any, None]]
-"""Runs with a configuration, which was read from that file; the flag: also without two networks."""
 
+# The controlling terminal, which services have not.
 _TERMINAL: Final = "/dev/tty"
-"""The controlling terminal, which services have not."""
 
 
 class Life:

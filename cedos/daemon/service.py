@@ -76,8 +76,8 @@ _log = structlog.get_logger(__name__)
 
 _FLUSH_S = 1.0
 _SIZES_FILE = "sizes.json"
+# Seconds between two writes of what was learned; it is written at the end, too.
 _KEEP_S = 60.0
-"""Seconds between two writes of what was learned; it is written at the end, too."""
 
 
 async def run(

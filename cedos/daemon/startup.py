@@ -24,8 +24,8 @@ from cedos.storage.history import History
 from cedos.storage.usage import Usage
 
 SIZES = "the sizes learned earlier"
+# The last flows of the history that say how well networks are predicted.
 JUDGED_FLOWS = 1_000
-"""The last flows of the history that say how well networks are predicted."""
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 _log = structlog.get_logger(__name__)

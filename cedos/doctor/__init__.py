@@ -8,8 +8,8 @@ from typing import Final
 from cedos.selector.rounded import rounded
 from predictors.base import Calibration
 
+# The least number of transfers for a sentence.
 _LEAST: Final = 5
-"""The least number of transfers for a sentence."""
 
 
 class FindingState(StrEnum):

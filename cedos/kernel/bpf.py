@@ -65,13 +65,13 @@ class MapType(IntEnum):
     LPM_TRIE = 11
 
 
+# Wherever a socket gets to know whom it talks to.
 CONNECTS: Final = (
     AttachType.INET4_CONNECT,
     AttachType.INET6_CONNECT,
     AttachType.UDP4_SENDMSG,
     AttachType.UDP6_SENDMSG,
 )
-"""Wherever a socket gets to know whom it talks to."""
 
 
 def root_cgroup(mounts: str) -> Path:
@@ -196,11 +196,11 @@ def _bpf(command: int, attribute: bytes) -> int:
     return result
 
 
+# The label of the program's end: it returns 1, which lets go on what the kernel asked about.
 EXIT: Final = "exit"
-"""The label of the program's end: it returns 1, which lets go on what the kernel asked about."""
 
+# The register that keeps what the kernel handed over; calls leave it alone.
 CONTEXT: Final = 6
-"""The register that keeps what the kernel handed over; calls leave it alone."""
 
 STACK: Final = 10
 

@@ -10,8 +10,8 @@ PACKET_TYPE = _ANCILLARY + 4
 NETLINK_ATTRIBUTE = _ANCILLARY + 12
 NETLINK_NESTED = _ANCILLARY + 16
 VLAN_TAG_PRESENT = _ANCILLARY + 48
+# The offset of the network header, wherever the packet's data begins (SKF_NET_OFF).
 NETWORK_HEADER = 0xFFF00000
-"""The offset of the network header, wherever the packet's data begins (SKF_NET_OFF)."""
 
 _LD, _LDX, _ST, _ALU, _JMP, _RET, _MISC = 0x00, 0x01, 0x02, 0x04, 0x05, 0x06, 0x07
 _SIZES = {4: 0x00, 2: 0x08, 1: 0x10}

@@ -85,11 +85,12 @@ _CELLULAR_DRIVERS = frozenset(
     {"cdc_ether", "cdc_ncm", "cdc_mbim", "huawei_cdc_ncm", "ipheth", "qmi_wwan", "rndis_host"}
     | {"iosm", "mtk_t7xx", "mhi_net", "sierra_net", "hso"}
 )
+# Drivers' own words (IFLA_INFO_KIND). PPP is not among them: it may be a VPN, or a modem's
+# network.
 TUNNEL_KINDS: Final = frozenset(
     {"amneziawg", "gre", "gretap", "ip6gre", "ip6gretap", "ip6tnl", "ipip", "ovpn", "sit", "tun"}
     | {"vti", "vti6", "wireguard", "xfrm"}
 )
-"""Drivers' own words (IFLA_INFO_KIND). PPP is not among them: it may be a VPN, or a modem's network."""
 # Encapsulations, sinks and routing domains: no access network lies behind them, whatever leads there.
 _NO_UPLINKS: Final = TUNNEL_KINDS | frozenset(
     {"amt", "bareudp", "can", "dummy", "erspan", "geneve", "gtp", "ifb", "ip6erspan", "nlmon"}
@@ -180,8 +181,8 @@ class Sysfs:
             return ""
 
 
+# The interfaces that send another one's packets in the end, with their hardware.
 Carriers = Sequence[tuple[Link, Hardware]]
-"""The interfaces that send another one's packets in the end, with their hardware."""
 
 
 def carriers(link: Link, links: Mapping[int, Link], hardware: HardwareSource) -> Carriers:

@@ -7,8 +7,8 @@ from typing import Final
 
 SO_TIMESTAMPNS: Final = 35
 _TIMESPEC: Final = struct.Struct("=qq")
+# Ancillary bytes that `recvmsg` has to make room for.
 TIMESTAMP_SPACE: Final = socket.CMSG_SPACE(_TIMESPEC.size)
-"""Ancillary bytes that `recvmsg` has to make room for."""
 
 
 def bind_to_interface(unconnected: socket.socket, interface: str) -> None:

@@ -123,8 +123,8 @@ class NetlinkMessage(NamedTuple):
     port: int = 0
 
 
+# Returns whether an answer is worth keeping: of a dump there may be a hundred thousand.
 Keeps = Callable[[NetlinkMessage], bool]
-"""Returns whether an answer is worth keeping: of a dump there may be a hundred thousand."""
 
 
 def messages(data: bytes) -> Iterator[NetlinkMessage]:

@@ -177,8 +177,8 @@ _RTM_F_FIB_MATCH: Final = 0x2000  # answer with the table's entry; without one, 
 _DST_LEN_AT, _PROTOCOL_AT = 1, 5
 _ANNOUNCED: Final = 9  # RTPROT_RA
 MOST_ROUTERS: Final = 64
+# The longest prefix of a part of the Internet; longer ones are a site's own networks.
 LARGEST_PARTS: Final = 8
-"""The longest prefix of a part of the Internet; longer ones are a site's own networks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from cedos.errors import PrivilegeError
 from cedos.kernel.interface_socket import interface_socket
 
 NEEDED: Final = {"CAP_NET_ADMIN": 12, "CAP_NET_RAW": 13}
+# The kernel's name of that process: fifteen characters at most.
 PART_NAME: Final = "cedos-privileg"
-"""The kernel's name of that process: fifteen characters at most."""
 
 _STATUS: Final = Path("/proc/self/status")
 _CAPABILITY_VERSION_3: Final = 0x20080522

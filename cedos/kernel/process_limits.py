@@ -142,8 +142,8 @@ def _groups(own: Path, mounted: Path) -> Iterator[Path]:
                 group = group.parent
 
 
+# The errors of `accept` without room for one more: the socket stays readable.
 OUT_OF_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-"""The errors of `accept` without room for one more: the socket stays readable."""
 
 
 def allow(wanted: int | None = None) -> int:

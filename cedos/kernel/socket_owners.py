@@ -20,8 +20,8 @@ class SocketOwner(NamedTuple):
     user: int
 
 
+# The owner where this kernel cannot tell; no socket has such a cookie.
 UNKNOWN: Final = SocketOwner(0, -1)
-"""The owner where this kernel cannot tell; no socket has such a cookie."""
 
 
 class SocketOwners:

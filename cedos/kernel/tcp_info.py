@@ -24,8 +24,8 @@ _NEVER_US: Final = 0xFFFF_FFFF
 _TCP_INFO: Final = struct.Struct("=2xBB3xB8xI4xI4xII12xII4xIIIII8xI4xI16xQQIIII4xIQQ16xI4xQQ12xII")
 TCP_INFO_BYTES: Final = _TCP_INFO.size
 _COMPLETE_BYTES: Final = 216  # Linux 4.19
+# The length from which on `tcp_info` counts bytes in both directions.
 TCP_INFO_COUNTED_BYTES: Final = 136
-"""The length from which on `tcp_info` counts bytes in both directions."""
 
 
 class TcpInfoFields(NamedTuple):

@@ -98,9 +98,9 @@ DELPHI = PowerModel(
 )
 
 
+# A move that finds a subflow ready saves a round trip and the radio's start, 0.1 s or so; of the
+# connections that live long enough to get a spare about one in twenty is ever moved.
 _SAVES_S = 0.005
-"""A move that finds a subflow ready saves a round trip and the radio's start, 0.1 s or so; of the
-connections that live long enough to get a spare about one in twenty is ever moved."""
 _LASTS_S = 1.0
 _CARRIES_BYTES = 1e6
 
@@ -305,8 +305,8 @@ class Radio:
         return joules
 
 
+# Bytes that are told so close behind others were carried all the time in between.
 SAMPLED_S = 1.0
-"""Bytes that are told so close behind others were carried all the time in between."""
 
 
 class RadioWatch:

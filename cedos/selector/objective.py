@@ -25,12 +25,12 @@ class MeteredPrice(NamedTuple):
     noticeable_s: float
 
 
+# `docs/decisions/phone.md`: at 1 s a megabyte, Wi-Fi of 8 Mbit/s and more carries bulk data alone.
 METERED: Final[Mapping[PhoneUse, MeteredPrice]] = {
     PhoneUse.WITHOUT_WIFI: MeteredPrice(60.0, 1.0),
     PhoneUse.TO_SAVE_TIME: MeteredPrice(1.0, 0.1),
     PhoneUse.FREELY: MeteredPrice(0.0, 0.0),
 }
-"""`docs/decisions/phone.md`: at 1 s a megabyte, Wi-Fi of 8 Mbit/s and more carries bulk data alone."""
 
 
 class Outcome(NamedTuple):
@@ -154,8 +154,8 @@ class MaxSPerE:
         return cost
 
 
+# Gamma once the plan is used up: a free network then wins at any speed.
 _MOST_GAMMA = 10.0
-"""Gamma once the plan is used up: a free network then wins at any speed."""
 
 
 class Exponents(NamedTuple):

@@ -62,6 +62,7 @@ class NetworkType(IntEnum):
     ETHERNET = 8
 
 
+# Rates where there is no history. The paper gives the order HSDPA > UMTS > EDGE > GPRS alone.
 TYPICAL_BPS: Final[Mapping[NetworkType, float]] = {
     NetworkType.UNKNOWN: 0.5e6,
     NetworkType.GPRS: 0.04e6,
@@ -73,7 +74,6 @@ TYPICAL_BPS: Final[Mapping[NetworkType, float]] = {
     NetworkType.WIFI: 10e6,
     NetworkType.ETHERNET: 50e6,
 }
-"""Rates where there is no history. The paper gives the order HSDPA > UMTS > EDGE > GPRS alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +123,9 @@ class HelperChoice:
         return sum(each.rate_bps for each in self.helpers)
 
 
+# From offers, and the rate wanted in bit/s, to a choice. With too few offers it takes what there
+# is.
 HelperStrategy = Callable[[Sequence[HelperOffer], float], HelperChoice]
-"""From offers, and the rate wanted in bit/s, to a choice. With too few offers it takes what there is."""
 
 
 def by_price(offers: Sequence[HelperOffer], wanted_bps: float) -> HelperChoice:
@@ -210,13 +211,13 @@ class LeastCost:
         return self.objective.cost(outcome) + self.s_per_money * money
 
 
+# The strategies by the names that a person gives.
 STRATEGIES: Final[Mapping[str, HelperStrategy]] = {
     "price": by_price,
     "cost": LeastCost(),
     "bandwidth": high_bandwidth_first,
     "encounter": long_encounter_first,
 }
-"""The strategies by the names that a person gives."""
 
 
 _CELL_DEGREES: Final = 0.002

@@ -15,14 +15,15 @@ from cedos.kernel import own_file
 from cedos.model import Budget, Every
 from cedos.selector.budgets.keeper import period_at, wall
 
+# In the state directory.
 FILE: Final = "budgets.json"
-"""In the state directory."""
 
+# The name of the budget that the configuration's `[plan]` sets.
 PLAN: Final = "plan"
-"""The name of the budget that the configuration's `[plan]` sets."""
 
+# In the state directory: the configuration's budgets that do not recur, since they were first
+# seen.
 BEGINNINGS: Final = "beginnings.json"
-"""In the state directory: the configuration's budgets that do not recur, since they were first seen."""
 
 
 def configured(config: Config, now: datetime, state: Path) -> dict[str, Budget]:

@@ -264,8 +264,8 @@ def differences(
     return around if 0 < around < 2**30 and last.value < 2**32 else now.value
 
 
+# A name, else an address, and the gateway through which it was reached; None: directly.
 Server = tuple[str, str | None]
-"""A name, else an address, and the gateway through which it was reached; None: directly."""
 
 _FIRST = (
     "SELECT min(ended_unix_s), min(id) > 1 FROM flow",

@@ -19,8 +19,8 @@ from emu.testbed.phones import SERVER, Laptop
 from emu.testbed.programs.daemon import Daemon
 from emu.testbed.programs.servers import Servers
 
+# After so many fetches in a row it counts as used again.
 AGAIN = 5
-"""After so many fetches in a row it counts as used again."""
 
 _REPEATS = 3
 _SLOW_BPS, _FAST_BPS, _LTE_BPS = 1.2e6, 40e6, 16e6

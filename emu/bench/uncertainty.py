@@ -29,8 +29,8 @@ from predictors.error import SLICES
 from predictors.network import TIME, NetworkPredictor
 
 _DECISIONS = 5_000
+# Latency in s, bandwidth in bit/s, and the standard deviation of both's logarithms.
 _SPECS = {"wifi": (0.03, 20e6, 0.6), "cellular": (0.06, 8e6, 0.3)}
-"""Latency in s, bandwidth in bit/s, and the standard deviation of both's logarithms."""
 
 _NETWORKS = (
     Network("wlan0", "wlan0", 3, NetworkKind.WIFI, metered=False),

@@ -42,10 +42,11 @@ Verdict = Literal[
     "reached",
     "no goal",
 ]
+# The verdicts: of a paper's item the first five; of ours `missed`, `in part`, `reached` or `no
+# goal`.
 VERDICTS: Final[tuple[str, ...]] = (
     "reversed", "not reproduced", "in part", "reproduced", "not tested", "missed", "reached", "no goal",
 )  # fmt: skip
-"""The verdicts: of a paper's item the first five; of ours `missed`, `in part`, `reached` or `no goal`."""
 
 UNKNOWN: Final = "unknown"
 _MEASURED: Final = re.compile(r"\{([^{}]*)\}")

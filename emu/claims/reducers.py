@@ -12,8 +12,8 @@ from emu.statistics import ci95
 
 _RESAMPLES: Final = 2000
 
+# The `places` of a file that `cedos-emu.runs.mobility` wrote: one run each.
 Runs = Sequence[Mapping[str, Any]]
-"""The `places` of a file that `cedos-emu.runs.mobility` wrote: one run each."""
 
 
 def in_hindsight(runs: Runs, policy: str) -> float:

@@ -12,8 +12,8 @@ from emu.console import examples
 if TYPE_CHECKING:
     from emu.runs.runs import Recorded
 
+# Modules of `emu.runs` that put several run folders together.
 _SETS = ("calibration", "fidelity", "mobility", "series", "walk", "wget")
-"""Modules of `emu.runs` that put several run folders together."""
 
 
 @click.command(

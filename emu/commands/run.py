@@ -14,13 +14,12 @@ if TYPE_CHECKING:
     from emu.runs.scenario import Scenario
 
 _DEMO = Path(__file__).parents[1] / "experiments" / "demo.toml"
+# The demo's place in the real and in the synthetic collection, and where its quick part begins, s.
+#
+# `p02` is typical of the six places of the README's table: the gateway takes 0.77 of kernel
+# MPTCP's time there (0.78 at all six) and the daemon alone 1.11 of the best fixed policy's (1.07).
+# In the quick part Wi-Fi stalls and dies. Without the real traces `walk-away-s7` stands in.
 _DEMO_STARTS_S = {"p02": 111.0, "walk-away-s7": 34.0}
-"""The demo's place in the real and in the synthetic collection, and where its quick part begins, s.
-
-`p02` is typical of the six places of the README's table: the gateway takes 0.77 of kernel MPTCP's time
-there (0.78 at all six) and the daemon alone 1.11 of the best fixed policy's (1.07). In the quick part
-Wi-Fi stalls and dies. Without the real traces `walk-away-s7` stands in.
-"""
 _QUICK_S = 10.0
 
 

@@ -120,8 +120,8 @@ def _leave_it(number: int, frame: FrameType | None) -> None:
     """Do nothing."""
 
 
+# The emulation's priority: before the programs that it carries.
 _NICE: Final = -5
-"""The emulation's priority: before the programs that it carries."""
 
 _MS = click.FloatRange(min=0)
 

@@ -41,13 +41,13 @@ BOTH = Roles(WIFI, CELLULAR)
 REDUNDANT = "redundant"
 _OF_ROLE = {"wifi": WIFI.name, "cellular": CELLULAR.name}
 
+# Up to here the rules of thumb take a transfer for one that latency decides.
 SMALL_BYTES = 30_000
-"""Up to here the rules of thumb take a transfer for one that latency decides."""
 
 
+# Seconds that a second copy must save per megabyte. With that, redundancy is for the short
+# transfers, where it is cheap, and for those whose network may well be gone.
 HEDGE_S_PER_MB = 1.0
-"""Seconds that a second copy must save per megabyte. With that, redundancy is
-for the short transfers, where it is cheap, and for those whose network may well be gone."""
 
 
 def cedos_choice(

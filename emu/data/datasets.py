@@ -24,6 +24,7 @@ from predictors.inputs import AGE_COLUMNS, CONTEXT_COLUMNS, NETWORKS, STRATEGIES
 TEXTS = ("place", "group", "scenario", "direction")
 TIMES = tuple(f"t_{name}_s" for name in STRATEGIES)
 CENSORED = tuple(f"censored_{name}" for name in STRATEGIES)
+# The rest of Delphi's Table 2: for studies of data, as no predictor looks at them.
 OTHER_INDICATORS = tuple(
     f"{network}_{name}"
     for network in NETWORKS
@@ -32,10 +33,10 @@ OTHER_INDICATORS = tuple(
         *("udp_gap_mean_s", "udp_gap_p50_s", "udp_gap_p90_s"),
     )
 )
-"""The rest of Delphi's Table 2: for studies of data, as no predictor looks at them."""
+# Tells whether the train had a result, and so why those are empty; indicates nothing itself.
 ANSWERED = tuple(f"{network}_udp_answered" for network in NETWORKS)
-"""Tells whether the train had a result, and so why those are empty; indicates nothing itself."""
 
+# The columns in the order in which they are written.
 ORDER = (
     *("place", "group", "scenario", "start_s", "size_bytes", "direction"),
     *(column for pair in zip(TIMES, CENSORED, strict=True) for column in pair),
@@ -43,7 +44,6 @@ ORDER = (
     *OTHER_INDICATORS,
     *ANSWERED,
 )
-"""The columns in the order in which they are written."""
 
 _NUMBERS = frozenset(ORDER) - frozenset(TEXTS)
 _POSITIVE = frozenset({"size_bytes", *TIMES} | {n for n in AGE_COLUMNS if "_age_" not in n})

@@ -22,14 +22,14 @@ from emu.data.measure import history
 from emu.places.places import Place
 from predictors.inputs import CONTEXT_COLUMNS, LARGEST_AGE_S, NETWORKS
 
+# Aged rows of each row.
 COPIES = 2
-"""Aged rows of each row."""
 
+# Downloads up to here are those that others are judged by: they are over soon and cost little.
 SMALL_BYTES = 30_000
-"""Downloads up to here are those that others are judged by: they are over soon and cost little."""
 
+# Networks whose rates are old, by their share of the rows: mostly one network is used.
 _OLD = ((NETWORKS[:1], 0.35), (NETWORKS[1:], 0.25), (NETWORKS, 0.25), ((), 0.15))
-"""Networks whose rates are old, by their share of the rows: mostly one network is used."""
 
 _LEAST_AGE_S = 1.5
 _RECENT_SHARE = 0.8
@@ -123,8 +123,8 @@ def _instant(row: Mapping[str, Any]) -> tuple[str, float]:
     return str(row["place"]), float(row["start_s"])
 
 
+# A transfer that others lengthened by this factor says more of them than of its network.
 MOST_LENGTHENED = 3.0
-"""A transfer that others lengthened by this factor says more of them than of its network."""
 
 _DIGITS = 5
 

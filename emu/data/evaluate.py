@@ -32,8 +32,8 @@ from predictors.training.examples import USUAL, Settings
 
 Rows = NDArray[np.bool_]
 
+# Both rates are of this moment, as in the data sets themselves.
 FRESH = "fresh"
-"""Both rates are of this moment, as in the data sets themselves."""
 
 
 def has_ages(data: DataSet) -> bool:
@@ -104,8 +104,8 @@ def judged(outcomes: Outcomes, bootstrap: Bootstrap) -> dict[str, Any]:
 
 _FAST = "max_s"
 OBJECTIVES: Mapping[str, Objective] = {_FAST: MaxS(), "max_s_per_e": MaxSPerE()}
+# The name of the completion-time model among the predictors.
 MODEL = "completion"
-"""The name of the completion-time model among the predictors."""
 
 _STEADY = 2.0
 

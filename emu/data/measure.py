@@ -20,36 +20,36 @@ from emu.testbed.programs.servers import HTTP_PORT, Servers
 from emu.testbed.services import Started
 from emu.workloads.transfer import Timing, measure
 
+# A transfer that takes longer is censored.
 LIMIT_S = 30.0
-"""A transfer that takes longer is censored."""
 
+# Seconds that a replay runs before the transfer starts.
 LEAD_S = 2.4
-"""Seconds that a replay runs before the transfer starts."""
 
 PINGS = 5
 PING_INTERVAL_S = 0.25
+# The pings leave in the last moments before the start; what is late by then counts as lost.
 PING_S = PINGS * PING_INTERVAL_S
-"""The pings leave in the last moments before the start; what is late by then counts as lost."""
 
+# The strategies of a data set: the (primary) network, and whether the transfer is MPTCP.
 STRATEGIES: Mapping[str, tuple[NetworkKind, bool]] = {
     "wifi": (NetworkKind.WIFI, False),
     "cellular": (NetworkKind.CELLULAR, False),
     "mptcp_wifi": (NetworkKind.WIFI, True),
     "mptcp_cellular": (NetworkKind.CELLULAR, True),
 }
-"""The strategies of a data set: the (primary) network, and whether the transfer is MPTCP."""
 
 
 _DISCARD_PORT = 9
 
+# A second that carried less was an outage (as in the real collections).
 AVAILABLE_BPS = 1e5
-"""A second that carried less was an outage (as in the real collections)."""
 
+# The indicators of a place's series that a data set holds, per network.
 RADIO = {
     "wifi": ("rssi_dbm", "link_bps", "chan_util"),
     "cellular": ("rsrp_dbm", "rsrq_db", "sinr_db", "cqi"),
 }
-"""The indicators of a place's series that a data set holds, per network."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,11 +22,11 @@ from cedos.selector.probing.rules import Moment, ProbeRule, passive
 from cedos.selector.probing.value import probe_cost
 from emu.data.probe_series import COLUMNS
 
+# Columns of pings, which go by a schedule under every rule: a dead network must be known at once.
 PINGED = ("rtt_s", "rtt_min_s", "ping_loss")
-"""Columns of pings, which go by a schedule under every rule: a dead network must be known at once."""
 
+# Columns of a full probe, a lookup and a train, which are sent when the rule says so.
 ACTIVE = ("dns_s", "udp_bps", "udp_loss")
-"""Columns of a full probe, a lookup and a train, which are sent when the rule says so."""
 
 NETWORKS = ("wifi", "cellular")
 PING_BYTES, DNS_BYTES = 2 * 84, 150

@@ -26,8 +26,8 @@ from emu.places.places import AccessTrace, Place
 
 LEAD_S = 2.0
 PING_S, PING_TIMEOUT_S = 0.25, 1.0
+# Every so many seconds there is a train (in the even ones) and a lookup (in the odd ones).
 EVERY_S = 2
-"""Every so many seconds there is a train (in the even ones) and a lookup (in the odd ones)."""
 
 TRAIN_AT_S, TRAIN_TIMEOUT_S = 0.4, 1.5
 LOOKUP_AT_S, LOOKUP_TIMEOUT_S = 1.3, 1.0
@@ -38,6 +38,7 @@ LATE_S, LATE_SHARE, TRIES = 0.03, 0.15, 3
 later than `LATE_S` with something: then it is the host that was measured. `host_late_s` tells."""
 
 TEXTS = ("place", "group", "scenario", "network")
+# The columns of the file; `traces/README.md` says what each is. All but the texts are numbers.
 COLUMNS = (
     *TEXTS, "t_s", "true_down_bps", "true_up_bps",
     "pings", "ping_loss", "rtt_s", "rtt_min_s", "dns_asked", "dns_s",
@@ -46,7 +47,6 @@ COLUMNS = (
     "udp_bytes_up", "udp_bytes_down", "udp_probe_s", "host_late_s",
     "rssi_dbm", "link_bps", "chan_util", "rsrp_dbm", "rsrq_db", "sinr_db", "cqi", "speed_mps",
 )  # fmt: skip
-"""The columns of the file; `traces/README.md` says what each is. All but the texts are numbers."""
 
 _RADIO = COLUMNS[COLUMNS.index("rssi_dbm") :]
 

@@ -200,8 +200,8 @@ class ProbeLaptop(Started):
         return found
 
 
+# Seconds that a replay runs before the start.
 LEAD_S = 5.0
-"""Seconds that a replay runs before the start."""
 
 DNS_AT_S, UP_AT_S, DOWN_AT_S = -4.0, -3.1, -1.55
 """When each probe begins, from the start on. It ends when the next one begins, or with the start.

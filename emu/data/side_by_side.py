@@ -18,8 +18,8 @@ from typing import Any, Protocol, TypeVar
 
 from cedos.errors import DataSetError, EmulationError
 
+# Failures on one task after which the collection is given up.
 _TRIES = 3
-"""Failures on one task after which the collection is given up."""
 
 
 class Task(Protocol):
@@ -39,9 +39,9 @@ class Measures(Protocol[T_contra]):
         """Measure a task; return values ready for JSON, or None if it was cancelled."""
 
 
+# Makes a bench, which may ask whether it was cancelled. It goes to other processes: a class, or a
+# `functools.partial` of one.
 MakeBench = Callable[[Callable[[], bool]], AbstractContextManager[Measures[T]]]
-"""Makes a bench, which may ask whether it was cancelled. It goes to other processes: a class, or a
-`functools.partial` of one."""
 
 
 def run(

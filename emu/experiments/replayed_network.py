@@ -25,8 +25,8 @@ from emu.places.stats import OUTAGE_BPS, rates_bps, runs
 from emu.places.traces import Trace
 from emu.testbed.access import Access
 
+# Our figure for the dissertation's "several seconds".
 DETECTION_S = 3.0
-"""Our figure for the dissertation's "several seconds"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +124,11 @@ class Coverage:
 
 
 PAYLOAD_BYTES = 1448
+# IPv4, TCP and its timestamps: what a bare acknowledgement weighs, too.
 HEADER_BYTES = 52
-"""IPv4, TCP and its timestamps: what a bare acknowledgement weighs, too."""
 
+# Packets of the initial window (RFC 6928), what Linux uses.
 FIRST_WINDOW = 10
-"""Packets of the initial window (RFC 6928), what Linux uses."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+# Shares of the variance, with the time constant in seconds of each; the shares sum to 1.
 Mixture = Sequence[tuple[float, float]]
-"""Shares of the variance, with the time constant in seconds of each; the shares sum to 1."""
 
 
 def autoregressive(rng: random.Random, count: int, tau_s: float) -> list[float]:

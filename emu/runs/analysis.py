@@ -37,8 +37,8 @@ from emu.repository import ROOT
 from emu.runs import environment, runs
 from emu.runs.runs import claimed
 
+# The parameter that no file gives.
 _GIVEN = "progress"
-"""The parameter that no file gives."""
 
 
 def check(name: str, run: Callable[..., Any], given: Mapping[str, Any]) -> None:
@@ -91,6 +91,7 @@ def _numbers(value: Any) -> Iterator[float]:
 
 
 _EXPERIMENTS = "emu.experiments"
+# Each analysis: its module below `emu.experiments`, and the function that computes it.
 ANALYSES: Mapping[str, str] = {
     "adaptive": "delphi.adaptive:run",
     "choices": "delphi.choices:run",
@@ -105,7 +106,6 @@ ANALYSES: Mapping[str, str] = {
     "sessions_intnw": "sessions.intnw:run",
     "size_error": "delphi.prediction:size_error",
 }
-"""Each analysis: its module below `emu.experiments`, and the function that computes it."""
 
 _PROGRESS = "progress"
 

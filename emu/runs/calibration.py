@@ -17,8 +17,8 @@ from predictors.base import Judged, calibration, size_class
 Row = Mapping[str, Any]
 
 _AGES_S = (0.0, 1.5, 5.0, 15.0)
+# In place of an age: no rate of the network had been measured.
 UNKNOWN = "unknown"
-"""In place of an age: no rate of the network had been measured."""
 
 
 def figures(recorded: Sequence[Recorded]) -> dict[str, Any]:

@@ -36,8 +36,8 @@ from emu.testbed.programs.servers import HTTP_PORT, Servers
 from emu.workloads import mixed
 from emu.workloads.mixed import PlannedTransfer, schedule
 
+# On a quiet machine of two cores transfers begin within 0.1 s of their instant.
 _LATE_S = 0.25
-"""On a quiet machine of two cores transfers begin within 0.1 s of their instant."""
 
 
 def disturbances(*, most_pages: int, free_pages: int, latest_s: float) -> Iterator[str]:
@@ -56,14 +56,14 @@ def disturbances(*, most_pages: int, free_pages: int, latest_s: float) -> Iterat
         yield f"the machine was too busy: a transfer began {latest_s:.1f} s late"
 
 
+# Building and clearing away one policy's emulation, and its last transfers, for the progress bar.
 _OVERHEAD_S = 4.0
-"""Building and clearing away one policy's emulation, and its last transfers, for the progress bar."""
+# A policy that was not ready after `warm_up_s` gets so many times as long.
 _PATIENCE = 3.0
-"""A policy that was not ready after `warm_up_s` gets so many times as long."""
+# The least seconds of a place that the simulator computes in one second.
 _SIMULATED_SPEED = 50.0
-"""The least seconds of a place that the simulator computes in one second."""
+# Starting a browser with all its tabs.
 _BROWSER_S = 10.0
-"""Starting a browser with all its tabs."""
 
 
 def resolve(scenario: Scenario, places: Places) -> Scenario:

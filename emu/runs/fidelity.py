@@ -22,10 +22,10 @@ from emu.simulator.run import simulate
 from emu.statistics import Floats
 from emu.workloads.mixed import PlannedTransfer
 
+# A transfer is near if neither time is over so many times the other.
 _NEAR = 1.25
-"""A transfer is near if neither time is over so many times the other."""
+# Policies whose live means differ by less are not asked to be in the same order.
 _APART = 1.15
-"""Policies whose live means differ by less are not asked to be in the same order."""
 
 
 def figures(recorded: Sequence[Recorded], places: Mapping[str, Place]) -> dict[str, Any]:

@@ -20,8 +20,8 @@ from emu.statistics import ci95, resampled
 
 FIXED = ("wifi-first", "cellular-only", "mptcp-wifi", "mptcp-cellular")
 _RESAMPLES = 2000
+# Less than one full packet between two samples of the counters is nothing.
 _NOTHING_BYTES = 1200
-"""Less than one full packet between two samples of the counters is nothing."""
 
 
 def figures(recorded: Sequence[Recorded]) -> dict[str, Any]:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from emu.runs.runs import Recorded
 
 PAIR = ("wifi-first", "cedos-gateway")
+# A shorter transfer is drawn as long as this, or it could not be seen.
 _SHORTEST_S = 0.12
-"""A shorter transfer is drawn as long as this, or it could not be seen."""
 _GATEWAY = "gateway"
 _COLOURS = COLOURS | {_GATEWAY: "#2ca02c"}
 _USED = {

@@ -17,6 +17,7 @@ from emu.runs.runs import Recorded
 from emu.terminal import console, show
 from predictors.base import size_class
 
+# Key of the summary, heading, format.
 COLUMNS = (
     ("mean_s", "mean s", "{:.2f}"),
     ("median_s", "median s", "{:.2f}"),
@@ -26,8 +27,8 @@ COLUMNS = (
     ("regret_mean", "regret", "{:.2f}"),
     ("censored", "unfinished", "{:d}"),
 )
-"""Key of the summary, heading, format."""
 
+# The same for runs with pages or videos.
 BROWSING = (
     ("page_median_s", "page median s", "{:.2f}"),
     ("page_p95_s", "page p95 s", "{:.2f}"),
@@ -36,8 +37,8 @@ BROWSING = (
     ("video_start_s", "video starts after s", "{:.2f}"),
     ("video_stall_s", "stands still s", "{:.2f}"),
 )
-"""The same for runs with pages or videos."""
 
+# The same for several places together.
 TOGETHER = (
     ("transfer_mean_s", "mean s", "{:.2f}"),
     ("transfer_median_s", "median s", "{:.2f}"),
@@ -48,7 +49,6 @@ TOGETHER = (
     ("cellular_mean_mb", "LTE MB", "{:.1f}"),
     ("censored", "unfinished", "{:d}"),
 )
-"""The same for several places together."""
 
 
 def print_table(directory: Path) -> None:
@@ -118,8 +118,8 @@ def caption(run: runs.Recorded) -> str:
     )
 
 
+# Mark and colour of each class of sizes, the same in all panels.
 _MARKS = {"small": (".", "#1f77b4"), "medium": ("+", "#ff7f0e"), "large": ("x", "#2ca02c")}
-"""Mark and colour of each class of sizes, the same in all panels."""
 _MOST_TICKS = 5
 _WIDE = 100.0
 

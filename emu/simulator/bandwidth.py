@@ -3,10 +3,10 @@
 from collections import deque
 from typing import Final, Protocol
 
+# Westwood's tau: the filter's cut-off period, as in its authors' code.
 _CUT_OFF_S: Final = 0.5
-"""Westwood's tau: the filter's cut-off period, as in its authors' code."""
+# Westwood's m: there is a sample, of nothing if need be, at least m times in each tau.
 _NYQUIST: Final = 2.0
-"""Westwood's m: there is a sample, of nothing if need be, at least m times in each tau."""
 _ROUNDS: Final = 10
 
 

@@ -51,18 +51,18 @@ from emu.simulator.tcp import PAYLOAD_BYTES
 from emu.testbed.access import ADDRESSES, GATEWAYS, INTERFACES
 from emu.workloads.mixed import PlannedTransfer
 
+# The monotonic time at which a simulation begins.
 _EPOCH_S: Final = 1_000.0
-"""The monotonic time at which a simulation begins."""
+# An event of the kernel reaches the daemon so much later.
 _TOLD_S: Final = 0.002
-"""An event of the kernel reaches the daemon so much later."""
 _LOOK_S: Final = 0.001
 _COUNTERS_S: Final = 1.0
 _PORT: Final = 80
 _FIRST_PORT: Final = 10_000
 _PORTS: Final = 50_000
 _KERNEL_S: Final = 1.0
+# The daemon's state directory: nothing was learned before.
 _NOWHERE: Final = Path("/nonexistent")
-"""The daemon's state directory: nothing was learned before."""
 
 
 class SimulatedLaptop:

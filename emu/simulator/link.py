@@ -18,10 +18,10 @@ import numpy as np
 from emu.places.traces import OPPORTUNITY_BYTES, Trace
 from emu.testbed.access import Access
 
+# The delay of Mahimahi's two shells in each direction, measured on live runs of small transfers.
 _SHELL_S = 0.0011
-"""The delay of Mahimahi's two shells in each direction, measured on live runs of small transfers."""
+# An acknowledgement, a SYN: what it counts as on the interface.
 _SMALL_BYTES = 60
-"""An acknowledgement, a SYN: what it counts as on the interface."""
 SAMPLE_S = 0.1
 
 

@@ -16,8 +16,8 @@ from emu.simulator.bandwidth import Bandwidth, Westwood
 from emu.simulator.link import Clock, Network, Parcel
 from emu.simulator.tcp import LINUX, PAYLOAD_BYTES, Sender, TcpSettings
 
+# Large foreground data.
 _RANK: Final = 1
-"""Large foreground data."""
 _NOTICED_S: Final = 1e-9
 
 
@@ -229,8 +229,8 @@ class Stream:
                 self._send()
 
 
+# Packets at the head of the queue that a scheduler is told of.
 _LOOK: Final = 128
-"""Packets at the head of the queue that a scheduler is told of."""
 
 
 def _see(path: StreamPath) -> None:

@@ -53,8 +53,8 @@ def taken_pages(sockstat: str) -> int:
 
 _POLL_S = 0.05
 _KINDS = {ip_address(address): kind for kind, address in ADDRESSES.items()}
+# A network that carried a smaller share of a transfer does not count as its carrier.
 _SHARE = 0.02
-"""A network that carried a smaller share of a transfer does not count as its carrier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +75,9 @@ class CarriedBytes:
         return "wifi" if self.wifi > self.cellular else "cellular"
 
 
+# Local address, local port, remote address. A port alone is not enough: connections to different
+# hosts share one at times, even at once.
 Connection = tuple[str, int, str]
-"""Local address, local port, remote address. A port alone is not enough: connections to different
-hosts share one at times, even at once."""
 
 
 def by_connection(

@@ -18,8 +18,8 @@ from typing import Any, Final
 
 EVERY_S: Final = 0.020
 TIMELY_S: Final = 0.400
+# Twenty milliseconds of G.711, and RTP's header.
 PACKET_BYTES: Final = 172
-"""Twenty milliseconds of G.711, and RTP's header."""
 
 PORT: Final = 7008
 _HEAD: Final = struct.Struct("!Id")

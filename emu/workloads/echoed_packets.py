@@ -16,8 +16,8 @@ from typing import Final
 from emu.workloads.call import associated
 
 PORT: Final = 7018
+# Bytes that pass any tunnel in one piece, as QUIC's packets do.
 PACKET_BYTES: Final = 1_200
-"""Bytes that pass any tunnel in one piece, as QUIC's packets do."""
 
 _UNDER_WAY: Final = 64
 _LOST_S: Final = 1.0

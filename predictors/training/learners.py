@@ -25,8 +25,8 @@ from predictors.inputs import INPUTS
 from predictors.regressor import MISSING, Forest, Machine, Machines, Tree
 from predictors.training.examples import Floats, Grown, Settings, walked
 
+# Decimals of what a leaf holds, a logarithm of time: far below the noise of a repeated transfer.
 DIGITS = 5
-"""Decimals of what a leaf holds, a logarithm of time: far below the noise of a repeated transfer."""
 
 _LARGEST = np.finfo(np.float64).max
 

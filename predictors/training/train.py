@@ -35,9 +35,9 @@ _LEAF_ROWS = 30
 # A transfer that stood still is as bad as one that took twenty times as long.
 _LARGEST = 3.0
 _LARGEST_OVER_SIZE = 50.0
+# Errors in the lower half, the next 30 % and the upper fifth of expected sizes differ in shape:
+# where much is expected to go wrong, mostly nothing does, and then everything.
 _SHARES = (0.5, 0.8)
-"""Errors in the lower half, the next 30 % and the upper fifth of expected sizes differ in shape: where
-much is expected to go wrong, mostly nothing does, and then everything."""
 
 _BORROWED = 1.0 / 3.0
 
@@ -140,6 +140,7 @@ def _rule(
     return Grown(parts, partial(walked, parts))
 
 
+# Families of models that learn; the first is the one that is shipped.
 LEARNED: Mapping[str, Grow] = {
     "trees": joint,
     "tree": single,
@@ -147,10 +148,9 @@ LEARNED: Mapping[str, Grow] = {
     "svr": svr,
     "boosting": boosting,
 }
-"""Families of models that learn; the first is the one that is shipped."""
 
+# The families, with the naive rules.
 KINDS: Mapping[str, Grow] = {**LEARNED, **{name: partial(_rule, name) for name in RULES}}
-"""The families, with the naive rules."""
 
 
 def fit(examples: Examples, settings: Settings = USUAL) -> CompletionModel:

@@ -22,8 +22,8 @@ from cedos.errors import TransferError
 from cedos.kernel import own_file
 
 LONGEST_RECORD: Final = 1 << 17
+# The memory for the records of all clients.
 MEMORY_BYTES: Final = 32 << 20
-"""The memory for the records of all clients."""
 
 _EACH_BYTES: Final = 4_096  # of memory, beside its record
 _BLOCK: Final = 4_096

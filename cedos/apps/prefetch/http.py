@@ -33,8 +33,8 @@ from cedos.web import AnswerHead
 FIRST_BYTES: Final = 32 * 1024
 LEAST_BYTES: Final = 8 * 1024
 MOST_BYTES: Final = 1 << 20
+# The wanted queue: it shows that the path is full.
 _WANTED_QUEUE_S: Final = 0.002
-"""The wanted queue: it shows that the path is full."""
 _DOUBLES: Final = 2.0
 _GROWS_BYTES: Final = 1_500
 _SHRINKS: Final = 0.8
@@ -73,8 +73,8 @@ class BackgroundWindow:
         return self.bytes
 
 
+# The bytes that a server may send ahead of time before the fetch can step back.
 _BACKGROUND_BUFFER = 256 * 1024
-"""The bytes that a server may send ahead of time before the fetch can step back."""
 
 _TCP_WINDOW_CLAMP = 10
 
@@ -86,11 +86,11 @@ def clamp_window(one: Any, size_bytes: int) -> None:
         one.setsockopt(socket.IPPROTO_TCP, _TCP_WINDOW_CLAMP, size_bytes)
 
 
+# Another program's first packet is on its way for longer than this, and its answer as long again.
 _LOOK_S: Final = 0.010
-"""Another program's first packet is on its way for longer than this, and its answer as long again."""
 _LEAST_ROUND_S: Final = 0.020
+# The kernel makes it its least, a small segment a round trip.
 _HARDLY_ANY_BYTES: Final = 1
-"""The kernel makes it its least, a small segment a round trip."""
 
 
 class Yielding:

@@ -51,19 +51,19 @@ def save(file: Path, accuracy: ShadowAccuracy, outlook: Outlook) -> None:
 
 
 _FRESH_S = 30.0
+# Less says more of the latency than of the rate.
 _LEAST_BYTES = 20_000
-"""Less says more of the latency than of the rate."""
 
+# The round trips until the first byte of an answer over a new connection.
 _ROUND_TRIPS = 2.0
-"""The round trips until the first byte of an answer over a new connection."""
 
+# The assumptions on unknown networks: round figures, worth ten minutes of watching.
 PRIORS: Mapping[NetworkKind, Average] = {
     NetworkKind.WIFI: Average(0.5, 1 / 10e6, 0.08, 300.0),
     NetworkKind.CELLULAR: Average(0.98, 1 / 8e6, 0.15, 30.0),
     NetworkKind.ETHERNET: Average(0.5, 1 / 50e6, 0.04, 3600.0),
     NetworkKind.HELPER: Average(0.5, 1 / 4e6, 0.2, 30.0),
 }
-"""The assumptions on unknown networks: round figures, worth ten minutes of watching."""
 
 
 class Rates:

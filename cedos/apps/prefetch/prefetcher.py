@@ -28,12 +28,12 @@ from cedos.selector.prefetch.outlook import Outlook
 from cedos.selector.prefetch.queue import Queue, State, ways
 from cedos.selector.prefetch.value import ShadowAccuracy
 
+# A connection that was begun so short a time ago has priority: small things are over by then.
 _AFTER_S = 0.4
-"""A connection that was begun so short a time ago has priority: small things are over by then."""
 _MOST_S = 2.0
+# If others begin connections all the time, prefetching waits this long at most, then goes on for a
+# while. It shares then, with a short queue.
 _THEN_S = 0.5
-"""If others begin connections all the time, prefetching waits this long at most, then goes on for a
-while. It shares then, with a short queue."""
 
 
 class OtherPrograms:

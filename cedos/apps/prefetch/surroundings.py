@@ -160,11 +160,11 @@ class Surroundings(Protocol):
         ...
 
 
+# A request is smaller than the daemon's limit.
 _MOST_BYTES: Final = 60_000
-"""A request is smaller than the daemon's limit."""
 
+# A prohibitive price is not shown: its figure says nothing to people.
 _NO_FIGURE_S: Final = 1e12
-"""A prohibitive price is not shown: its figure says nothing to people."""
 
 _RATES = ("past10_bps", "past5_bps", "past1_bps", "delivery_down_bps")
 

@@ -30,8 +30,8 @@ from cedos.apps.sharing.store import SharingStore
 from cedos.errors import CedosError
 
 T = TypeVar("T")
+# Asks the gateway. CedosError: it does not answer.
 Ask = Callable[[bytes], Awaitable[bytes]]
-"""Asks the gateway. CedosError: it does not answer."""
 
 _LONGEST_S: Final = 1.0
 STATUS_S: Final = 1.0

@@ -51,8 +51,8 @@ from cedos.token_bucket import TokenBucket
 _COUNT_S: Final = 0.5
 _MOST_DECLARED: Final = 4096
 _MOST_DECLARED_EACH: Final = 64
+# Paths of a client that have a contract at once: each costs a receipt in each period.
 _MOST_HELPED_EACH: Final = 16
-"""Paths of a client that have a contract at once: each costs a receipt in each period."""
 
 _ASKED_PER_S: Final = 8
 _ASKED_AT_ONCE: Final = 64

@@ -26,8 +26,8 @@ from cedos.kernel import own_file
 
 _APPLICATION_ID: Final = 0x63736872  # "cshr"
 _VERSION: Final = 1
+# Certificates of one client that have not expired: rows are never removed.
 MOST_CERTIFICATES: Final = 16
-"""Certificates of one client that have not expired: rows are never removed."""
 
 _TABLES: Final = ("certificate", "revocation", "contract", "receipt")
 _APPEND_ONLY: Final = "".join(

@@ -65,16 +65,16 @@ def _network(text: str) -> IPv4Network | IPv6Network:
         raise ValueError(f"{text!r} is not a network such as 192.0.2.0/24") from None
 
 
+# Bytes: `3000`, `10MB`, `1.5 GB`. At a terminal, a size without a unit is echoed.
 SIZE: Final = Parsed("size", _size)
-"""Bytes: `3000`, `10MB`, `1.5 GB`. At a terminal, a size without a unit is echoed."""
+# Seconds: `4`, `500ms`, `2min`, `1d`.
 DURATION: Final = Parsed("duration", amounts.seconds)
-"""Seconds: `4`, `500ms`, `2min`, `1d`."""
+# Bits per second: `640k`, `2.5M`, `640kbit/s`.
 BIT_RATE: Final = Parsed("rate", _bit_rate)
-"""Bits per second: `640k`, `2.5M`, `640kbit/s`."""
+# `192.0.2.0/24`, `2001:db8::/32`, or one address.
 NETWORK: Final = Parsed("network", _network)
-"""`192.0.2.0/24`, `2001:db8::/32`, or one address."""
+# Seconds since the epoch: `18:00`, `2h`, `tomorrow`, `2026-12-01 18:00`.
 BY: Final = Parsed("time", lambda text: amounts.by(text, datetime.now()).timestamp())
-"""Seconds since the epoch: `18:00`, `2h`, `tomorrow`, `2026-12-01 18:00`."""
 BY_HELP: Final = (
     "Wanted by then: 18:00, 2h, 1d, tomorrow (its morning, 8:00), friday 18:00, 2026-12-01."
 )

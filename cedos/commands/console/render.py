@@ -19,10 +19,10 @@ from cedos.selector.rounded import rounded
 UNKNOWN = "-"
 
 _NO_BREAK: Final = "\N{NO-BREAK SPACE}"
+# The longest line of sentences: longer ones are hard to read.
 _WIDTH: Final = 100
-"""The longest line of sentences: longer ones are hard to read."""
+# The least width of a terminal that output is fitted to.
 _LEAST: Final = 40
-"""The least width of a terminal that output is fitted to."""
 
 
 def print_json(value: object) -> None:
@@ -160,6 +160,7 @@ def objective(name: str) -> str:
     return _OBJECTIVES.get(name, f"objective {name}")
 
 
+# The order of windows, by length.
 _ORDER: Final = (
     "past1_bps",
     "past5_bps",
@@ -168,7 +169,6 @@ _ORDER: Final = (
     "past5_up_bps",
     "past10_up_bps",
 )
-"""The order of windows, by length."""
 
 _NAMES: Final = {
     "available": "reachable",

@@ -25,8 +25,8 @@ KNOWN_HOSTS: Final = (
 )
 
 
+# A public key: 43 characters, as --print-key prints them.
 KEY_TEXT: Final = Parsed("key", keys.from_text)
-"""A public key: 43 characters, as --print-key prints them."""
 
 
 def listen_address(text: str, example: int = FILES_PORT) -> tuple[str, int]:
@@ -184,5 +184,5 @@ def _source(text: str) -> Source:
     return Source(*found, path)
 
 
+# `server.example/music/song.flac`, `server.example:7008/music/`, `https://example.org/big.iso`.
 SOURCE: Final = Parsed("source", _source)
-"""`server.example/music/song.flac`, `server.example:7008/music/`, `https://example.org/big.iso`."""

@@ -46,10 +46,10 @@ _RESOLVE_S: Final = 3.0
 _DAEMON_S: Final = 1.0
 _SERVERS_KNOWN: Final = 1_024
 _UDP: Final = "udp"
+# A network, or a port of any.
 Place = IPv4Network | IPv6Network | int
-"""A network, or a port of any."""
+# The interval at which the command looks for the chosen cgroups, s.
 _LOOK_S: Final = 3.0
-"""The interval at which the command looks for the chosen cgroups, s."""
 _LOOPBACK: Final = ("127.0.0.1", "::1")
 _FORWARDING = re.compile(r"((?:\[[^\]]+\]:|[^:\[\]]+:)?\d+):((?:\[[^\]]+\]|[^:\[\]]+):\d+)")
 

@@ -39,8 +39,8 @@ from cedos.session.protocol.crypto import KeyPair
 from cedos.session.sockets.connection import Connection
 from cedos.session.sockets.sockets import connect, listen
 
+# A single stream is fastest over all networks. A daemon decides which of them it uses.
 _ALL_NETWORKS = "swtc"
-"""A single stream is fastest over all networks. A daemon decides which of them it uses."""
 
 
 def _label(text: str) -> Label:
@@ -56,8 +56,8 @@ def _label(text: str) -> Label:
     return Label(urgency, bulk)
 
 
+# `foreground`, `background,large`.
 LABEL: Final = Parsed("label", _label)
-"""`foreground`, `background,large`."""
 
 
 _LOOK_S: Final = 0.2

@@ -35,8 +35,8 @@ from cedos.errors import CedosError, TransferError
 from cedos.plain_text import plain
 from cedos.session import keys
 
+# The time beyond the deadline for which the gateway keeps an incomplete upload.
 _BEYOND_S: Final = 86_400.0
-"""The time beyond the deadline for which the gateway keeps an incomplete upload."""
 
 
 @click.command(

@@ -112,14 +112,14 @@ class DefaultNetwork:
         return min((e.time_s for e in known if e.strategy.networks[:1] == first), default=math.inf)
 
 
+# The last connections with a destination that count.
 _COUNTED = 100
-"""The last connections with a destination that count."""
 
+# A trial that no connection takes ends after so long.
 _TRIED_S = 5.0
-"""A trial that no connection takes ends after so long."""
 
+# A connection that lives for longer may be kept for what comes, of which nothing is known.
 _KEPT_S = 5.0
-"""A connection that lives for longer may be kept for what comes, of which nothing is known."""
 
 
 @dataclass(slots=True)
@@ -231,8 +231,8 @@ class DestinationTrials:
 
 
 _MOST = 64
+# At most so many destinations have rules of their own, for so long after their last connection.
 _REMEMBERED_S = 600.0
-"""At most so many destinations have rules of their own, for so long after their last connection."""
 
 
 @dataclass(slots=True)

@@ -72,9 +72,9 @@ class Programs:
 _MOVES_S = 30.0
 _OFTEN_S, _MOST_OFTEN = 10.0, 6
 """A connection on which nothing comes over any network moves no more often than so."""
+# Each move that a flow made in the last seconds triples what the next one must save, up to this:
+# what made it move may have been noise, and moving to and fro costs every time.
 _MOST_MARGIN = 0.8
-"""Each move that a flow made in the last seconds triples what the next one must save, up to this:
-what made it move may have been noise, and moving to and fro costs every time."""
 
 
 class Moves:

@@ -24,11 +24,11 @@ from cedos.controller.outbox import Outbox
 from cedos.model import Address, Context, FlowKey, Network
 from cedos.selector.decision.liveness import dead_networks
 
+# Seconds before which no flow is rescued and no first packet is repeated.
 LEAST_S: Final = 0.25
-"""Seconds before which no flow is rescued and no first packet is repeated."""
 
+# The kernel's own time-out for a first packet (RFC 6298, 2.1).
 KERNEL_S: Final = 1.0
-"""The kernel's own time-out for a first packet (RFC 6298, 2.1)."""
 
 _ROUND_TRIPS: Final = 3.0
 _MOST_S: Final = 3.0

@@ -34,8 +34,8 @@ from cedos.controller.outbox import Outbox
 from cedos.model import Context, Network
 from cedos.selector.decision.liveness import silent_s, why_dead
 
+# A network that is gone may be back so soon, with the same address.
 GONE_S: Final = 1.0
-"""A network that is gone may be back so soon, with the same address."""
 
 # A connection that waits for so long has its network pinged, and that has so long for a reply.
 _DOUBTED_S, _PING_S = 0.3, 0.7

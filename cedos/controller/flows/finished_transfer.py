@@ -20,8 +20,8 @@ from cedos.selector.decision.times import emptied, lengthened, own_queues
 from cedos.selector.uncertainty.times import CompletionModel, interval_of
 from predictors.base import Distribution
 
+# A network with less than this share of the bytes had no part in a transfer.
 _PART = 0.1
-"""A network with less than this share of the bytes had no part in a transfer."""
 
 
 @dataclass(frozen=True, slots=True)

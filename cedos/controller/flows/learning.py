@@ -10,8 +10,9 @@ from predictors.base import Distribution
 from predictors.completion import CompletionModel
 from predictors.posterior import Posterior
 
+# Transfers expected to be shorter teach nothing: their ends are known to some hundredths of a
+# second.
 LEAST_S = 0.1
-"""Transfers expected to be shorter teach nothing: their ends are known to some hundredths of a second."""
 
 
 class Learning:

@@ -24,40 +24,40 @@ from cedos.model import (
 from cedos.selector.decision.living import Reevaluation
 from predictors.inputs import FIRST_WINDOW_BYTES
 
+# A transfer that waits and has heard nothing for so long, and for `_STALLED_RTTS`, is stalled.
 STALLED_S = 0.4
-"""A transfer that waits and has heard nothing for so long, and for `_STALLED_RTTS`, is stalled."""
 
 _STALLED_RTTS = 4.0
 _BUSY_IDLE_S = 0.15
+# Rates are taken over so long a time, as far as there are looks.
 _RATE_S = 1.0
-"""Rates are taken over so long a time, as far as there are looks."""
 
 _LEAST_RATE_S = 0.5
+# A flow that no look has seen yet may have begun so long ago.
 _NEW_S = 1.0
-"""A flow that no look has seen yet may have begun so long ago."""
 _REMEMBERED = 20
+# A path that carried less than a full packet has nothing of the transfer under way.
 _CARRIED_BYTES = 1_400
-"""A path that carried less than a full packet has nothing of the transfer under way."""
 
+# Downloads up to here are over soon: how long they take says how their network is.
 SMALL_BYTES = 100_000
-"""Downloads up to here are over soon: how long they take says how their network is."""
 
+# A connection on which nothing is under way, and nothing has come for so long, rests, or its
+# server thinks.
 _RESTS_S = 1.0
-"""A connection on which nothing is under way, and nothing has come for so long, rests, or its server
-thinks."""
 
+# A program that sends more than this then, and is answered, asks for something else. The end of a
+# connection, or a larger window for the peer, takes fewer bytes.
 _ASKS_BYTES = 100
-"""A program that sends more than this then, and is answered, asks for something else. The end of a
-connection, or a larger window for the peer, takes fewer bytes."""
 
+# Bytes after a rest of so many seconds belong to another transfer.
 _OVER_S = 30.0
-"""Bytes after a rest of so many seconds belong to another transfer."""
 
+# A path over which the peer was heard within so many seconds carries the flow.
 _LATELY_S = 3.0
-"""A path over which the peer was heard within so many seconds carries the flow."""
 
+# Silence is answered in a hurry for so long; then it may be a program that does not read.
 _HURRY_S = 5.0
-"""Silence is answered in a hurry for so long; then it may be a program that does not read."""
 
 
 class PathWait(NamedTuple):

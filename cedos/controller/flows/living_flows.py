@@ -23,8 +23,8 @@ from cedos.model import (
 )
 from predictors.inputs import FIRST_WINDOW_BYTES
 
+# The most competing transfers of a network: more change nothing.
 _COMPETING = 32
-"""The most competing transfers of a network: more change nothing."""
 
 _EARLY, _EARLY_S = 64, 2.0
 """The most sizes that wait for their flow to be known, and for how many seconds."""

@@ -1,14 +1,14 @@
 """Measure how fast a program reads if the program and not the network sets the pace. Pure."""
 
+# A program that was slower than its network is taken to be so for so long.
 _HOLDS_S = 5.0
-"""A program that was slower than its network is taken to be so for so long."""
 
 _SHARE, _SHARE_S = 0.5, 10.0
 """At so many of the looks of so long a time. (A program may stop for a moment; and when a gap in what
 came is filled, all of it waits for an instant.)"""
 
+# Programs read in bursts (a player, a limited rate): the pace is that of so long.
 _OVER_S = 30.0
-"""Programs read in bursts (a player, a limited rate): the pace is that of so long."""
 
 _LEAST_S = 1.0
 _LEAST_LOOKS = 2

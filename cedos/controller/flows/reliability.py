@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from cedos.model import FlowRecord
 from predictors.base import Calibration, Judged, calibration
 
+# The transfers of each network that count; older ones were predicted by other means.
 TRANSFERS = 200
-"""The transfers of each network that count; older ones were predicted by other means."""
 
 _NETWORKS = 32
 

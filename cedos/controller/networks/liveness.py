@@ -47,17 +47,18 @@ from cedos.controller.events import Witness
 from cedos.model import Indicator, NetworkLife, NetworkVerdict
 from cedos.selector.decision.liveness import GIVEN_UP_S
 
+# Older evidence condemns no network: else one that is not asked any more stays dead for ever.
 BELIEVED_S = 60.0
-"""Older evidence condemns no network: else one that is not asked any more stays dead for ever."""
 
+# For so long connections are not sent again where they had no answer; twice as long each time.
 _TRIED_AGAIN_S = 5.0
-"""For so long connections are not sent again where they had no answer; twice as long each time."""
 
+# A number of pings in a row that are not lost by chance. Where nothing was ever heard, one is
+# enough.
 _LOST_PINGS = 3
-"""A number of pings in a row that are not lost by chance. Where nothing was ever heard, one is enough."""
 
+# Pings that were lost while something else was answered: they need not be sent.
 _IN_VAIN = 5
-"""Pings that were lost while something else was answered: they need not be sent."""
 
 
 _DATAGRAMS = frozenset({Witness.PING, Witness.NAME, Witness.DATAGRAM})

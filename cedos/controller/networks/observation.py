@@ -16,13 +16,13 @@ from cedos.controller.networks.silence import Due, RoundTrips, Silence
 from cedos.controller.outbox import Outbox
 from cedos.model import Address, Context, FlowKey, Network
 
+# For so long after a host in front of the router sent or received much, the interface's counters
+# also hold traffic that did not pass the router.
 _NEAR_S: Final = 2.0
-"""For so long after a host in front of the router sent or received much, the interface's counters also
-hold traffic that did not pass the router."""
+# Connection tracking gives a UDP flow up so long after its last packet at most.
 _UDP_KEPT_S: Final = 120.0
-"""Connection tracking gives a UDP flow up so long after its last packet at most."""
+# A round trip that ended no longer before its flow says what one takes now.
 _JUST_ANSWERED_S: Final = 0.5
-"""A round trip that ended no longer before its flow says what one takes now."""
 _MOMENT_S: Final = 0.01
 
 

@@ -12,20 +12,20 @@ from cedos.model import Direction, Indicator
 
 SPANS_S = (1, 5, 10)
 
+# The delivered rate is the best of this time, with its age: later small transfers show a part of
+# the network's rate, not that it became slower (docs/decisions/passive-rates.md).
 _BEST_OF_S = 20.0
-"""The delivered rate is the best of this time, with its age: later small transfers show a part of the
-network's rate, not that it became slower (docs/decisions/passive-rates.md)."""
 
 _TRICKLE, _TRICKLE_S = 0.5, 60.0
 """A network that sets the pace has a queue. A flow that carries less than half of what the network did
 within the last minute, while its round trips are as short as ever, waits for something else: MPTCP for
 what is under way on its other path."""
 
+# A queue of any size makes round trips longer than this, times the least.
 QUEUE_EMPTY = 1.2
-"""A queue of any size makes round trips longer than this, times the least."""
 
+# Less than the first window of a transfer says nothing but that the network lives.
 LEAST_BYTES = 15_000
-"""Less than the first window of a transfer says nothing but that the network lives."""
 
 _PAST = {
     Direction.DOWN: tuple((f"past{span_s}_bps", span_s) for span_s in SPANS_S),

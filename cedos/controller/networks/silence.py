@@ -12,21 +12,21 @@ from typing import NamedTuple
 from cedos.controller.flows.living_flow import PathWait
 from cedos.model import FlowKey
 
+# Even a healthy network pauses: a lost last packet is sent again after 0.2 s and a round trip.
 PATIENCE_S = 0.35
-"""Even a healthy network pauses: a lost last packet is sent again after 0.2 s and a round trip."""
 
+# A network has so many of its least round trips, and one of its recent ones. Where packets queue
+# for longer than on an empty path, they arrive one after the other all the time, or not at all.
 _PATIENCE_RTTS = 3.0
-"""A network has so many of its least round trips, and one of its recent ones. Where packets queue for
-longer than on an empty path, they arrive one after the other all the time, or not at all."""
 
 _OWN_S = 0.1
+# If a path had waited for this long, and for so many round trips, when its network answered
+# another flow, it waits for a reason of its own: its server thinks, or the data take another path.
 _OWN_RTTS = 2.0
-"""If a path had waited for this long, and for so many round trips, when its network answered another
-flow, it waits for a reason of its own: its server thinks, or the data take another path."""
 
 _REMEMBERED = 16
+# Older habits of a network may be those of another place.
 _REMEMBERED_S = 600.0
-"""Older habits of a network may be those of another place."""
 
 
 class RoundTrips(NamedTuple):

@@ -43,11 +43,11 @@ _WRITE_S = 30.0
 _FILE = "pacing.json"
 _WHAT = "what budgets have learned"
 _PHONE_FILE, _PHONE = "phone.json", "what the phone is for"
+# A clock that is set by less changes no budget.
 _JUMP_S = 2.0
-"""A clock that is set by less changes no budget."""
 
+# Everything is decided again at once when a price has changed by this factor.
 _MATTERS = 1.5
-"""Everything is decided again at once when a price has changed by this factor."""
 
 
 class HostBudgets:

@@ -23,22 +23,22 @@ from cedos.model import Budget, NetworkKind
 from cedos.selector.budgets.controller import PROHIBITIVE, Option, steps
 from cedos.selector.energy import Radio
 
+# Programs ask once a second; one that has not for so long has ended, whatever it said last.
 _SILENT_S = 5.0
-"""Programs ask once a second; one that has not for so long has ended, whatever it said last."""
 
 _UPDATE_S = 1.0
+# Bytes on the wire per byte of an item, as the interfaces count them.
 _WITH_HEADERS = 1.06
-"""Bytes on the wire per byte of an item, as the interfaces count them."""
 
+# A flow carries headers, too.
 _MOSTLY = 0.8
-"""A flow carries headers, too."""
 
+# Guesses of programs set aside no more than this share of what is left: a hint of a film, or a
+# program without measure, does not make a network dear for everybody.
 _MOST_CLAIMED = 0.5
-"""Guesses of programs set aside no more than this share of what is left: a hint of a film, or a program
-without measure, does not make a network dear for everybody."""
 
+# Bytes whose flow is not seen to end within some minutes are forgotten, each second so much.
 _KEPT = 0.997
-"""Bytes whose flow is not seen to end within some minutes are forgotten, each second so much."""
 
 _PROGRAMS = 100
 

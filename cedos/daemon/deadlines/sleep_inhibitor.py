@@ -12,11 +12,11 @@ from cedos.host.monitor.bus import BusError, SystemBus
 _LOGIND: Final = ("org.freedesktop.login1", "/org/freedesktop/login1")
 _MANAGER: Final = "org.freedesktop.login1.Manager"
 
+# That the host falls asleep by itself.
 IDLE: Final = "idle"
-"""That the host falls asleep by itself."""
 
+# That it does as its lid is closed.
 LID: Final = "handle-lid-switch"
-"""That it does as its lid is closed."""
 
 _log = structlog.get_logger(__name__)
 

@@ -15,8 +15,8 @@ from cedos.host.profiler.flow import HintMatch, TransferHint
 from cedos.host.profiler.profiler import Profiler
 from cedos.model import SizeEstimate, Transfer
 
+# The validity of a hint that names none: a forgotten hint must expire.
 LIFETIME_S: Final = 86_400.0
-"""The validity of a hint that names none: a forgotten hint must expire."""
 MOST, MOST_OF_A_USER = 256, 64
 _ROOT: Final = 0
 _PERIOD_S: Final = 1.0

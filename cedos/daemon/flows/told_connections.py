@@ -17,16 +17,16 @@ from cedos.storage.history import History
 _VALID_S: Final = 5.0
 _SILENT_S: Final = 60.0
 _MOST_PROGRAMS: Final = 128
+# Programs, so that one user leaves room for others. (Each `cedos forward -W` is one.)
 _MOST_OF_A_USER: Final = 96
-"""Programs, so that one user leaves room for others. (Each `cedos forward -W` is one.)"""
 
+# The most connections of all programs together.
 _MOST_CONNECTIONS: Final = 8192
-"""The most connections of all programs together."""
 
 _MOST_PROBLEMS: Final = 8
 _REMEMBERED: Final = 8192
+# The most rows of silent programs: the history has room for 1,000 between two writes.
 _BOOKED_AT_ONCE: Final = 500
-"""The most rows of silent programs: the history has room for 1,000 between two writes."""
 
 
 @dataclass(slots=True)

@@ -30,8 +30,8 @@ from cedos.model import Address, FlowKey, Network
 TIMEOUT_S = 2.0
 _LARGEST = 4096
 _AT_ONCE = 64
+# The most questions, and answers, that are kept for the controller.
 _MOST_KEPT: Final = 256
-"""The most questions, and answers, that are kept for the controller."""
 _PORT: Final = 53
 _SNAP_BYTES: Final = 2048
 _TCP, _UDP = 6, 17

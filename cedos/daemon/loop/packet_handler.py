@@ -12,13 +12,13 @@ from cedos.host.profiler.profiler import Profiler
 from cedos.kernel.netlink import BatchedReader
 from cedos.model import Address
 
+# Seconds between two looks at the captured packets.
 _TOGETHER_S = 0.02
-"""Seconds between two looks at the captured packets."""
 
 _AT_ONCE = 256
 
+# Loopback: no network carries its packets, and no event tells of its flows' ends.
 _LOOPBACK = "lo"
-"""Loopback: no network carries its packets, and no event tells of its flows' ends."""
 
 _HELD, _HELD_S = 64, 2.0
 """The most packets from outside that wait for their flow to be known, and for how many seconds."""

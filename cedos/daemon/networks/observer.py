@@ -65,8 +65,8 @@ from cedos.selector.probing.value import probe_cost
 _log = structlog.get_logger(__name__)
 
 _READ_S = 1.0
+# Providers are read just after each full second of their series: its row is new then.
 _LATE_S = 0.02
-"""Providers are read just after each full second of their series: its row is new then."""
 
 
 def providers(config: Config, bus: SystemBus | None) -> list[GuardedProvider]:

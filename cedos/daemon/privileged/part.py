@@ -64,8 +64,8 @@ _MOST_BUFFER_BYTES: Final = 16 << 20
 _SOONEST_ALARM_S, _LATEST_ALARM_S = 10.0, 31 * 86_400.0
 _LISTENED_TO: Final = (NETLINK_ROUTE, NETLINK_SOCK_DIAG, NETLINK_NETFILTER, NETLINK_GENERIC)
 
+# An error's number and words.
 Refusal = tuple[int, str]
-"""An error's number and words."""
 
 
 class PrivilegedPart:
@@ -262,8 +262,8 @@ def _passed_on(operation: Callable[..., Any], mark: Privileged, of: str) -> Call
     return passed_on
 
 
+# The methods that may wait.
 SLOW: Final[set[str]] = {"tracked", "give_back"}
-"""The methods that may wait."""
 
 for _of, _interface in (("", SteeringKernel), ("rescue", RescueKernel)):
     for _operation, _mark in operations(_interface):

@@ -21,12 +21,13 @@ from cedos.host.profiler.handshakes import VERSION_1, VERSION_2
 from cedos.kernel.classic_bpf import PACKET_TYPE, PROTOCOL, VLAN_TAG_PRESENT, Assembler
 from cedos.kernel.privileges import PacketSocket, opened
 
+# The captured bytes of a packet: an HTTP head with cookies, or a post-quantum ClientHello.
+#
+# Links that split packets themselves show them whole, so a hello of two datagrams or segments is
+# one.
 SNAP_BYTES = 4096
-"""The captured bytes of a packet: an HTTP head with cookies, or a post-quantum ClientHello.
 
-Links that split packets themselves show them whole, so a hello of two datagrams or segments is one.
-"""
-
+# The first four bytes of a response, and of a request by its method.
 BEGINNINGS = (
     b"HTTP",
     b"GET ",
@@ -38,7 +39,6 @@ BEGINNINGS = (
     b"OPTI",
     b"CONN",
 )
-"""The first four bytes of a response, and of a request by its method."""
 
 _ETHERTYPE_IPV4, _ETHERTYPE_IPV6 = 0x0800, 0x86DD
 _TCP, _UDP = 6, 17

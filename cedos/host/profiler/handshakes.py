@@ -240,16 +240,15 @@ class _PacketOpener:
 
 
 _NUMBERS = 1 << 32
+# At once, each of at most 16 KB; then the oldest is given up.
 _MAX_HANDSHAKES = 256
-"""At once, each of at most 16 KB; then the oldest is given up."""
 
 
+# The bytes that are parsed again for all pieces of a hello together.
+#
+# Each piece is read with all before it. From a client that sends tiny pieces, they are read only
+# once they have doubled.
 _READ_BYTES = 32 * MAX_BYTES
-"""The bytes that are parsed again for all pieces of a hello together.
-
-Each piece is read with all before it. From a client that sends tiny pieces, they are read only once
-they have doubled.
-"""
 
 
 @dataclass(slots=True)

@@ -63,20 +63,19 @@ class Prior:
         ]
 
 
+# The prior of an unknown transfer.
 UNKNOWN = Prior(3_000)
-"""The prior of an unknown transfer."""
+# The prior of a body of unstated length, which the server makes while it sends.
 CHUNKED = Prior(100_000, 1.5)
-"""The prior of a body of unstated length, which the server makes while it sends."""
 
+# The priors of whole connections by the server's port and the direction; others: `UNKNOWN`.
+#
+# Downloads are those of generated pages (`emu.workloads.web.visits` makes these two figures).
+# Uploads are a handshake and ten requests of curl, with the width of an unknown transfer.
 WHOLE: Mapping[tuple[int, Direction], Prior] = {
     (443, Direction.DOWN): Prior(32_000, 1.5),
     (443, Direction.UP): Prior(1_300),
 }
-"""The priors of whole connections by the server's port and the direction; others: `UNKNOWN`.
-
-Downloads are those of generated pages (`emu.workloads.web.visits` makes these two figures).
-Uploads are a handshake and ten requests of curl, with the width of an unknown transfer.
-"""
 
 
 # How a host's samples become an interval. Chosen on simulated hosts whose typical sizes spread over

@@ -82,8 +82,8 @@ def _first_name(extension: bytes) -> str | None:
     return server_name(name) if len(name) == length else None
 
 
+# The length up to which a stream is read: post-quantum ClientHellos have 2 KB.
 MAX_BYTES = 16_384
-"""The length up to which a stream is read: post-quantum ClientHellos have 2 KB."""
 
 _MAX_WAITING = 64  # pieces behind a gap; Chromium cuts its hello into about twenty, shuffled
 

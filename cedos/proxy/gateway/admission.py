@@ -21,11 +21,11 @@ _CLOUDS: Final[tuple[IPNetwork, ...]] = tuple(
          "fd20:ce::254/128"),
     )
 )  # fmt: skip
+# Networks that `inside` opens only by networks that are no wider.
 HIDDEN: Final = (*_LINK, *_CLOUDS)
-"""Networks that `inside` opens only by networks that are no wider."""
 
+# Ports that attackers would use a gateway for: trying passwords, and sending mail.
 GUARDED_PORTS: Final = {22: "SSH", 25: "mail between servers"}
-"""Ports that attackers would use a gateway for: trying passwords, and sending mail."""
 
 
 class DestinationRules:

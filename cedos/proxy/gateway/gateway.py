@@ -34,14 +34,14 @@ from cedos.session.sockets.sockets import listen
 
 PORT: Final = 7009
 SSH: Final = 22
+# A session lives for so long without any network, and its connections with it.
 KEEP_ALIVE_S: Final = 3_600
-"""A session lives for so long without any network, and its connections with it."""
 
+# Paths that carry nothing are not measured: on a metered network that would cost bytes.
 LIMITS: Final = SessionLimits(probes=False, keep_alive_s=KEEP_ALIVE_S)
-"""Paths that carry nothing are not measured: on a metered network that would cost bytes."""
 
+# Open files left for clients' paths and strangers' handshakes.
 _SPARE_FILES: Final = 256
-"""Open files left for clients' paths and strangers' handshakes."""
 
 _LEAST_MEMORY: Final = 16 << 20
 

@@ -8,14 +8,14 @@ from typing import Final
 from cedos.proxy.names import NobodyAnswersError, Resolver, failed, read
 from cedos.proxy.streams.frames import LARGEST_PACKET, GatewayAnswer, GatewayQuestion
 
+# Lifetime of an answer: after that the client has asked elsewhere.
 ANSWER_S: Final = 2.0
-"""Lifetime of an answer: after that the client has asked elsewhere."""
 
 MOST: Final = 512
 MOST_PER_CLIENT: Final = 64
 
+# Sends a datagram that is good for so many seconds.
 Say = Callable[[bytes, float], None]
-"""Sends a datagram that is good for so many seconds."""
 
 
 class NameService:

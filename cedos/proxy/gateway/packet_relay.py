@@ -18,8 +18,8 @@ from typing import Final
 from cedos.proxy.http import RefusedError
 from cedos.proxy.streams.frames import Obstacle
 
+# Lifetime without a packet to outside (RFC 4787, REQ-5: five minutes, never below two).
 IDLE_S: Final = 300.0
-"""Lifetime without a packet to outside (RFC 4787, REQ-5: five minutes, never below two)."""
 
 MOST_PEERS: Final = 1_024
 MOST_NAMES: Final = 64
@@ -29,11 +29,11 @@ _REFUSED_S: Final = 10.0
 _AT_ONCE: Final = 64
 _LARGEST: Final = 65_535
 _RECEIVE_BYTES: Final = 1 << 18
+# IP_RECVERR, IPV6_RECVERR: level and number of the option, and of its control messages.
 _TELL_ERRORS: Final = {
     socket.AF_INET: (socket.IPPROTO_IP, 11),
     socket.AF_INET6: (socket.IPPROTO_IPV6, 25),
 }
-"""IP_RECVERR, IPV6_RECVERR: level and number of the option, and of its control messages."""
 
 _FROM_ERRORS: Final = 0x2000  # MSG_ERRQUEUE
 _ERROR: Final = struct.Struct("=IB")  # struct sock_extended_err begins with what, and who says so
@@ -41,8 +41,8 @@ _SAID_BY_ICMP: Final = (2, 3)
 
 _Peer = tuple[str, int]
 
+# Returns the permitted addresses of a host's port. RefusedError: there are none.
 Permitted = Callable[[str, int], Awaitable[list[str]]]
-"""Returns the permitted addresses of a host's port. RefusedError: there are none."""
 
 
 class PacketRelay:

@@ -21,19 +21,19 @@ from cedos.proxy.streams.association import ProxiedAssociation
 from cedos.proxy.streams.stream import LARGE, SMALL, SMALL_BYTES, ProxiedStream
 from cedos.session.sockets.connection import Connection
 
+# Twice what a proxy carries at once: ended connections wait for the next report.
 _MOST: Final = 8_192
-"""Twice what a proxy carries at once: ended connections wait for the next report."""
 
 _MOST_UNCHANGED: Final = 16
 _MOST_TEXT: Final = 253
 
 _LOOK_S: Final = 1.0
+# Report at least so often: the daemon stops listing what is not reported for five seconds.
 _TELL_S: Final = 3.0
-"""Report at least so often: the daemon stops listing what is not reported for five seconds."""
 
 _AGAIN_S: Final = 4.0
+# Ended connections wait so long for a daemon that does not answer.
 _ABSENT_S: Final = 60.0
-"""Ended connections wait so long for a daemon that does not answer."""
 
 _SELDOM_S: Final = 30.0
 _TIMEOUT_S: Final = 2.0

@@ -32,8 +32,8 @@ def is_near(host: str) -> bool:
     return any(address.version == each.version and address in each for each in NEAR)
 
 
+# Returns the addresses of a host, for a port, by this host's own resolver; none if it finds none.
 LookUp = Callable[[str, int], Awaitable[Sequence[str]]]
-"""Returns the addresses of a host, for a port, by this host's own resolver; none if it finds none."""
 
 
 class RuleBook:

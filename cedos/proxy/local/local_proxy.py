@@ -41,8 +41,8 @@ _IDLE_S: Final = 86_400.0
 _BACKLOG: Final = 1024
 _MOST: Final = 4_096
 MOST_ASSOCIATIONS, MOST_ASSOCIATIONS_OF_USER = 512, 384
+# Open files left for the paths of its session and others that are no connections.
 _SPARE_FILES: Final = 256
-"""Open files left for the paths of its session and others that are no connections."""
 
 _FULL_PAUSE_S: Final = 0.2
 _ABSENT: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})

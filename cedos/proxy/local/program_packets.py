@@ -17,8 +17,8 @@ from cedos.proxy.streams.frames import Obstacle, ProgramPacket, UndeliveredPacke
 
 MOST_PLACES: Final = 1_024
 _MOST_WAITING: Final = 64
+# A way without answers is chosen anew after so long.
 _TRIED_S: Final = 5.0
-"""A way without answers is chosen anew after so long."""
 
 _log = structlog.get_logger(__name__)
 

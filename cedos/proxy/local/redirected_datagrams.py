@@ -17,8 +17,8 @@ from cedos.proxy.local.program_packets import MOST_PLACES, Came, ProgramPackets,
 from cedos.proxy.local.redirection import Redirection, SentTo
 from cedos.proxy.local.redirection_programs import LedDatagrams
 
+# Programs' sockets at once: a gateway gives one client 512 associations.
 MOST_SOCKETS: Final = 384
-"""Programs' sockets at once: a gateway gives one client 512 associations."""
 
 _MOST_KNOWN: Final = 16_384
 _AT_ONCE: Final = 64

@@ -44,8 +44,8 @@ _MOST_USERS: Final = 1024
 _MOST_CGROUPS: Final = 1024
 _MOST_DIRECT: Final = 4096
 _MOST_CONNECTIONS: Final = 16_384
+# Lifetime of the route within the host: that of a killed proxy expires.
 _HOLD_S: Final = 60
-"""Lifetime of the route within the host: that of a killed proxy expires."""
 
 _PRESENT: Final = b"\1\0\0\0"
 _MOUNTS: Final = Path("/proc/self/mounts")
@@ -326,8 +326,8 @@ class Redirection:
             os.close(program)
 
 
+# Links of a folder without folders: its name, and its own `.`.
 _EMPTY: Final = 2
-"""Links of a folder without folders: its name, and its own `.`."""
 
 
 def chosen_cgroups(root: Path, words: Collection[str]) -> dict[int, Path]:

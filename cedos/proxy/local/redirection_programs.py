@@ -24,19 +24,19 @@ from cedos.model import Address
 
 ADDRESS_BYTES: Final = 16
 DIRECT_KEY_BYTES: Final = 4 + ADDRESS_BYTES
+# Value by a socket's cookie: its destination (address, port), and the proxy's port that it got.
 ASKED: Final = struct.Struct("=16sII")
-"""Value by a socket's cookie: its destination (address, port), and the proxy's port that it got."""
 
+# Value by the socket's own port and the proxy's: the same, and the cookie.
 ARRIVED: Final = struct.Struct("=16sIIQ")
-"""Value by the socket's own port and the proxy's: the same, and the cookie."""
 
 ARRIVED_KEY: Final = struct.Struct("=II")
+# Value by an address here: a place (address, port), the sending user, and the socket's cookie.
 PLACE: Final = struct.Struct("=16sIIQ")
-"""Value by an address here: a place (address, port), the sending user, and the socket's cookie."""
 
 PLACES4: Final = IPv4Network("127.128.0.0/10")
+# Networks of the places' addresses: loopback's, and one that is this host's by a route.
 PLACES6: Final = IPv6Network("fd63:6564:6f73:7564::/64")
-"""Networks of the places' addresses: loopback's, and one that is this host's by a route."""
 
 NUMBER: Final = struct.Struct("=I")
 COOKIE: Final = struct.Struct("=Q")
@@ -67,8 +67,8 @@ _PLACE_AT: Final = _ASKED_AT
 _WHOSE_AT: Final = _PLACE_AT + ADDRESS_BYTES + 4
 _PLACE_COOKIE_AT: Final = _WHOSE_AT + 4
 _HERE_AT: Final = _PLACE_AT - ADDRESS_BYTES - 8
+# Deeper cgroups are not found.
 CGROUP_LEVELS: Final = 16
-"""Deeper cgroups are not found."""
 _DRAWS: Final = 3  # one of four million addresses; a few thousand are taken
 _ONLY_NEW: Final = 1  # BPF_NOEXIST
 

@@ -18,8 +18,8 @@ from cedos.proxy.streams.frames import (
 )
 from cedos.proxy.streams.stream import SMALL, StreamBrokenError, StreamSession
 
+# A packet that comes later than others by this is dropped; programs drop late ones themselves.
 LIFETIME_S: Final = 1.0
-"""A packet that comes later than others by this is dropped; programs drop late ones themselves."""
 
 
 class AssociationSession(StreamSession, Protocol):
@@ -138,8 +138,8 @@ class ProxiedAssociation:
         self._session.put(self, frame.pack(), SMALL, ordered=True)
 
 
+# Lifetime of the packets themselves.
 KEPT_S: Final = 1.0
-"""Lifetime of the packets themselves."""
 
 MOST_ASSOCIATIONS: Final = 64
 MOST_OF_ONE: Final = 16

@@ -12,18 +12,19 @@ from cedos.proxy.splice import TunnelBytes, reset_on_close
 from cedos.proxy.streams.stream import MOST_CHUNK_BYTES, Chunk, ProxiedStream
 
 _BLOCK: Final = MOST_CHUNK_BYTES
+# Blocks read of one program in a turn of the loop.
 _READS: Final = 4
-"""Blocks read of one program in a turn of the loop."""
 
 _MOST_CHUNKS: Final = 64
 _HEAD_END: Final = b"\r\n\r\n"
 
+# Time for a program to take the bytes that came before the stream broke.
 _LAST_S: Final = 10.0
-"""Time for a program to take the bytes that came before the stream broke."""
 
+# Unsent bytes in the kernel for a program that does not read. Without a limit it may be megabytes
+# for each, until the host's memory for TCP is used up (tcp_mem) and the session's own connections
+# stall.
 _UNSENT_BYTES: Final = 1 << 18
-"""Unsent bytes in the kernel for a program that does not read. Without a limit it may be megabytes for
-each, until the host's memory for TCP is used up (tcp_mem) and the session's own connections stall."""
 
 
 class Carry:

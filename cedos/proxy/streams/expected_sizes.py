@@ -81,11 +81,11 @@ def _head_bytes(message: HttpRequest | HttpResponse, data: bytes | memoryview) -
     return len(data) if message.head_bytes is None else message.head_bytes
 
 
+# Data that a program sends after a pause is a new request. (An answer may take its time.)
 _PAUSE_S: Final = 1.0
-"""Data that a program sends after a pause is a new request. (An answer may take its time.)"""
 
+# Larger bursts of a server, or of its domain, that have to be known.
 _LEAST_KNOWN: Final = 3
-"""Larger bursts of a server, or of its domain, that have to be known."""
 
 
 class ExpectedBursts:

@@ -32,21 +32,21 @@ from cedos.proxy.streams.frames import (
 )
 from cedos.proxy.streams.unread import CHUNK_BYTES, Reading, Share
 
+# The first window of each end (docs/stream-protocol.md): so much waits for a program that never
+# reads. The window doubles whenever all of one was read, or half of one while the session lends.
 INITIAL_WINDOW_BYTES: Final = 1 << 18
-"""The first window of each end (docs/stream-protocol.md): so much waits for a program that never reads.
-The window doubles whenever all of one was read, or half of one while the session lends."""
 
+# The largest window.
 WINDOW_BYTES: Final = 1 << 21
-"""The largest window."""
 
 LEAST_CHUNK_BYTES: Final = 16_384
 MOST_CHUNK_BYTES: Final = 260_000  # in one record
+# A message is delivered whole, so it has the bytes that the other program reads in this time.
 _CHUNK_S: Final = 0.010
-"""A message is delivered whole, so it has the bytes that the other program reads in this time."""
 
 SMALL_BYTES: Final = 65_536
+# Data behind such a pause is a new burst: it is small until it has turned out large.
 _PAUSE_S: Final = 1.0
-"""Data behind such a pause is a new burst: it is small until it has turned out large."""
 
 SMALL: Final = Label(Urgency.FOREGROUND, Bulk.SMALL)
 LARGE: Final = Label(Urgency.FOREGROUND, Bulk.LARGE)

@@ -12,8 +12,8 @@ from weakref import WeakValueDictionary
 
 import structlog
 
+# Memory of each piece beside its bytes: thousands of one byte each count, too.
 CHUNK_BYTES: Final = 384
-"""Memory of each piece beside its bytes: thousands of one byte each count, too."""
 
 MOST_BYTES: Final = 1 << 30
 MOST_OF_ONE_BYTES: Final = 1 << 28
@@ -88,8 +88,8 @@ class Share:
         stream.drop()
 
 
+# Fewer bytes wait for a program that reads at once, too.
 ENOUGH_BYTES: Final = 256_000
-"""Fewer bytes wait for a program that reads at once, too."""
 
 _COMES_BYTES, _COMES_S = 32_000, 2.0
 """A stream with fewer bytes in this time (a conversation) does not keep large data waiting."""
@@ -98,8 +98,8 @@ _EVERY_S: Final = 0.5
 _OVER_S: Final = 10.0
 _LEAST_S: Final = 1.0
 _MOST_S: Final = 60.0
+# After a gap between looks the pace is measured anew: nothing was carried meanwhile.
 _FORGOTTEN_S: Final = 5.0
-"""After a gap between looks the pace is measured anew: nothing was carried meanwhile."""
 
 
 class Reading:

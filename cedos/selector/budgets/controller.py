@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Any, Final, NamedTuple, Protocol
 
+# Seconds per unit once a budget is spent: more than any transfer can save, and still a number.
 PROHIBITIVE: Final = 2.0**200
-"""Seconds per unit once a budget is spent: more than any transfer can save, and still a number."""
 
 KEPT_OF_LEFT: Final = 0.05
+# Odyssey's insurance against the unforeseen (3.2.2.4): these shares are not planned with.
 KEPT_OF_SUPPLY: Final = 0.01
-"""Odyssey's insurance against the unforeseen (3.2.2.4): these shares are not planned with."""
 
 
 def reduced(left: float, supply: float) -> float:
@@ -100,22 +100,22 @@ class MakeController(Protocol):
         """Make a controller; `learned`: an earlier period's `state`. Raises ValueError if it is none."""
 
 
+# Prices that differ by less than this factor are one step; other ones are only if their amounts
+# do, too: where data is bought unit by unit, a price falls after each jump, and is alike on both
+# sides of it.
 _ALIKE = 1.2
-"""Prices that differ by less than this factor are one step; other ones are only if their amounts do, too:
-where data is bought unit by unit, a price falls after each jump, and is alike on both sides of it."""
 
+# The exactness of the amount at which a price jumps.
 _CLOSE = 1.01
-"""The exactness of the amount at which a price jumps."""
 
 _LEAST = 1e-6
 _MOST_STEPS = 200
 
+# The duration over which prefetched amounts count as spent.
+#
+# The pacer's prices do not depend on it. Odyssey's, which go by the rate of spending, are then
+# those of the amount alone.
 DURATION_S = 1e6
-"""The duration over which prefetched amounts count as spent.
-
-The pacer's prices do not depend on it. Odyssey's, which go by the rate of spending, are then those
-of the amount alone.
-"""
 
 
 class Step(NamedTuple):

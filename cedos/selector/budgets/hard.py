@@ -18,8 +18,8 @@ from cedos.budget_kinds import Tariff
 from cedos.model import Budget
 from cedos.selector.budgets.controller import KEPT_OF_SUPPLY, reduced
 
+# A warning is due from this share of the supply on.
 NEARLY: Final = 0.9
-"""A warning is due from this share of the supply on."""
 
 
 class Stage(IntEnum):
@@ -115,16 +115,16 @@ class Bars:
 
 
 _SOONEST_S: Final = 0.05
+# The longest time between two checks.
 LATEST_S: Final = 1.0
-"""The longest time between two checks."""
 
 _MARGIN: Final = 4.0
+# From a counter's rise to the last byte that still came after it: 5 to 280 ms were measured.
 _REACTION_S: Final = 0.2
-"""From a counter's rise to the last byte that still came after it: 5 to 280 ms were measured."""
 
 _IDLE_S: Final = 0.2
+# While nothing has moved for so long there is less hurry.
 _IDLE_AFTER_S: Final = 1.0
-"""While nothing has moved for so long there is less hurry."""
 
 
 @dataclass(slots=True)

@@ -87,12 +87,13 @@ def _number(until: datetime, every: Every, now: datetime) -> int:
     return guess
 
 
+# The period in pieces: what is used within one counts as one thing, as a download or an evening
+# does.
 _BLOCKS: Final = 100
-"""The period in pieces: what is used within one counts as one thing, as a download or an evening does."""
 _MEMORY_BLOCKS: Final = 16.0
 _MOST_SEED_BLOCKS: Final = 4.0
+# Deviations on either side of 90 %.
 _WIDE: Final = 1.645
-"""Deviations on either side of 90 %."""
 
 
 class Expected(NamedTuple):
@@ -194,8 +195,8 @@ class IncrementQuote:
         return units * self.increment.money * self.increment.s_per_money / amount
 
 
+# A period that is so many times as long, or as short, begins with a controller of its own.
 _ALIKE: Final = 2.0
-"""A period that is so many times as long, or as short, begins with a controller of its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from cedos.selector.budgets.controller import PROHIBITIVE, Option, reduced
 
 _SMOOTHED_OVER = 0.1
 _MEAN_SAMPLES = 100.0
+# The price never falls below so many seconds for the whole supply, or it could not rise again.
 LEAST_S = 0.01
-"""The price never falls below so many seconds for the whole supply, or it could not rise again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,15 +36,16 @@ from cedos.selector.budgets.demand import (
 from cedos.selector.budgets.habits import DAY_S, Hours, Unchosen, Weekdays, daily
 from cedos.selector.budgets.odyssey import LEAST_S
 
+# Habits are remembered for this share of the period: five days of a month, so that weekends count.
 _MEMORY = 1 / 6
-"""Habits are remembered for this share of the period: five days of a month, so that weekends count."""
 
+# In periods of half a day and more, habits are remembered for at least this long.
 _DAILY_MEMORY_S = 5 * DAY_S
-"""In periods of half a day and more, habits are remembered for at least this long."""
 
+# In the first part of the period, this share of it, no demand is known. The same share of the
+# supply is then sold at the least price. Further units are dear: the whole supply is worth the
+# whole period.
 _FIRST = 1 / 100
-"""In the first part of the period, this share of it, no demand is known. The same share of the supply is
-then sold at the least price. Further units are dear: the whole supply is worth the whole period."""
 
 _SHADED, _SHADED_AT_END, _END = 0.9, 0.4, 0.15
 """The factors by which the expected demand is reduced: usually, and at the end of the period.
@@ -53,11 +54,12 @@ In the last part of the period the factor falls: a price that was too low can st
 that is left over because the price was too high is lost.
 """
 
+# The standard deviations of the use without a choice that are set aside.
 _MARGIN = 1.25
-"""The standard deviations of the use without a choice that are set aside."""
 
+# In longer periods than this weekdays are told apart, and the constants down to `_RATION` are
+# used.
 _LONG_S = 2 * DAY_S
-"""In longer periods than this weekdays are told apart, and the constants down to `_RATION` are used."""
 
 _DEVIATIONS, _LEAST_SHADED, _MOST_SHADED = 1.75, 0.1, 0.95
 """The standard deviations by which the expected demand is reduced, and the bounds of the factor.
@@ -67,8 +69,8 @@ ones do (`Demand.lumps`). Where many small requests are expected, most of them c
 videos are, almost nothing does.
 """
 
+# If less than this share of the supply was used before the first choice came up, that is no habit.
 _CHATTER = 0.01
-"""If less than this share of the supply was used before the first choice came up, that is no habit."""
 
 _UNKNOWN, _UNKNOWN_SEEN = 0.15, 10.0
 """The share of the plannable rest that is kept for a use without a choice that may yet begin.
@@ -77,31 +79,28 @@ As the end comes nearer and more is known, less is kept: the share is multiplied
 by 1 + `_UNKNOWN_SEEN` * observed / all. All is the time from the first choice to the end.
 """
 
+# On the first day, at most so many times what an even pace allows may be used.
+#
+# When many requests come at the beginning, nothing tells how many more there will be.
 _RATION = 1.1
-"""On the first day, at most so many times what an even pace allows may be used.
 
-When many requests come at the beginning, nothing tells how many more there will be.
-"""
-
+# A transfer may turn out so many times as large as was guessed. If it would not fit then, it is
+# dear. Without this, a single large transfer near the end exceeded budgets of months.
 _OVERRUN = 1.5
-"""A transfer may turn out so many times as large as was guessed. If it would not fit then, it is dear.
-Without this, a single large transfer near the end exceeded budgets of months."""
 
+# The capacity from which on all of it is counted on, in multiples of the shortfall to be expected.
+#
+# This is for periods of a day. Capacity is what a forecast leaves to choices. Of a capacity that
+# is half as large, half counts, and so on (`_counted_on`). So while forecasts are unsure little is
+# sold, at a high price. A fixed margin would sell nothing in whole mornings.
 _SURE = 16.0
-"""The capacity from which on all of it is counted on, in multiples of the shortfall to be expected.
 
-This is for periods of a day. Capacity is what a forecast leaves to choices. Of a capacity that is half
-as large, half counts, and so on (`_counted_on`). So while forecasts are unsure little is sold, at a
-high price. A fixed margin would sell nothing in whole mornings.
-"""
-
+# The same for longer periods, in multiples of the expected use without a choice.
+#
+# Too few long periods are observed to learn the errors of their forecasts. The expected use is
+# that of the last days, or of all that was observed if that is more. A trip in the last week of a
+# month may take several times as much.
 _SURE_LONG = 3.0
-"""The same for longer periods, in multiples of the expected use without a choice.
-
-Too few long periods are observed to learn the errors of their forecasts. The expected use is that of
-the last days, or of all that was observed if that is more. A trip in the last week of a month may take
-several times as much.
-"""
 
 
 _AHEAD_FREE, _AHEAD = 0.02, 0.06
@@ -111,11 +110,11 @@ Up to the first share, the upper bound of the price stays at `_USUAL`. Beyond th
 second share, and then there is no bound any more.
 """
 
+# The upper bound of the price at an even pace: a place between the least price, 0, and the dear
+# one, 1, on a logarithmic scale.
+#
+# It is 0.28 s a megabyte for 4 GB a month, and 0.29 s for 500 MB a day.
 _USUAL = 0.6
-"""The upper bound of the price at an even pace: a place between the least price, 0, and the dear one, 1,
-on a logarithmic scale.
-
-It is 0.28 s a megabyte for 4 GB a month, and 0.29 s for 500 MB a day."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,8 +34,8 @@ class Prices:
         return _rate(self.energy, amount, duration_s)
 
 
+# Without budgets nothing has a price.
 FREE: Final = Prices()
-"""Without budgets nothing has a price."""
 
 
 def prices(

@@ -28,17 +28,17 @@ from cedos.selector.deadlines.network_state import NetworkState
 from cedos.selector.deadlines.plan import EPOCH_S, DeadlineFlow, DeadlinePlan
 
 DEADLINE: Final = itemgetter(DeadlineFlow._fields.index("deadline_at_s"))
+# A getter by index, for tables of a thousand flows: an attribute by its name takes twice as long.
 LEFT: Final = itemgetter(DeadlineFlow._fields.index("left_bytes"))
-"""A getter by index, for tables of a thousand flows: an attribute by its name takes twice as long."""
 
 _FIRST: Final = 8
 _FARTHER: Final = 1.7
 
+# A network, and for how long it waits before it carries anything, seconds.
 Waiting = tuple[NetworkState, float]
-"""A network, and for how long it waits before it carries anything, seconds."""
 
+# A deadline's number, and the bytes that will have been carried by then.
 Point = tuple[int, float]
-"""A deadline's number, and the bytes that will have been carried by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +130,13 @@ def _looked_at(count: int) -> tuple[int, ...]:
     return tuple(found)
 
 
+# Slices of a distribution, thin where deadlines are decided: each counts as its own middle.
 EDGES: Final = (0.0, 0.002, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.5, 0.75, 1.0)
-"""Slices of a distribution, thin where deadlines are decided: each counts as its own middle."""
 
 _SLICES: Final = tuple(((low + high) / 2.0, high - low) for low, high in pairwise(EDGES))
 
+# Deadlines of one plan; a table with more of them near their limit is urgent.
 _MOST_COMPUTED: Final = 8
-"""Deadlines of one plan; a table with more of them near their limit is urgent."""
 
 
 def risky(
@@ -191,30 +191,30 @@ def _sum(networks: Sequence[Waiting], within_s: float, q: float) -> float:
     return total
 
 
+# P(miss) from which on a flow is urgent.
 TARGET: Final = 0.01
-"""P(miss) from which on a flow is urgent."""
 
 NEAR_TARGET: Final = 0.001
+# From two minutes before a deadline on: then there is no time left to make up for a rate that is
+# half of what was expected.
 _NEAR_S: Final = 120.0
-"""From two minutes before a deadline on: then there is no time left to make up for a rate that is half of
-what was expected."""
 
+# The quantile that is hoped for at best.
 _HOPE: Final = 0.95
-"""The quantile that is hoped for at best."""
 
+# A network that was idle needs up to 0.9 s before it carries anything (Cedos, V-A).
 _SWITCH_S: Final = 1.0
-"""A network that was idle needs up to 0.9 s before it carries anything (Cedos, V-A)."""
 
 _HOLD: Final = 0.01
 _LEAST_HOLD_S, _MOST_HOLD_S = 1.0, 10.0
 """Once in use, a metered network is used until there is this share of the time to spare: a radio that is
 turned on every second never sleeps."""
 
+# With more time than that a free network that was never used is measured first.
 _TIME_TO_MEASURE_S: Final = 20.0
-"""With more time than that a free network that was never used is measured first."""
 
+# A translation table that inverts the marks of flows.
 _OTHERS: Final = bytes([1]) + bytes(255)
-"""A translation table that inverts the marks of flows."""
 
 _MOST_BPS: Final = itemgetter(DeadlineFlow._fields.index("most_bps"))
 

@@ -41,8 +41,8 @@ def expected_bytes(received_bytes: float) -> float:
     return max(received_bytes, 10e6)
 
 
+# Decided again so often, and on every change (Cedos, III-D).
 EPOCH_S = 1.0
-"""Decided again so often, and on every change (Cedos, III-D)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -242,8 +242,8 @@ def _shares(
     return lambda network: shares.get(network.name, 0.0)
 
 
+# A host needs this until its networks carry something again.
 WAKING_S: Final = 15.0
-"""A host needs this until its networks carry something again."""
 
 
 def wake_in_s(

@@ -21,22 +21,21 @@ from cedos.selector.deadlines.prospect import Prospect, prospect, wake_in_s
 
 MOST_OF_USER: Final = 1000
 MOST: Final = 4000
+# A program that has said nothing for so long is not running: its transfer waits for it, and takes
+# no turn.
 SILENT_S: Final = 30.0
-"""A program that has said nothing for so long is not running: its transfer waits for it, and takes no
-turn."""
 
+# A transfer without reports is forgotten this long after its deadline.
 KEPT_S: Final = 7 * 86_400.0
-"""A transfer without reports is forgotten this long after its deadline."""
 
 _STUCK_S: Final = 5.0
+# A running program reports every second.
+#
+# A program silent for longer was stopped or starved, and its bytes say nothing of networks.
 _AWAKE_S: Final = 5.0
-"""A running program reports every second.
 
-A program silent for longer was stopped or starved, and its bytes say nothing of networks.
-"""
-
+# A program that uses less than this share of its networks' rates for so long has another limit.
 _OWN_LIMIT: Final = 0.5
-"""A program that uses less than this share of its networks' rates for so long has another limit."""
 
 
 @dataclass(frozen=True, slots=True)

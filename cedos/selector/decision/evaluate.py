@@ -25,19 +25,18 @@ from predictors.base import Distribution, minimum_of
 _UNKNOWN_RTT_S = 0.1
 _MPTCP = ("mptcp_wifi", "mptcp_cellular")
 _REDUNDANT = StrategyKind.REDUNDANT
+# The price of a metered megabyte where none is configured; only ratios to other prices matter.
 _PRICE_PER_METERED_MB = 0.01
-"""The price of a metered megabyte where none is configured; only ratios to other prices matter."""
 
+# Strategies with the predictors' names for them.
 Named = Sequence[tuple[str, Strategy]]
-"""Strategies with the predictors' names for them."""
 
+# Corrects the times of a living flow's strategies.
+#
+# The arguments are the predicted times of all strategies, and the strategies whose rates are old.
 Retime = Callable[
     [Mapping[Strategy, Distribution], Collection[Strategy]], Mapping[Strategy, Distribution]
 ]
-"""Corrects the times of a living flow's strategies.
-
-The arguments are the predicted times of all strategies, and the strategies whose rates are old.
-"""
 
 
 class _Part(NamedTuple):
@@ -54,11 +53,10 @@ class _Part(NamedTuple):
     budgeted: str | None
 
 
+# The resources that a strategy uses: joules of tails, all joules, metered bytes, money, data_s.
+#
+# `data_s` are the seconds that its bytes are worth to the budgets.
 _Use = tuple[float, float, float, float, float]
-"""The resources that a strategy uses: joules of tails, all joules, metered bytes, money, data_s.
-
-`data_s` are the seconds that its bytes are worth to the budgets.
-"""
 
 
 def evaluate(

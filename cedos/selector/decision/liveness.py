@@ -36,10 +36,10 @@ def having(networks: Sequence[Network], version: int) -> Sequence[Network]:
     return [each if each.carries(version) else replace(each, up=False) for each in networks]
 
 
+# In a context without verdicts (of a data set), older news of a network count no more.
 BELIEVED_S = 60.0
-"""In a context without verdicts (of a data set), older news of a network count no more."""
+# A silence shorter than this is a delay; a longer one leaves what waits there without an answer.
 GIVEN_UP_S = 3.0
-"""A silence shorter than this is a delay; a longer one leaves what waits there without an answer."""
 
 _SIGNS = (("available", 0.0, "was not available"), ("ping_loss", 1.0, "answered no ping"))
 
@@ -90,11 +90,13 @@ def ago(age_s: float) -> str:
     return f"{age_s:.1f} s ago" if age_s < 9.95 else f"{lasting(age_s)} ago"
 
 
+# By whether the network is cellular: the rest of any silence, and more for each second so far, in
+# s.
 _WAITS = {True: (0.8, 0.3), False: (4.7, 3.3)}
-"""By whether the network is cellular: the rest of any silence, and more for each second so far, in s."""
 
+# The share of the wait that a connection with both paths has: data in flight blocks it until
+# resent.
 _HALF = 0.5
-"""The share of the wait that a connection with both paths has: data in flight blocks it until resent."""
 
 
 def longer_s(kind: NetworkKind, silent_s: float, pauses_s: Sequence[float] = ()) -> float:

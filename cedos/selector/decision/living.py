@@ -13,11 +13,11 @@ from cedos.model import NetworkKind, SizeEstimate, Strategy, StrategyKind, Trans
 from cedos.selector.decision.liveness import longer_s
 from predictors.base import Distribution
 
+# Silence is news after so many times what was expected.
 LATE = 2.0
-"""Silence is news after so many times what was expected."""
 
+# And again so much later, for as long as it lasts.
 AGAIN_S = 0.2
-"""And again so much later, for as long as it lasts."""
 
 _HALVINGS = 60
 
@@ -84,20 +84,19 @@ def tipping_point(
     return high
 
 
+# A living flow moves only for a gain of this share of the cost that a move can save.
 MARGIN = 0.1
-"""A living flow moves only for a gain of this share of the cost that a move can save."""
 
+# A flow that tries another network knows after so long what that is worth.
 TRYING_S = 1.0
-"""A flow that tries another network knows after so long what that is worth."""
 
 _LEAST_BPS = 1e3
 _AHEAD_S = 600.0
 
+# The weight of the last second's rate beside the prediction, in logarithms.
+#
+# A slow second is seldom a slow minute, and competing transfers end (docs/decisions/staying.md).
 _OBSERVED = 1 / 3
-"""The weight of the last second's rate beside the prediction, in logarithms.
-
-A slow second is seldom a slow minute, and competing transfers end (docs/decisions/staying.md).
-"""
 
 
 def rest_of(transfer: Transfer, bytes_remaining: int) -> Transfer:

@@ -21,30 +21,29 @@ from cedos.selector.decision.features import RATES, indicator_of
 from cedos.selector.decision.liveness import silent_s
 from cedos.selector.decision.reason import seconds, sentences
 
+# The share by which a download through the gateway takes longer (`bench gateway`).
 _MORE: Final = 0.025
-"""The share by which a download through the gateway takes longer (`bench gateway`)."""
 
+# Assumed, not measured: a cable is pulled once a day, a radio lost once an hour, and a neighbour
+# leaves after ten minutes.
 _DEATHS_PER_S: Final[Mapping[NetworkKind, float]] = {
     NetworkKind.ETHERNET: 1 / 86_400,
     NetworkKind.WIFI: 1 / 3_600,
     NetworkKind.CELLULAR: 1 / 3_600,
     NetworkKind.HELPER: 1 / 600,
 }
-"""Assumed, not measured: a cable is pulled once a day, a radio lost once an hour, and a neighbour leaves
-after ten minutes."""
 
+# The seconds that a plain TCP connection waits after its Wi-Fi died, with another network up
+# (README).
 _LOST_S: Final = 26.0
-"""The seconds that a plain TCP connection waits after its Wi-Fi died,
-with another network up (README).
-"""
 
+# With no other network up there is nothing to go on over until one comes: assumed.
 _ALONE_LOST_S: Final = 5.0
-"""With no other network up there is nothing to go on over until one comes: assumed."""
 
 _LIVES_S: Final = 60.0
 _LONG_LIVES_S: Final = 8 * 3_600.0
+# The ports of shells, remote desktops, pushed mail and calls, whose connections live for hours.
 _LONG_PORTS: Final = frozenset({22, 143, 993, 1194, 3389, 5222, 5900, 6667, 6697})
-"""The ports of shells, remote desktops, pushed mail and calls, whose connections live for hours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +106,15 @@ def _survives_s(
     return min(_DEATHS_PER_S[kind] * lives_s, 1.0) * lost_s
 
 
+# Sessions ask every two seconds: from one answer to the next.
 LOOK_S: Final = 2.5
-"""Sessions ask every two seconds: from one answer to the next."""
 
+# From one look at a network to the next.
 AGAIN_S: Final = 10.0
-"""From one look at a network to the next."""
 
 _OLD_S: Final = 5.0
+# A look has to save so much where the network is as good as it is once in twenty times.
 _WORTH_S: Final = 1.0
-"""A look has to save so much where the network is as good as it is once in twenty times."""
 
 
 class Looks:

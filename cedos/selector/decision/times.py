@@ -24,17 +24,17 @@ from cedos.selector.decision.roles import ROLES_OF, Roles
 from cedos.selector.uncertainty.times import CompletionModel
 from predictors.base import Distribution
 
+# Transfers that together use less than this share of their network's rate are limited elsewhere.
 _FULL = 0.5
-"""Transfers that together use less than this share of their network's rate are limited elsewhere."""
 
+# The share of their possible bytes that others carry: they end, lose packets, use other networks.
 _IN_FACT = 0.5
-"""The share of their possible bytes that others carry: they end, lose packets, use other networks."""
 
+# The round trips of a transfer's time that do not depend on the rate.
 _ROUND_TRIPS = 2.0
-"""The round trips of a transfer's time that do not depend on the rate."""
 
+# By role: who competes, whether they fill the network, and its round trip, s.
 Competitors = dict[str, tuple[tuple[CompetingTransfer, ...], bool, float]]
-"""By role: who competes, whether they fill the network, and its round trip, s."""
 
 
 def competitors(context: Context, roles: Roles, transfer: Transfer) -> Competitors:
@@ -92,14 +92,14 @@ def _carried(
         yield min(each.remaining_bytes, most)
 
 
+# A network that delivers this share of its recent rate is full.
 _FILLED = 0.5
-"""A network that delivers this share of its recent rate is full."""
 
+# A round trip longer by less than this tells of no queue.
 _LEAST_S = 0.02
-"""A round trip longer by less than this tells of no queue."""
 
+# A transfer waits for the queue twice: with its first packet and with its request.
 _QUEUE_WAITS = 2.0
-"""A transfer waits for the queue twice: with its first packet and with its request."""
 
 _RATES = (("past1_bps", DELIVERY[Direction.DOWN]), ("past1_up_bps", DELIVERY[Direction.UP]))
 

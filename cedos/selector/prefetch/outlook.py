@@ -108,8 +108,8 @@ def _of_mean(mean_s: float) -> Weibull:
     return Weibull(GENERIC.shape, mean_s / gamma(1.0 + 1.0 / GENERIC.shape))
 
 
+# A rate below that is an outage to a person, and would rule any average of times.
 _SLOWEST_BPS = 10_000.0
-"""A rate below that is an outage to a person, and would rule any average of times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +139,8 @@ class Average:
         return 8.0 * max(size_bytes, 0.0) * self.s_per_bit + self.latency_s
 
 
+# An average of which only stays and absences are used.
 _UNKNOWN = Average(0.5, 0.0, 0.0, 60.0)
-"""An average of which only stays and absences are used."""
 
 
 @dataclass(slots=True)

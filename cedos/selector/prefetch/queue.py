@@ -38,14 +38,14 @@ _ACTS_WEIGHT_S = 120.0
 _LEAST_LEFT_BYTES = 1.0
 _LONG_S = 1e6
 _PROHIBITIVE = PROHIBITIVE / 2
+# The delay with which the host counts carried bytes and this program asks for the count.
 _COUNTED_S = 2.0
-"""The delay with which the host counts carried bytes and this program asks for the count."""
 
+# A hint without a request for so long counts as a miss; it stays in the queue.
 _FORGET_S = 7 * 86_400.0
-"""A hint without a request for so long counts as a miss; it stays in the queue."""
 
+# A running item moves to another network only if it is this much better off there.
 _BETTER = 1.25
-"""A running item moves to another network only if it is this much better off there."""
 
 
 class State(StrEnum):

@@ -27,8 +27,8 @@ from cedos.selector.budgets.controller import PROHIBITIVE
 from cedos.selector.budgets.prices import Prices
 from cedos.selector.prefetch.outlook import Path, Use, on_demand
 
+# The accuracy of an application of which nothing at all is known.
 ASSUMED = 0.5
-"""The accuracy of an application of which nothing at all is known."""
 
 _APPLICATION_WEIGHT = 2.0
 _CLASS_WEIGHT = 4.0
@@ -104,16 +104,16 @@ def _shrunk(counts: Counts, towards: float, weight: float) -> float:
     return (counts.consumed + weight * towards) / (counts.resolved + weight)
 
 
+# Spending over so long is no news for a controller that goes by the rate of it.
 _LONG_S = 1e6
-"""Spending over so long is no news for a controller that goes by the rate of it."""
 
 _PROHIBITIVE = PROHIBITIVE / 2
 
+# The bytes on the wire for a byte of an item, with headers and acknowledgements.
 _HEADERS = 1.06
-"""The bytes on the wire for a byte of an item, with headers and acknowledgements."""
 
+# Joules depend on rates to come: so much more than expected must fit into a budget.
 _UNSURE = 1.3
-"""Joules depend on rates to come: so much more than expected must fit into a budget."""
 
 
 @dataclass(frozen=True, slots=True)

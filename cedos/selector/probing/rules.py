@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 from cedos.model import Evaluation, Indicator
 from cedos.selector.budgets.prices import FREE, Prices
 
+# The range of each passive indicator before its own extremes are known.
 TYPICAL_RANGES: Mapping[str, tuple[float, float]] = {
     "rssi_dbm": (-85.0, -45.0),
     "link_bps": (6e6, 300e6),
@@ -24,7 +25,6 @@ TYPICAL_RANGES: Mapping[str, tuple[float, float]] = {
     "cqi": (1.0, 15.0),
     "speed_mps": (0.0, 15.0),
 }
-"""The range of each passive indicator before its own extremes are known."""
 
 
 @dataclass(frozen=True, slots=True)

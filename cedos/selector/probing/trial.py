@@ -20,38 +20,39 @@ from cedos.selector.decision.reason import seconds
 from cedos.selector.objective import MaxS, MaxSPerE, Objective
 from cedos.selector.uncertainty.times import INTERVAL_SIGMAS
 
+# Connections of so long ago say how many the answer will serve: with age it gets old itself.
 OF_LATE_S: Final = 30.0
-"""Connections of so long ago say how many the answer will serve: with age it gets old itself."""
 
+# The network must have answered within this time.
 _ANSWERED_S: Final = 2.0
-"""The network must have answered within this time."""
 
+# A network that did not answer is asked again after this time.
 _ASKED_S: Final = 10.0
-"""A network that did not answer is asked again after this time."""
 
+# The share of the observation that still holds after `OF_LATE_S`.
 _LASTS: Final = 0.5
-"""The share of the observation that still holds after `OF_LATE_S`."""
 
+# For so long nothing told how fast the network is, in either direction. What is used shows it
+# anyhow, and one that fades under what it carries is soon dead (docs/decisions/trials.md).
 _IDLE_S: Final = 10.0
-"""For so long nothing told how fast the network is, in either direction. What is used shows it anyhow,
-and one that fades under what it carries is soon dead (docs/decisions/trials.md)."""
 
 _AGAIN_S: Final = 10.0
 _SELDOMER: Final = 1.5
+# From one trial to the next: longer each time, unless the network is chosen for something
+# meanwhile.
 _AT_MOST_S: Final = 300.0
-"""From one trial to the next: longer each time, unless the network is chosen for something meanwhile."""
 
 _TOLD: Final = (*RATES, *(UPLINK[name] for name in RATES), *DELIVERY.values(), *RECENT)
 
+# A smaller transfer shows only the round trip, which pings tell as well.
 _LEAST_BYTES: Final = 20_000
-"""A smaller transfer shows only the round trip, which pings tell as well."""
 
+# A trial must save this much more than it loses.
 _GAIN_S: Final = 0.1
-"""A trial must save this much more than it loses."""
 
 _MOST_BYTES: Final = 2_000_000
+# A trial is small, or nearly surely in time.
 _MOST_LATE_S: Final = 10.0
-"""A trial is small, or nearly surely in time."""
 
 _normal: Final = NormalDist().cdf
 

@@ -30,8 +30,8 @@ from cedos.selector.energy import DELPHI, PowerModel
 from cedos.selector.probing.rules import Moment, PassiveChange, ProbeVerdict
 from cedos.selector.rounded import rounded
 
+# A probe with this share of its bytes in one direction is charged at that direction's power.
 _ONE_WAY = 0.9
-"""A probe with this share of its bytes in one direction is charged at that direction's power."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,8 +96,8 @@ class Choice:
         return next(each for each in self.evaluations if each.name == self.name)
 
 
+# Ways that are under way without an answer: name -> seconds so far. What they used is spent.
 Running = Mapping[str, float]
-"""Ways that are under way without an answer: name -> seconds so far. What they used is spent."""
 
 
 @lru_cache(maxsize=4096)

@@ -21,8 +21,8 @@ _LOW, _HIGH = 0.05, 0.95
 # Its ends are so many times as far from the median (their logarithms) as errors held out say: a daemon
 # knows less of a moment than its training data do (docs/decisions/live-contexts.md).
 _WIDENING = 1.3
+# The width of the interval of a normal logarithm, in standard deviations.
 INTERVAL_SIGMAS: Final = _WIDENING * (NormalDist().inv_cdf(_HIGH) - NormalDist().inv_cdf(_LOW))
-"""The width of the interval of a normal logarithm, in standard deviations."""
 
 # A product of more seconds than these may leave the range of numbers.
 _SORTED_AT_ONCE = 20
@@ -83,8 +83,8 @@ def _places(count: int) -> tuple[tuple[int, int, float], ...]:
     return tuple(places)
 
 
+# Longer lists are gathered into equal slices before another quantity is added; means stay exact.
 MOST = 2500
-"""Longer lists are gathered into equal slices before another quantity is added; means stay exact."""
 
 _HALVINGS = 60
 # Quantiles are for people to read.

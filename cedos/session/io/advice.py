@@ -18,11 +18,11 @@ from cedos.session.protocol.schedulers.decided import DecidedScheduler, permissi
 from cedos.session.protocol.schedulers.interface import LABELS
 from cedos.session.protocol.session import Session
 
+# The largest size in a question: a daemon refuses absurd sizes.
 MOST_TOLD_BYTES: Final = 10**12
-"""The largest size in a question: a daemon refuses absurd sizes."""
 
+# Announcements of one part of `valid_s` count as made at its beginning, which bounds the table.
 _PARTS: Final = 8
-"""Announcements of one part of `valid_s` count as made at its beginning, which bounds the table."""
 
 
 @dataclass(slots=True)
@@ -58,18 +58,18 @@ def _nothing() -> dict[Direction, list[int]]:
     return {direction: [0] * len(LABELS) for direction in Direction}
 
 
+# A label in use is asked about so often.
 ASK_S: Final = 2.0
-"""A label in use is asked about so often."""
+# The interval at which the session looks for a new label or a larger amount, s.
 _LOOK_S: Final = 0.1
-"""The interval at which the session looks for a new label or a larger amount, s."""
+# An answer counts for so long: a daemon that has ended leaves no trace.
 VALID_S: Final = 6.0
-"""An answer counts for so long: a daemon that has ended leaves no trace."""
 _LEAST_BYTES: Final = 1_000
 _ENOUGH_S, _LITTLE_S = 1.0, 0.5
 """A reader with data for `_ENOUGH_S` is in no hurry until only `_LITTLE_S` is left."""
 _NO_HURRY_S: Final = 60.0
+# An upload of more than this part of what comes is not kept waiting with it.
 _MOST_BESIDE: Final = 8
-"""An upload of more than this part of what comes is not kept waiting with it."""
 
 _URGENT: Final = 0  # foreground, small
 

@@ -14,8 +14,8 @@ from cedos.session.io.driver import Driver
 from cedos.session.io.links import Egress
 from cedos.session.io.path import QUIET_S, SILENCE_S, prepare
 
+# An address (IPv4 or IPv6, no name) and a port.
 Endpoint = tuple[str, int]
-"""An address (IPv4 or IPv6, no name) and a port."""
 
 # A SYN that is not answered is not repeated by the kernel before a second has passed, and then ever more
 # rarely; so we begin again beside it. The first tries of an interface are frequent, for one that just
@@ -195,8 +195,8 @@ def asks_after_s(egress: Egress) -> int:
     return QUIET_S if egress.metered or egress.kind is NetworkKind.CELLULAR else SILENCE_S
 
 
+# By the name of the egress: what of some endpoints may be dialled over it.
 Usable = Mapping[str, tuple[Egress, list[Endpoint]]]
-"""By the name of the egress: what of some endpoints may be dialled over it."""
 
 
 def follow(

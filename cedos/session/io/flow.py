@@ -22,8 +22,8 @@ from cedos.session.protocol.schedulers.decided import permissions
 from cedos.session.protocol.schedulers.interface import LABELS, quickest, widest
 from cedos.session.protocol.session import BROKEN_PROTOCOL, Session
 
+# Code of Abort, beside those of the core.
 SOURCE_FAILED: Final = 3
-"""Code of Abort, beside those of the core."""
 
 MOST_PATHS: Final = 16
 DRAIN_S: Final = 2.0

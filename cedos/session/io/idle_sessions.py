@@ -270,8 +270,8 @@ def _table(used: int) -> "array[int]":
     return array("I", bytes(4 << max(_LEAST_BITS, (3 * used // 2).bit_length())))
 
 
+# Bytes that the application may store with an idle session.
 STATE_BYTES: Final = 8
-"""Bytes that the application may store with an idle session."""
 
 RECORD_BYTES: Final = CREDENTIALS_BYTES + IDLE_BYTES + STATE_BYTES
 _IDLE: Final = slice(CREDENTIALS_BYTES, CREDENTIALS_BYTES + IDLE_BYTES)

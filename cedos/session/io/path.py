@@ -50,9 +50,9 @@ _LEAST_RECORD: Final = 4_096
 # The kernel ends a connection whose data are not acknowledged for so long (TCP_USER_TIMEOUT), and begins
 # to send keep-alives to a peer that is quiet for so long.
 SILENCE_S: Final = 30
+# Keep-alives begin only so late on accepted connections, and where they cost bytes or wake a
+# radio. Most NATs still know the connection then.
 QUIET_S: Final = 240
-"""Keep-alives begin only so late on accepted connections, and where they cost bytes or wake a radio. Most
-NATs still know the connection then."""
 
 _KEEP_ALIVE: Final = (
     (socket.TCP_KEEPINTVL, 5),
@@ -111,8 +111,8 @@ class SessionPathEvent(Enum):
 
 
 _RECEIVED: Final = SessionPathEvent.RECEIVED
+# Takes each event; the text is the reason of WRONG and LOST, and empty for the others.
 Report = Callable[["SessionPath", SessionPathEvent, str], None]
-"""Takes each event; the text is the reason of WRONG and LOST, and empty for the others."""
 
 
 class SessionPath:

@@ -16,8 +16,8 @@ from cedos.errors import ProtocolError
 from cedos.session.protocol.frames import Chunk, Order
 from cedos.session.protocol.intervals import CumulativeSet
 
+# More separate pieces than any sender of this protocol has on the way at once.
 MAX_GAPS: Final = 20_000
-"""More separate pieces than any sender of this protocol has on the way at once."""
 _SMALL_BYTES: Final = 512
 _JOINED_BYTES: Final = 4_096
 

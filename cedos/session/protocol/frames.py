@@ -9,8 +9,8 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+# Bytes that do not change any more.
 Chunk: TypeAlias = bytes | memoryview
-"""Bytes that do not change any more."""
 
 
 class Order(IntEnum):

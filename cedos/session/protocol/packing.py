@@ -14,11 +14,11 @@ from cedos.model import NetworkKind
 from cedos.session.protocol import frames as f
 from cedos.session.protocol.frames import Order, Space
 
+# The most plaintext one record has: what is done once for each costs little then.
 RECORD_BYTES: Final = 262_144
-"""The most plaintext one record has: what is done once for each costs little then."""
 
+# Offsets and IROB ids stay below this.
 MAX_POSITION: Final = 1 << 62
-"""Offsets and IROB ids stay below this."""
 
 MAX_DEPENDENCIES: Final = 256
 MAX_MESSAGES: Final = 8_192
@@ -40,13 +40,13 @@ PING: Final = struct.Struct(">BQH")
 ABORT: Final = struct.Struct(">BBH")
 DATAGRAM: Final = struct.Struct(">BIIIHH")
 
+# A network's kind is its index here.
 KINDS: Final = (
     NetworkKind.ETHERNET,
     NetworkKind.WIFI,
     NetworkKind.CELLULAR,
     NetworkKind.HELPER,
 )
-"""A network's kind is its index here."""
 
 
 class FixedLayout(NamedTuple):

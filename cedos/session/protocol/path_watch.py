@@ -28,10 +28,10 @@ from cedos.session.protocol.life import Control, Event, Probed, SessionState
 from cedos.session.protocol.schedulers.interface import ALL_RANKS, RECENT_S
 from cedos.session.protocol.sender import Sender
 
+# After so long without progress, nothing new is sent there if another path may carry it.
 PAUSED_S: Final = 0.100
-"""After so long without progress, nothing new is sent there if another path may carry it."""
+# After so long, what is on the way there goes over another path as well.
 SILENT_S: Final = 0.220
-"""After so long, what is on the way there goes over another path as well."""
 _PAUSED_FACTOR: Final = 2.0
 _SILENT_FACTOR: Final = 3.0
 # How much of the longest time between two signs of progress is remembered at the next one.
@@ -114,19 +114,20 @@ class PathWatch:
         self._since_s, self._repeated = at_s, repeated
 
 
+# A rate is that of so long at most,.
 _OVER_S: Final = 0.4
-"""A rate is that of so long at most,"""
+# and of so long at least: acknowledgements come in bursts. Both are so many round trips at least,.
 _LEAST_OVER_S: Final = 0.25
-"""and of so long at least: acknowledgements come in bursts. Both are so many round trips at least,"""
+# as the first acknowledgement of what is sent takes one.
 _OVER_ROUND_TRIPS: Final = 2.0
-"""as the first acknowledgement of what is sent takes one."""
+# A path whose data in flight arrives within this time does not crawl.
 _LEAST_S: Final = 0.5
-"""A path whose data in flight arrives within this time does not crawl."""
 _TIMES_ELSEWHERE: Final = 3.0
+# Than it was: a path that was never faster is planned by its rate, and has as much as that
+# carries.
 _SLOWER: Final = 4.0
-"""Than it was: a path that was never faster is planned by its rate, and has as much as that carries."""
+# The rate that it had counts half after so long.
 _FORGETS_S: Final = 10.0
-"""The rate that it had counts half after so long."""
 
 
 class CrawlWatch:
@@ -189,12 +190,14 @@ class CrawlWatch:
         self.crawls = False
 
 
+# A path may fall silent this often and is used again at once: a walk through a door loses Wi-Fi
+# once.
 FREE: Final = 2
-"""A path may fall silent this often and is used again at once: a walk through a door loses Wi-Fi once."""
+# A path that speaks again so soon after its silence was noticed has not fallen: it cost a few
+# copies.
 FALL_S: Final = 0.3
-"""A path that speaks again so soon after its silence was noticed has not fallen: it cost a few copies."""
+# This time without a fall makes up for one fall.
 FORGIVEN_S: Final = 10.0
-"""This time without a fall makes up for one fall."""
 _FIRST_S: Final = 1.0
 _DOUBLED: Final = 5
 _MOST: Final = FREE + 1 + _DOUBLED
@@ -225,26 +228,27 @@ class FlappingNetworks:
         return max(count - int((now - at_s) / FORGIVEN_S), 0)
 
 
+# Goes at once on a connection that rests: with its record, ten segments (RFC 6928) of the least
+# size that IPv6 allows. A network of 96 kbit/s is busy with it for a second, which is as long as
+# anticipatory scheduling lets background data be.
 PAD_BYTES: Final = 12_000
-"""Goes at once on a connection that rests: with its record, ten segments (RFC 6928) of the least size
-that IPv6 allows. A network of 96 kbit/s is busy with it for a second, which is as long as anticipatory
-scheduling lets background data be."""
+# The first segment: this much of the padding arrives with the short Ping. Only the rest is timed.
 FIRST_SEGMENT_BYTES: Final = 1_448
-"""The first segment: this much of the padding arrives with the short Ping. Only the rest is timed."""
+# A path on which nothing went either way for so long rests; shorter sessions than this need no
+# estimate. The end that accepted waits twice as long: if both asked at once, answers would wait
+# behind questions.
 REST_S: Final = 1.0
-"""A path on which nothing went either way for so long rests; shorter sessions than this need no estimate.
-The end that accepted waits twice as long: if both asked at once, answers would wait behind questions."""
+# An estimate is asked for again after so long at the earliest.
 OLD_S: Final = 30.0
-"""An estimate is asked for again after so long at the earliest."""
+# A further probe, and each one over a metered path, waits until the session has sent so many times
+# the padding since the last: at most one byte in a hundred.
 LEAST_BYTES_SHARE: Final = 100
-"""A further probe, and each one over a metered path, waits until the session has sent so many times the
-padding since the last: at most one byte in a hundred."""
+# And so many times as long as the path takes for one: at most a thousandth of its time.
 LEAST_TIME_SHARE: Final = 1_000
-"""And so many times as long as the path takes for one: at most a thousandth of its time."""
+# Pongs that come closer together may have waited for each other, or for us.
 LEAST_SPREAD_S: Final = 0.0005
-"""Pongs that come closer together may have waited for each other, or for us."""
+# Tokens from here on belong to probes.
 FIRST_TOKEN: Final = 1 << 63
-"""Tokens from here on belong to probes."""
 
 
 class PathProbe:

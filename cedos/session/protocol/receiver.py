@@ -20,8 +20,8 @@ from cedos.session.protocol.room import (
 )
 from cedos.session.protocol.sender import ID_SPAN
 
+# A peer that leaves more gaps in the ids at once is refused: no sender of this protocol does.
 MAX_ID_GAPS: Final = 20_000
-"""A peer that leaves more gaps in the ids at once is refused: no sender of this protocol does."""
 
 
 class _Partial:
@@ -316,8 +316,8 @@ def _ack(space: Space, irob: int, progress: CumulativeSet) -> bytes:
     return packing.ack(space, irob, progress.floor, ranges)
 
 
+# The next data takes an acknowledgement along if the last one was sent so long before.
 _ALONG_S: Final = 0.005
-"""The next data takes an acknowledgement along if the last one was sent so long before."""
 
 
 class DelayedAcks:

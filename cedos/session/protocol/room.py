@@ -14,16 +14,16 @@ from typing import Final
 
 from cedos.session.protocol.schedulers.interface import BACKGROUND_RANKS
 
+# Bytes of credit that an IROB takes besides its own: what the peer needs to keep account of it.
 IROB_COST: Final = 256
-"""Bytes of credit that an IROB takes besides its own: what the peer needs to keep account of it."""
 
 INITIAL_STREAM_BYTES: Final = 262_144
 INITIAL_IROB_CREDIT: Final = 655_360
+# The credit that every peer grants before its first Window frame.
 INITIAL_IROB_BYTES: Final = 262_144
-"""The credit that every peer grants before its first Window frame."""
 
+# Bytes of the window and of replay memory that background data leaves to foreground data.
 URGENT_BYTES: Final = 65_536
-"""Bytes of the window and of replay memory that background data leaves to foreground data."""
 
 
 class Credit:

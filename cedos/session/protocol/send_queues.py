@@ -19,8 +19,8 @@ from cedos.session.protocol.frames import Abandon, Chunk, Order
 from cedos.session.protocol.intervals import CumulativeSet
 
 NO_LIMIT: Final = 1 << 63
+# Gives `count` bytes from `offset` on, counted from where its source was written into the stream.
 Fetch: TypeAlias = Callable[[int, int], Chunk]
-"""Gives `count` bytes from `offset` on, counted from where its source was written into the stream."""
 
 
 class ByteQueue:
@@ -141,8 +141,8 @@ class ByteQueue:
         return freed
 
 
+# A batch grows to this: about one record's worth, so that it is seldom cut.
 BATCH_BYTES: Final = 60_000
-"""A batch grows to this: about one record's worth, so that it is seldom cut."""
 
 
 class BytePiece:
@@ -301,8 +301,8 @@ Pieces: TypeAlias = Sequence[Piece]
 
 
 _Item: TypeAlias = ByteQueue | MessageBatch
+# An extent with its header fits a record.
 PIECE_BYTES: Final = packing.RECORD_BYTES - 64
-"""An extent with its header fits a record."""
 
 
 class SendQueue:

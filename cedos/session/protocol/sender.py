@@ -21,21 +21,22 @@ from cedos.session.protocol.room import (
 )
 from cedos.session.protocol.send_queues import ByteQueue, Fetch, MessageBatch, SendQueue
 
+# Instead of an IROB's id: no path may carry its label now. The application is told once one may.
 DEFERRED: Final = -1
-"""Instead of an IROB's id: no path may carry its label now. The application is told once one may."""
 
 
+# An IROB up to this size that is complete travels in a frame with others and is never cut.
 SMALL_BYTES: Final = 4_096
-"""An IROB up to this size that is complete travels in a frame with others and is never cut."""
 
+# Ids in use reach at most this far above the lowest that is not acknowledged.
 ID_SPAN: Final = 1 << 20
-"""Ids in use reach at most this far above the lowest that is not acknowledged."""
 
+# The most small IROBs in one batch.
 MANY: Final = 1_500
-"""The most small IROBs in one batch."""
 
+# Instead of an IROB's id: it was not taken, as replay memory, ids or the peer's window are used
+# up.
 NO_ROOM: Final = 0
-"""Instead of an IROB's id: it was not taken, as replay memory, ids or the peer's window are used up."""
 
 
 class Sender:

@@ -21,8 +21,8 @@ from cedos.session.io.path import SessionPath
 from cedos.session.protocol.buffer_manager import BufferManager, BufferSituation
 from cedos.session.protocol.session import Session
 
+# Seconds that a metered byte is worth: that of the shipped configuration.
 _METERED_S: Final = 0.2 / 1e6
-"""Seconds that a metered byte is worth: that of the shipped configuration."""
 
 
 class OwnTable:
@@ -59,8 +59,8 @@ class OwnTable:
         self.table.plan(seen, time.time(), time.monotonic())
 
 
+# The table that all waiting transfers of this process share.
 OWN_TABLE: Final = OwnTable()
-"""The table that all waiting transfers of this process share."""
 
 
 _OVER_S: Final = 1.0

@@ -39,15 +39,15 @@ from emu.experiments.budgets.plans import (
 )
 
 CONTROLLERS: dict[str, MakeController] = {"odyssey": Odyssey, "pacer": Pacer}
+# Without a choice the supply is looked at so often; Odyssey's seconds in between are summed up.
 _STEP_S = 600.0
-"""Without a choice the supply is looked at so often; Odyssey's seconds in between are summed up."""
 
+# More than this share of a supply left over is much.
 WASTED = 0.05
-"""More than this share of a supply left over is much."""
 
 _FIRST_MONTH = (2026, 1)
+# Months that one person lives through, habits going on; the first one knows nothing of them.
 _LIVES = 4
-"""Months that one person lives through, habits going on; the first one knows nothing of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,8 +262,8 @@ def _mean(values: Sequence[float]) -> float:
 _DAYS = 30
 _BEGINS_S = datetime(2026, 4, 1, tzinfo=UTC).timestamp()
 _WEEKEND = (5, 6)
+# Share of the useful demand that can be bought: plans are small and large.
 _SHARE = (0.03, 0.5)
-"""Share of the useful demand that can be bought: plans are small and large."""
 _LUMP = 5
 _UNCHOSEN_S = 2 * 3600.0
 

@@ -18,8 +18,8 @@ from emu.statistics import trials_figure
 
 PARTS: Final = ("helpers", "delta", "loss", "window", "rate", "idle", "cost")
 _DELTAS_KBPS: Final = (0, 50, 100, 150, 200, 250, 300)
+# Small and large differences between helpers, where the paper does not say which it has.
 _FEW_KBPS: Final = (50, 250)
-"""Small and large differences between helpers, where the paper does not say which it has."""
 
 Cases = Mapping[str, Setting]
 

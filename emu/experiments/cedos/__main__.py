@@ -24,13 +24,13 @@ PARTS: Final = (
     "places",
     "delays_at_places",
 )
+# Transfers at a place begin within 200 of its 600 s.
 PLACE_DELAYS_S: Final = (30, 60, 120, 240, 390)
-"""Transfers at a place begin within 200 of its 600 s."""
 
 DELAYS_S: Final = (600, 1800, 3600, 3 * 3600, 6 * 3600)
 _DAYS_OF_USER: Final = 10
+# Parts of a fifth of the days; others but `days` are of rides, cases or places.
 _OF_FEWER_DAYS: Final = ("delays", "study", "idle_power")
-"""Parts of a fifth of the days; others but `days` are of rides, cases or places."""
 
 
 def users(count: int, delay_s: float | None = None, seed: int = 1) -> Iterator[Iterator[World]]:

@@ -136,8 +136,8 @@ def _flows(random: Random, downloads: float, long_s: int) -> list[Wanted]:
 LONG_S: Final = 600
 _KNOWN_S: Final = 10
 _FLOWS: Final = 5
+# Least and greatest share of both networks' capacity that all flows together take.
 _LOADS: Final = (0.1, 0.6)
-"""Least and greatest share of both networks' capacity that all flows together take."""
 
 
 def rates(place: Place, network: str) -> list[float]:

@@ -22,11 +22,12 @@ from predictors.completion import CompletionModel
 from predictors.training.examples import Settings
 
 BETAS = tuple(round(0.25 * k, 2) for k in range(21))
+# The share of transfers whose size the paper's profiler does not know (Table 1).
 GUESSED_SHARE = 0.16
-"""The share of transfers whose size the paper's profiler does not know (Table 1)."""
 
 GUESS_BYTES = 3_000.0
 
+# Mbit/s and Mbit/J of Tables 5 and 6, and the shares of choices that were the oracle's (Figure 9).
 PAPER = {
     "table_5": {"max_s": (3.0, 2.8), "max_s_per_e": (2.6, 4.9), "wifi": (1.4, 5.2)},
     "table_6": {
@@ -40,10 +41,9 @@ PAPER = {
         "max_s_per_e": {"active": 0.93, "adaptive": 0.90, "guessed": 0.86},
     },
 }
-"""Mbit/s and Mbit/J of Tables 5 and 6, and the shares of choices that were the oracle's (Figure 9)."""
 
+# Folds of groups for Table 6: as many as the random split has.
 _FOLDS = 10
-"""Folds of groups for Table 6: as many as the random split has."""
 
 _ONLY_ENERGY = MaxSPerE(alpha=0.0, beta=1.0, name="max-1-per-e")
 _ACTIVE = ("rtt_s", "rtt_min_s", "ping_loss", "dns_s", "udp_bps", "udp_loss")

@@ -25,8 +25,8 @@ from emu.statistics import Bootstrap, Floats, mean, ratio
 from predictors.completion import CompletionModel
 from predictors.training.examples import USUAL
 
+# Transfers after which a place should be known.
 FIRST = 30
-"""Transfers after which a place should be known."""
 
 _FOLDS = 10
 _WITHIN = 1.1 * (1.0 + 1e-9)

@@ -44,14 +44,14 @@ def _alone(function: Callable[..., T], arguments: tuple[Any, ...]) -> T:
         return function(*arguments)
 
 
+# Quantiles at which the error's distribution function is given.
 QUANTILES = tuple(round(0.02 * k, 2) for k in range(1, 50))
-"""Quantiles at which the error's distribution function is given."""
 
 SPLITS: Mapping[str, float | None] = {"random_10_90": 0.1, "random_90_10": 0.9, "by_group": None}
 
 
+# Folds of groups, as many as the random splits have.
 _FOLDS = 10
-"""Folds of groups, as many as the random splits have."""
 
 
 def prediction(

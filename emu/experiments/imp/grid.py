@@ -24,8 +24,8 @@ from emu.experiments.replayed_network import described
 from emu.places.places import Places
 from emu.statistics import beside, trials_figure
 
+# A mean fetch time too short to notice: nothing counts as twice as fast.
 _NOTHING_S = 0.02
-"""A mean fetch time too short to notice: nothing counts as twice as fast."""
 
 SCENARIOS = ("energy", "data", "both")
 CLAIRVOYANT = "clairvoyant"

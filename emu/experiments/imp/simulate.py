@@ -86,8 +86,8 @@ class Account:
 
 
 REQUEST_BYTES = 300
+# Seconds of this place that the host's knowledge of other places counts as.
 _PAST_S = 120.0
-"""Seconds of this place that the host's knowledge of other places counts as."""
 
 
 @dataclass(slots=True)

@@ -33,8 +33,8 @@ from predictors.network import NetworkPredictor
 
 REQUEST_BYTES = 1_000
 RESPONSE_BYTES = 4_000
+# Sizes are normally distributed (4.5.5.1, which names no deviation: a quarter is ours).
 SIZE_DEVIATION = 0.25
-"""Sizes are normally distributed (4.5.5.1, which names no deviation: a quarter is ours)."""
 
 LEAST_BYTES = 64
 THINK_S = (10.0, 30.0)
@@ -73,8 +73,8 @@ def requests(duration_s: float, seed: int, think_s: Sequence[float] = THINK_S) -
     return found
 
 
+# An exchange that is late by so many latencies met no slow network but one that had stopped.
 STALL = 10.0
-"""An exchange that is late by so many latencies met no slow network but one that had stopped."""
 
 BOTH = "both"
 _LEAST_S = 1e-3

@@ -23,8 +23,8 @@ from emu.experiments.meatballs.trial import (
 )
 from emu.experiments.replayed_network import ReplayedNetwork
 
+# Bytes of a second of recorded sound.
 BYTES_PER_S = 20_000
-"""Bytes of a second of recorded sound."""
 
 LOCAL, REMOTE = "local", "remote"
 WIFI = "wifi"
@@ -62,8 +62,8 @@ def utterances(duration_s: float, seed: int, every_s: float = EVERY_S) -> Sequen
     ]
 
 
+# Draws the seconds that another user's task takes on the idle processor.
 Work = Callable[[random.Random], float]
-"""Draws the seconds that another user's task takes on the idle processor."""
 
 
 def utilisation(concurrent: float) -> float:

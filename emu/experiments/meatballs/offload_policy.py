@@ -41,9 +41,10 @@ from emu.statistics import at_least_one, trials_figure
 from predictors.error import ErrorHistory
 from predictors.network import NetworkPredictor
 
+# A busy processor of the dissertation's phone: 5.4818 mW per percent of use at its highest
+# frequency, 998 MHz (the Nexus One in PowerTutor's source code, whose model the dissertation used,
+# 4.5.2).
 CPU_W = 0.548
-"""A busy processor of the dissertation's phone: 5.4818 mW per percent of use at its highest frequency,
-998 MHz (the Nexus One in PowerTutor's source code, whose model the dissertation used, 4.5.2)."""
 
 
 class Always(Preferring):
@@ -151,8 +152,8 @@ SIMPLE: Mapping[str, tuple[str, ...]] = {
     "remote-preferred": (REMOTE, LOCAL),
 }
 
+# Our additions to exchanges are not made here: brute force is as published.
 STYLES = {name: style for name, style in EXCHANGE_STYLES.items() if "published" not in name}
-"""Our additions to exchanges are not made here: brute force is as published."""
 
 _MEAN_LENGTH_S = sum(LENGTHS_S) / 2
 _LOAD_SEED = 100

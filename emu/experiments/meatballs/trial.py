@@ -22,8 +22,8 @@ from cedos.storage.model_files import radios
 from emu.experiments.replayed_network import HEADER_BYTES, Exchange, ReplayedNetwork
 from emu.statistics import beside_simple, trials_figure
 
+# Seconds that a trial goes on after its last request, for pending answers.
 AFTER_S = 60.0
-"""Seconds that a trial goes on after its last request, for pending answers."""
 
 
 class Task(Protocol):
@@ -51,8 +51,8 @@ class Chosen:
     reevaluate_after_s: float | Callable[[], float | None] | None = None
 
 
+# (now, usable ways, those under way with the seconds without an answer) -> what to do.
 Choose = Callable[[float, frozenset[str], Mapping[str, float]], Chosen]
-"""(now, usable ways, those under way with the seconds without an answer) -> what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,8 +338,8 @@ class Usage:
         return sum(watch.energy_j(now_s) for watch in self._watches.values())
 
 
+# Is told the instant at which it happens, in seconds of the trial.
 Event = Callable[[float], None]
-"""Is told the instant at which it happens, in seconds of the trial."""
 
 
 class Agenda:

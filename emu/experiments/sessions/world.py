@@ -257,8 +257,9 @@ class World(Started):
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
+# A function that a task calls when it could begin; returns when all others of its batch could,
+# too.
 Ready = Callable[[], None]
-"""A function that a task calls when it could begin; returns when all others of its batch could, too."""
 
 _READY_S: Final = 120.0
 

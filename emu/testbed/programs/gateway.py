@@ -10,8 +10,8 @@ from emu.testbed.services import Service, Started, accepts
 from emu.testbed.wiring import SERVER_ADDRESSES
 
 PORT: Final = 7009
+# Not the origins' own address: what is for the gateway's goes there direct.
 GATEWAY: Final = SERVER_ADDRESSES[-1]
-"""Not the origins' own address: what is for the gateway's goes there direct."""
 
 PROXY_PORT: Final = 1080
 _PROXY: Final = "127.0.0.1"

@@ -21,8 +21,8 @@ HTTPS_PORT = 443
 DNS_PORT = 53
 SERVER_NAME = "server.example"
 PORTAL_BODY = "NetworkManager is online"
+# A test page for captive portals, as the shipped configuration has one on the internet.
 PORTAL_URL = f"http://{SERVER}/nm"
-"""A test page for captive portals, as the shipped configuration has one on the internet."""
 
 LARGEST_BYTES = 10**12
 

@@ -19,8 +19,8 @@ from emu.testbed.programs.servers import SERVER_NAME
 from emu.testbed.services import Service, Started, accepts
 from emu.workloads.web.browser import Browser
 
+# Called once, in the middle of what is measured.
 HalfWay = Callable[[], None]
-"""Called once, in the middle of what is measured."""
 
 _LOOK_S = 0.01
 LIMIT_S = 90.0

@@ -28,8 +28,8 @@ from cedos.errors import EmulationError
 from emu.testbed.phones import SERVER, Laptop
 from emu.testbed.services import Started
 
+# A browser that is alive answers any command of ours sooner.
 ANSWER_S = 20.0
-"""A browser that is alive answers any command of ours sooner."""
 
 
 class DevTools:
@@ -148,8 +148,8 @@ class DevTools:
                 self._events[message["sessionId"]].put(message)
 
 
+# The program itself: Debian's /usr/bin/chromium is a script that adds a desktop's options.
 PROGRAM = Path("/usr/lib/chromium/chromium")
-"""The program itself: Debian's /usr/bin/chromium is a script that adds a desktop's options."""
 
 _NOBODY = 65534
 _START_TIMEOUT_S = 30.0

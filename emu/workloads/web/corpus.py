@@ -337,8 +337,8 @@ def _page(site: int, page: int, seed: int) -> Page:
     )
 
 
+# Those that ask come before those that are asked for.
 _ORDER = (CSS, SCRIPT, IMAGE, FONT, DATA, BEACON)
-"""Those that ask come before those that are asked for."""
 
 
 def _object(draw: random.Random, site: int, page: int, number: int, mime: str) -> Object:

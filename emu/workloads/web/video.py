@@ -26,8 +26,8 @@ HOST = "video.example"
 _FRAMES_PER_S = 10
 _SIZE = "320x180"
 _TIMEOUT_S = 300.0
+# Part of the cache's key: a change of what is made below needs a new one.
 _VERSION = 4
-"""Part of the cache's key: a change of what is made below needs a new one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,16 +24,16 @@ from cedos.errors import TransferError
 from cedos.web import AGENT, AnswerHead, strong_validator
 
 _BLOCK: Final = 1 << 17
+# An origin that brings less than `_LEAST_BYTES` in this time is given up.
 SILENCE_S: Final = 60.0
-"""An origin that brings less than `_LEAST_BYTES` in this time is given up."""
 
 _LEAST_BYTES: Final = 16_384
 _MOST_REDIRECTS: Final = 10
 AT_ONCE: Final = 8
 AT_ONCE_OF_ORIGIN: Final = 4
 PROGRAMS_AT_ONCE: Final = 32
+# Objects that a client waits for at once.
 MOST_WAITING: Final = 256
-"""Objects that a client waits for at once."""
 
 _AGAIN_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 _ASKED: Final[dict[str, str]] = {
@@ -42,8 +42,8 @@ _ASKED: Final[dict[str, str]] = {
     hdrs.USER_AGENT: AGENT,
     hdrs.VIA: "1.1 cedos",
 }
+# A program's smaller answers are handed on as they come.
 _LEAST_KEPT: Final = 1 << 16
-"""A program's smaller answers are handed on as they come."""
 
 _CONDITIONS: Final = frozenset({"if-none-match", "if-modified-since"})
 
@@ -65,8 +65,8 @@ class PassedOn:
                 self.answer.close()
 
 
+# The result of an origin's answer: an object, or the URL of its new place.
 _Ways = StoredObject | str
-"""The result of an origin's answer: an object, or the URL of its new place."""
 
 _Answered = Callable[
     [str, URL, CacheLookup, dict[str, StoredObject], aiohttp.ClientResponse],

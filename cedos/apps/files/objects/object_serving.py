@@ -31,12 +31,12 @@ from cedos.session.sockets.connection import Connection
 
 _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 
+# Objects of one session that are not acknowledged.
 MOST_AHEAD: Final = 8
-"""Objects of one session that are not acknowledged."""
 
 _GOODBYE_S: Final = 3.0
+# The most that the session may hold unacknowledged; it takes no memory.
 _AHEAD_BYTES: Final = 32 << 20
-"""The most that the session may hold unacknowledged; it takes no memory."""
 
 
 @dataclass(frozen=True, slots=True)

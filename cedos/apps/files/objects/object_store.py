@@ -17,11 +17,11 @@ from cedos.apps.files.client_store import ClientStore, cost_of, encoded
 from cedos.errors import TransferError
 from cedos.kernel import own_file
 
+# An object that is not asked for in so long is removed.
 KEPT_S: Final = 7 * 86_400.0
-"""An object that is not asked for in so long is removed."""
 
+# Objects that are open for one client at once.
 MOST_OPEN: Final = 64
-"""Objects that are open for one client at once."""
 
 _ENOUGH: Final = 1 << 18
 _OURS: Final = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?:\.json|\.new)?")

@@ -23,8 +23,8 @@ _SILENT: Final = {
 }  # fmt: skip
 
 
+# Returns the addresses of a name for an asker, who has a share of all look-ups. OSError.
 LookUp = Callable[[str, Hashable], Awaitable[Sequence[str]]]
-"""Returns the addresses of a name for an asker, who has a share of all look-ups. OSError."""
 
 _MOST_ADDRESSES: Final = 8
 _asker: ContextVar[Hashable] = ContextVar("asker", default=None)

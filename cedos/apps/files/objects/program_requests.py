@@ -92,8 +92,8 @@ class ProgramRequests:
         return self._stored(client, found, part)
 
 
+# The part that a program gets that has the object: just that word.
 UNCHANGED: Final = (0, 0)
-"""The part that a program gets that has the object: just that word."""
 
 
 class StoredAnswer:

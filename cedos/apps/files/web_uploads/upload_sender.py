@@ -17,8 +17,8 @@ from cedos.apps.files.web_uploads.upload_store import UploadRecord
 from cedos.errors import TransferError
 from cedos.web import AGENT, AnswerHead
 
+# The accepted methods that are idempotent (RFC 9110, 9.2.2).
 REPEATABLE: Final = frozenset({"PUT"})
-"""The accepted methods that are idempotent (RFC 9110, 9.2.2)."""
 
 _ANSWER_S: Final = 600.0
 _AGAIN_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0)

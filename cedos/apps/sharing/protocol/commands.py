@@ -9,8 +9,8 @@ from typing import TypeAlias
 from cedos.apps.sharing.protocol.messages import Endpoint, LeaveReason
 from cedos.apps.sharing.protocol.receipts import Contract
 
+# Address, port and interface index of a neighbour's socket; the machines only hand it back.
 LinkAddress: TypeAlias = tuple[str, int, int]
-"""Address, port and interface index of a neighbour's socket; the machines only hand it back."""
 
 
 @dataclass(frozen=True, slots=True)

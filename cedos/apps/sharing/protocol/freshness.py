@@ -7,8 +7,8 @@ What answers a question carries the question's nonce besides, so that it is no u
 from collections import OrderedDict
 from typing import Final
 
+# The clocks of two hosts may differ by so much.
 WINDOW_S: Final = 60.0
-"""The clocks of two hosts may differ by so much."""
 _SIGNERS: Final = 1024
 
 

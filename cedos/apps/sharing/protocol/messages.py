@@ -28,8 +28,9 @@ from cedos.selector.sharing import NetworkType
 
 GROUP_IPV4: Final = "239.255.99.98"
 GROUP_IPV6: Final = "ff12::6362:7370"
+# Invites go to one of the groups with a TTL or hop limit of 1; all else goes from socket to
+# socket.
 PORT: Final = 25_442
-"""Invites go to one of the groups with a TTL or hop limit of 1; all else goes from socket to socket."""
 
 MOST_DATAGRAM_BYTES: Final = 1200
 NONCE_BYTES: Final = 16
@@ -83,8 +84,8 @@ class LeaveReason(IntEnum):
     UNTRUSTED = 9  # the certificate has expired or was revoked
 
 
+# A helper that leaves for one of these forwards for a while yet, what is on its way.
 WITH_NOTICE: Final = {LeaveReason.DONE, LeaveReason.BATTERY}
-"""A helper that leaves for one of these forwards for a while yet, what is on its way."""
 
 
 class InviteMessage(

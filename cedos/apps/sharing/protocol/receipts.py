@@ -85,8 +85,8 @@ def read_contract(join: bytes, confirm: bytes, trust: Trust, now_s: float) -> Co
     return contract_of(terms, joined.digest, helper)
 
 
+# The amount, in millionths, for the bytes of a contract from a first total up to a second one.
 Charge = Callable[[Contract, int, int], int]
-"""The amount, in millionths, for the bytes of a contract from a first total up to a second one."""
 
 
 def by_volume(contract: Contract, before_bytes: int, after_bytes: int) -> int:

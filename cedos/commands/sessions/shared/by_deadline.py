@@ -36,16 +36,16 @@ from cedos.session.sockets.connection import Connection
 
 _DRAWN_EVERY_S: Final = 0.2
 _LATE_LOOKS: Final = 10
+# Sessions are kept for a day beyond the deadline, because late files are still wanted.
 _BEYOND_S: Final = 86_400.0
-"""Sessions are kept for a day beyond the deadline, because late files are still wanted."""
 
 _MOST_S: Final = 30 * 86_400.0
+# Each file has an open file and a lock, and a process may have 1024 open files.
 _MOST_FILES: Final = 256
-"""Each file has an open file and a lock, and a process may have 1024 open files."""
 
 
+# The time for which a session without a user keeps its paths.
 _LINGER_S: Final = 3.0
-"""The time for which a session without a user keeps its paths."""
 
 
 class PooledSession:

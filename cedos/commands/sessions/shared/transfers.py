@@ -29,8 +29,8 @@ from cedos.session.protocol.life import SessionLimits
 from cedos.session.sockets.connection import Connection
 from cedos.session.sockets.sockets import connect
 
+# A file is fastest over all networks. A daemon decides which of them it uses.
 SCHEDULER: Final = "prompt-swtc"
-"""A file is fastest over all networks. A daemon decides which of them it uses."""
 
 _DRAWN_EVERY_S: Final = 0.2
 _ANSWER_S: Final = 1.0

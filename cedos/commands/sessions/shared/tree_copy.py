@@ -16,8 +16,8 @@ from cedos.errors import TransferError
 
 _DEEPEST: Final = 1_000
 _MOST_ENTRIES: Final = 1_000_000
+# Folders that are known and not listed yet. Their paths may have 4 kB each.
 _MOST_WAITING: Final = 20_000
-"""Folders that are known and not listed yet. Their paths may have 4 kB each."""
 
 
 class TreeCopy:

@@ -49,8 +49,8 @@ def _headers(text: str) -> list[tuple[str, str]]:
     return found
 
 
+# `Name: value`; `@FILE`: a file of such lines, which keeps secrets out of the list of processes.
 HEADERS: Final = Parsed("header", _headers)
-"""`Name: value`; `@FILE`: a file of such lines, which keeps secrets out of the list of processes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ _RESPONSE, _TRUNCATED, _RECURSE, _RECURSES, _CODE = 0x8000, 0x0200, 0x0100, 0x00
 _IN = 1
 _KIND = 0x7800  # 0: a query; others are updates and the like
 _NO_ERROR, _FAILED, _NO_SUCH_NAME, _REFUSED = 0, 2, 3, 5
+# Codes of a resolver that cannot tell, or will not: they say nothing of the name.
 FAILURES = (_FAILED, _REFUSED)
-"""Codes of a resolver that cannot tell, or will not: they say nothing of the name."""
 
 _POINTER = 0xC0
 _MAX_LABELS = 128

@@ -62,12 +62,12 @@ class FairTable(Generic[T]):
 # At most one comparison in so many seconds: it reads every socket and tracked flow.
 _REST_S = 1.0
 _GRACE_S = 0.05
+# An event that tells of an opening is handled within so long.
 _EVENT_S = 1.0
-"""An event that tells of an opening is handled within so long."""
 _MOST_CALLERS, _MOST_UDP = 1024, 2048
 """The most flows from outside that wait for a socket, and the most known UDP flows of this host."""
+# Openings that are not seen at first are checked again after these.
 _CHECKED_AGAIN_S = (2.0, 4.0, 8.0)
-"""Openings that are not seen at first are checked again after these."""
 
 
 @dataclass(slots=True)

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from cedos.model import Address, FlowKey
 
+# Two a second over all networks, until connection tracking has forgotten them.
 _MOST = 1024
-"""Two a second over all networks, until connection tracking has forgotten them."""
 
 _known: Final[dict[FlowKey, None]] = {}
 

@@ -45,11 +45,11 @@ _CARRIES_BYTES = 4000
 # Routers that have answered names: of one that has not, silence says nothing.
 _MOST_ROUTERS = 64
 
+# Looks at a network within so many seconds (`portal_check.PortalCheck`).
 Check = Callable[[Network, float], Awaitable[PortalFinding]]
-"""Looks at a network within so many seconds (`portal_check.PortalCheck`)."""
 
+# Asks a well-known host over a network (`tls_check.shake_hands`); None: there is none to ask.
 ShakeHands = Callable[[Network, float], Awaitable[TlsAnswer | None]]
-"""Asks a well-known host over a network (`tls_check.shake_hands`); None: there is none to ask."""
 
 
 @dataclass(slots=True)

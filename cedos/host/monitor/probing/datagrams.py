@@ -13,14 +13,14 @@ from cedos.model import Address
 
 _LARGEST = 2048
 _BUFFER_BYTES = 1 << 20
+# A clock that was set by more than this while a train came in has spoilt its arrivals.
 CLOCK_S = 0.002
-"""A clock that was set by more than this while a train came in has spoilt its arrivals."""
 
+# After so many datagrams the loop may do other things first.
 _AT_ONCE = 512
-"""After so many datagrams the loop may do other things first."""
 
+# A peer as sockets name it: address, port, and for IPv6 what follows.
 Source = tuple[Any, ...]
-"""A peer as sockets name it: address, port, and for IPv6 what follows."""
 Receive = Callable[[bytes, float, Source], None]
 
 

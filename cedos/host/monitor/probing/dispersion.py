@@ -5,8 +5,8 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
+# Throughput's maximum, minimum and deviation are taken over so many equal parts of a train's time.
 BINS = 5
-"""Throughput's maximum, minimum and deviation are taken over so many equal parts of a train's time."""
 
 INDICATORS = (
     "udp_bps", "udp_loss", "udp_max_bps", "udp_min_bps", "udp_mdev_bps",

@@ -23,10 +23,10 @@ _IP_HEADER = {4: 20, 6: 40}
 _ICMP_FILTER = 1
 _SOL_RAW = 255
 
+# The bytes of an echo, or of its answer, on the wire, by IP version.
 PING_BYTES = {
     version: header + _ECHO.size + len(_PAYLOAD) for version, header in _IP_HEADER.items()
 }
-"""The bytes of an echo, or of its answer, on the wire, by IP version."""
 
 
 def checksum(data: bytes) -> int:

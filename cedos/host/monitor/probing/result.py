@@ -80,8 +80,8 @@ class ProbeServer:
     packet_bytes: int = 1200
 
 
+# Joules of a probe on a kind of network, with the seconds since its radio was last used.
 Price = Callable[[NetworkKind, Spent, float | None], float]
-"""Joules of a probe on a kind of network, with the seconds since its radio was last used."""
 
+# Bytes of IP and UDP headers by IP version.
 UDP_HEADERS = {4: 28, 6: 48}
-"""Bytes of IP and UDP headers by IP version."""

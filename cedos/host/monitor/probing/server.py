@@ -72,8 +72,8 @@ class ProbeLimits:
 
 _log = structlog.get_logger(__name__)
 
+# Longer than any cookie holds: a session that was used is remembered until it cannot come again.
 _SESSION_LIFE_S = 12.0
-"""Longer than any cookie holds: a session that was used is remembered until it cannot come again."""
 
 _MOST_SESSIONS = 2048
 _MOST_UPWARD = 256

@@ -33,8 +33,8 @@ KEY_BYTES = 32
 SESSION_BYTES = 16
 COOKIE_BYTES = 16
 TAG_BYTES = 16
+# A cookie is taken for one to two of these.
 COOKIE_LIFE_S = 5.0
-"""A cookie is taken for one to two of these."""
 
 MIN_PACKETS, MAX_PACKETS = 2, 200
 MIN_PACKET_BYTES, MAX_PACKET_BYTES = 64, 1452

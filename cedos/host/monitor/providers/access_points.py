@@ -16,15 +16,15 @@ from cedos.kernel.netlink import attribute, attributes, unsigned
 _SSID: Final = 0
 _INTERWORKING: Final = 107
 _VENDOR: Final = 221
+# Microsoft's Network Cost element (MS-NCT, 2.2.1): Windows' and Samsung's hotspots have it.
 _MICROSOFT_COST: Final = b"\x00\x50\xf2\x11"
-"""Microsoft's Network Cost element (MS-NCT, 2.2.1): Windows' and Samsung's hotspots have it."""
+# Fixed: it counts towards a data limit; variable: each byte costs (MS-NCT, 2.2.1.2).
 _METERED_LEVELS: Final = frozenset({2, 4})
-"""Fixed: it counts towards a data limit; variable: each byte costs (MS-NCT, 2.2.1.2)."""
+# The Wi-Fi Alliance's indication of Hotspot 2.0 (Passpoint).
 _HOTSPOT_2: Final = b"\x50\x6f\x9a\x10"
-"""The Wi-Fi Alliance's indication of Hotspot 2.0 (Passpoint)."""
+# Access network type: a chargeable public network. Android's metered hotspots say so, and so do
+# Wi-Fi operators whose customers pay by the month; those have Hotspot 2.0, too.
 _CHARGEABLE: Final = 2
-"""Access network type: a chargeable public network. Android's metered hotspots say so, and so do Wi-Fi
-operators whose customers pay by the month; those have Hotspot 2.0, too."""
 
 
 def elements(data: bytes) -> Iterator[tuple[int, bytes]]:

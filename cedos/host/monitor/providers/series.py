@@ -17,8 +17,8 @@ from cedos.model import Indicator, Network
 _RADIO: Mapping[str, tuple[str, float]] = {
     column: named for column, named in series_file.INDICATORS.items() if column != "rtt_ms"
 }
+# Columns of rates -> what their indicators are called between `past1` and `_bps`.
 _RATES = {"down_mbps": "", "up_mbps": "_up"}
-"""Columns of rates -> what their indicators are called between `past1` and `_bps`."""
 
 _MARK = "filled"
 # A value that was not measured in the last second is the last one that was, with its age, up to here.

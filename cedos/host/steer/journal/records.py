@@ -14,8 +14,8 @@ import msgspec
 
 from cedos.host.steer.journal.sysctls import CHANGED, valid
 
+# The kernel's own limit (MPTCP_PM_ADDR_MAX).
 MOST_SUBFLOWS: Final = 8
-"""The kernel's own limit (MPTCP_PM_ADDR_MAX)."""
 
 
 def is_interface_name(name: str) -> bool:

@@ -20,21 +20,21 @@ TCP_RETRIES: Final = "net.ipv4.tcp_retries2"
 TCP_SYN_RETRIES: Final = "net.ipv4.tcp_syn_retries"
 TCP_ORPHAN_RETRIES: Final = "net.ipv4.tcp_orphan_retries"
 
+# The third value of `tcp_rmem` is given in such steps: that tells ours from others'.
 WINDOW_STEPS_PER_DOUBLING: Final = 4
-"""The third value of `tcp_rmem` is given in such steps: that tells ours from others'."""
 
+# The sysctls of the bound of the retransmission time-out: the kernel's default of each, and ours.
+#
+# The kernel counts retransmissions, not seconds. With shorter time-outs it has to send more of
+# them before it gives up a connection, one that opens, or one that its program has closed
+# (`docs/decisions/caught.md`). The values are ones that a person hardly sets, so that they are
+# known as ours without the journal.
 RETRANSMISSION: Final[Mapping[str, tuple[str, str]]] = {
     TCP_RTO_MAX: ("120000", "1990"),
     TCP_RETRIES: ("15", "254"),
     TCP_SYN_RETRIES: ("6", "63"),
     TCP_ORPHAN_RETRIES: ("0", "53"),
 }
-"""The sysctls of the bound of the retransmission time-out: the kernel's default of each, and ours.
-
-The kernel counts retransmissions, not seconds. With shorter time-outs it has to send more of them before
-it gives up a connection, one that opens, or one that its program has closed (`docs/decisions/caught.md`).
-The values are ones that a person hardly sets, so that they are known as ours without the journal.
-"""
 
 _MOST: Final = 2**31 - 1
 _NUMBER: Final = re.compile(r"[0-9]{1,10}")

@@ -67,8 +67,8 @@ _IN: Final = (
 
 
 # What the packet filter's program takes for one word, for no option, and (+) not for many interfaces.
+# The names of interfaces that can be barred.
 INTERFACE: Final = re.compile(r"(?!-)[0-9A-Za-z_.@:+{}-]{0,14}[0-9A-Za-z_.@:{}-]")
-"""The names of interfaces that can be barred."""
 
 
 def put_in(interfaces: Collection[str]) -> None:

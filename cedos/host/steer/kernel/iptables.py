@@ -23,8 +23,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
+# Begins the names of the daemon's chains.
 PREFIX: Final = "CEDOS_"
-"""Begins the names of the daemon's chains."""
 
 _NEW_TABLE: Final = "TABLE"
 _TABLES: Final = ("filter", "mangle")

@@ -7,8 +7,8 @@ from typing import Final
 
 from cedos.kernel.netlink import NetlinkMessage, attributes, text
 
+# NFNLGRP_NFTABLES of NETLINK_NETFILTER.
 GROUP: Final = 7
-"""NFNLGRP_NFTABLES of NETLINK_NETFILTER."""
 
 _SUBSYSTEM: Final = 10 << 8
 _DELETE_TABLE, _DELETE_CHAIN, _DELETE_RULE = 2, 5, 8

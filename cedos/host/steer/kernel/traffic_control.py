@@ -14,10 +14,10 @@ RTM_NEWQDISC, RTM_DELQDISC, RTM_GETQDISC = 36, 37, 38
 RTM_NEWTFILTER, RTM_DELTFILTER, RTM_GETTFILTER = 44, 45, 46
 GROUP_TRAFFIC_CONTROL: Final = 4
 
+# The verdict of a BPF program for packets of others (TC_ACT_UNSPEC).
 PASS: Final = 0xFFFFFFFF
-"""The verdict of a BPF program for packets of others (TC_ACT_UNSPEC)."""
+# TC_ACT_SHOT.
 DROP: Final = 2
-"""TC_ACT_SHOT."""
 INGRESS, EGRESS = 0xFFFFFFF2, 0xFFFFFFF3
 """The parents of the filters of a `clsact`."""
 

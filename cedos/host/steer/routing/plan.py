@@ -45,12 +45,12 @@ TABLE_BASE: Final = 7_300_000
 TABLE_COUNT: Final = 1 << 20
 FIRST_PREFERENCE: Final = 32000
 LAST_PREFERENCE: Final = 32199
+# In place of a network's name: connections to a destination are refused.
 NOWHERE: Final = ""
-"""In place of a network's name: connections to a destination are refused."""
 REFUSING_TABLE: Final = TABLE_BASE + LOOPBACK_INDEX
 _LOOPBACK: Final = IPv6Address("::1")
+# Gives an IPv6 socket that is bound to nothing an address with which it gets nowhere.
 REFUSING_ROUTE: Final = Route(REFUSING_TABLE, EVERYWHERE[6], LOOPBACK_INDEX, source=_LOOPBACK)
-"""Gives an IPv6 socket that is bound to nothing an address with which it gets nowhere."""
 
 
 class Preference(IntEnum):

@@ -19,8 +19,8 @@ from cedos.kernel.rtnetlink import Link
 _ROLE: Final = SharingRole.REQUEST
 _FIRST: Final = int(IPv4Address("169.254.1.0"))
 _COUNT: Final = 254 * 256
+# The address of providers' metadata services; it is never taken.
 _METADATA: Final = IPv4Address("169.254.169.254")
-"""The address of providers' metadata services; it is never taken."""
 
 _TRIES: Final = 20
 _PROBES, _PROBE_S = 3, 0.1

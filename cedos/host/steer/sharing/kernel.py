@@ -31,8 +31,8 @@ from cedos.kernel.rtnetlink import Link, LinkAddress, Neighbour
 
 _GONE: Final = (errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL)
 _SETTINGS: Final = Path("/proc/sys/net/ipv4/conf")
+# The most requestors of a helper, or helpers of a requestor; each has a table of its own.
 MOST_NEIGHBOURS: Final = 64
-"""The most requestors of a helper, or helpers of a requestor; each has a table of its own."""
 
 
 @dataclass(frozen=True, slots=True)

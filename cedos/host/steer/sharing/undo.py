@@ -18,8 +18,8 @@ from cedos.host.steer.sharing.kernel import SharingKernel, SharingRole
 from cedos.host.steer.undo import Undone
 from cedos.kernel.policy_routing import SHARING_PROTOCOL
 
+# Below the state directory: the folder of each side's journal.
 FOLDERS: Final = {SharingRole.HELP: "share-help", SharingRole.REQUEST: "share-request"}
-"""Below the state directory: the folder of each side's journal."""
 
 
 def open_journal(state_dir: Path, role: SharingRole) -> Journal:

@@ -40,8 +40,8 @@ class Locators:
 
 _PACKED: Final = struct.Struct(f">{FLOW_ID_BYTES}s{KEY_BYTES}s{KEY_BYTES}s{LOCATOR_BYTES}s6s6sHB")
 CREDENTIALS_BYTES: Final = _PACKED.size
+# The place of the other end's key in a record.
 PEER_KEY: Final = slice(FLOW_ID_BYTES + KEY_BYTES, FLOW_ID_BYTES + 2 * KEY_BYTES)
-"""The place of the other end's key in a record."""
 LAST_ATTEMPT: Final = (1 << 48) - 1
 _WINDOW: Final = 16  # attempts may arrive out of order: joins over several networks at once
 

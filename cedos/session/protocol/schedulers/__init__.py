@@ -30,8 +30,8 @@ _MADE: Final[dict[str, Callable[[], Scheduler]]] = {
     "prompt-swtc": lambda: Anticipatory(Swtc(), bulk=True),
 }
 
+# The schedulers that `scheduler` makes; `DecidedScheduler` wraps one where the daemon decides.
 NAMES: Final = tuple(_MADE)
-"""The schedulers that `scheduler` makes; `DecidedScheduler` wraps one where the daemon decides."""
 
 
 def scheduler(name: str = DEFAULT) -> Scheduler:

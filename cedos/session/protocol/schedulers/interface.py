@@ -14,16 +14,16 @@ from typing import Final, NamedTuple, Protocol
 from cedos.errors import ConfigError
 from cedos.model import Bulk, Label, NetworkKind, Urgency
 
+# The labels in the order in which they are sent. A label's index here is its number on the wire.
 LABELS: Final = (
     Label(Urgency.FOREGROUND, Bulk.SMALL),
     Label(Urgency.FOREGROUND, Bulk.LARGE),
     Label(Urgency.BACKGROUND, Bulk.SMALL),
     Label(Urgency.BACKGROUND, Bulk.LARGE),
 )
-"""The labels in the order in which they are sent. A label's index here is its number on the wire."""
 
+# Label -> index in `LABELS`.
 RANK: Final = {label: rank for rank, label in enumerate(LABELS)}
-"""Label -> index in `LABELS`."""
 
 
 def rank_of(label: Label) -> int:
@@ -40,11 +40,11 @@ def rank_of(label: Label) -> int:
 FOREGROUND_RANKS: Final = (0, 1)
 BULK_RANKS: Final = (1,)
 BACKGROUND_RANKS: Final = (2, 3)
+# After foreground data, more of it is expected for so long (IntNW says "recently", and no number):
+# a person who clicks and reads is back within seconds.
 RECENT_S: Final = 5.0
-"""After foreground data, more of it is expected for so long (IntNW says "recently", and no number): a
-person who clicks and reads is back within seconds."""
+# Every label allowed, as a bit mask over ranks.
 ALL_RANKS: Final = 0b1111
-"""Every label allowed, as a bit mask over ranks."""
 
 
 @dataclass(slots=True)
@@ -178,13 +178,13 @@ class Scheduler(Protocol):
 
 UNKNOWN_RTT_S: Final = 0.1
 UNKNOWN_RATE_BPS: Final = 1e6
+# Large data is cut into pieces of this size where it is spread over paths.
 CHUNK_BYTES: Final = 16_384
-"""Large data is cut into pieces of this size where it is spread over paths."""
 
 _AHEAD_S: Final = 0.1  # docs/decisions/streams.md
 _UNMEASURED_BPS: Final = 8e6  # too little would keep it from being measured
+# A round trip of so many times the shortest one has a queue in it.
 _QUEUED: Final = 1.25
-"""A round trip of so many times the shortest one has a queue in it."""
 
 _LEAST_AHEAD_BYTES: Final = 4 * CHUNK_BYTES
 

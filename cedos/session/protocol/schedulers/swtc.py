@@ -36,8 +36,8 @@ from cedos.session.protocol.schedulers.interface import (
     rtt_s,
 )
 
+# The payload of a packet: what the measured round trip of a path has sent already.
 PACKET_BYTES: Final = 1448
-"""The payload of a packet: what the measured round trip of a path has sent already."""
 # A plan further ahead than this would be out of date before its end.
 _HORIZON_PIECES: Final = 64
 _CHECK_S: Final = 0.010

@@ -143,8 +143,8 @@ async def mail(
 
 RAW_BYTES, SUMMARY_BYTES, URGENT_BYTES = 25_000, 4_096, 512
 EPISODES, PER_EPISODE, EPISODE_S = 3, 5, 7.0
+# Messages of a session on their way at most, two for each second: more would come too late.
 _OUTSTANDING: Final = 4
-"""Messages of a session on their way at most, two for each second: more would come too late."""
 
 
 def urgent_at_s(duration_s: float, seed: int) -> list[float]:

@@ -84,8 +84,8 @@ async def read_stream(
 
 
 _FRAGMENT_BYTES: Final = 65_536
+# The paper's longest pause between two probes for a network.
 _PROBE_S: Final = 1.0
-"""The paper's longest pause between two probes for a network."""
 _SERVER, _CLIENT = "dtn://server/files", "dtn://client/fetch"
 _FRAGMENT: Final = bytes(_FRAGMENT_BYTES)
 
