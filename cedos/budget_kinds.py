@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 
-# The odometer of all radios' joules.
+# The counter of joules of all radios together.
 RADIOS: Final = "radios"
 
 RADIO, METERED, FREE = "radio/", "metered/", "free/"

@@ -22,7 +22,7 @@ _NOT_GLOBAL4: Final = tuple(
 _GLOBAL6: Final = tuple(map(IPv6Network, ("2000::/3", "64:ff9b::/96")))
 _NOT_GLOBAL6: Final = tuple(map(IPv6Network, ("2001::/23", "2001:db8::/32", "3fff::/20")))
 
-# Translators take the IPv4 address from these bytes of an IPv6 address.
+# Where translators embed an IPv4 address in an IPv6 address: prefix, and positions of its bytes.
 _EMBEDDED: Final[tuple[tuple[IPv6Network, tuple[tuple[int, ...], ...]], ...]] = (
     (IPv6Network("::/96"), ((12, 13, 14, 15),)),  # compatible (RFC 4291)
     (IPv6Network("::ffff:0:0:0/96"), ((12, 13, 14, 15),)),  # translated (RFC 2765)

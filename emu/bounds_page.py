@@ -11,7 +11,8 @@ from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
 _UNITS: Final = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GB": 10**9}
-# A constant of a module of cedos, or the default of a dataclass's field; and its unit.
+# A reference to a constant of a module of cedos, or to the default of a dataclass's field, and its
+# unit.
 _NUMBER: Final = re.compile(r"\{([\w.]+):([\w.]+) ?(\w*)\}")
 
 _TEMPLATE: Final = """# What others can make us hold

@@ -52,7 +52,7 @@ def write(file: Path, content: str | bytes, option: str = "--out") -> None:
 # Distributions whose module has another name.
 _MODULES: Final = {"scikit-learn": "sklearn", "tomli-w": "tomli_w"}
 
-# `emu` brings `train` along; who runs `cedos-emu` will need both.
+# The extras of the testbed. A user of `cedos-emu` needs both.
 _OF_THE_TESTBED: Final = {"emu", "train"}
 
 _REQUIREMENT: Final = re.compile(r"([\w.-]+).*extra == ['\"]([\w-]+)['\"]")

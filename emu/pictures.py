@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 PURPLE, SKY, BLACK, GREY = "#CC79A7", "#56B4E9", "#000000", "#8C8C8C"
 
-# Width of a picture; at half a page's width its letters are still seven points high.
+# The width of a picture. At half a page's width its letters are seven points high.
 WIDTH_IN: Final = 5.2
 
-# For people; a name without an entry is shown as it is.
+# Names for people. A name without an entry is shown unchanged.
 NAMES: Final = {
     "wifi": "Wi-Fi", "cellular": "LTE", "mptcp_wifi": "MPTCP, Wi-Fi first",
     "mptcp_cellular": "MPTCP, LTE first",

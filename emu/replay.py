@@ -22,7 +22,7 @@ from cedos.selector.uncertainty.times import CompletionModel
 from cedos.storage import model_files
 from predictors.posterior import Posterior
 
-# A longer record, in bytes, is no event.
+# The largest record in bytes.
 _LARGEST: Final = 8_000_000
 
 

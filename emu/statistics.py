@@ -20,7 +20,7 @@ Measure = Callable[[Rows], float]
 
 GROUP_RESAMPLES = 500
 ROW_RESAMPLES = 1000
-# Two costs within this factor are the same but for rounding.
+# Two costs within this factor are equal but for rounding.
 SLACK = 1.0 + 1e-9
 
 

@@ -20,7 +20,7 @@ from rich.table import Table
 
 from cedos.plain_text import plain
 
-# Columns where there is no terminal to ask: rich's 80 cut our tables, and with them their figures.
+# The columns if there is no terminal. With rich's 80 our tables would lose figures.
 _WIDTH = 120
 _WIDEST = 500
 

@@ -31,13 +31,13 @@ from predictors.base import Distribution
 from predictors.inputs import COLUMNS, INPUTS, STRATEGIES, inputs_of
 from predictors.regressor import Forest, Regressor, mirrored
 
-# No logarithmic error is larger, whatever its size: `exp` of it stays a finite number.
+# The largest logarithmic error. `exp` of it stays finite.
 _LARGEST = 25.0
 
-# No error is expected to be smaller: 1 %.
+# The least expected error: 1 %.
 LEAST_SIZE = 0.01
 
-# By strategy, logarithmic errors divided by their expected size: ascending, equally likely.
+# By strategy: logarithmic errors divided by their expected size, ascending and equally likely.
 Shape = Mapping[str, tuple[float, ...]]
 
 
@@ -118,7 +118,7 @@ def _ascending(data: Sequence[float]) -> tuple[float, ...]:
     return shape
 
 
-# The columns for which the model has a typical value. It is used where nothing is known.
+# The columns for which the model has a typical value, used where nothing is known.
 STAND_INS = ("wifi_rtt_s", "wifi_past1_bps", "cellular_rtt_s", "cellular_past1_bps")
 
 

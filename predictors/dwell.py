@@ -18,7 +18,7 @@ from operator import mul
 from predictors.base import Distribution
 
 _SHAPES = (0.05, 10.0)
-# Thirty years: powers of longer ones would leave the range of numbers.
+# Thirty years. Powers of longer times would leave the range of numbers.
 _FOREVER_S = 1e9
 _STEPS = 60
 _CLOSE = 1e-12
@@ -146,7 +146,8 @@ def _scaled_upper_gamma(a: float, x: float) -> float:
     return upper
 
 
-# Median 41 s, and one session of 25 longer than 5 min: the walk of the dissertation's Table 4.2.
+# The prior of a session: median 41 s, one of 25 longer than 5 min. It is the walk of the
+# dissertation's Table 4.2.
 GENERIC = Weibull(shape=0.77, scale_s=66.0)
 
 REMAINING = "remaining_s"
@@ -155,7 +156,7 @@ SLICES = 20
 # The sessions that the generic prior is worth beside those of all access points.
 _GENERIC_WORTH = 4.0
 
-# The sessions that those of all others are worth beside an access point's own.
+# The weight in sessions of all other access points beside an access point's own.
 _OTHERS_WORTH = 1.0
 
 _SESSIONS = 50

@@ -19,28 +19,28 @@ from predictors.base import Distribution
 # Samples of a relative-error distribution: the first and the last bound its 90 % interval.
 SAMPLES = 10
 
-# A seen error weighs this much of the next newer one: 33 errors count in all.
+# The weight of an observed error relative to the next newer one: 33 errors count in all.
 FADING = 0.97
 
-# The observed errors that the held-out distribution is worth.
+# The weight in observed errors of the held-out distribution.
 KNOWN = 60
 
 # Equally likely values of an `ErrorHistory`'s distribution.
 SLICES = 50
 
-# Older errors than so many weigh less than a twentieth of the newest.
+# The most errors kept. Older ones weigh less than a twentieth of the newest.
 _KEPT = 100
 
-# The spread of errors that were not seen here is believed like that of so many that were.
+# The weight in observed errors of the prior's spread.
 SPREAD_OF_PRIOR = 10.0
 
-# A measurement so many times off its prediction says that one of the two is not what it seems.
+# A larger ratio of measurement and prediction means that one of the two is wrong.
 _LARGEST = 1e6
 
-# Age is told in steps of a tenth, so that a distribution serves several decisions.
+# Ages are rounded to steps of a tenth, so that one distribution serves several decisions.
 _AGE_STEP = 0.1
 _OLDEST_S = 1e6
-# A tenth more or less is not worth the work beside errors of a fifth and more.
+# A smaller addition is not worth the work beside errors of a fifth and more.
 _LEAST_ADDED = 0.01
 
 
@@ -144,7 +144,7 @@ def lognormal(sigma: float, count: int = SLICES) -> Distribution:
     return Distribution(tuple([exp(normal.inv_cdf((k + 0.5) / count)) for k in range(count)]))
 
 
-# The prior before the first error: within a factor of 2.3 nine times of ten.
+# The distribution before the first error: within a factor of 2.3 in nine of ten cases.
 PRIOR = lognormal(0.5)
 
 

@@ -22,11 +22,12 @@ from typing import Any
 
 # Ten segments of 1448 bytes (RFC 6928).
 FIRST_WINDOW_BYTES = 14_480
-# A network that carried nothing lately is not taken for one that never will.
+# The least rate of a network. One that carried nothing lately may carry again.
 SLOWEST_BPS = 8e3
-# The kernel repeats a first packet after a second: what a round trip costs where none came back.
+# The round trip of a network that answered nothing: the kernel repeats a first packet after a
+# second.
 SILENT_RTT_S = 1.0
-# Data that came in less time had waited for each other: their spacing is not the network's.
+# Data that arrived in a shorter time had waited together. Their spacing is not the network's.
 _LEAST_SPAN_S = 0.02
 
 
@@ -127,13 +128,13 @@ AGE_COLUMNS = tuple(f"{network}_{name}" for network in NETWORKS for name in _OF_
 # The largest age as an input: beyond it only places differ.
 LARGEST_AGE_S = 120.0
 
-# No larger transfer was measured: more takes as much longer than this as the naive time says
+# The largest measured transfer. A larger one takes as much longer as the naive time says
 # (docs/decisions/completion-trees.md).
 LARGEST_BYTES = 1e7
 
 _RARE = ("wifi_ap_count", "cellular_dbm")
 
-# Every indicator that a data set may hold and a model may look at.
+# The indicators that a data set may contain and a model may use.
 CONTEXT_COLUMNS = (
     *(f"{network}_{name}" for network in NETWORKS for name in _OF_EACH),
     *_RADIO,
@@ -141,7 +142,7 @@ CONTEXT_COLUMNS = (
     *_RARE,
 )
 
-# The columns that a prediction uses; all but the size may be missing.
+# The columns that a prediction uses. All but the size may be missing.
 COLUMNS = ("size_bytes", "direction_up", *CONTEXT_COLUMNS)
 
 _AS_THEY_ARE = ("ping_loss", "available", "dns_s", "udp_loss")
@@ -150,7 +151,7 @@ _DERIVED = (
     "log_past1_over_past5", "log_past5_over_past10", "log_naive", "log_naive5_over_naive",
 )  # fmt: skip
 _AGED = ("log_rate_age", "log_recent_over_naive")
-# Names of the values of `inputs_of`, in order.
+# The names of the values of `inputs_of`, in order.
 INPUTS = (
     "log_size",
     "direction_up",
@@ -167,8 +168,8 @@ INPUTS = (
     *_RARE,
 )
 
-# The number of first inputs that every model uses; the others, last to first, if its data have
-# them.
+# The number of first inputs that every model uses. The others are used, last to first, if the data
+# have them.
 ALWAYS = INPUTS.index(f"{NETWORKS[0]}_{_AGED[0]}")
 
 _NAMES = {
@@ -176,7 +177,7 @@ _NAMES = {
     for network in NETWORKS
 }
 _AGES = {network: tuple(f"{network}_{name}" for name in _OF_AGE) for network in NETWORKS}
-# The time in which a small transfer's word fades: rates of either network wander so fast.
+# The time in which the evidence of a small transfer fades, because rates change that fast.
 _RECENT_FADES_S = 4.0
 
 _LEAST_BPS = 1e3
@@ -271,11 +272,11 @@ def _first(*values: float) -> float:
     return nan
 
 
-# The weight of a second's rate against all before it.
+# The weight of one second's rate relative to all before it.
 EWMA_PER_S = 0.4
 
 _LARGEST = 25.0
-# The windows: seconds before the start, and how many seconds each holds of its own.
+# The windows before the start: how many further seconds each adds.
 _SECONDS = (1, 4, 5)
 _AT = {
     network: tuple(

@@ -23,7 +23,8 @@ _AGILE, _STABLE = 0.1, 0.9
 _CENTER, _RANGE = 0.1, 0.9
 """The same of the chart's centre line and of the mean step from one value to the next."""
 
-# The mean difference of two normal values in standard deviations (a chart of single values).
+# The mean difference of two normal values in standard deviations (a control chart of single
+# values).
 _STEP_OVER_SIGMA = 1.128
 
 
@@ -69,9 +70,9 @@ _TYPICAL_S, _TYPICAL_BPS = 0.05, 10e6
 
 _EXCHANGES = 16
 _FADING = 0.85
-# A slope that is so many times its own standard error is not made of noise.
+# A slope of this many standard errors is not noise.
 _SIGNIFICANT = 3.0
-# Who could have caused less than this share of a surprise learns nothing from it.
+# A network with a smaller share of the possible causes learns nothing from a surprise.
 _PART = 0.2
 _LEAST = 0.1
 _MOST_BYTES, _LONGEST_S, _LARGEST = 1e15, 1e6, 1e15

@@ -13,16 +13,16 @@ from typing import Any
 from predictors.base import Distribution
 from predictors.error import FADING, KNOWN, sliced
 
-# Bins are a quarter wide: 10 for each tenfold.
+# The width of a bin in logarithms: a quarter, or 10 bins for a factor of ten.
 _STEP = log(1.25)
 
-# A time so many times off its prediction says that one of the two is not what it seems.
+# A larger ratio of time and prediction means that one of the two is wrong.
 _LARGEST = 1e6
 
-# Measurements of less weight than this share of the newest are forgotten: older than 130 of them.
+# Measurements with a smaller weight relative to the newest are dropped: those older than 130.
 NEGLIGIBLE = 0.02
 
-# The number of prior transfers in which the usual strategy was favoured.
+# The weight in transfers of the prior for the usual strategy.
 _DOUBT = 2.0
 
 

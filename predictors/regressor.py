@@ -333,7 +333,8 @@ class Regressor(Protocol):
         """Plain data for JSON, without the kind."""
 
 
-# Kind -> from data, the file's names of inputs and the number of outputs.
+# Readers of regressors by kind. Arguments: the data, the file's names of inputs, the number of
+# outputs.
 _KINDS: Mapping[str, Callable[[Mapping[str, Any], Sequence[str], int], Regressor]] = {
     "trees": Forest.rebuild,
     "svr": Machines.rebuild,

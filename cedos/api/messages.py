@@ -178,7 +178,7 @@ class FlowMessage(ControlMessage, frozen=True, kw_only=True):
 
 
 MOST_TOLD: Final = 256
-# The limit of connections in one report. If there are more, they take turns.
+# The longest text of a problem in a report.
 MOST_PROBLEM: Final = 300
 
 _Text = Annotated[str, Meta(min_length=1, max_length=253)]

@@ -65,7 +65,7 @@ MOST: Final = 128
 _PERIOD_S: Final = 1.0
 MODE: Final = 0o660
 MAX_BODY_BYTES: Final = 65_536
-# Programs of all users but root that listen to decisions.
+# The most programs that listen to decisions, of all users but root.
 MAX_LISTENERS: Final = 64
 
 MAX_LISTENERS_OF_USER: Final = 16

@@ -149,7 +149,7 @@ class TransferInTable(ControlMessage, frozen=True, kw_only=True):
         )
 
 
-# More than a request for the size, which goes over each network.
+# Up to this many bytes a network may have carried only the request for the size.
 _ASKED_BYTES: Final = 10_000
 
 

@@ -15,9 +15,9 @@ from cedos.doctor.host import can_run, examine
 from cedos.errors import HostError
 from cedos.plain_text import plain
 
-# The width of a finding's state with the space behind it.
+# The columns of a finding's state and the space after it.
 _BEFORE = 9
-# A finding stands beside its topic if so much room is left, else below.
+# A finding stands beside its topic if at least this many columns are left, else below it.
 _LEAST = 30
 _COLOURS = {FindingState.OK: "green", FindingState.LIMITED: "yellow", FindingState.MISSING: "red"}
 

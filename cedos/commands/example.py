@@ -20,7 +20,7 @@ UNITS = {
 }
 # A user's own service runs as this user.
 _OF_A_USER = {"forward-unit"}
-# PrivateTmp=yes hides them from a service.
+# Folders that a service with PrivateTmp=yes does not see.
 _OWN_OF_SERVICES = {Path("/tmp"), Path("/var/tmp")}  # noqa: S108
 # Folders that ProtectHome=yes hides from a service.
 _HOMES = ("/home", "/root", "/run/user")

@@ -22,7 +22,8 @@ from cedos.errors import DaemonUnreachableError
 from cedos.model import CarriedConnection
 from cedos.plain_text import plain
 
-# ECMA-48 and xterm: other screen without cursor; back; home; clear the line; clear the screen.
+# Control sequences of ECMA-48 and xterm: alternate screen without cursor, and back; home; clear
+# the line; clear the screen.
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _ERASE_LINE, _ERASE_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 

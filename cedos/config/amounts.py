@@ -27,13 +27,13 @@ _SECONDS: Final = {
 _LONGEST_S: Final = 1e9
 _DAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _EARLIEST: Final = datetime(1981, 1, 1)
-# The hour of a day without a time.
+# The hour that a date without a time means.
 MORNING_HOUR: Final = 8
-# Times that mean the same tomorrow, or that are meant anew each day.
+# Times of day and dates. They mean the same when they are read again later.
 _LASTING = re.compile(r"\d{1,2}:\d{2}$|\d{4}-\d{2}-\d{2}")
 _AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 _MOST = 1e15
-# The least size without a unit: "4" is meant as gigabytes, "1500" as megabytes.
+# From this number on, a size without a unit is meant in bytes: "4" is likely gigabytes.
 PLAINLY_BYTES: Final = 1e6
 
 

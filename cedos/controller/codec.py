@@ -39,7 +39,7 @@ _ADDRESSES: Final = frozenset({IPv4Address, IPv6Address})
 _INTERFACES: Final = frozenset({IPv4Interface, IPv6Interface})
 # Fields that may hold the name of a host.
 _NAMES: Final = frozenset({"server_name", "name", "aliases", "host", "hosts", "page", "server"})
-# Networks, access points and budgets have names, too, which stay.
+# Types whose `name` is that of a network, an access point or a budget. It is not hashed.
 _KEPT: Final = frozenset({"Network", "Attached", "PortalHosts", "Budget"})
 
 Hide = Callable[[str], str]

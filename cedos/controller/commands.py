@@ -12,9 +12,9 @@ from typing import Final
 from cedos.model import Address, Decision, FlowKey, FlowRecord, Network, NetworkLife, Strategy
 from cedos.selector.decision.sessions import DetourVerdict
 
-# A destination: a prefix and a port; None: all ports.
+# A destination: a prefix and a port, or None for all ports.
 Place = tuple[str, int | None]
-# In place of a network's name: connections to a destination are refused.
+# Stands in place of a network's name if connections to a destination are refused.
 NOWHERE: Final = ""
 
 

@@ -54,12 +54,13 @@ from cedos.selector.decision.liveness import dead_networks
 from cedos.selector.probing.rules import Moment
 from cedos.token_bucket import TokenBucket
 
-# Between looks at the flows while a transfer is under way.
+# The time between two looks at the flows while a transfer runs.
 CLOSE_S: Final = 0.2
-# The small transfers per second that are compared with their prediction: 100 cost a fifth of what
-# they cost the daemon otherwise, and the others say the same.
+# The most small transfers per second that are compared with their predictions. At 100 per second
+# the comparison takes a fifth of the daemon's time and teaches no more.
 JUDGED_PER_S: Final = 10
-# A look that took long is followed by a pause of so many times that: at most 3 % of a core.
+# After a look, the pause is at least this many times as long as the look took: at most 3 % of a
+# core.
 _SHARE: Final = 30.0
 _DECIDED_APART_S: Final = 0.1
 

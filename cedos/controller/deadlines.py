@@ -25,18 +25,18 @@ from cedos.selector.objective import WeightedCost
 _KEEP_S, _KEEP_CARRYING_S = 30.0, 0.9
 """Seconds between two writes of the table, at rest and while bytes arrive: a kill loses no more."""
 _ENDED: Final = 1000
-# The price of a metered byte if the objective has none: that of the shipped configuration.
+# The price of a metered byte, in seconds, if the objective has none.
 _METERED_S: Final = 0.2 / 1e6
 
 _SOONEST_S: Final = 15.0
 _GOES_ON_S, _LONGEST_S = 120.0, 3600.0
 """The seconds that urgent transfers go on after the host was put to sleep (the paper's period); twice as
 long after each time that it was woken and nothing moved, as the phone was not here."""
-# An alarm that would move by less stays as it is.
+# The daemon resets an alarm only if it moves by at least this time.
 _MOVED_S: Final = 5.0
 _AGAIN_S, _AWAKE_AGAIN_S = 60.0, 30.0
 """Seconds until an alarm, or a lock against sleep, that was refused is wanted again."""
-# Seconds that a woken host looks for a network with its lid closed.
+# The time for which a woken host with a closed lid looks for a network.
 _LOOK_S: Final = 60.0
 _SLEPT_S: Final = 1.0
 

@@ -17,17 +17,16 @@ from cedos.model import Budget, Network
 from cedos.selector.budgets.hard import LATEST_S, Account, Bars, Pace, Stage
 from cedos.selector.budgets.price_text import amount
 
-# A network is taken to be as quick as this, or as it was seen to be.
+# The assumed highest rate of a network that was never seen faster.
 _USUAL_BPS: Final = 100e6
 
-# A refusal of steering is tried again, and a leak looked for, so often.
+# The time after which a refused command is repeated, and between two searches for a leak.
 _AGAIN_S: Final = 10.0
 
-# If a barred network carries more than that, another program may have taken our rules out.
+# If a barred network carries more than this, another program may have removed the daemon's rules.
 _LEAK_BYTES: Final = 100_000
 
-# A budget's name, and what it counts: one that counts something else has nothing of that behind
-# it.
+# A budget's name, its resource and its networks. A budget that counts something else starts anew.
 _Counted = tuple[str, Resource, tuple[str, ...]]
 
 

@@ -30,14 +30,14 @@ PATIENCE_S, USUAL_TIMES, _MOST_PATIENCE_S = 0.3, 3.0, 1.0
 _MOST_LOOKUPS, _MOST_REPEATED, _MOST_RESOLVERS = 256, 64, 64
 _PER_S, _BURST = 20.0, 64
 """The rate at which questions are asked again: a program that asks without end costs no more."""
-# A program has given up, or asked again, after so long.
+# The lifetime of a question. The program has given up by then, or asked again.
 _KEPT_S: Final = 6.0
-# The next network is asked, too, where one has not answered for so long.
+# If a network has not answered within this time, the next network is asked too.
 _APART_S: Final = 0.3
-# Seconds that a resolver not known to be silent has if only others' refusals were received.
+# The time that a resolver has to answer if only refusals of others were received.
 _REFUSED_S: Final = 2.0
 _WEIGHT: Final = 0.2
-# A resolver that fails for so many names in a row, with nothing in common, has no way out itself.
+# A resolver that fails for this many unrelated names in a row has no connection itself.
 _FAILING: Final = 3
 
 _Number = tuple[FlowKey, int]

@@ -24,11 +24,12 @@ from cedos.selector.probing.rules import FixedRate, Moment, PassiveChange, Probe
 from cedos.selector.probing.value import Price, ProbeValue, probe_cost
 
 _ASK_S: Final = 1.0
-# Transfers of the last minute or so tell how many begin.
+# The time over which the starts of transfers are counted.
 _REMEMBERED_S: Final = 60.0
-# Three minutes after the only upload there is hardly any left to expect.
+# Below this expected number of uploads, the uplink is not probed: three minutes after the only
+# upload.
 _NO_UPLOADS: Final = 0.05
-# A look-up with its ping, and the radio's time for them.
+# The bytes of a look-up and its ping, and the time that the radio is used for them.
 _LIGHT_BYTES, _LIGHT_S = 320, 0.1
 
 

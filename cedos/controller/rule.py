@@ -9,9 +9,9 @@ from msgspec import Meta
 
 from cedos.model import NetworkKind
 
-# The most addresses of a name and all below it; those that a resolver told last stay.
+# The most addresses of a name and its subdomains. The latest answers of resolvers stay.
 MOST_ADDRESSES: Final = 256
-# Stands for all metered networks.
+# The word for all metered networks.
 METERED: Final = "metered"
 # Words that stand for several networks: all metered ones, or all of a kind (`wifi`).
 GROUPS: Final = (METERED, *NetworkKind)

@@ -5,8 +5,8 @@
 
 import asyncio
 
-# Tasks wake so long after a full multiple of their interval: what others do with each full second
-# (series of indicators) is there by then.
+# Tasks wake this long after each full multiple of their interval, when data that others write each
+# second are complete.
 LATE_S = 0.02
 
 _SAME = 0.01

@@ -27,7 +27,7 @@ from cedos.selector.deadlines.transfer_table import TableTransfer
 _log = structlog.get_logger(__name__)
 
 _TOGETHER_S: Final = 2.0
-# Events that are written together: so many, or those of so many seconds.
+# Events are written after this many, or after `_TOGETHER_S`.
 _TOGETHER: Final = 2_000
 # A larger file is not continued: a day has some 100 MB.
 MOST_BYTES: Final = 500_000_000

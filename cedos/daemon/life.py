@@ -43,10 +43,11 @@ class Complaints:
             _log.error("no file descriptor is left: new clients wait", why=error.strerror)
 
 
-# Runs with a configuration, which was read from that file; the flag: also without two networks.
+# Run with a configuration, and the file that it was read from. The flag lets the daemon run with
+# fewer than two networks.
 Run = Callable[[Config, Path | None, bool], Coroutine[Any, Any, None]]
 
-# The controlling terminal, which services have not.
+# The controlling terminal. Services have none.
 _TERMINAL: Final = "/dev/tty"
 
 

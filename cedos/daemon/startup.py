@@ -24,7 +24,7 @@ from cedos.storage.history import History
 from cedos.storage.usage import Usage
 
 SIZES = "the sizes learned earlier"
-# The last flows of the history that say how well networks are predicted.
+# The number of latest flows in the history that show how well networks are predicted.
 JUDGED_FLOWS = 1_000
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 

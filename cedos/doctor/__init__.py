@@ -8,7 +8,7 @@ from typing import Final
 from cedos.selector.rounded import rounded
 from predictors.base import Calibration
 
-# The least number of transfers for a sentence.
+# The fewest transfers that a sentence is based on.
 _LEAST: Final = 5
 
 

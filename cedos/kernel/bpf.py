@@ -65,7 +65,7 @@ class MapType(IntEnum):
     LPM_TRIE = 11
 
 
-# Wherever a socket gets to know whom it talks to.
+# The hooks at which a socket learns its peer.
 CONNECTS: Final = (
     AttachType.INET4_CONNECT,
     AttachType.INET6_CONNECT,
@@ -196,10 +196,10 @@ def _bpf(command: int, attribute: bytes) -> int:
     return result
 
 
-# The label of the program's end: it returns 1, which lets go on what the kernel asked about.
+# The label of the program's end. It returns 1: the kernel proceeds.
 EXIT: Final = "exit"
 
-# The register that keeps what the kernel handed over; calls leave it alone.
+# The register that keeps the program's argument. Calls preserve it.
 CONTEXT: Final = 6
 
 STACK: Final = 10

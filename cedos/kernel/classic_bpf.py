@@ -3,14 +3,14 @@
 import struct
 from dataclasses import dataclass
 
-# The kernel answers loads from here on with facts about the packet (`<linux/filter.h>`, SKF_AD_*).
+# Loads from this offset on return facts about the packet (`<linux/filter.h>`, SKF_AD_*).
 _ANCILLARY = 0xFFFFF000
 PROTOCOL = _ANCILLARY + 0
 PACKET_TYPE = _ANCILLARY + 4
 NETLINK_ATTRIBUTE = _ANCILLARY + 12
 NETLINK_NESTED = _ANCILLARY + 16
 VLAN_TAG_PRESENT = _ANCILLARY + 48
-# The offset of the network header, wherever the packet's data begins (SKF_NET_OFF).
+# The offset of the network header, independent of where the packet's data begin (SKF_NET_OFF).
 NETWORK_HEADER = 0xFFF00000
 
 _LD, _LDX, _ST, _ALU, _JMP, _RET, _MISC = 0x00, 0x01, 0x02, 0x04, 0x05, 0x06, 0x07

@@ -85,18 +85,19 @@ _CELLULAR_DRIVERS = frozenset(
     {"cdc_ether", "cdc_ncm", "cdc_mbim", "huawei_cdc_ncm", "ipheth", "qmi_wwan", "rndis_host"}
     | {"iosm", "mtk_t7xx", "mhi_net", "sierra_net", "hso"}
 )
-# Drivers' own words (IFLA_INFO_KIND). PPP is not among them: it may be a VPN, or a modem's
-# network.
+# Kinds of tunnels as drivers call them (IFLA_INFO_KIND). PPP is missing: it may be a VPN, or a
+# modem's network.
 TUNNEL_KINDS: Final = frozenset(
     {"amneziawg", "gre", "gretap", "ip6gre", "ip6gretap", "ip6tnl", "ipip", "ovpn", "sit", "tun"}
     | {"vti", "vti6", "wireguard", "xfrm"}
 )
-# Encapsulations, sinks and routing domains: no access network lies behind them, whatever leads there.
+# Encapsulations, sinks and routing domains. No access network lies behind them, even if a route
+# leads there.
 _NO_UPLINKS: Final = TUNNEL_KINDS | frozenset(
     {"amt", "bareudp", "can", "dummy", "erspan", "geneve", "gtp", "ifb", "ip6erspan", "nlmon"}
     | {"vcan", "vrf", "vsockmon", "vxcan", "vxlan"}
 )
-# Masters send by their ports, stacked interfaces by the one below them.
+# A master sends by its ports, a stacked interface by the one below it.
 _SWITCHES: Final = frozenset({"bridge", "openvswitch"})
 _MASTERS: Final = _SWITCHES | {"batadv", "bond", "hsr", "team"}
 _STACKED: Final = frozenset(
@@ -113,7 +114,7 @@ _STACKED: Final = frozenset(
         "vlan",
     }
 )
-# One end of a cable in software. Which end this is, only its name tells while nothing leads out.
+# One end of a virtual cable. While no route leads out, only its name tells which end it is.
 _CABLES: Final = frozenset({"netkit", "veth"})
 _GUEST_NAMES = ("cali*", "cni*", "lxc*", "vb-*", "ve-*", "veth*", "vnet*")
 _WIFI_NAMES = ("wl*", "wifi*", "ath*", "mlan*")
@@ -181,7 +182,7 @@ class Sysfs:
             return ""
 
 
-# The interfaces that send another one's packets in the end, with their hardware.
+# The interfaces that finally send another interface's packets, with their hardware.
 Carriers = Sequence[tuple[Link, Hardware]]
 
 
@@ -251,7 +252,7 @@ def _matches(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-# What 464XLAT gives the host (RFC 7335), and what its programs call their interface.
+# The addresses that 464XLAT gives the host (RFC 7335), and its programs' names of their interface.
 _TRANSLATED: Final = ip_network("192.0.0.0/29")
 _TRANSLATOR_NAMES = ("clat*", "v4-*")
 
@@ -270,7 +271,7 @@ class MeteredWord(Enum):
     GUESSED_YES = "probably"
 
 
-# What an iPhone gives its guests, whether they come by Wi-Fi, USB or Bluetooth.
+# The addresses that an iPhone gives its guests over Wi-Fi, USB or Bluetooth.
 _IPHONE: Final = ip_network("172.20.10.0/28")
 
 

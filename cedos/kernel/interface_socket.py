@@ -7,7 +7,7 @@ from typing import Final
 
 SO_TIMESTAMPNS: Final = 35
 _TIMESPEC: Final = struct.Struct("=qq")
-# Ancillary bytes that `recvmsg` has to make room for.
+# The ancillary bytes that `recvmsg` needs for a timestamp.
 TIMESTAMP_SPACE: Final = socket.CMSG_SPACE(_TIMESPEC.size)
 
 

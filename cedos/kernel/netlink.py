@@ -107,8 +107,8 @@ _CAP_ACK, _EXT_ACK, _GET_STRICT_CHK = 10, 11, 12
 _RECEIVE_BYTES: Final = 1 << 16
 _DUMP_BYTES: Final = 1 << 18
 _ANSWER_TIMEOUT_S: Final = 5.0
-# So many datagrams are read before they are handed on, and so long at most at a time: a flood of events
-# must not starve the loop's other work.
+# The most datagrams read before they are handled, and the longest time for it. A flood of events
+# must not starve the event loop.
 _BURST: Final = 64
 _MOST_S = 0.01
 
@@ -123,7 +123,7 @@ class NetlinkMessage(NamedTuple):
     port: int = 0
 
 
-# Returns whether an answer is worth keeping: of a dump there may be a hundred thousand.
+# Return whether an answer is kept. A dump may have a hundred thousand.
 Keeps = Callable[[NetlinkMessage], bool]
 
 

@@ -22,9 +22,9 @@ from cedos.model import Address, address
 
 Prefix = IPv4Network | IPv6Network
 
-# What marks our rules and routes as ours (FRA_PROTOCOL, RTA protocol; see iproute2's rt_protos).
+# The mark of the daemon's rules and routes (FRA_PROTOCOL, RTA protocol; see iproute2's rt_protos).
 PROTOCOL: Final = 206
-# The same for what is shared with neighbours: addresses (IFA_PROTO), neighbours, rules, routes.
+# The mark of what sharing adds: addresses (IFA_PROTO), neighbours, rules, routes.
 SHARING_PROTOCOL: Final = 207
 MAIN_TABLE: Final = 254
 LOOPBACK_INDEX: Final = 1
@@ -100,8 +100,8 @@ def _table_name(table: int) -> str:
 
 # -- next-hop objects (linux/nexthop.h) ------------------------------------------------------------
 
-# A route may name one by its number instead of an interface. Beside the number the kernel lists what it
-# stands for, unless net.ipv4.nexthop_compat_mode is 0.
+# A route may name a nexthop object by number instead of an interface. Beside the number the kernel
+# lists what it stands for, unless net.ipv4.nexthop_compat_mode is 0.
 RTM_NEWNEXTHOP, RTM_GETNEXTHOP = 104, 106
 _OBJECT: Final = struct.Struct("=BBBxI")  # family, scope, protocol, flags
 _MEMBER: Final = struct.Struct("=IBBH")  # number, weight and its high byte, nothing
@@ -169,7 +169,7 @@ _RTA_NH_ID: Final = 30
 _NO_OBJECTS: Final[NexthopObjects] = {}
 RTN_UNICAST, RTN_LOCAL = 1, 2
 REFUSING_TYPES: Final = (6, 7, 8)  # RTN_BLACKHOLE, RTN_UNREACHABLE, RTN_PROHIBIT
-# A router says how it ranks among others of the same metric (RFC 4191): high, medium, low.
+# The preference of a router among those of the same metric (RFC 4191): high, medium, low.
 _RANKS: Final = {1: 0, 0: 1, 3: 2}
 _RTNH_F_ONLINK: Final = 4
 _LOCAL_TABLE, _STATIC = 255, 4
@@ -177,7 +177,7 @@ _RTM_F_FIB_MATCH: Final = 0x2000  # answer with the table's entry; without one, 
 _DST_LEN_AT, _PROTOCOL_AT = 1, 5
 _ANNOUNCED: Final = 9  # RTPROT_RA
 MOST_ROUTERS: Final = 64
-# The longest prefix of a part of the Internet; longer ones are a site's own networks.
+# The longest prefix that counts as a part of the Internet. Longer ones are a site's own networks.
 LARGEST_PARTS: Final = 8
 
 

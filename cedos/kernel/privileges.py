@@ -19,7 +19,7 @@ from cedos.errors import PrivilegeError
 from cedos.kernel.interface_socket import interface_socket
 
 NEEDED: Final = {"CAP_NET_ADMIN": 12, "CAP_NET_RAW": 13}
-# The kernel's name of that process: fifteen characters at most.
+# The kernel's name of the privileged process, at most fifteen characters.
 PART_NAME: Final = "cedos-privileg"
 
 _STATUS: Final = Path("/proc/self/status")
@@ -75,7 +75,8 @@ _SO_ATTACH_FILTER, _SO_RCVBUFFORCE, _SO_LOCK_FILTER = 26, 33, 44
 _ETH_P_ALL, _ALL_INTERFACES = 0x0003, 0
 _INSTRUCTION_BYTES: Final = 8
 _libc = ctypes.CDLL(None, use_errno=True)
-# A queued packet counts with all the memory that it was received in, up to 64 KB and more.
+# The buffer of the capturing socket. A queued packet counts with its whole memory, up to 64 KB and
+# more.
 _PACKETS_BUFFER_BYTES: Final = 4 << 20
 
 

@@ -142,7 +142,7 @@ def _groups(own: Path, mounted: Path) -> Iterator[Path]:
                 group = group.parent
 
 
-# The errors of `accept` without room for one more: the socket stays readable.
+# The errors of `accept` at a limit of files or memory. The socket stays readable.
 OUT_OF_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 

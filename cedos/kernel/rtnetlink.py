@@ -136,7 +136,8 @@ _IFA_ADDRESS, _IFA_LOCAL, _IFA_CACHEINFO, _IFA_FLAGS, _IFA_PROTO = 1, 2, 6, 8, 1
 _CACHEINFO: Final = struct.Struct("=IIII")  # preferred and valid lifetimes in seconds, two times
 _FOREVER: Final = 0xFFFF_FFFF
 _DEPRECATED: Final = 0x20  # IFA_F_DEPRECATED
-# Duplicate address detection failed, or has not ended: nothing can be sent from such an address.
+# Flags of an address whose duplicate detection failed or has not ended. No packet can leave from
+# it.
 _UNUSABLE: Final = 0x08 | 0x40
 
 

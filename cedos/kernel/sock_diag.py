@@ -21,7 +21,7 @@ DESTROY_GROUPS: Final = (1, 3)
 
 ESTABLISHED, SYN_SENT = 1, 2
 _LISTEN: Final = 10
-# Every state in which a socket of this host is a flow: not TIME_WAIT, CLOSE, LISTEN, SYN_RECV.
+# The states in which a TCP socket counts as a flow: all but TIME_WAIT, CLOSE, LISTEN, SYN_RECV.
 _FLOW_STATES: Final = sum(1 << state for state in (1, 2, 4, 5, 8, 9, 11))
 _CONNECTED_OR_LISTENING: Final = sum(1 << state for state in (1, 4, 5, 8, 9, 10, 11))
 _ANY_STATE: Final = 0xFFF

@@ -20,7 +20,7 @@ class SocketOwner(NamedTuple):
     user: int
 
 
-# The owner where this kernel cannot tell; no socket has such a cookie.
+# The owner if the kernel cannot tell. No socket has this cookie.
 UNKNOWN: Final = SocketOwner(0, -1)
 
 

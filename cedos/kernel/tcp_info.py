@@ -20,7 +20,7 @@ _TCP_NOTSENT_LOWAT: Final = 25
 _SNMP: Final = Path("/proc/self/net/snmp")
 _NEVER_US: Final = 0xFFFF_FFFF
 
-# struct tcp_info, as far as it is used. A kernel older than a field sends a shorter structure.
+# struct tcp_info, up to the last field that is used. An older kernel sends a shorter structure.
 _TCP_INFO: Final = struct.Struct("=2xBB3xB8xI4xI4xII12xII4xIIIII8xI4xI16xQQIIII4xIQQ16xI4xQQ12xII")
 TCP_INFO_BYTES: Final = _TCP_INFO.size
 _COMPLETE_BYTES: Final = 216  # Linux 4.19

@@ -48,15 +48,16 @@ _LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([\x21-\x7e]+) HTTP/([0-9])\
 _FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*)")
 _NAME = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?"
                    r"(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*\.?")  # fmt: skip
-# Resolvers take a name that ends so for an IPv4 address (inet_aton(3)): 8.8.2056, 0x8080808.
+# Names that resolvers take for an IPv4 address because of their ending (inet_aton(3)): 8.8.2056,
+# 0x8080808.
 _NUMERIC = re.compile(r"(.*\.)?([0-9]+|0[xX][0-9A-Fa-f]*)\.?")
 _HTTP_PORT = 80
-# They concern one connection only (RFC 9110, 7.6.1), or the proxy alone.
+# Fields for one connection only (RFC 9110, 7.6.1), or for the proxy alone.
 _HOP_BY_HOP = frozenset(
     (b"connection", b"proxy-connection", b"keep-alive", b"proxy-authorization", b"proxy-authenticate",
      b"te", b"upgrade")
 )  # fmt: skip
-# Fields that `Connection` may not take away: the body's length would be read in two ways.
+# Fields that `Connection` may not remove. Otherwise two readers could find different body lengths.
 _KEPT = frozenset((b"content-length", b"transfer-encoding", b"host"))
 
 

@@ -305,7 +305,7 @@ class Radio:
         return joules
 
 
-# Bytes that are told so close behind others were carried all the time in between.
+# Bytes reported within this time of others count as carried steadily in between.
 SAMPLED_S = 1.0
 
 

@@ -25,7 +25,8 @@ class MeteredPrice(NamedTuple):
     noticeable_s: float
 
 
-# `docs/decisions/phone.md`: at 1 s a megabyte, Wi-Fi of 8 Mbit/s and more carries bulk data alone.
+# The price of a metered byte by the phone's use. At 1 s a megabyte, Wi-Fi of 8 Mbit/s and more
+# carries bulk data alone (docs/decisions/phone.md).
 METERED: Final[Mapping[PhoneUse, MeteredPrice]] = {
     PhoneUse.WITHOUT_WIFI: MeteredPrice(60.0, 1.0),
     PhoneUse.TO_SAVE_TIME: MeteredPrice(1.0, 0.1),
@@ -154,7 +155,7 @@ class MaxSPerE:
         return cost
 
 
-# Gamma once the plan is used up: a free network then wins at any speed.
+# Gamma of a spent plan. A free network then wins at any speed.
 _MOST_GAMMA = 10.0
 
 

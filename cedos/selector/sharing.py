@@ -62,7 +62,7 @@ class NetworkType(IntEnum):
     ETHERNET = 8
 
 
-# Rates where there is no history. The paper gives the order HSDPA > UMTS > EDGE > GPRS alone.
+# Rates without history. The paper gives only the order HSDPA > UMTS > EDGE > GPRS.
 TYPICAL_BPS: Final[Mapping[NetworkType, float]] = {
     NetworkType.UNKNOWN: 0.5e6,
     NetworkType.GPRS: 0.04e6,
@@ -123,8 +123,7 @@ class HelperChoice:
         return sum(each.rate_bps for each in self.helpers)
 
 
-# From offers, and the rate wanted in bit/s, to a choice. With too few offers it takes what there
-# is.
+# Choose among offers, given the wanted rate in bit/s. If the offers are too few, it takes all.
 HelperStrategy = Callable[[Sequence[HelperOffer], float], HelperChoice]
 
 
@@ -211,7 +210,7 @@ class LeastCost:
         return self.objective.cost(outcome) + self.s_per_money * money
 
 
-# The strategies by the names that a person gives.
+# The strategies by their names on the command line.
 STRATEGIES: Final[Mapping[str, HelperStrategy]] = {
     "price": by_price,
     "cost": LeastCost(),

@@ -15,14 +15,13 @@ from cedos.kernel import own_file
 from cedos.model import Budget, Every
 from cedos.selector.budgets.keeper import period_at, wall
 
-# In the state directory.
+# A file in the state directory.
 FILE: Final = "budgets.json"
 
 # The name of the budget that the configuration's `[plan]` sets.
 PLAN: Final = "plan"
 
-# In the state directory: the configuration's budgets that do not recur, since they were first
-# seen.
+# A file in the state directory: when each configured budget that does not recur was first seen.
 BEGINNINGS: Final = "beginnings.json"
 
 

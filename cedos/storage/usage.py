@@ -264,7 +264,7 @@ def differences(
     return around if 0 < around < 2**30 and last.value < 2**32 else now.value
 
 
-# A name, else an address, and the gateway through which it was reached; None: directly.
+# A name, else an address, and the gateway through which it was reached. None: directly.
 Server = tuple[str, str | None]
 
 _FIRST = (

@@ -33,7 +33,7 @@ from emu.workloads.line_process import LineProcess
 _TRANSFERS = 3
 _RUN_S = 3.0
 _READY_TIMEOUT_S, _END_S = 20.0, 1.0
-# Counts of what is tracked at this instant; no setting.
+# Files of /proc/sys that count, and are no settings.
 _VOLATILE = ("nf_conntrack_count",)
 
 

@@ -41,7 +41,7 @@ _NETWORKS = (
 _NAME_OF = {"wifi": "wlan0", "cellular": "lte0"}
 _OBJECTIVES = (MaxS(), MaxSPerE(), WeightedCost(s_per_j=0.1, s_per_metered_byte=1e-7))
 _ALL_KINDS = USUAL_KINDS | {StrategyKind.REDUNDANT}
-# Where an indicator of that name usually lies; others are rates, in bit/s.
+# Usual values of indicators. Those not named are rates in bit/s.
 _USUAL = {
     "rtt_s": (0.005, 0.2),
     "rtt_min_s": (0.005, 0.1),

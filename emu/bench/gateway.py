@@ -57,7 +57,7 @@ from emu.workloads.web.browser import Browser
 _WIFI_BPS, _WIFI_S = 24e6, 0.020
 _LTE_BPS, _LTE_S = 16e6, 0.050
 _ROUNDS, _DOWNLOAD = 5, 12_000_000
-# The goal is for 300; each takes five seconds.
+# The number of cuts, five seconds each. The goal is for 300.
 _CUTS: Final = int(os.environ.get("CEDOS_BENCH_CUTS", "150"))
 
 _FIRST_BYTES, _FIRST_PACKETS = 60, 6
@@ -273,7 +273,8 @@ def _all_cases(seed: int) -> list[Case]:
 _CASES: Final = ("good", "dies", "walk", "uneven", "train")
 _SEEDS: Final = (0, 1, 2)
 _SYNTHETIC: Final = (("walk-away-s7", 20.0), ("drive-past-s13", 10.0), ("station-s9", 20.0))
-# Wi-Fi fades away while LTE pauses; Wi-Fi contacts beside LTE in a bus; a train at a station.
+# Real places with their starts: Wi-Fi fades while LTE pauses; Wi-Fi contacts beside LTE in a bus;
+# a train at a station.
 _REAL: Final = (("sbu7-3", 41.0), ("p09", 218.0), ("p14", 52.0))
 
 

@@ -37,7 +37,7 @@ _PAIRS = ((0.020, 0.060, 12), (0.050, 0.120, 10))
 _SLOW_S, _SLOW_TRIES = 0.600, 12
 _LATE, _HOLD_S = 4, 2.5
 
-# As a user's script: it waits for a line, connects, and keeps the connection a while.
+# A user's program: it waits for a line, connects, and keeps the connection open for a while.
 _SCRIPT = """
 import socket, sys, time
 hold_s = float(sys.argv[3])

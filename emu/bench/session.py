@@ -101,11 +101,12 @@ _LOOPBACK: Final = "127.0.0.1"
 _BYTES: Final = 1_000_000_000
 _ROUNDS: Final = 7
 _SHAPED_RATE, _SHAPED_BYTES = "50mbit", 30_000_000
-# Flows at once that may take too long: then there is no figure.
+# The time limit of many simultaneous flows. Beyond it there is no figure.
 _MANY_LIMIT_S = 180.0
 _CROWD_RATE: Final = "95mbit"
-# What each flow gets in ten seconds varies with the losses it happens to have, of plain TCP as well. The
-# paper's flows run for two hours; plain TCP gets 0.96 over 20 s and 0.985 over 60.
+# The duration of the fairness test. Over ten seconds the shares vary with each flow's losses,
+# those of plain TCP too. The paper's flows run for two hours; plain TCP gets 0.96 over 20 s and
+# 0.985 over 60.
 _CROWD_S: Final = 60.0
 _FOREGROUND_RATE, _FOREGROUND_S = "10mbit", 20.0
 _TRIPS: Final = 5_000

@@ -32,7 +32,7 @@ from emu.testbed.programs.servers import DNS_PORT, HTTP_PORT, Servers
 from emu.workloads import transfer
 
 _DURATION_S: Final = 3600.0
-# Share of the time: ten minutes of the hour.
+# The share of the time until figures count: ten minutes of the hour.
 _SETTLED_SHARE: Final = 1 / 6
 _LOOK_EVERY_S: Final = 10.0
 _TOLD_EVERY_S: Final = 300.0

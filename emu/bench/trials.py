@@ -19,7 +19,7 @@ from emu.testbed.phones import SERVER, Laptop
 from emu.testbed.programs.daemon import Daemon
 from emu.testbed.programs.servers import Servers
 
-# After so many fetches in a row it counts as used again.
+# After this many fetches in a row a network counts as used again.
 AGAIN = 5
 
 _REPEATS = 3

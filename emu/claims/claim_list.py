@@ -42,8 +42,8 @@ Verdict = Literal[
     "reached",
     "no goal",
 ]
-# The verdicts: of a paper's item the first five; of ours `missed`, `in part`, `reached` or `no
-# goal`.
+# The verdicts. A paper's item has one of the first five; ours has `missed`, `in part`, `reached`
+# or `no goal`.
 VERDICTS: Final[tuple[str, ...]] = (
     "reversed", "not reproduced", "in part", "reproduced", "not tested", "missed", "reached", "no goal",
 )  # fmt: skip

@@ -12,7 +12,7 @@ from emu.statistics import ci95
 
 _RESAMPLES: Final = 2000
 
-# The `places` of a file that `cedos-emu.runs.mobility` wrote: one run each.
+# The `places` of a file that `emu.runs.mobility` wrote: one run each.
 Runs = Sequence[Mapping[str, Any]]
 
 

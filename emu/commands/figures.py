@@ -12,7 +12,7 @@ from emu.console import examples
 if TYPE_CHECKING:
     from emu.runs.runs import Recorded
 
-# Modules of `emu.runs` that put several run folders together.
+# The modules of `emu.runs` that combine several run folders.
 _SETS = ("calibration", "fidelity", "mobility", "series", "walk", "wget")
 
 

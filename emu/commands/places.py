@@ -179,7 +179,7 @@ _HEADER = (
     "cell. RTT",
     "measured",
 )
-# Words stand to the left of their columns, figures to the right.
+# Columns of text, aligned to the left. Numbers are aligned to the right.
 _WORDS = ("place", "scenario", "class", "measured")
 
 

@@ -18,8 +18,8 @@ from cedos.errors import EmulationError
 from emu.console import examples
 from emu.testbed.phones import SERVER, Laptop
 
-# Names are asked of the emulated server; the host's file is covered for this program alone.
-# So are the host's and the user's folders of cedos: programs may drop the environment.
+# The emulated server answers look-ups. The host's resolver file, and the host's and the user's
+# folders of cedos, are hidden from this program alone, as programs may drop the environment.
 _AS_ON_A_LAPTOP = """
 mount --bind "$1" "$(readlink -f /etc/resolv.conf)" 2>/dev/null
 shift
@@ -120,7 +120,7 @@ def _leave_it(number: int, frame: FrameType | None) -> None:
     """Do nothing."""
 
 
-# The emulation's priority: before the programs that it carries.
+# The emulation's priority, above the programs that it carries.
 _NICE: Final = -5
 
 _MS = click.FloatRange(min=0)

@@ -11,7 +11,8 @@ from cedos.commands.console.render import echo, show
 from emu import console
 from emu.console import examples
 
-# Named here too, so that help does not have to import scikit-learn; a test compares.
+# The families are named here too, so that `--help` does not import scikit-learn. A test compares
+# them.
 KINDS = (
     "trees", "tree", "forest", "svr", "boosting", "last-rate", "ewma", "harmonic", "last-rtt",
 )  # fmt: skip

@@ -41,12 +41,12 @@ BOTH = Roles(WIFI, CELLULAR)
 REDUNDANT = "redundant"
 _OF_ROLE = {"wifi": WIFI.name, "cellular": CELLULAR.name}
 
-# Up to here the rules of thumb take a transfer for one that latency decides.
+# The largest transfer that the rules of thumb choose by latency.
 SMALL_BYTES = 30_000
 
 
-# Seconds that a second copy must save per megabyte. With that, redundancy is for the short
-# transfers, where it is cheap, and for those whose network may well be gone.
+# The seconds per megabyte that a second copy must save. With it, redundancy serves short
+# transfers, where it is cheap, and those whose network may be gone.
 HEDGE_S_PER_MB = 1.0
 
 

@@ -18,7 +18,8 @@ from emu.data import side_by_side
 from emu.data.measure import MeasuringLaptop, Row
 from emu.places.places import Place
 
-# Seconds that an emulated link adds to its base RTT: its programs, the wait for an opportunity.
+# The seconds that an emulated link adds to its base RTT: its programs, and the wait for an
+# opportunity.
 LINK_S = 0.0015
 
 DEFAULT_SIZES: tuple[tuple[int, Direction], ...] = (

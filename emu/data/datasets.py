@@ -24,7 +24,7 @@ from predictors.inputs import AGE_COLUMNS, CONTEXT_COLUMNS, NETWORKS, STRATEGIES
 TEXTS = ("place", "group", "scenario", "direction")
 TIMES = tuple(f"t_{name}_s" for name in STRATEGIES)
 CENSORED = tuple(f"censored_{name}" for name in STRATEGIES)
-# The rest of Delphi's Table 2: for studies of data, as no predictor looks at them.
+# The rest of Delphi's Table 2, for studies of data. No predictor uses them.
 OTHER_INDICATORS = tuple(
     f"{network}_{name}"
     for network in NETWORKS
@@ -33,10 +33,10 @@ OTHER_INDICATORS = tuple(
         *("udp_gap_mean_s", "udp_gap_p50_s", "udp_gap_p90_s"),
     )
 )
-# Tells whether the train had a result, and so why those are empty; indicates nothing itself.
+# Whether the train had a result, which explains empty cells. It is no indicator.
 ANSWERED = tuple(f"{network}_udp_answered" for network in NETWORKS)
 
-# The columns in the order in which they are written.
+# The columns in writing order.
 ORDER = (
     *("place", "group", "scenario", "start_s", "size_bytes", "direction"),
     *(column for pair in zip(TIMES, CENSORED, strict=True) for column in pair),

@@ -22,13 +22,13 @@ from emu.data.measure import history
 from emu.places.places import Place
 from predictors.inputs import CONTEXT_COLUMNS, LARGEST_AGE_S, NETWORKS
 
-# Aged rows of each row.
+# The number of aged rows made of each row.
 COPIES = 2
 
-# Downloads up to here are those that others are judged by: they are over soon and cost little.
+# The largest download by which others are judged: it ends soon and costs little.
 SMALL_BYTES = 30_000
 
-# Networks whose rates are old, by their share of the rows: mostly one network is used.
+# The shares of rows in which the rates of these networks are old. Mostly one network is used.
 _OLD = ((NETWORKS[:1], 0.35), (NETWORKS[1:], 0.25), (NETWORKS, 0.25), ((), 0.15))
 
 _LEAST_AGE_S = 1.5
@@ -123,7 +123,7 @@ def _instant(row: Mapping[str, Any]) -> tuple[str, float]:
     return str(row["place"]), float(row["start_s"])
 
 
-# A transfer that others lengthened by this factor says more of them than of its network.
+# A transfer that others lengthened by more than this factor tells of them, not of its network.
 MOST_LENGTHENED = 3.0
 
 _DIGITS = 5

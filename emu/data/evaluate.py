@@ -32,7 +32,7 @@ from predictors.training.examples import USUAL, Settings
 
 Rows = NDArray[np.bool_]
 
-# Both rates are of this moment, as in the data sets themselves.
+# Both rates are current, as in the data sets themselves.
 FRESH = "fresh"
 
 

@@ -28,10 +28,10 @@ LEAD_S = 2.4
 
 PINGS = 5
 PING_INTERVAL_S = 0.25
-# The pings leave in the last moments before the start; what is late by then counts as lost.
+# The duration of the pings before the start. A ping that is late by then counts as lost.
 PING_S = PINGS * PING_INTERVAL_S
 
-# The strategies of a data set: the (primary) network, and whether the transfer is MPTCP.
+# The strategies of a data set: the (primary) network, and whether the transfer uses MPTCP.
 STRATEGIES: Mapping[str, tuple[NetworkKind, bool]] = {
     "wifi": (NetworkKind.WIFI, False),
     "cellular": (NetworkKind.CELLULAR, False),
@@ -42,10 +42,10 @@ STRATEGIES: Mapping[str, tuple[NetworkKind, bool]] = {
 
 _DISCARD_PORT = 9
 
-# A second that carried less was an outage (as in the real collections).
+# A second with a lower rate was an outage (as in the real collections).
 AVAILABLE_BPS = 1e5
 
-# The indicators of a place's series that a data set holds, per network.
+# The indicators that a data set takes from a place's series, for each network.
 RADIO = {
     "wifi": ("rssi_dbm", "link_bps", "chan_util"),
     "cellular": ("rsrp_dbm", "rsrq_db", "sinr_db", "cqi"),

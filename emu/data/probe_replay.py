@@ -22,21 +22,23 @@ from cedos.selector.probing.rules import Moment, ProbeRule, passive
 from cedos.selector.probing.value import probe_cost
 from emu.data.probe_series import COLUMNS
 
-# Columns of pings, which go by a schedule under every rule: a dead network must be known at once.
+# The columns of pings. Pings follow a schedule under every rule, because a dead network must be
+# noticed at once.
 PINGED = ("rtt_s", "rtt_min_s", "ping_loss")
 
-# Columns of a full probe, a lookup and a train, which are sent when the rule says so.
+# The columns of a full probe (a look-up and a train), which is sent when the rule says so.
 ACTIVE = ("dns_s", "udp_bps", "udp_loss")
 
 NETWORKS = ("wifi", "cellular")
 PING_BYTES, DNS_BYTES = 2 * 84, 150
 """On the wire, both ways, of one ping and one lookup."""
 
-# Delivered rate by RSSI, lower edges of 5 dB bins, of a client moving past access points.
+# Lower edges of the 5 dB bins of RSSI, for the delivered rate of a client that moves past access
+# points.
 _RSSI_DBM = (-85.0, -80.0, -75.0, -70.0, -65.0, -60.0)
 _RSSI_LOG_MBPS = tuple(log10(rate) for rate in (0.3, 2.5, 3.7, 7.0, 14.0, 38.0))
 _RSSI_STEP_DB = 3.1
-# Signal and rate within one drive: rank correlation, and what is left after one second.
+# Signal and rate within one drive: rank correlation, and the share that is left after one second.
 _RSRP_CORRELATION, _RSRP_KEPT, _RSRP_DBM, _RSRP_SIGMA_DB = 0.43, 0.93, -98.0, 8.0
 
 

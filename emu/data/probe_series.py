@@ -26,7 +26,7 @@ from emu.places.places import AccessTrace, Place
 
 LEAD_S = 2.0
 PING_S, PING_TIMEOUT_S = 0.25, 1.0
-# Every so many seconds there is a train (in the even ones) and a lookup (in the odd ones).
+# The seconds between two trains (in even ones) and between two look-ups (in odd ones).
 EVERY_S = 2
 
 TRAIN_AT_S, TRAIN_TIMEOUT_S = 0.4, 1.5
@@ -38,7 +38,7 @@ LATE_S, LATE_SHARE, TRIES = 0.03, 0.15, 3
 later than `LATE_S` with something: then it is the host that was measured. `host_late_s` tells."""
 
 TEXTS = ("place", "group", "scenario", "network")
-# The columns of the file; `traces/README.md` says what each is. All but the texts are numbers.
+# The columns of the file, described in `traces/README.md`. All but the texts are numbers.
 COLUMNS = (
     *TEXTS, "t_s", "true_down_bps", "true_up_bps",
     "pings", "ping_loss", "rtt_s", "rtt_min_s", "dns_asked", "dns_s",

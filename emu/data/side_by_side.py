@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 from cedos.errors import DataSetError, EmulationError
 
-# Failures on one task after which the collection is given up.
+# The number of failures of one task that ends the collection.
 _TRIES = 3
 
 
@@ -39,8 +39,8 @@ class Measures(Protocol[T_contra]):
         """Measure a task; return values ready for JSON, or None if it was cancelled."""
 
 
-# Makes a bench, which may ask whether it was cancelled. It goes to other processes: a class, or a
-# `functools.partial` of one.
+# Make a bench, which may ask whether it was cancelled. It is sent to other processes, so it is a
+# class or a `functools.partial` of one.
 MakeBench = Callable[[Callable[[], bool]], AbstractContextManager[Measures[T]]]
 
 

@@ -25,7 +25,7 @@ from emu.places.stats import OUTAGE_BPS, rates_bps, runs
 from emu.places.traces import Trace
 from emu.testbed.access import Access
 
-# Our figure for the dissertation's "several seconds".
+# The dissertation's "several seconds"; the number is ours.
 DETECTION_S = 3.0
 
 
@@ -124,7 +124,7 @@ class Coverage:
 
 
 PAYLOAD_BYTES = 1448
-# IPv4, TCP and its timestamps: what a bare acknowledgement weighs, too.
+# The bytes of IPv4, TCP and its timestamps, and so of a bare acknowledgement.
 HEADER_BYTES = 52
 
 # Packets of the initial window (RFC 6928), what Linux uses.

@@ -29,7 +29,8 @@ from emu.repository import ROOT
 T = TypeVar("T")
 _UNNAMEABLE = frozenset("/\0\n")
 _REQUIRED = ("place", "wifi", "cellular")
-# Base RTTs of places that measured none: median, the logarithm's standard deviation, and bounds.
+# Base RTTs of places without a measured one: median, standard deviation of the logarithm, and
+# bounds.
 _RTT_DRAWS_S = {
     NetworkKind.WIFI: (0.018, 0.5, 0.006, 0.080),
     NetworkKind.CELLULAR: (0.050, 0.4, 0.030, 0.140),

@@ -103,5 +103,5 @@ def place_stats(place: Place) -> PlaceStats:
     )
 
 
-# A network that carries less for a second is out, as in a data set's `available`.
+# A network with a lower rate in a second is out of service, as in a data set's `available`.
 DEAD_BPS = 1e5

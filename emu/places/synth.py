@@ -51,7 +51,7 @@ SERIES_COLUMNS = (
     "link_mbps",
 )
 MIN_SECONDS, MAX_SECONDS = 10, 3600
-# Opportunities come in bursts this far apart: Wi-Fi aggregates last as long, and files stay small.
+# The distance of bursts of opportunities. Wi-Fi aggregates last as long, and files stay small.
 _GRID_MS = 5
 
 

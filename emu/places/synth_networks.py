@@ -27,7 +27,7 @@ from emu.places.synth_paths import (
     mixture,
 )
 
-# Medians per level of the signal: PHY rate in Mbit/s, and the share of it that is delivered.
+# Medians by signal level: PHY rate in Mbit/s, and the delivered share of it.
 _LINK_MBPS = (
     (-90, 6.5),
     (-82.5, 7),
@@ -173,15 +173,16 @@ def wifi(rng: random.Random, place: WifiPlace, level_dbm: list[float]) -> Wifi:
 
 
 _RADIO: Mixture = ((0.85, 60.0), (0.15, 3.0))
-# Column -> weight of the radio factor, the rest's own autocorrelation, centre, lowest and highest.
+# Column: weight of the radio factor, autocorrelation of the rest, centre, lowest and highest
+# value.
 _INDICATORS: dict[str, tuple[float, Mixture, float, float, float]] = {
     "rsrp_dbm": (0.64, _RADIO, -95.0, -125.0, -60.0),
     "rsrq_db": (0.72, ((0.45, 60.0), (0.55, 2.5)), -11.0, -20.0, -4.0),
     "sinr_db": (0.68, ((0.3, 60.0), (0.7, 2.0)), 6.0, -10.0, 30.0),
     "cqi": (0.65, ((0.5, 60.0), (0.5, 2.5)), 11.0, 1.0, 15.0),
 }
-# Median bandwidth of LTE by RSRP across places, and the spread around it in the logarithm: the 10th
-# and the 90th percentile lie a factor of 30 to 50 apart.
+# The median bandwidth of LTE by RSRP over places, and its spread in the logarithm: the 10th and
+# the 90th percentile are a factor of 30 to 50 apart.
 _BANDWIDTH_LOG = ((-115.0, math.log(8.0)), (-75.0, math.log(49.0)))
 _BANDWIDTH_SPREAD_LOG = 1.4
 _RANGE_MBPS = (1.0, 45.0)

@@ -14,7 +14,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Shares of the variance, with the time constant in seconds of each; the shares sum to 1.
+# Shares of the variance and their time constants in seconds. The shares add up to 1.
 Mixture = Sequence[tuple[float, float]]
 
 
@@ -73,7 +73,8 @@ def geometric(rng: random.Random, mean: float) -> int:
 CONTACT_S = ((0.05, 0.9), (0.1, 1.2), (0.25, 2.1), (0.5, 4.5), (0.75, 11.3), (0.9, 28.9))
 GAP_S = ((0.05, 1.0), (0.1, 2.3), (0.25, 8.3), (0.5, 31.3), (0.75, 100.0), (0.9, 261.6))
 
-# A client joins an access point from this level on, and is about to lose it at the lower one.
+# The level from which on a client joins an access point, and that below which it is about to lose
+# it.
 JOIN_DBM = -79.0
 _EDGE_DBM = -82.0
 _TRAIN_ACCELERATION_MPS2 = 0.9

@@ -20,12 +20,13 @@ from cedos.errors import TraceError
 
 OPPORTUNITY_BYTES = 1500
 OPPORTUNITY_BITS = OPPORTUNITY_BYTES * 8
-# Parsing takes five times as much memory; a file of 3 MB may hold 3 GB of zeros.
+# The largest file. Parsing takes five times as much memory, and a file of 3 MB may contain 3 GB of
+# zeros.
 _MOST_BYTES = 256 << 20
-# What TCP's own data is of a full packet: 1500 bytes less IPv4, TCP and timestamp headers.
+# TCP payload per full packet: 1500 bytes less IPv4, TCP and timestamp headers.
 TCP_GOODPUT_SHARE = 1448 / 1500
 
-# 15 digits are 31,000 years in milliseconds and fit every integer type on the way.
+# A number of up to 15 digits: 31,000 years in milliseconds, and within every integer type.
 _NUMBER = rb"[ \t]*\+?[0-9]{1,15}"
 _LINE = re.compile(_NUMBER + rb"[ \t\r]*")
 _READ = re.compile(rb"(?:" + _LINE.pattern + rb"\n)*" + _NUMBER)

@@ -14,7 +14,7 @@ from emu.testbed.phones import use_kernel_path_manager
 
 _EVERY_S = 2.0
 _WATCHING = {"mptcp": False, "rescue": False}
-# The preference of a rule that leads to the main table before cedos' own rules are asked.
+# The preference of a rule that leads to the main table before the daemon's rules apply.
 _BEFORE_THE_DAEMONS = "300"
 
 

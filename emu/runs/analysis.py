@@ -37,7 +37,7 @@ from emu.repository import ROOT
 from emu.runs import environment, runs
 from emu.runs.runs import claimed
 
-# The parameter that no file gives.
+# The parameter that no result file provides.
 _GIVEN = "progress"
 
 
@@ -91,7 +91,7 @@ def _numbers(value: Any) -> Iterator[float]:
 
 
 _EXPERIMENTS = "emu.experiments"
-# Each analysis: its module below `emu.experiments`, and the function that computes it.
+# Each analysis: its module below `emu.experiments`, and its function.
 ANALYSES: Mapping[str, str] = {
     "adaptive": "delphi.adaptive:run",
     "choices": "delphi.choices:run",

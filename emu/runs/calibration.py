@@ -17,7 +17,7 @@ from predictors.base import Judged, calibration, size_class
 Row = Mapping[str, Any]
 
 _AGES_S = (0.0, 1.5, 5.0, 15.0)
-# In place of an age: no rate of the network had been measured.
+# Stands in place of an age if no rate of the network was measured.
 UNKNOWN = "unknown"
 
 

@@ -36,7 +36,7 @@ from emu.testbed.programs.servers import HTTP_PORT, Servers
 from emu.workloads import mixed
 from emu.workloads.mixed import PlannedTransfer, schedule
 
-# On a quiet machine of two cores transfers begin within 0.1 s of their instant.
+# The greatest delay of a transfer's start. On a quiet machine of two cores it is 0.1 s.
 _LATE_S = 0.25
 
 
@@ -56,13 +56,14 @@ def disturbances(*, most_pages: int, free_pages: int, latest_s: float) -> Iterat
         yield f"the machine was too busy: a transfer began {latest_s:.1f} s late"
 
 
-# Building and clearing away one policy's emulation, and its last transfers, for the progress bar.
+# The time to build and remove one policy's emulation, and for its last transfers, for the progress
+# bar.
 _OVERHEAD_S = 4.0
-# A policy that was not ready after `warm_up_s` gets so many times as long.
+# A policy that is not ready after `warm_up_s` gets this many times as long.
 _PATIENCE = 3.0
-# The least seconds of a place that the simulator computes in one second.
+# The least speed of the simulator, in seconds of a place per second.
 _SIMULATED_SPEED = 50.0
-# Starting a browser with all its tabs.
+# The time to start a browser with all its tabs.
 _BROWSER_S = 10.0
 
 

@@ -22,9 +22,9 @@ from emu.simulator.run import simulate
 from emu.statistics import Floats
 from emu.workloads.mixed import PlannedTransfer
 
-# A transfer is near if neither time is over so many times the other.
+# A simulated transfer is near if its time and the live one differ by at most this factor.
 _NEAR = 1.25
-# Policies whose live means differ by less are not asked to be in the same order.
+# Policies whose live means differ by a smaller factor need not be in the same order.
 _APART = 1.15
 
 

@@ -20,7 +20,7 @@ from emu.statistics import ci95, resampled
 
 FIXED = ("wifi-first", "cellular-only", "mptcp-wifi", "mptcp-cellular")
 _RESAMPLES = 2000
-# Less than one full packet between two samples of the counters is nothing.
+# Fewer bytes between two samples of the counters (less than a full packet) count as none.
 _NOTHING_BYTES = 1200
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from emu.runs.runs import Recorded
 
 PAIR = ("wifi-first", "cedos-gateway")
-# A shorter transfer is drawn as long as this, or it could not be seen.
+# The least drawn duration. A shorter one would be invisible.
 _SHORTEST_S = 0.12
 _GATEWAY = "gateway"
 _COLOURS = COLOURS | {_GATEWAY: "#2ca02c"}

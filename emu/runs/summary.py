@@ -17,7 +17,8 @@ from cedos.selector.energy import DELPHI, PowerModel
 from emu.statistics import Floats, Measure, ci95, measured, resampled
 from emu.testbed.counters import Sample
 
-# A choice within this factor of the oracle's time agrees with it: below, ties drown in noise.
+# A choice within this factor of the oracle's time agrees with it. A smaller factor would count
+# noise.
 MATCH = 1.10
 
 

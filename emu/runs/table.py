@@ -118,7 +118,7 @@ def caption(run: runs.Recorded) -> str:
     )
 
 
-# Mark and colour of each class of sizes, the same in all panels.
+# Mark and colour of each class of sizes, equal in all panels.
 _MARKS = {"small": (".", "#1f77b4"), "medium": ("+", "#ff7f0e"), "large": ("x", "#2ca02c")}
 _MOST_TICKS = 5
 _WIDE = 100.0

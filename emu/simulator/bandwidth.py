@@ -5,7 +5,7 @@ from typing import Final, Protocol
 
 # Westwood's tau: the filter's cut-off period, as in its authors' code.
 _CUT_OFF_S: Final = 0.5
-# Westwood's m: there is a sample, of nothing if need be, at least m times in each tau.
+# Westwood's m: at least m samples (of zero if need be) in each tau.
 _NYQUIST: Final = 2.0
 _ROUNDS: Final = 10
 

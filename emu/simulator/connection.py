@@ -17,15 +17,15 @@ from emu.simulator.tcp import MOST_RTO_S, PAYLOAD_BYTES, Sender, TcpSettings
 
 # The wait after each SYN. Linux 6.5 and newer wait 1 s five times, then twice as long each time.
 _SYN_WAITS_S = (1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 4.0, 8.0, 16.0)
-# If so many SYNs had no answer, the next ones do not ask for MPTCP: the connection is plain TCP.
+# After this many unanswered SYNs the next ones do not ask for MPTCP, and the connection is plain
+# TCP.
 _MPTCP_SYNS = 3
-# The least that a subflow's send buffer holds: 131,072 bytes, 2,304 for each packet.
+# The least send buffer of a subflow: 131,072 bytes, 2,304 for each packet.
 _SEND_BUFFER_PACKETS = 57
-# A chunk: what the scheduler gives a subflow at once, and sends again at once; 64 KiB.
+# A chunk, which the scheduler gives to a subflow at once and repeats at once: 64 KiB.
 _CHUNK_PACKETS = 45
 _STALE_TIMEOUTS = 4
-# The bound that the daemon sets on the laptop's retransmission time-outs
-# (`net.ipv4.tcp_rto_max_ms`).
+# The daemon's bound on the laptop's retransmission time-outs (`net.ipv4.tcp_rto_max_ms`).
 STEERED_RTO_S = 2.0
 
 

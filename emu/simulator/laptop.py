@@ -53,7 +53,7 @@ from emu.workloads.mixed import PlannedTransfer
 
 # The monotonic time at which a simulation begins.
 _EPOCH_S: Final = 1_000.0
-# An event of the kernel reaches the daemon so much later.
+# The delay of the kernel's events until the daemon reads them.
 _TOLD_S: Final = 0.002
 _LOOK_S: Final = 0.001
 _COUNTERS_S: Final = 1.0
@@ -61,7 +61,7 @@ _PORT: Final = 80
 _FIRST_PORT: Final = 10_000
 _PORTS: Final = 50_000
 _KERNEL_S: Final = 1.0
-# The daemon's state directory: nothing was learned before.
+# The daemon's state directory. It does not exist, so nothing was learned before.
 _NOWHERE: Final = Path("/nonexistent")
 
 

@@ -20,7 +20,7 @@ from emu.testbed.access import Access
 
 # The delay of Mahimahi's two shells in each direction, measured on live runs of small transfers.
 _SHELL_S = 0.0011
-# An acknowledgement, a SYN: what it counts as on the interface.
+# The bytes of an acknowledgement or a SYN on the interface.
 _SMALL_BYTES = 60
 SAMPLE_S = 0.1
 

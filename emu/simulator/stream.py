@@ -16,7 +16,7 @@ from emu.simulator.bandwidth import Bandwidth, Westwood
 from emu.simulator.link import Clock, Network, Parcel
 from emu.simulator.tcp import LINUX, PAYLOAD_BYTES, Sender, TcpSettings
 
-# Large foreground data.
+# The rank of large foreground data.
 _RANK: Final = 1
 _NOTICED_S: Final = 1e-9
 
@@ -229,7 +229,7 @@ class Stream:
                 self._send()
 
 
-# Packets at the head of the queue that a scheduler is told of.
+# The packets at the head of the queue that a scheduler sees.
 _LOOK: Final = 128
 
 

@@ -23,16 +23,16 @@ from emu.simulator.link import Clock, Network, Parcel
 PAYLOAD_BYTES = 1448
 _LEAST_RTO_S = 0.2
 MOST_RTO_S = 120.0
-# CUBIC: what a loss leaves of the window, and how steep growth is.
+# CUBIC: the share of the window after a loss, and how steeply it grows.
 _BETA = 0.7
 _C = 0.4
-# HyStart: the least window and the least samples of a round. A round trip that is longer by an eighth
-# tells of a queue; the eighth is kept within these bounds.
+# HyStart: the least window and the least samples of a round. A round trip longer by an eighth
+# shows a queue; the eighth is kept within these bounds.
 _HYSTART_WINDOW = 16
 _HYSTART_SAMPLES = 8
 _HYSTART_BOUNDS_S = (0.004, 0.016)
-# What a tail loss probe waits beyond two round trips: a receiver may delay the acknowledgement of a
-# single packet.
+# The wait of a tail loss probe beyond two round trips. A receiver may delay the acknowledgement of
+# a single packet.
 _PROBE_MARGIN_S = 0.002
 _DELAYED_ACK_S = 0.2
 

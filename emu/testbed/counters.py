@@ -53,7 +53,7 @@ def taken_pages(sockstat: str) -> int:
 
 _POLL_S = 0.05
 _KINDS = {ip_address(address): kind for kind, address in ADDRESSES.items()}
-# A network that carried a smaller share of a transfer does not count as its carrier.
+# A network with a smaller share of a transfer does not count as its carrier.
 _SHARE = 0.02
 
 
@@ -75,8 +75,8 @@ class CarriedBytes:
         return "wifi" if self.wifi > self.cellular else "cellular"
 
 
-# Local address, local port, remote address. A port alone is not enough: connections to different
-# hosts share one at times, even at once.
+# Local address, local port, remote address. Connections to different hosts may share a port at the
+# same time.
 Connection = tuple[str, int, str]
 
 

@@ -24,11 +24,12 @@ _CONNTRACK_DELETE = 0x0102  # NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_DELETE
 _REQUEST_ACK = 0x5
 
 _ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
-# One for the whole host, whatever runtime directories there are.
+# The lock of the whole host, whatever runtime directories exist.
 _LOCK = Path("/run/cedos-emu.lock")
 
-# Hosts as they are, but for what would leak from one experiment into the next: cached metrics, and
-# the hour for which one lost MPTCP SYN turns MPTCP off. Buffers never limit a transfer here.
+# Settings against what would leak from one experiment into the next: cached metrics, and the hour
+# for which one lost MPTCP SYN turns MPTCP off. Buffers are so large that they never limit a
+# transfer.
 _NO_BLACK_HOLES = {"net.mptcp.blackhole_timeout": "0"}  # from Linux 6.12 on
 HOST_SYSCTLS = {
     "net.ipv4.tcp_no_metrics_save": "1",
@@ -48,7 +49,8 @@ ROUTER_SYSCTLS = {
     "net.ipv6.conf.all.disable_ipv6": "1",
     "net.ipv6.conf.default.disable_ipv6": "1",
 }
-# A NAT that judges no flow by its window, and adopts none whose beginning it did not see.
+# Settings of a NAT that judges no flow by its window, and adopts none whose beginning it did not
+# see.
 NAT_SYSCTLS = {
     "net.netfilter.nf_conntrack_tcp_be_liberal": "1",
     "net.netfilter.nf_conntrack_tcp_loose": "0",

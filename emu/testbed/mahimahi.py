@@ -31,7 +31,7 @@ START_TIMEOUT_S = 15.0
 _NOBODY = "65534"
 _PATH = "/usr/bin:/bin:/usr/sbin:/sbin"
 
-# Runs as root: hides iptables, then becomes an unprivileged user's command ("$@").
+# Run as root: hide iptables, then become an unprivileged user's command ("$@").
 _OUTER = f"""set -e
 PATH={_PATH}
 mount --bind /bin/true "$(readlink -f "$(command -v iptables)")"
@@ -40,7 +40,7 @@ read -r _ || exit 0
 exec setpriv --reuid={_NOBODY} --regid={_NOBODY} --clear-groups env -i PATH={_PATH} "$@"
 """
 _NEXT = 'echo $$; read -r _ || exit 0; exec "$@"'
-# mm-link starts its command right before it begins to replay; so the command says when that was.
+# mm-link starts its command right before the replay begins. The command prints that time.
 _INNERMOST = "echo $$ $(date +%s%N); read -r _; exit 0"
 
 

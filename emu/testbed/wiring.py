@@ -15,12 +15,12 @@ from emu.testbed.hosts import End, netlink_in
 from emu.testbed.netns import Namespace
 
 SERVER = "198.51.100.1"
-# "Different hosts" for those who want them are the same one at other addresses.
+# The server's addresses, each a "different host".
 SERVER_ADDRESSES = tuple(f"198.51.100.{n}" for n in range(1, 10))
-# The address that a daemon pings by default: this server has it.
+# The address that a daemon pings by default. The server has it.
 PING_TARGET = ProbesConfig().target
 _ALL_SERVER_ADDRESSES = (*SERVER_ADDRESSES, PING_TARGET)
-# Of the host between the providers and the server, where there is one, towards its clients.
+# The address, towards its clients, of the host between the providers and the server.
 RELAY = "198.51.103.1"
 _CORE_END, _SERVER_END = "198.51.103.6", "198.51.103.5"
 _ANYWHERE = "0.0.0.0/0"

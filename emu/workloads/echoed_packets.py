@@ -16,7 +16,7 @@ from typing import Final
 from emu.workloads.call import associated
 
 PORT: Final = 7018
-# Bytes that pass any tunnel in one piece, as QUIC's packets do.
+# A size that passes any tunnel in one piece, as QUIC's packets do.
 PACKET_BYTES: Final = 1_200
 
 _UNDER_WAY: Final = 64

@@ -102,7 +102,7 @@ _FORMAT = (
 )
 
 
-# Its exit codes for a connection that broke: a part, no answer at all, sending and receiving failed.
+# curl's exit codes for a broken connection: a part, no answer, sending failed, receiving failed.
 _BROKEN: Final = frozenset((18, 52, 55, 56))
 _LEAST_S: Final = 0.1
 

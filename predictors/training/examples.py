@@ -14,7 +14,7 @@ from predictors.regressor import Regressor, mirrored
 
 Floats = NDArray[np.float64]
 
-# Without a single measurement of a network: a usual one of its kind.
+# The values of a usual network of its kind, if it was never measured.
 _USUAL = {
     "wifi_rtt_s": 0.018,
     "wifi_past1_bps": 20e6,

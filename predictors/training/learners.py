@@ -25,7 +25,8 @@ from predictors.inputs import INPUTS
 from predictors.regressor import MISSING, Forest, Machine, Machines, Tree
 from predictors.training.examples import Floats, Grown, Settings, walked
 
-# Decimals of what a leaf holds, a logarithm of time: far below the noise of a repeated transfer.
+# The decimals of a leaf's value, a logarithm of time. They are far below the noise of a repeated
+# transfer.
 DIGITS = 5
 
 _LARGEST = np.finfo(np.float64).max
@@ -234,7 +235,7 @@ def forest_of(machine: HistGradientBoostingRegressor, columns: Sequence[int]) ->
 _NUMBERS_OF_INPUTS = (4, 8, 12, 20)
 _LEAST_MISSING = 0.02
 
-# Fitting takes the square of the rows; how many inputs are too many shows on some of them.
+# The rows by which the number of inputs is chosen. Fitting takes the square of the rows.
 _ROWS_TO_CHOOSE_BY = 800
 
 

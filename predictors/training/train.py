@@ -32,11 +32,13 @@ from predictors.training.learners import DIGITS, boosting, forest, joint, single
 
 _TREES = 6
 _LEAF_ROWS = 30
-# A transfer that stood still is as bad as one that took twenty times as long.
+# The largest logarithmic time ratio. A transfer that stood still counts as one that took twenty
+# times as long.
 _LARGEST = 3.0
 _LARGEST_OVER_SIZE = 50.0
-# Errors in the lower half, the next 30 % and the upper fifth of expected sizes differ in shape:
-# where much is expected to go wrong, mostly nothing does, and then everything.
+# The shares at which expected error sizes are divided: the lower half, the next 30 %, the upper
+# fifth. Their errors differ in shape: where a large error is expected, most are small, and a few
+# are huge.
 _SHARES = (0.5, 0.8)
 
 _BORROWED = 1.0 / 3.0
@@ -140,7 +142,7 @@ def _rule(
     return Grown(parts, partial(walked, parts))
 
 
-# Families of models that learn; the first is the one that is shipped.
+# The model families that learn. The first is shipped.
 LEARNED: Mapping[str, Grow] = {
     "trees": joint,
     "tree": single,
@@ -149,7 +151,7 @@ LEARNED: Mapping[str, Grow] = {
     "boosting": boosting,
 }
 
-# The families, with the naive rules.
+# The model families, with the naive rules.
 KINDS: Mapping[str, Grow] = {**LEARNED, **{name: partial(_rule, name) for name in RULES}}
 
 

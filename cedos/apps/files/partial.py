@@ -29,7 +29,7 @@ _FLAGS: Final = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 _Bytes = Annotated[int, msgspec.Meta(ge=0)]
 
-# The names of parts and of their notes.
+# The names of partial files and of their notes.
 PART_NAME: Final = re.compile(r".*\.[0-9a-f]{16}\.part(?P<note>\.json(\.new)?)?", re.DOTALL)
 
 _SHOWN_BYTES: Final = 60  # eCryptfs takes 143 bytes in all

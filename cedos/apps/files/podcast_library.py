@@ -32,7 +32,7 @@ _TITLE_BYTES: Final = 120  # eCryptfs takes names of 143 bytes
 _LISTED_S: Final = 8 * 86_400.0  # longer than a daemon keeps a transfer in its table
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _TIME: Final = re.compile(r"([01]?\d|2[0-3]):[0-5]\d")
-# What players know a recording by, and the types that feeds give such files.
+# The file suffix of each media type that feeds give to recordings.
 _SUFFIX_OF: Final = {
     "audio/mpeg": ".mp3", "audio/mp3": ".mp3", "audio/x-mp3": ".mp3", "audio/mp4": ".m4a",
     "audio/m4a": ".m4a", "audio/x-m4a": ".m4a", "audio/aac": ".aac", "audio/ogg": ".ogg",

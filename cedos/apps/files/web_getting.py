@@ -52,7 +52,8 @@ _NO_WAY: Final = frozenset(
 _FAILURES: Final = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
 
 
-# What laboratories and tunnels play the internet with: nothing private is there.
+# Address ranges for benchmarks and documentation, which laboratories and tunnels use as their
+# internet. No private host is there.
 _PLAYED: Final = tuple(
     map(
         ip_network,

@@ -33,7 +33,7 @@ from cedos.web import AnswerHead
 FIRST_BYTES: Final = 32 * 1024
 LEAST_BYTES: Final = 8 * 1024
 MOST_BYTES: Final = 1 << 20
-# The wanted queue: it shows that the path is full.
+# The queue that the window aims at. A short queue shows that the path is full.
 _WANTED_QUEUE_S: Final = 0.002
 _DOUBLES: Final = 2.0
 _GROWS_BYTES: Final = 1_500
@@ -86,10 +86,12 @@ def clamp_window(one: Any, size_bytes: int) -> None:
         one.setsockopt(socket.IPPROTO_TCP, _TCP_WINDOW_CLAMP, size_bytes)
 
 
-# Another program's first packet is on its way for longer than this, and its answer as long again.
+# The time between two looks for other programs' connections. A first packet and its answer take
+# longer.
 _LOOK_S: Final = 0.010
 _LEAST_ROUND_S: Final = 0.020
-# The kernel makes it its least, a small segment a round trip.
+# A window clamp so small that the kernel replaces it by its minimum, one small segment a round
+# trip.
 _HARDLY_ANY_BYTES: Final = 1
 
 

@@ -51,7 +51,7 @@ def save(file: Path, accuracy: ShadowAccuracy, outlook: Outlook) -> None:
 
 
 _FRESH_S = 30.0
-# Less says more of the latency than of the rate.
+# The least transfer that teaches a rate. A smaller one mostly shows the latency.
 _LEAST_BYTES = 20_000
 
 # The round trips until the first byte of an answer over a new connection.

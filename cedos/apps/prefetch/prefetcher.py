@@ -28,7 +28,7 @@ from cedos.selector.prefetch.outlook import Outlook
 from cedos.selector.prefetch.queue import Queue, State, ways
 from cedos.selector.prefetch.value import ShadowAccuracy
 
-# A connection that was begun so short a time ago has priority: small things are over by then.
+# A connection has priority for this time after its start. Most small transfers end in it.
 _AFTER_S = 0.4
 _MOST_S = 2.0
 # If others begin connections all the time, prefetching waits this long at most, then goes on for a

@@ -160,10 +160,10 @@ class Surroundings(Protocol):
         ...
 
 
-# A request is smaller than the daemon's limit.
+# The largest request, below the daemon's limit.
 _MOST_BYTES: Final = 60_000
 
-# A prohibitive price is not shown: its figure says nothing to people.
+# From this price on, no figure is shown. A prohibitive price tells a person nothing.
 _NO_FIGURE_S: Final = 1e12
 
 _RATES = ("past10_bps", "past5_bps", "past1_bps", "delivery_down_bps")

@@ -30,7 +30,7 @@ from cedos.apps.sharing.store import SharingStore
 from cedos.errors import CedosError
 
 T = TypeVar("T")
-# Asks the gateway. CedosError: it does not answer.
+# Send a question to the gateway and return its answer. CedosError: the gateway does not answer.
 Ask = Callable[[bytes], Awaitable[bytes]]
 
 _LONGEST_S: Final = 1.0

@@ -51,7 +51,7 @@ from cedos.token_bucket import TokenBucket
 _COUNT_S: Final = 0.5
 _MOST_DECLARED: Final = 4096
 _MOST_DECLARED_EACH: Final = 64
-# Paths of a client that have a contract at once: each costs a receipt in each period.
+# The most paths of one client with a contract. Each costs a receipt in each period.
 _MOST_HELPED_EACH: Final = 16
 
 _ASKED_PER_S: Final = 8

@@ -26,7 +26,7 @@ from cedos.kernel import own_file
 
 _APPLICATION_ID: Final = 0x63736872  # "cshr"
 _VERSION: Final = 1
-# Certificates of one client that have not expired: rows are never removed.
+# The most certificates of one client that have not expired. The table is append-only.
 MOST_CERTIFICATES: Final = 16
 
 _TABLES: Final = ("certificate", "revocation", "contract", "receipt")

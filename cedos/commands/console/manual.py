@@ -94,7 +94,7 @@ json_option = click.option(
 )
 
 
-# Errors that a user can fix: a full disk, a limit, a read-only file system.
+# Errors that a user can repair: a full disk, a limit, a read-only file system.
 _USUAL: Final = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE}
 )

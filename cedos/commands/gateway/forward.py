@@ -46,7 +46,7 @@ _RESOLVE_S: Final = 3.0
 _DAEMON_S: Final = 1.0
 _SERVERS_KNOWN: Final = 1_024
 _UDP: Final = "udp"
-# A network, or a port of any.
+# A network, or a port of any host.
 Place = IPv4Network | IPv6Network | int
 # The interval at which the command looks for the chosen cgroups, s.
 _LOOK_S: Final = 3.0

@@ -39,7 +39,7 @@ from cedos.session.protocol.crypto import KeyPair
 from cedos.session.sockets.connection import Connection
 from cedos.session.sockets.sockets import connect, listen
 
-# A single stream is fastest over all networks. A daemon decides which of them it uses.
+# One stream is fastest over all networks. If a daemon runs, it decides which of them carry it.
 _ALL_NETWORKS = "swtc"
 
 

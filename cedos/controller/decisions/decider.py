@@ -31,7 +31,7 @@ from cedos.selector.decision.sessions import Detour, DetourVerdict, Looks, weigh
 from cedos.selector.energy import not_worth_a_spare
 from cedos.selector.objective import Objective
 
-# Seconds between two trials whether fewer networks are enough for a program that reads slowly.
+# The time between two trials with fewer networks, for a program that reads slowly.
 _TRIED_S = 30.0
 
 _SINGLE = frozenset({StrategyKind.SINGLE})

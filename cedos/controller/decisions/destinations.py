@@ -112,13 +112,13 @@ class DefaultNetwork:
         return min((e.time_s for e in known if e.strategy.networks[:1] == first), default=math.inf)
 
 
-# The last connections with a destination that count.
+# The number of latest connections with a destination that count.
 _COUNTED = 100
 
-# A trial that no connection takes ends after so long.
+# The lifetime of a trial that no connection uses.
 _TRIED_S = 5.0
 
-# A connection that lives for longer may be kept for what comes, of which nothing is known.
+# A connection that lives longer may serve several requests, so its own size says little.
 _KEPT_S = 5.0
 
 
@@ -231,7 +231,8 @@ class DestinationTrials:
 
 
 _MOST = 64
-# At most so many destinations have rules of their own, for so long after their last connection.
+# A destination keeps its own rule for this time after its last connection. At most `_MOST`
+# destinations have one.
 _REMEMBERED_S = 600.0
 
 

@@ -24,7 +24,7 @@ from cedos.controller.outbox import Outbox
 from cedos.model import Address, Context, FlowKey, Network
 from cedos.selector.decision.liveness import dead_networks
 
-# Seconds before which no flow is rescued and no first packet is repeated.
+# The earliest time for a rescue, or for a repeated first packet.
 LEAST_S: Final = 0.25
 
 # The kernel's own time-out for a first packet (RFC 6298, 2.1).
@@ -32,19 +32,21 @@ KERNEL_S: Final = 1.0
 
 _ROUND_TRIPS: Final = 3.0
 _MOST_S: Final = 3.0
-# In steps of 4 %: each new time-out is a call of the kernel.
+# Steps per doubling (4 % each) to which a time-out is rounded. Each new time-out costs a system
+# call.
 _STEPS: Final = 16
-# A network is taken to be as slow as it is, or as it mostly was in the last moments.
+# A network's round trip is the larger of the present one and the usual one in this time.
 _REMEMBERED_S: Final = 10.0
-# So long before the repetition is looked and acted: as late as possible, but never too late.
+# The daemon looks this long before the repetition: as late as possible, but in time to act.
 _AHEAD_S: Final = 0.04
-# An opening is told by so much late at most (`flow_source`), and so may be the event loop.
+# The longest delay of the news of an opening (`flow_source`), and of the event loop.
 _TOLD_LATE_S: Final = 0.03
-# After a repetition went out, the next one's time is known.
+# The daemon looks again this long after a repetition, when the kernel's next time is known.
 _AFTERWARDS_S: Final = 0.02
-# A network that delivered so much since a packet went is alive. Rarer packets may be a router's own.
+# A network that delivered this much since a packet left is alive. Fewer bytes may be the router's
+# own.
 _CARRIED_BYTES: Final = 15_000
-# More than so many are not watched: they are a scan, or the host is out of order.
+# The most flows that are watched. More are a scan, or the host is out of order.
 _MOST_WATCHED: Final = 10_000
 
 

@@ -34,10 +34,10 @@ from cedos.controller.outbox import Outbox
 from cedos.model import Context, Network
 from cedos.selector.decision.liveness import silent_s, why_dead
 
-# A network that is gone may be back so soon, with the same address.
+# A network that went may return within this time with the same address.
 GONE_S: Final = 1.0
 
-# A connection that waits for so long has its network pinged, and that has so long for a reply.
+# A connection that waits for this long has its network pinged, and how long the reply may take.
 _DOUBTED_S, _PING_S = 0.3, 0.7
 _LIVES_S: Final = 10.0
 _FRESH_S: Final = 2.0

@@ -20,7 +20,7 @@ from cedos.selector.decision.times import emptied, lengthened, own_queues
 from cedos.selector.uncertainty.times import CompletionModel, interval_of
 from predictors.base import Distribution
 
-# A network with less than this share of the bytes had no part in a transfer.
+# A network with a smaller share of the bytes does not count as a carrier of the transfer.
 _PART = 0.1
 
 

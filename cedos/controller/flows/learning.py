@@ -10,8 +10,8 @@ from predictors.base import Distribution
 from predictors.completion import CompletionModel
 from predictors.posterior import Posterior
 
-# Transfers expected to be shorter teach nothing: their ends are known to some hundredths of a
-# second.
+# The shortest expected time of a transfer that teaches. Ends are known to some hundredths of a
+# second only.
 LEAST_S = 0.1
 
 

@@ -24,39 +24,38 @@ from cedos.model import (
 from cedos.selector.decision.living import Reevaluation
 from predictors.inputs import FIRST_WINDOW_BYTES
 
-# A transfer that waits and has heard nothing for so long, and for `_STALLED_RTTS`, is stalled.
+# A transfer is stalled if it waits and received nothing for this time and for `_STALLED_RTTS`.
 STALLED_S = 0.4
 
 _STALLED_RTTS = 4.0
 _BUSY_IDLE_S = 0.15
-# Rates are taken over so long a time, as far as there are looks.
+# The time over which rates are measured, if there are looks that far back.
 _RATE_S = 1.0
 
 _LEAST_RATE_S = 0.5
-# A flow that no look has seen yet may have begun so long ago.
+# The greatest age of a flow that no look has seen.
 _NEW_S = 1.0
 _REMEMBERED = 20
-# A path that carried less than a full packet has nothing of the transfer under way.
+# A path that carried less than one full packet has no part of the current transfer.
 _CARRIED_BYTES = 1_400
 
-# Downloads up to here are over soon: how long they take says how their network is.
+# The largest download that counts as small. Its duration shows the state of its network.
 SMALL_BYTES = 100_000
 
-# A connection on which nothing is under way, and nothing has come for so long, rests, or its
-# server thinks.
+# A connection without a transfer that received nothing for this time rests, or its server thinks.
 _RESTS_S = 1.0
 
-# A program that sends more than this then, and is answered, asks for something else. The end of a
-# connection, or a larger window for the peer, takes fewer bytes.
+# A resting program that sends more than this, and is answered, makes a new request. A FIN or a
+# window update takes fewer bytes.
 _ASKS_BYTES = 100
 
-# Bytes after a rest of so many seconds belong to another transfer.
+# Bytes after a rest of this length belong to another transfer.
 _OVER_S = 30.0
 
-# A path over which the peer was heard within so many seconds carries the flow.
+# A path carries the flow if the peer was heard over it within this time.
 _LATELY_S = 3.0
 
-# Silence is answered in a hurry for so long; then it may be a program that does not read.
+# Silence up to this long is urgent. After it the program may simply not read.
 _HURRY_S = 5.0
 
 

@@ -23,7 +23,7 @@ from cedos.model import (
 )
 from predictors.inputs import FIRST_WINDOW_BYTES
 
-# The most competing transfers of a network: more change nothing.
+# The most competing transfers of a network that count. More would change nothing.
 _COMPETING = 32
 
 _EARLY, _EARLY_S = 64, 2.0

@@ -1,13 +1,14 @@
 """Measure how fast a program reads if the program and not the network sets the pace. Pure."""
 
-# A program that was slower than its network is taken to be so for so long.
+# A program that was slower than its network counts as slow for this time.
 _HOLDS_S = 5.0
 
 _SHARE, _SHARE_S = 0.5, 10.0
 """At so many of the looks of so long a time. (A program may stop for a moment; and when a gap in what
 came is filled, all of it waits for an instant.)"""
 
-# Programs read in bursts (a player, a limited rate): the pace is that of so long.
+# The time over which a program's pace is measured, because programs read in bursts (a player, a
+# limited rate).
 _OVER_S = 30.0
 
 _LEAST_S = 1.0

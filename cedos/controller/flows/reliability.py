@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from cedos.model import FlowRecord
 from predictors.base import Calibration, Judged, calibration
 
-# The transfers of each network that count; older ones were predicted by other means.
+# The number of latest transfers of each network that count.
 TRANSFERS = 200
 
 _NETWORKS = 32

@@ -12,7 +12,7 @@ from cedos.controller.networks.rates import QUEUE_EMPTY, RateEstimator, RateSamp
 from cedos.model import Attachment, Context, Direction, Indicator
 
 WINDOW_S = 10.0
-# Fewer segments say nothing: one lost of three is no loss rate of a third.
+# The fewest segments of a loss rate: one lost of three does not mean a third.
 MIN_SEGMENTS = 20
 
 
@@ -50,11 +50,13 @@ class Losses:
 
 
 _MOMENT_S = 0.01
-# A small download that takes so long, and so many times what the last one did, tells without its end.
+# A small download that takes this long, and this many times as long as the last one, counts before
+# it ends.
 _LATE_S, _LATE = 0.4, 2.0
-# Pings are usually half a second apart, and a stretch is shorter: the one just before counts, too.
+# A ping this long before a stretch counts too. Pings are half a second apart, and a stretch is
+# shorter.
 _ABOUT_S = 0.4
-# Who waits behind one segment that is under way waits for half of it, in the mean.
+# A packet behind one segment in transmission waits for half of it on average.
 _HALF_SEGMENT_BITS = 6_000
 
 

@@ -15,8 +15,7 @@ from cedos.controller.networks.rates import LEAST_BYTES, QUEUE_EMPTY, RateSample
 from cedos.model import Direction, FlowKey, Network
 from predictors.inputs import after_slow_start
 
-# A flow that has carried so many times what fits on the path is past slow start, which doubles
-# what it has carried with every round trip.
+# A flow that carried this many times the capacity of its path has left slow start.
 _ROUNDS = 4.0
 
 _FRESH_S, _FRESH_RTTS = 0.1, 1.5
@@ -25,25 +24,25 @@ _FRESH_S, _FRESH_RTTS = 0.1, 1.5
 _STALLED_S, _STALLED_RTTS = 0.25, 3.0
 """A flow that has heard nothing for so long starts again, with a window of a few segments."""
 
-# A transfer that filled the network for less of the time that others used it did not set the pace.
+# If a transfer filled the network for a smaller share of others' time, others set the pace.
 _COVERED = 0.8
 
-# In less, what waited in a queue makes any rate.
+# In a shorter time, packets that waited in a queue can show any rate.
 _LEAST_SPAN_S = 0.08
 
-# No queue: a receiver's round trip of at most so many times the network's least. Its estimate
-# contains waits of the sender, so that one that is long tells nothing.
+# A receiver's round trip up to this many times the network's minimum means an empty queue. Its
+# estimate includes pauses of the sender, so a long one tells nothing.
 _RECEIVER_QUEUE_EMPTY = 1.5
 
-# After less, a receiver's estimate may be that of the interval before.
+# After fewer bytes, a receiver's estimate may be that of the interval before.
 _RECEIVED_BYTES = 15_000
 
-# A network's least round trip is that of so long; its way may change.
+# The time over which a network's minimum round trip is taken. Its route may change.
 _LEAST_RTT_S = 60.0
 
 _LEAST_SATURATED_BYTES = 3_000
 
-# Less at a time, by the round trip as it is now, and the sender had no more: no window is smaller.
+# If a sender has fewer bytes in flight, it had no more to send: no window is smaller.
 _LEAST_UNDER_WAY_BYTES = 2 * 1_448
 
 _LEAST_REQUESTS, _MOST_REQUEST_BYTES = 1 / 32, 15_000

@@ -47,17 +47,18 @@ from cedos.controller.events import Witness
 from cedos.model import Indicator, NetworkLife, NetworkVerdict
 from cedos.selector.decision.liveness import GIVEN_UP_S
 
-# Older evidence condemns no network: else one that is not asked any more stays dead for ever.
+# The greatest age of evidence that makes a network dead. Otherwise an unused network stayed dead
+# for ever.
 BELIEVED_S = 60.0
 
-# For so long connections are not sent again where they had no answer; twice as long each time.
+# After a connection had no answer, no other is sent there for this time, and for twice as long
+# each time.
 _TRIED_AGAIN_S = 5.0
 
-# A number of pings in a row that are not lost by chance. Where nothing was ever heard, one is
-# enough.
+# This many lost pings in a row are no accident. Before anything was heard, one is enough.
 _LOST_PINGS = 3
 
-# Pings that were lost while something else was answered: they need not be sent.
+# If this many pings were lost while other packets were answered, pings tell nothing and stop.
 _IN_VAIN = 5
 
 

@@ -16,12 +16,12 @@ from cedos.controller.networks.silence import Due, RoundTrips, Silence
 from cedos.controller.outbox import Outbox
 from cedos.model import Address, Context, FlowKey, Network
 
-# For so long after a host in front of the router sent or received much, the interface's counters
-# also hold traffic that did not pass the router.
+# For this time after traffic with a host in front of the router, the interface's counters also
+# contain that traffic.
 _NEAR_S: Final = 2.0
-# Connection tracking gives a UDP flow up so long after its last packet at most.
+# The longest time after its last packet for which connection tracking keeps a UDP flow.
 _UDP_KEPT_S: Final = 120.0
-# A round trip that ended no longer before its flow says what one takes now.
+# A round trip counts as current if it ended within this time before its flow did.
 _JUST_ANSWERED_S: Final = 0.5
 _MOMENT_S: Final = 0.01
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from cedos.controller.events import FlowSample
 from cedos.model import FlowKey, Network
 
-# Less than this, and the receiver's own round trip may be that of the interval before.
+# After fewer bytes, the receiver's round trip may be that of the interval before.
 _BULK_BYTES = 15_000
 
 

@@ -21,10 +21,10 @@ _TRICKLE, _TRICKLE_S = 0.5, 60.0
 within the last minute, while its round trips are as short as ever, waits for something else: MPTCP for
 what is under way on its other path."""
 
-# A queue of any size makes round trips longer than this, times the least.
+# A round trip longer than this many times the minimum has a queue in it.
 QUEUE_EMPTY = 1.2
 
-# Less than the first window of a transfer says nothing but that the network lives.
+# Fewer bytes than the first window tell only that the network is alive.
 LEAST_BYTES = 15_000
 
 _PAST = {

@@ -12,20 +12,21 @@ from typing import NamedTuple
 from cedos.controller.flows.living_flow import PathWait
 from cedos.model import FlowKey
 
-# Even a healthy network pauses: a lost last packet is sent again after 0.2 s and a round trip.
+# The shortest silence that counts. A healthy network pauses too: a lost last packet is repeated
+# after 0.2 s and a round trip.
 PATIENCE_S = 0.35
 
-# A network has so many of its least round trips, and one of its recent ones. Where packets queue
-# for longer than on an empty path, they arrive one after the other all the time, or not at all.
+# The patience in minimum round trips, plus one recent round trip. Where packets queue for longer,
+# they arrive one after the other, or not at all.
 _PATIENCE_RTTS = 3.0
 
 _OWN_S = 0.1
-# If a path had waited for this long, and for so many round trips, when its network answered
-# another flow, it waits for a reason of its own: its server thinks, or the data take another path.
+# A path that waited this many round trips, and `_OWN_S`, when its network answered another flow
+# waits for its own reason: its server thinks, or the data take another path.
 _OWN_RTTS = 2.0
 
 _REMEMBERED = 16
-# Older habits of a network may be those of another place.
+# Older pauses of a network may be those of another place.
 _REMEMBERED_S = 600.0
 
 

@@ -43,10 +43,10 @@ _WRITE_S = 30.0
 _FILE = "pacing.json"
 _WHAT = "what budgets have learned"
 _PHONE_FILE, _PHONE = "phone.json", "what the phone is for"
-# A clock that is set by less changes no budget.
+# A smaller change of the clock changes no budget.
 _JUMP_S = 2.0
 
-# Everything is decided again at once when a price has changed by this factor.
+# If a price changed by this factor, everything is decided again at once.
 _MATTERS = 1.5
 
 

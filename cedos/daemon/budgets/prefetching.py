@@ -23,21 +23,21 @@ from cedos.model import Budget, NetworkKind
 from cedos.selector.budgets.controller import PROHIBITIVE, Option, steps
 from cedos.selector.energy import Radio
 
-# Programs ask once a second; one that has not for so long has ended, whatever it said last.
+# A program that has not asked for this time has ended. Programs ask once a second.
 _SILENT_S = 5.0
 
 _UPDATE_S = 1.0
 # Bytes on the wire per byte of an item, as the interfaces count them.
 _WITH_HEADERS = 1.06
 
-# A flow carries headers, too.
+# The share of an item's size that a flow must have carried, as flows carry headers too.
 _MOSTLY = 0.8
 
-# Guesses of programs set aside no more than this share of what is left: a hint of a film, or a
-# program without measure, does not make a network dear for everybody.
+# Programs' guesses reserve at most this share of what is left. A hint of a film must not make a
+# network dear for all.
 _MOST_CLAIMED = 0.5
 
-# Bytes whose flow is not seen to end within some minutes are forgotten, each second so much.
+# The factor by which received bytes fade each second if no end of their flow is seen.
 _KEPT = 0.997
 
 _PROGRAMS = 100

@@ -12,10 +12,10 @@ from cedos.host.monitor.bus import BusError, SystemBus
 _LOGIND: Final = ("org.freedesktop.login1", "/org/freedesktop/login1")
 _MANAGER: Final = "org.freedesktop.login1.Manager"
 
-# That the host falls asleep by itself.
+# Inhibits the sleep of an idle host.
 IDLE: Final = "idle"
 
-# That it does as its lid is closed.
+# Inhibits the sleep that follows the closing of the lid.
 LID: Final = "handle-lid-switch"
 
 _log = structlog.get_logger(__name__)

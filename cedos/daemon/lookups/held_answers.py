@@ -45,8 +45,7 @@ HOSTS, RESOLV_CONF = Path("/etc/hosts"), Path("/etc/resolv.conf")
 _AT_ONCE: Final = 64
 _PORT: Final = 53
 _MOST_HELD, _MOST_STREAMS, _MOST_ASKED = 128, 64, 256
-# The longest that an answer is held; then it is dropped, and programs ask again after some
-# seconds.
+# The longest time for which an answer is held. Then it is dropped, and programs ask again.
 _LONGEST_S: Final = 2.0
 _AGAIN_S: Final = 0.1
 _ASKED_S: Final = 10.0
@@ -54,7 +53,7 @@ _PER_S, _BURST = 5.0, 32
 """The rate at which claimed names are looked up."""
 _LENGTH: Final = struct.Struct("!H")
 _NUMBERS: Final = 0xFFFFFFFF
-# The number of a stream's next byte, and the part of a message that has come.
+# The number of a stream's next byte, and the received part of a message.
 _Reading = tuple[int, bytearray]
 
 _log = structlog.get_logger(__name__)

@@ -13,7 +13,7 @@ from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.model import Context, Direction, FlowRecord, SizeEstimate, Transfer
 
 LEAST_BYTES = 30_000
-# At most so often: on a busy host a sample of the flows tells as much, and costs little.
+# The least time between two samples. On a busy host a sample of the flows tells as much as all.
 _APART_S = 0.1
 
 

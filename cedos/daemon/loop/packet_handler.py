@@ -17,7 +17,7 @@ _TOGETHER_S = 0.02
 
 _AT_ONCE = 256
 
-# Loopback: no network carries its packets, and no event tells of its flows' ends.
+# No network carries loopback's packets, and no event reports the ends of its flows.
 _LOOPBACK = "lo"
 
 _HELD, _HELD_S = 64, 2.0

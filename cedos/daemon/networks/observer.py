@@ -65,7 +65,7 @@ from cedos.selector.probing.value import probe_cost
 _log = structlog.get_logger(__name__)
 
 _READ_S = 1.0
-# Providers are read just after each full second of their series: its row is new then.
+# Providers are read this long after each full second, when the new row of their series exists.
 _LATE_S = 0.02
 
 

@@ -14,7 +14,8 @@ from cedos.errors import HostError
 
 _BUS = "org.freedesktop.DBus"
 
-# Those whom systemd makes up for services (systemd, UIDS-GIDS: "Dynamic users").
+# User numbers that systemd gives to services for their lifetime (systemd, UIDS-GIDS: "Dynamic
+# users").
 _MADE_UP = range(61184, 65520)
 
 

@@ -16,8 +16,8 @@ from cedos.host.profiler.sizes import EstimateBasis
 from cedos.model import Direction, FlowKey, Label, SizeEstimate
 
 _NUMBERS = 1 << 32
-# A number this little behind is old: a retransmission. Numbers wrap, so a body of nearly 4 GB (or a
-# multiple) looks like that too; the less the better, but more than any window.
+# A sequence number up to this far behind is a retransmission. Numbers wrap, so a body of nearly 4
+# GB looks old too: the value is small, but larger than any window.
 _WINDOW = 1 << 26
 
 

@@ -240,7 +240,8 @@ class _PacketOpener:
 
 
 _NUMBERS = 1 << 32
-# At once, each of at most 16 KB; then the oldest is given up.
+# The most handshakes that are read at once, each of at most 16 KB. Beyond it the oldest is
+# dropped.
 _MAX_HANDSHAKES = 256
 
 

@@ -34,7 +34,7 @@ from cedos.host.profiler.sizes import (
 from cedos.host.profiler.tls import ClientHello
 from cedos.model import Direction, FlowKey, SizeEstimate
 
-# A connection's opening is told by another way than its packets, and may be told after the first.
+# A connection's opening may be reported this long after its first packet was captured.
 _OPENING_LATE_S = 2.0
 
 

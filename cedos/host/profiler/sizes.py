@@ -335,7 +335,8 @@ def _interval(weighted: _Weighted, source: str, *, at_least: int = 0) -> SizeEst
     return SizeEstimate(low, median, high, source)
 
 
-# A first chunk that is no multiple of what buffers are made of is most often all that there is.
+# The sizes of buffers are multiples of this. A first chunk of another size is usually the whole
+# body.
 _BUFFER_BYTES = 256
 _SMALLEST_CHUNK = 64
 

@@ -13,7 +13,7 @@ from cedos.host.steer.kernel.interface import SteeringKernel
 
 _log = structlog.get_logger(__name__)
 
-# `ReceiveWindow` itself gives it ever new values.
+# Not held: `ReceiveWindow` changes it all the time.
 _OTHERS: Final = (TCP_RMEM,)
 _OFTEN, _WITHIN_S = 3, 30.0
 

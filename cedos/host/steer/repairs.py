@@ -17,7 +17,8 @@ from cedos.host.steer.packet_filter import PacketFilter
 _log = structlog.get_logger(__name__)
 
 _PERIOD_S: Final = 1.0
-# Between two looks at the packet filter, which others may change ever so often; the wall is in a hurry.
+# The least time between two looks at the packet filter, which others may change often, and the
+# same while a wall stands.
 _REST_S, _BARRED_REST_S = 0.25, 0.02
 
 

@@ -42,7 +42,7 @@ __all__ = ["Steering", "restore"]
 
 _log = structlog.get_logger(__name__)
 
-# Changes of the host's routing come in bursts.
+# Changes of the host's routing within this time are handled together.
 _SETTLE_S: Final = 0.05
 
 

@@ -13,7 +13,7 @@ from cedos.proxy.http import RefusedError
 _LOCAL: Final = tuple(map(ip_network, ("0.0.0.0/8", "127.0.0.0/8", "::/127")))
 _LINK: Final = (IPv4Network("169.254.0.0/16"), IPv6Network("fe80::/10"))
 
-# Clouds answer their hosts there, and only there: Azure's is a public address, the others are private.
+# Addresses at which clouds answer their own hosts. Azure's is public, the others are private.
 _CLOUDS: Final[tuple[IPNetwork, ...]] = tuple(
     map(
         ip_network,
@@ -21,10 +21,10 @@ _CLOUDS: Final[tuple[IPNetwork, ...]] = tuple(
          "fd20:ce::254/128"),
     )
 )  # fmt: skip
-# Networks that `inside` opens only by networks that are no wider.
+# Networks that only an `inside` network of the same or a smaller size opens.
 HIDDEN: Final = (*_LINK, *_CLOUDS)
 
-# Ports that attackers would use a gateway for: trying passwords, and sending mail.
+# Ports that attackers use a gateway for: to try passwords, and to send mail.
 GUARDED_PORTS: Final = {22: "SSH", 25: "mail between servers"}
 
 

@@ -34,10 +34,10 @@ from cedos.session.sockets.sockets import listen
 
 PORT: Final = 7009
 SSH: Final = 22
-# A session lives for so long without any network, and its connections with it.
+# The time that a session and its connections live without any network.
 KEEP_ALIVE_S: Final = 3_600
 
-# Paths that carry nothing are not measured: on a metered network that would cost bytes.
+# Idle paths are not measured, because probes cost bytes on a metered network.
 LIMITS: Final = SessionLimits(probes=False, keep_alive_s=KEEP_ALIVE_S)
 
 # Open files left for clients' paths and strangers' handshakes.

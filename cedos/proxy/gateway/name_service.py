@@ -8,13 +8,13 @@ from typing import Final
 from cedos.proxy.names import NobodyAnswersError, Resolver, failed, read
 from cedos.proxy.streams.frames import LARGEST_PACKET, GatewayAnswer, GatewayQuestion
 
-# Lifetime of an answer: after that the client has asked elsewhere.
+# The lifetime of an answer. After it the client has asked elsewhere.
 ANSWER_S: Final = 2.0
 
 MOST: Final = 512
 MOST_PER_CLIENT: Final = 64
 
-# Sends a datagram that is good for so many seconds.
+# Send a datagram that is valid for so many seconds.
 Say = Callable[[bytes, float], None]
 
 

@@ -20,9 +20,9 @@ from cedos.proxy.http import RefusedError
 _STAGGER_S: Final = 0.25
 _MOST_LOOKUPS: Final = 64
 _MOST_LOOKUPS_EACH: Final = 16
-# Addresses of a name that are considered: an answer of DNS has room for thousands.
+# The most addresses of a name that are considered. A DNS answer has room for thousands.
 MOST_ADDRESSES: Final = 32
-# Attempts of one asker at once beside the first one of each connection.
+# The most simultaneous attempts of one asker beside the first one of each connection.
 MOST_SECOND_ATTEMPTS: Final = 64
 _KEEPALIVE: Final = {socket.TCP_KEEPIDLE: 60, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 4}
 

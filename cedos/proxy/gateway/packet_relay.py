@@ -18,7 +18,8 @@ from typing import Final
 from cedos.proxy.http import RefusedError
 from cedos.proxy.streams.frames import Obstacle
 
-# Lifetime without a packet to outside (RFC 4787, REQ-5: five minutes, never below two).
+# The lifetime of an association without outgoing packets (RFC 4787, REQ-5: five minutes, never
+# below two).
 IDLE_S: Final = 300.0
 
 MOST_PEERS: Final = 1_024
@@ -29,7 +30,7 @@ _REFUSED_S: Final = 10.0
 _AT_ONCE: Final = 64
 _LARGEST: Final = 65_535
 _RECEIVE_BYTES: Final = 1 << 18
-# IP_RECVERR, IPV6_RECVERR: level and number of the option, and of its control messages.
+# Level and number of IP_RECVERR and IPV6_RECVERR, of the option and of its control messages.
 _TELL_ERRORS: Final = {
     socket.AF_INET: (socket.IPPROTO_IP, 11),
     socket.AF_INET6: (socket.IPPROTO_IPV6, 25),

@@ -21,18 +21,18 @@ from cedos.proxy.streams.association import ProxiedAssociation
 from cedos.proxy.streams.stream import LARGE, SMALL, SMALL_BYTES, ProxiedStream
 from cedos.session.sockets.connection import Connection
 
-# Twice what a proxy carries at once: ended connections wait for the next report.
+# The most rows: twice the connections of a proxy, because ended ones wait for the next report.
 _MOST: Final = 8_192
 
 _MOST_UNCHANGED: Final = 16
 _MOST_TEXT: Final = 253
 
 _LOOK_S: Final = 1.0
-# Report at least so often: the daemon stops listing what is not reported for five seconds.
+# The longest time between two reports. The daemon drops what is not reported for five seconds.
 _TELL_S: Final = 3.0
 
 _AGAIN_S: Final = 4.0
-# Ended connections wait so long for a daemon that does not answer.
+# The time for which ended connections wait for a daemon that does not answer.
 _ABSENT_S: Final = 60.0
 
 _SELDOM_S: Final = 30.0

@@ -32,7 +32,7 @@ def is_near(host: str) -> bool:
     return any(address.version == each.version and address in each for each in NEAR)
 
 
-# Returns the addresses of a host, for a port, by this host's own resolver; none if it finds none.
+# Return the addresses of a host for a port, by this host's own resolver, or none.
 LookUp = Callable[[str, int], Awaitable[Sequence[str]]]
 
 

@@ -21,28 +21,31 @@ from cedos.proxy.streams.stream import ProxiedStream
 from cedos.session.io.advice import Chooser
 from cedos.session.sockets.sockets import connect
 
-# Time that a new connection waits for the gateway; then it goes another way, or is refused.
+# The time for which a new connection waits for the gateway. Then it goes another way, or is
+# refused.
 PATIENCE_S: Final = 1.0
 
-# Time until a gateway that did not answer is waited for again, unless it answers sooner.
+# The time until connections wait again for a gateway that did not answer, unless it answers
+# sooner.
 AGAIN_S: Final = 5.0
 
-# Patience while no network leads to the gateway: no other way exists, and a network may come back.
+# The patience while no network leads to the gateway. No other way exists, and a network may
+# return.
 NO_NETWORK_S: Final = 5.0
 
-# A gateway that is silent for so long, while direct connections succeed, is gone.
+# A gateway that is silent for this long while direct connections succeed is gone.
 GONE_S: Final = 10.0
 
 _DIAL_S: Final = 10.0
 _CHECK_S: Final = 0.1
 
-# A question for a name is answered in this time, or asked elsewhere.
+# The time for the answer to a look-up. After it another resolver is asked.
 _ANSWER_S: Final = 3.0
 
 _NAME_PATIENCE_S: Final = 0.5
 _NUMBERS: Final = 1 << 32
 
-# Lifetime of a session without connections: it must not wake a radio.
+# The lifetime of a session without connections. It must not wake a radio.
 UNUSED_S: Final = 600.0
 
 _Opened = TypeVar("_Opened", ProxiedStream, ProxiedAssociation)

@@ -41,7 +41,7 @@ _IDLE_S: Final = 86_400.0
 _BACKLOG: Final = 1024
 _MOST: Final = 4_096
 MOST_ASSOCIATIONS, MOST_ASSOCIATIONS_OF_USER = 512, 384
-# Open files left for the paths of its session and others that are no connections.
+# Open files that are left for the session's paths and other uses beside connections.
 _SPARE_FILES: Final = 256
 
 _FULL_PAUSE_S: Final = 0.2

@@ -46,7 +46,7 @@ _FULL_PAUSE_S: Final = 0.2
 _LARGEST: Final = 65_535
 _LONGEST_QUESTION: Final = 4_096  # by TCP; what is longer is no DNS
 _PORTS: Final = 8  # tried, where any would do: UDP and TCP have to be free
-# Domains of the names of private and link-local addresses (RFC 6303).
+# The domains in which names of private and link-local addresses are (RFC 6303).
 _NEAR_REVERSE: Final = (
     *("10.in-addr.arpa", "127.in-addr.arpa", "168.192.in-addr.arpa", "254.169.in-addr.arpa"),
     *(f"{number}.172.in-addr.arpa" for number in range(16, 32)),

@@ -17,7 +17,7 @@ from cedos.proxy.streams.frames import Obstacle, ProgramPacket, UndeliveredPacke
 
 MOST_PLACES: Final = 1_024
 _MOST_WAITING: Final = 64
-# A way without answers is chosen anew after so long.
+# A way that brings no answer for this long is chosen anew.
 _TRIED_S: Final = 5.0
 
 _log = structlog.get_logger(__name__)

@@ -17,7 +17,7 @@ from cedos.proxy.local.program_packets import MOST_PLACES, Came, ProgramPackets,
 from cedos.proxy.local.redirection import Redirection, SentTo
 from cedos.proxy.local.redirection_programs import LedDatagrams
 
-# Programs' sockets at once: a gateway gives one client 512 associations.
+# The most redirected sockets. A gateway gives one client 512 associations.
 MOST_SOCKETS: Final = 384
 
 _MOST_KNOWN: Final = 16_384

@@ -44,14 +44,14 @@ _MOST_USERS: Final = 1024
 _MOST_CGROUPS: Final = 1024
 _MOST_DIRECT: Final = 4096
 _MOST_CONNECTIONS: Final = 16_384
-# Lifetime of the route within the host: that of a killed proxy expires.
+# The lifetime of the route within the host. That of a killed proxy expires.
 _HOLD_S: Final = 60
 
 _PRESENT: Final = b"\1\0\0\0"
 _MOUNTS: Final = Path("/proc/self/mounts")
 _PROCESSES: Final = Path("/proc/self/ns/pid")
 _OWN_CGROUP: Final = Path("/proc/self/cgroup")
-# The inode of the processes' namespace that the kernel began with (linux/proc_ns.h).
+# The inode of the initial process namespace (linux/proc_ns.h).
 _FIRST_PROCESSES: Final = 0xEFFFFFFC
 _PEER_NAMES: Final = {4: AttachType.INET4_GETPEERNAME, 6: AttachType.INET6_GETPEERNAME}
 _SENDERS: Final = {4: AttachType.UDP4_RECVMSG, 6: AttachType.UDP6_RECVMSG}
@@ -326,7 +326,7 @@ class Redirection:
             os.close(program)
 
 
-# Links of a folder without folders: its name, and its own `.`.
+# The link count of a folder without subfolders: its name, and its own `.`.
 _EMPTY: Final = 2
 
 

@@ -24,18 +24,20 @@ from cedos.model import Address
 
 ADDRESS_BYTES: Final = 16
 DIRECT_KEY_BYTES: Final = 4 + ADDRESS_BYTES
-# Value by a socket's cookie: its destination (address, port), and the proxy's port that it got.
+# Map value; the key is the socket's cookie. Destination (address, port), and the proxy's port that
+# the socket got.
 ASKED: Final = struct.Struct("=16sII")
 
-# Value by the socket's own port and the proxy's: the same, and the cookie.
+# Map value; the key is the socket's port and the proxy's. The same, and the cookie.
 ARRIVED: Final = struct.Struct("=16sIIQ")
 
 ARRIVED_KEY: Final = struct.Struct("=II")
-# Value by an address here: a place (address, port), the sending user, and the socket's cookie.
+# Map value; the key is an address of this host. A place (address, port), the sending user, and the
+# socket's cookie.
 PLACE: Final = struct.Struct("=16sIIQ")
 
 PLACES4: Final = IPv4Network("127.128.0.0/10")
-# Networks of the places' addresses: loopback's, and one that is this host's by a route.
+# The networks of the places' addresses: one of loopback, and one that a route makes local.
 PLACES6: Final = IPv6Network("fd63:6564:6f73:7564::/64")
 
 NUMBER: Final = struct.Struct("=I")
@@ -45,7 +47,7 @@ _MAPPED_WORD: Final = int.from_bytes(_MAPPED[8:], sys.byteorder, signed=True)
 _LOOPBACK4: Final = int.from_bytes(ip_address("127.0.0.1").packed, sys.byteorder)
 _LOOPBACK6: Final = int.from_bytes(ip_address("::1").packed[12:], sys.byteorder)
 
-# struct bpf_sock_addr, struct bpf_sock and struct bpf_sock_ops: where their fields are.
+# Offsets of the fields of struct bpf_sock_addr, struct bpf_sock and struct bpf_sock_ops.
 _USER_IP4, _USER_IP6, _USER_PORT, _TYPE, _PROTOCOL, _SOCKET = 4, 8, 24, 32, 36, 64
 _BOUND_INTERFACE, _SOURCE4, _SOURCE6, _SOURCE_PORT = 0, 24, 28, 44
 _OPERATION, _LOCAL_PORT, _CONNECTING = 0, 68, 3
@@ -55,19 +57,19 @@ _NAMES_PORT: Final = 53
 
 _REFUSED: Final = "refused"
 
-# On the stack. What is looked up by is above the value that is put in.
+# Stack offsets. The key of a map lies above the value that is stored.
 _COOKIE_AT: Final = -8
 _KEY4_AT: Final = -16
 _ASKED_AT: Final = _KEY4_AT - ASKED.size  # address, port, the proxy's port
 _DIRECT_AT: Final = _ASKED_AT - DIRECT_KEY_BYTES - 4
 _ARRIVED_AT: Final = -64
 _ARRIVED_KEY_AT: Final = -24
-# A place begins as what was asked for, and needs the room of what was looked up by before.
+# A place begins like the asked destination and reuses the room of the key.
 _PLACE_AT: Final = _ASKED_AT
 _WHOSE_AT: Final = _PLACE_AT + ADDRESS_BYTES + 4
 _PLACE_COOKIE_AT: Final = _WHOSE_AT + 4
 _HERE_AT: Final = _PLACE_AT - ADDRESS_BYTES - 8
-# Deeper cgroups are not found.
+# The deepest level of a cgroup that is found.
 CGROUP_LEVELS: Final = 16
 _DRAWS: Final = 3  # one of four million addresses; a few thousand are taken
 _ONLY_NEW: Final = 1  # BPF_NOEXIST

@@ -21,7 +21,7 @@ _CONNECT, _ASSOCIATE = 1, 3
 _IPV4, _NAME, _IPV6 = 1, 3, 4
 _ADDRESS_BYTES: Final = {_IPV4: 4, _IPV6: 16}
 _PACKET_HEAD: Final = 4  # reserved (2), fragment, kind of address
-# Cached addresses: each datagram has one.
+# The most cached addresses. Each datagram has one.
 _KNOWN: Final = 1_024
 
 
@@ -190,7 +190,7 @@ def parse_packet(datagram: bytes) -> SocksPacket | None:
 
 _AT_ONCE: Final = 64
 _LARGEST: Final = 65_535
-# The kernel is asked again after so long whose socket sends.
+# The time after which the kernel is asked again which socket sends.
 CHECKED_S: Final = 0.1
 
 

@@ -18,7 +18,7 @@ from cedos.proxy.streams.frames import (
 )
 from cedos.proxy.streams.stream import SMALL, StreamBrokenError, StreamSession
 
-# A packet that comes later than others by this is dropped; programs drop late ones themselves.
+# A packet this much later than others is dropped. Programs drop late packets themselves.
 LIFETIME_S: Final = 1.0
 
 
@@ -138,7 +138,7 @@ class ProxiedAssociation:
         self._session.put(self, frame.pack(), SMALL, ordered=True)
 
 
-# Lifetime of the packets themselves.
+# The lifetime of a packet.
 KEPT_S: Final = 1.0
 
 MOST_ASSOCIATIONS: Final = 64

@@ -12,18 +12,17 @@ from cedos.proxy.splice import TunnelBytes, reset_on_close
 from cedos.proxy.streams.stream import MOST_CHUNK_BYTES, Chunk, ProxiedStream
 
 _BLOCK: Final = MOST_CHUNK_BYTES
-# Blocks read of one program in a turn of the loop.
+# The most blocks read from one program in one turn of the event loop.
 _READS: Final = 4
 
 _MOST_CHUNKS: Final = 64
 _HEAD_END: Final = b"\r\n\r\n"
 
-# Time for a program to take the bytes that came before the stream broke.
+# The time for a program to read the bytes that arrived before the stream broke.
 _LAST_S: Final = 10.0
 
-# Unsent bytes in the kernel for a program that does not read. Without a limit it may be megabytes
-# for each, until the host's memory for TCP is used up (tcp_mem) and the session's own connections
-# stall.
+# The most unsent bytes in the kernel for a program that does not read. Without it each could hold
+# megabytes until the host's TCP memory (tcp_mem) is full and the session's own connections stall.
 _UNSENT_BYTES: Final = 1 << 18
 
 

@@ -81,10 +81,10 @@ def _head_bytes(message: HttpRequest | HttpResponse, data: bytes | memoryview) -
     return len(data) if message.head_bytes is None else message.head_bytes
 
 
-# Data that a program sends after a pause is a new request. (An answer may take its time.)
+# Data that a program sends after this pause are a new request. (An answer may take its time.)
 _PAUSE_S: Final = 1.0
 
-# Larger bursts of a server, or of its domain, that have to be known.
+# The fewest known larger bursts of a server, or of its domain.
 _LEAST_KNOWN: Final = 3
 
 

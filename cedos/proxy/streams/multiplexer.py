@@ -42,14 +42,14 @@ from cedos.session.protocol.schedulers.interface import rank_of
 from cedos.session.sockets.connection import Connection
 
 _LAST_STREAM: Final = (1 << 32) - 1
-# Streams may be opened in another order than their numbers', within this distance.
+# The largest distance between stream numbers that are opened out of order.
 _MOST_AHEAD: Final = 65_536
 
-# Frames that wait for room in the session; programs' bytes are not among them.
+# The most frames that wait for room in the session. Programs' bytes do not count.
 _MOST_WAITING: Final = 65_536
 
-# Window lent to all streams together: a few begin as large as their downloads, hundreds of unread
-# ones must not fill memory.
+# The most window lent to all streams together. A few begin as large as their downloads; hundreds
+# of unread ones must not fill memory.
 _LENT_BYTES: Final = 8 << 20
 
 _log = structlog.get_logger(__name__)

@@ -32,8 +32,9 @@ from cedos.proxy.streams.frames import (
 )
 from cedos.proxy.streams.unread import CHUNK_BYTES, Reading, Share
 
-# The first window of each end (docs/stream-protocol.md): so much waits for a program that never
-# reads. The window doubles whenever all of one was read, or half of one while the session lends.
+# The first window of each end (docs/stream-protocol.md), and the most bytes that wait for a
+# program that never reads. It doubles when a whole window was read, or half of one while the
+# session lends.
 INITIAL_WINDOW_BYTES: Final = 1 << 18
 
 # The largest window.
@@ -41,11 +42,12 @@ WINDOW_BYTES: Final = 1 << 21
 
 LEAST_CHUNK_BYTES: Final = 16_384
 MOST_CHUNK_BYTES: Final = 260_000  # in one record
-# A message is delivered whole, so it has the bytes that the other program reads in this time.
+# A message has the bytes that the receiving program reads in this time, because it is delivered
+# whole.
 _CHUNK_S: Final = 0.010
 
 SMALL_BYTES: Final = 65_536
-# Data behind such a pause is a new burst: it is small until it has turned out large.
+# Data after this pause are a new burst. It counts as small until it is large.
 _PAUSE_S: Final = 1.0
 
 SMALL: Final = Label(Urgency.FOREGROUND, Bulk.SMALL)

@@ -12,7 +12,8 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-# Memory of each piece beside its bytes: thousands of one byte each count, too.
+# The memory of each piece beside its bytes. Without it thousands of one-byte pieces would count
+# for nothing.
 CHUNK_BYTES: Final = 384
 
 MOST_BYTES: Final = 1 << 30
@@ -88,7 +89,7 @@ class Share:
         stream.drop()
 
 
-# Fewer bytes wait for a program that reads at once, too.
+# The most bytes that wait for a program that reads at once.
 ENOUGH_BYTES: Final = 256_000
 
 _COMES_BYTES, _COMES_S = 32_000, 2.0
@@ -98,7 +99,7 @@ _EVERY_S: Final = 0.5
 _OVER_S: Final = 10.0
 _LEAST_S: Final = 1.0
 _MOST_S: Final = 60.0
-# After a gap between looks the pace is measured anew: nothing was carried meanwhile.
+# After a gap of this length between looks the pace is measured anew.
 _FORGOTTEN_S: Final = 5.0
 
 

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Any, Final, NamedTuple, Protocol
 
-# Seconds per unit once a budget is spent: more than any transfer can save, and still a number.
+# Seconds per unit of a spent budget: more than any transfer can save, and still a finite number.
 PROHIBITIVE: Final = 2.0**200
 
 KEPT_OF_LEFT: Final = 0.05
-# Odyssey's insurance against the unforeseen (3.2.2.4): these shares are not planned with.
+# The shares of what is left and of the supply that are not planned with (Odyssey's reserve,
+# 3.2.2.4).
 KEPT_OF_SUPPLY: Final = 0.01
 
 
@@ -100,21 +101,19 @@ class MakeController(Protocol):
         """Make a controller; `learned`: an earlier period's `state`. Raises ValueError if it is none."""
 
 
-# Prices that differ by less than this factor are one step; other ones are only if their amounts
-# do, too: where data is bought unit by unit, a price falls after each jump, and is alike on both
-# sides of it.
+# Prices that differ by a smaller factor are one step. Others are one step only if their amounts
+# differ too: where data are bought by the unit, a price falls after each jump and is alike on both
+# sides.
 _ALIKE = 1.2
 
-# The exactness of the amount at which a price jumps.
+# The precision of the amount at which a price jumps.
 _CLOSE = 1.01
 
 _LEAST = 1e-6
 _MOST_STEPS = 200
 
-# The duration over which prefetched amounts count as spent.
-#
-# The pacer's prices do not depend on it. Odyssey's, which go by the rate of spending, are then
-# those of the amount alone.
+# The time over which prefetched amounts are spent. The pacer's prices do not depend on it;
+# Odyssey's then depend on the amount alone.
 DURATION_S = 1e6
 
 

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 from cedos.selector.budgets.controller import PROHIBITIVE, Option
 
 _LARGEST = 1e9
-# Savings per unit are told apart in steps of a quarter of e; between steps the price is drawn.
+# Histogram bins of savings per unit, for each factor of e. Within a bin prices are drawn at
+# random.
 _BINS_PER_E = 4.0
 
 
@@ -179,16 +180,15 @@ def curve(flow: Demand, left_s: float, stock: Mapping[int, float], least: float)
 
 
 _HOUR_S = 3600.0
-# The hours of two days, and one more for when clocks are set back.
+# The most remembered hours: two days, and one more when clocks are set back.
 _MOST_HOURS = 49
 
-# A day weighs this much of the next newer one: 33 days count in all.
+# The weight of a day relative to the next newer one: 33 days in all.
 _FADING = 0.97
 
 _PRIOR = 0.5
-# Before anything is known, a forecast is taken to be too low by half. That is worth so many days,
-# so that it never goes under: however well evenings went, one may take a quarter more than all
-# before it.
+# The weight in days of the prior that a forecast is too low by half. It never vanishes: even after
+# good evenings, one may use a quarter more than ever.
 _PRIOR_DAYS = 8.0
 
 

@@ -14,7 +14,7 @@ _HOURS = 24
 _HOUR_S = 3600.0
 DAY_S = _HOURS * _HOUR_S
 _AGING_S = 3600.0
-# The share of the weight that is spread evenly: a day with one large download is not a habit.
+# The share of the weight that is spread evenly, because a day with one large download is no habit.
 _EVEN = 0.25
 
 
@@ -90,7 +90,7 @@ def _parts_by_hour(begin_s: float, length_s: float) -> list[tuple[int, float]]:
 
 _DAYS = 7
 _MEMORY_S = 8 * 7 * DAY_S
-# Each weekday begins as if so many days of it had been like the mean of all.
+# The weight in days of the mean of all weekdays at the start of each weekday's habit.
 _PRIOR_DAYS = 0.5
 _IDLE, _IDLE_WEIGHT = 0.4, 0.05
 """Below so much of the mean it is an idle one, and counts as that part of a day. Finer differences are
@@ -167,24 +167,23 @@ def _parts_by_day(begin_s: float, length_s: float) -> list[tuple[int, float]]:
     return parts
 
 
-# In so many parts of the period the use is told apart, for its ups and downs.
+# The number of parts of the period in which use is measured, for its variation.
 _BLOCKS = 60
 
-# Some days are busier than others: what was used in these last hours, over what is usual in them,
-# is taken to hold for the next ones, too.
+# The time whose use over the usual use tells how busy this day is.
 _LATELY_S = DAY_S / 4
 
 _FAST_S, _FAST_COUNTS = 1.5 * DAY_S, 0.8
 """Over weeks, this much of the use of these last days is expected to go on, if it is more than usual:
 a trip shows in it on its first day."""
 
-# For so long.
+# The time for which that ratio is assumed to hold.
 _NEXT_S = DAY_S / 2
 
-# The weight of a prior of usual use, in seconds: fewer observations are not believed.
+# The weight of the prior of usual use, in seconds. Shorter observations count for little.
 _USUAL_S = DAY_S / 6
 
-# A use in the first moments, in this share of the period, is not taken for a habit.
+# Use in this first share of the period is not taken for a habit.
 _FIRST = 1 / 100
 
 

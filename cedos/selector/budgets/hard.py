@@ -18,7 +18,7 @@ from cedos.budget_kinds import Tariff
 from cedos.model import Budget
 from cedos.selector.budgets.controller import KEPT_OF_SUPPLY, reduced
 
-# A warning is due from this share of the supply on.
+# The share of the supply from which on the user is warned.
 NEARLY: Final = 0.9
 
 
@@ -119,11 +119,11 @@ _SOONEST_S: Final = 0.05
 LATEST_S: Final = 1.0
 
 _MARGIN: Final = 4.0
-# From a counter's rise to the last byte that still came after it: 5 to 280 ms were measured.
+# The time from a counter's rise to the last byte that still arrived: 5 to 280 ms were measured.
 _REACTION_S: Final = 0.2
 
 _IDLE_S: Final = 0.2
-# While nothing has moved for so long there is less hurry.
+# Checks are rarer if nothing moved for this time.
 _IDLE_AFTER_S: Final = 1.0
 
 

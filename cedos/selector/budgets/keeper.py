@@ -87,12 +87,12 @@ def _number(until: datetime, every: Every, now: datetime) -> int:
     return guess
 
 
-# The period in pieces: what is used within one counts as one thing, as a download or an evening
-# does.
+# The number of parts of the period. Use within one counts as one event, as a download or an
+# evening.
 _BLOCKS: Final = 100
 _MEMORY_BLOCKS: Final = 16.0
 _MOST_SEED_BLOCKS: Final = 4.0
-# Deviations on either side of 90 %.
+# Standard deviations on either side of the 90 % interval.
 _WIDE: Final = 1.645
 
 
@@ -195,7 +195,7 @@ class IncrementQuote:
         return units * self.increment.money * self.increment.s_per_money / amount
 
 
-# A period that is so many times as long, or as short, begins with a controller of its own.
+# A period longer or shorter by this factor gets a new controller.
 _ALIKE: Final = 2.0
 
 

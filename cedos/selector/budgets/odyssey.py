@@ -19,7 +19,7 @@ from cedos.selector.budgets.controller import PROHIBITIVE, Option, reduced
 
 _SMOOTHED_OVER = 0.1
 _MEAN_SAMPLES = 100.0
-# The price never falls below so many seconds for the whole supply, or it could not rise again.
+# The least price, in seconds for the whole supply. From zero it could not rise again.
 LEAST_S = 0.01
 
 

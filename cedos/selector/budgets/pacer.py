@@ -36,15 +36,15 @@ from cedos.selector.budgets.demand import (
 from cedos.selector.budgets.habits import DAY_S, Hours, Unchosen, Weekdays, daily
 from cedos.selector.budgets.odyssey import LEAST_S
 
-# Habits are remembered for this share of the period: five days of a month, so that weekends count.
+# The share of the period for which habits are remembered: five days of a month, so that weekends
+# count.
 _MEMORY = 1 / 6
 
-# In periods of half a day and more, habits are remembered for at least this long.
+# The least memory of habits in periods of half a day and more.
 _DAILY_MEMORY_S = 5 * DAY_S
 
-# In the first part of the period, this share of it, no demand is known. The same share of the
-# supply is then sold at the least price. Further units are dear: the whole supply is worth the
-# whole period.
+# In this first share of the period no demand is known. The same share of the supply is sold at the
+# least price. Further units are dear: the whole supply is worth the whole period.
 _FIRST = 1 / 100
 
 _SHADED, _SHADED_AT_END, _END = 0.9, 0.4, 0.15
@@ -54,11 +54,10 @@ In the last part of the period the factor falls: a price that was too low can st
 that is left over because the price was too high is lost.
 """
 
-# The standard deviations of the use without a choice that are set aside.
+# The reserve for use without a choice, in its standard deviations.
 _MARGIN = 1.25
 
-# In longer periods than this weekdays are told apart, and the constants down to `_RATION` are
-# used.
+# In longer periods weekdays are distinguished, and the constants down to `_RATION` apply.
 _LONG_S = 2 * DAY_S
 
 _DEVIATIONS, _LEAST_SHADED, _MOST_SHADED = 1.75, 0.1, 0.95
@@ -69,7 +68,7 @@ ones do (`Demand.lumps`). Where many small requests are expected, most of them c
 videos are, almost nothing does.
 """
 
-# If less than this share of the supply was used before the first choice came up, that is no habit.
+# Use of a smaller share of the supply before the first choice is no habit.
 _CHATTER = 0.01
 
 _UNKNOWN, _UNKNOWN_SEEN = 0.15, 10.0
@@ -79,13 +78,12 @@ As the end comes nearer and more is known, less is kept: the share is multiplied
 by 1 + `_UNKNOWN_SEEN` * observed / all. All is the time from the first choice to the end.
 """
 
-# On the first day, at most so many times what an even pace allows may be used.
-#
-# When many requests come at the beginning, nothing tells how many more there will be.
+# The most use on the first day, relative to an even pace. Many requests at the beginning do not
+# tell how many will follow.
 _RATION = 1.1
 
-# A transfer may turn out so many times as large as was guessed. If it would not fit then, it is
-# dear. Without this, a single large transfer near the end exceeded budgets of months.
+# A transfer that would not fit if it were this many times larger than guessed is dear. Otherwise a
+# single large transfer near the end exceeded budgets of months.
 _OVERRUN = 1.5
 
 # The capacity from which on all of it is counted on, in multiples of the shortfall to be expected.
@@ -110,10 +108,8 @@ Up to the first share, the upper bound of the price stays at `_USUAL`. Beyond th
 second share, and then there is no bound any more.
 """
 
-# The upper bound of the price at an even pace: a place between the least price, 0, and the dear
-# one, 1, on a logarithmic scale.
-#
-# It is 0.28 s a megabyte for 4 GB a month, and 0.29 s for 500 MB a day.
+# The upper bound of the price at an even pace, on a logarithmic scale from the least price (0) to
+# the dear one (1). It is 0.28 s a megabyte for 4 GB a month, and 0.29 s for 500 MB a day.
 _USUAL = 0.6
 
 

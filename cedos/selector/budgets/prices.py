@@ -34,7 +34,7 @@ class Prices:
         return _rate(self.energy, amount, duration_s)
 
 
-# Without budgets nothing has a price.
+# The prices without budgets: none.
 FREE: Final = Prices()
 
 

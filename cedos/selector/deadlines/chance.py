@@ -28,16 +28,16 @@ from cedos.selector.deadlines.network_state import NetworkState
 from cedos.selector.deadlines.plan import EPOCH_S, DeadlineFlow, DeadlinePlan
 
 DEADLINE: Final = itemgetter(DeadlineFlow._fields.index("deadline_at_s"))
-# A getter by index, for tables of a thousand flows: an attribute by its name takes twice as long.
+# A getter by index, for tables of a thousand flows. Access by attribute name takes twice as long.
 LEFT: Final = itemgetter(DeadlineFlow._fields.index("left_bytes"))
 
 _FIRST: Final = 8
 _FARTHER: Final = 1.7
 
-# A network, and for how long it waits before it carries anything, seconds.
+# A network, and the seconds until it carries its first byte.
 Waiting = tuple[NetworkState, float]
 
-# A deadline's number, and the bytes that will have been carried by then.
+# A deadline's number, and the bytes carried until then.
 Point = tuple[int, float]
 
 
@@ -130,12 +130,13 @@ def _looked_at(count: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-# Slices of a distribution, thin where deadlines are decided: each counts as its own middle.
+# The edges of a distribution's slices, narrow where deadlines are decided. Each slice counts as
+# its middle.
 EDGES: Final = (0.0, 0.002, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.5, 0.75, 1.0)
 
 _SLICES: Final = tuple(((low + high) / 2.0, high - low) for low, high in pairwise(EDGES))
 
-# Deadlines of one plan; a table with more of them near their limit is urgent.
+# The most deadlines near their limit that one plan computes. A table with more of them is urgent.
 _MOST_COMPUTED: Final = 8
 
 
@@ -191,18 +192,18 @@ def _sum(networks: Sequence[Waiting], within_s: float, q: float) -> float:
     return total
 
 
-# P(miss) from which on a flow is urgent.
+# The probability of a miss from which on a flow is urgent.
 TARGET: Final = 0.01
 
 NEAR_TARGET: Final = 0.001
-# From two minutes before a deadline on: then there is no time left to make up for a rate that is
-# half of what was expected.
+# The time before a deadline from which on it is near: too late to make up for half the expected
+# rate.
 _NEAR_S: Final = 120.0
 
-# The quantile that is hoped for at best.
+# The quantile of the best case.
 _HOPE: Final = 0.95
 
-# A network that was idle needs up to 0.9 s before it carries anything (Cedos, V-A).
+# The time until an idle network carries data: up to 0.9 s (Cedos, V-A).
 _SWITCH_S: Final = 1.0
 
 _HOLD: Final = 0.01
@@ -210,7 +211,7 @@ _LEAST_HOLD_S, _MOST_HOLD_S = 1.0, 10.0
 """Once in use, a metered network is used until there is this share of the time to spare: a radio that is
 turned on every second never sleeps."""
 
-# With more time than that a free network that was never used is measured first.
+# If more time is left, a free network that was never used is measured first.
 _TIME_TO_MEASURE_S: Final = 20.0
 
 # A translation table that inverts the marks of flows.

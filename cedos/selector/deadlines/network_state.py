@@ -27,31 +27,32 @@ from cedos.selector.prefetch.outlook import Stretch, Stretches
 from predictors.dwell import Weibull
 
 WINDOWS_S: Final = (1.0, 10.0, 100.0, 1000.0)
-# Return the standard deviations from the mean at quantile `q`; negative below the median.
+# Typical errors of an expected rate, as the standard deviation of its logarithm, one for each
+# window of `WINDOWS_S`.
 TYPICAL_ERRORS: Final = (1.3, 0.65, 0.6, 0.5)
 
 # The number of windows that the typical errors are worth beside a network's own.
 _WORTH: Final = (8.0, 3.0, 1.5, 1.0)
 
-# Windows.
+# The number of windows that an error estimate remembers.
 _MEMORY: Final = 60.0
 
-# A window with less than this share of the expected rate is an outage, and no better than that;
-# one with as many times more tells no more, either.
+# A window with a smaller share of the expected rate is an outage and counts as this share. One
+# faster by the inverse factor is limited likewise.
 _SLOWEST: Final = 0.02
 
 _AGED: Final = 0.5
 # A rate that was not observed for this long is as uncertain as that of another place.
 _AGES_S: Final = 900.0
 
-# The use after which an old rate is certain again: one second of it says little.
+# The time of use after which an old rate is certain again.
 _SEEN_AGAIN_S: Final = 30.0
 
 _CERTAIN: Final = 1e-6
 _NORMAL: Final = NormalDist()
 _Z: Final[dict[float, float]] = {}
 
-# Two windows by number, the shorter one first, and how far from it to the other (0 to 1).
+# Two windows by number, the shorter one first, and the position between them (0 to 1).
 _Between = tuple[int, int, float]
 
 
@@ -310,16 +311,15 @@ class NetworkState(NamedTuple):
         return self.price_s < inf
 
 
-# The rate of a network that was never used or observed: a low promise.
+# The assumed rate of a network that was never used or observed. It is deliberately low.
 _TYPICAL_BPS: Final = 1e6
 
-# A network that was never used gets so long to show what it carries before others join it.
+# A network that was never used carries alone for this time, to show its rate.
 _MEASURING_S: Final = 3.0
 
 STAY_S: Final = 600.0
-# Before anything is known of a network's: most absences are a few seconds (nine on average at the
-# real places), but one that has lasted for ten minutes lasts for nine more with a probability of 5
-# %.
+# The prior of a network's absence. Most last a few seconds (nine on average at the real places),
+# but one that lasted ten minutes lasts nine more with a probability of 5 %.
 ABSENCE: Final = Weibull(shape=0.5, scale_s=10.0)
 
 _MOST_NETWORKS: Final = 64

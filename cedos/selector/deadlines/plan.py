@@ -41,7 +41,7 @@ def expected_bytes(received_bytes: float) -> float:
     return max(received_bytes, 10e6)
 
 
-# Decided again so often, and on every change (Cedos, III-D).
+# The time between two plans, which every change brings forward (Cedos, III-D).
 EPOCH_S = 1.0
 
 

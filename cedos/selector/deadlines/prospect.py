@@ -242,7 +242,7 @@ def _shares(
     return lambda network: shares.get(network.name, 0.0)
 
 
-# A host needs this until its networks carry something again.
+# The time from a host's waking until its networks carry data again.
 WAKING_S: Final = 15.0
 
 

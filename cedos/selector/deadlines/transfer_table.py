@@ -21,8 +21,8 @@ from cedos.selector.deadlines.prospect import Prospect, prospect, wake_in_s
 
 MOST_OF_USER: Final = 1000
 MOST: Final = 4000
-# A program that has said nothing for so long is not running: its transfer waits for it, and takes
-# no turn.
+# A program without a report for this time does not run. Its transfer waits for it and takes no
+# turn.
 SILENT_S: Final = 30.0
 
 # A transfer without reports is forgotten this long after its deadline.
@@ -34,7 +34,7 @@ _STUCK_S: Final = 5.0
 # A program silent for longer was stopped or starved, and its bytes say nothing of networks.
 _AWAKE_S: Final = 5.0
 
-# A program that uses less than this share of its networks' rates for so long has another limit.
+# A program that uses a smaller share of its networks' rates for some time has a limit of its own.
 _OWN_LIMIT: Final = 0.5
 
 

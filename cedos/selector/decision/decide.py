@@ -29,7 +29,7 @@ _SECOND_SHARE = 1.0 / 3.0
 _TYPICAL_RTT_S = {"wifi": 0.018, "cellular": 0.050}
 _TYPICAL_BPS = {"wifi": 20e6, "cellular": 10e6}
 _RATES = ("past1_bps", "past5_bps", "past10_bps")
-# Quantiles, evenly spaced, of the real time over the time that the rule says; at the same places.
+# Quantiles, evenly spaced, of the real time over the rule's time, at the same places.
 _ERRORS = (0.64, 0.92, 0.97, 0.99, 1.01, 1.03, 1.06, 1.11, 1.2, 1.41, 2.12)
 
 

@@ -21,14 +21,14 @@ from cedos.selector.uncertainty.evaluator import SingleCandidate
 from cedos.selector.uncertainty.times import CompletionModel, Spread, spread_of
 from predictors.base import Distribution, minimum_of
 
-# The round trip that the join of a second subflow is reckoned with where none is known.
+# The round trip assumed for the join of a second subflow if none is known.
 _UNKNOWN_RTT_S = 0.1
 _MPTCP = ("mptcp_wifi", "mptcp_cellular")
 _REDUNDANT = StrategyKind.REDUNDANT
 # The price of a metered megabyte where none is configured; only ratios to other prices matter.
 _PRICE_PER_METERED_MB = 0.01
 
-# Strategies with the predictors' names for them.
+# Pairs of a predictor's name and its strategy.
 Named = Sequence[tuple[str, Strategy]]
 
 # Corrects the times of a living flow's strategies.

@@ -19,10 +19,10 @@ from cedos.model import Context, Direction, Indicator, Network, Transfer
 from cedos.selector.decision.roles import ROLES, Roles
 from predictors.inputs import LARGEST_AGE_S
 
-# The rates towards the host that a network carried lately; from the host: `_up_bps` for `_bps`.
+# The recent rates of a network towards the host. Those from the host have `_up_bps` for `_bps`.
 RATES = ("past1_bps", "past5_bps", "past10_bps")
 
-# The rate that a network delivered lately, by direction: a lower bound of its rate.
+# The recent delivery rate by direction, a lower bound of the network's rate.
 DELIVERY = {Direction.DOWN: "delivery_down_bps", Direction.UP: "delivery_up_bps"}
 
 UPLINK = {name: name.replace("_bps", "_up_bps") for name in RATES} | {
@@ -30,17 +30,16 @@ UPLINK = {name: name.replace("_bps", "_up_bps") for name in RATES} | {
     "udp_loss": "udp_up_loss",
 }
 
-# The last small download that ended: its bytes, and how long it took.
+# The last finished small download: its bytes and its completion time.
 RECENT = ("recent_bytes", "recent_s")
 
-# Younger than this is as new as measurements get: flows are looked at once a second at least.
+# A younger measurement counts as new. Flows are looked at once a second at least.
 FRESH_S = 1.5
 
-# Geometric means over all places: who did more than this, and was not measured, is better than
-# most.
+# Geometric means over all places. An unmeasured network that carried more is better than most.
 _USUAL_BPS = {"wifi": 8.3e6, "cellular": 10.4e6}
 
-# The predictors' columns, by what they are of, that are read here alone.
+# The predictors' columns of rates and recent downloads. Only this module reads them.
 RATE_COLUMNS = (*RATES, "rate_age_s", *RECENT, "recent_age_s")
 
 _COLUMN = {(role, name): f"{role}_{name}" for role in ROLES for name in RATE_COLUMNS}

@@ -36,9 +36,9 @@ def having(networks: Sequence[Network], version: int) -> Sequence[Network]:
     return [each if each.carries(version) else replace(each, up=False) for each in networks]
 
 
-# In a context without verdicts (of a data set), older news of a network count no more.
+# The greatest age of news of a network in a context without verdicts (of a data set).
 BELIEVED_S = 60.0
-# A silence shorter than this is a delay; a longer one leaves what waits there without an answer.
+# A shorter silence is a delay. A longer one leaves pending connections without an answer.
 GIVEN_UP_S = 3.0
 
 _SIGNS = (("available", 0.0, "was not available"), ("ping_loss", 1.0, "answered no ping"))
@@ -90,11 +90,11 @@ def ago(age_s: float) -> str:
     return f"{age_s:.1f} s ago" if age_s < 9.95 else f"{lasting(age_s)} ago"
 
 
-# By whether the network is cellular: the rest of any silence, and more for each second so far, in
-# s.
+# The expected rest of a silence in seconds, and its growth per second so far; the key tells
+# whether the network is cellular.
 _WAITS = {True: (0.8, 0.3), False: (4.7, 3.3)}
 
-# The share of the wait that a connection with both paths has: data in flight blocks it until
+# The share of a wait that a connection over both paths has: data in flight block it until they are
 # resent.
 _HALF = 0.5
 

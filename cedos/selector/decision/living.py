@@ -13,10 +13,10 @@ from cedos.model import NetworkKind, SizeEstimate, Strategy, StrategyKind, Trans
 from cedos.selector.decision.liveness import longer_s
 from predictors.base import Distribution
 
-# Silence is news after so many times what was expected.
+# A silence is news after this many times the expected time.
 LATE = 2.0
 
-# And again so much later, for as long as it lasts.
+# And again after this time, as long as it lasts.
 AGAIN_S = 0.2
 
 _HALVINGS = 60
@@ -87,7 +87,7 @@ def tipping_point(
 # A living flow moves only for a gain of this share of the cost that a move can save.
 MARGIN = 0.1
 
-# A flow that tries another network knows after so long what that is worth.
+# The time after which a flow that tries another network knows the result.
 TRYING_S = 1.0
 
 _LEAST_BPS = 1e3

@@ -14,17 +14,17 @@ from cedos.selector.objective import MaxS, WeightedCost
 from cedos.selector.rounded import lasting, rounded
 from cedos.selector.uncertainty.brute_force import BruteForce
 
-# A program that reads more slowly has paused.
+# A program that reads at a lower rate has paused.
 _PAUSED_BPS = 1e4
-# Differences smaller than this are not worth a word.
+# Smaller ratios are not mentioned.
 _ALIKE = 1.05
-# Nor are differences of less than the blink of a screen.
+# Smaller differences are not mentioned: a person does not notice them.
 _UNNOTICED_S = 0.02
-# From here on the recent rate says more than the round trip.
+# From this size on the recent rate matters more than the round trip.
 _LARGE_BYTES = 100_000
-# A rate as old as this has lost half of what it said, or more (`rates`).
+# A rate of this age has lost half of its information or more (`rates`).
 _OLD_S = 7.0
-# So many times its price for few bytes, the price of many is worth a word, of so many strategies.
+# If the price of many bytes is this many times that of few, the reason mentions it.
 _DEARER = 2.0
 _MOST_DEAR = 2
 

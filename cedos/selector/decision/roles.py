@@ -13,7 +13,7 @@ from cedos.model import Network, NetworkKind, Strategy, StrategyKind
 
 ROLES = ("wifi", "cellular")
 _CELLULAR = NetworkKind.CELLULAR
-# The parts that each of the predictors' strategies uses, the primary one first.
+# The networks that each of the predictors' strategies uses, the primary one first.
 ROLES_OF = {
     "wifi": ("wifi",),
     "cellular": ("cellular",),
@@ -21,7 +21,7 @@ ROLES_OF = {
     "mptcp_cellular": ("cellular", "wifi"),
     "redundant": ("wifi", "cellular"),
 }
-# What can be done to a flow of any program; redundancy needs a session and is asked for.
+# Strategies that any program's flow can use. Redundancy needs a session and a request.
 USUAL_KINDS = frozenset({StrategyKind.SINGLE, StrategyKind.MPTCP})
 
 

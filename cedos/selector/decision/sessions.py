@@ -37,7 +37,7 @@ _DEATHS_PER_S: Final[Mapping[NetworkKind, float]] = {
 # (README).
 _LOST_S: Final = 26.0
 
-# With no other network up there is nothing to go on over until one comes: assumed.
+# The same without another network: nothing helps until one appears. Assumed.
 _ALONE_LOST_S: Final = 5.0
 
 _LIVES_S: Final = 60.0
@@ -106,14 +106,14 @@ def _survives_s(
     return min(_DEATHS_PER_S[kind] * lives_s, 1.0) * lost_s
 
 
-# Sessions ask every two seconds: from one answer to the next.
+# The time from one answer to a session to the next. Sessions ask every two seconds.
 LOOK_S: Final = 2.5
 
-# From one look at a network to the next.
+# The time from one look at a network to the next.
 AGAIN_S: Final = 10.0
 
 _OLD_S: Final = 5.0
-# A look has to save so much where the network is as good as it is once in twenty times.
+# The seconds that a look must save at the best of twenty states of the network.
 _WORTH_S: Final = 1.0
 
 

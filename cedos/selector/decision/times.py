@@ -24,16 +24,17 @@ from cedos.selector.decision.roles import ROLES_OF, Roles
 from cedos.selector.uncertainty.times import CompletionModel
 from predictors.base import Distribution
 
-# Transfers that together use less than this share of their network's rate are limited elsewhere.
+# Transfers that together use a smaller share of their network's rate are limited elsewhere.
 _FULL = 0.5
 
-# The share of their possible bytes that others carry: they end, lose packets, use other networks.
+# The share of their possible bytes that competitors carry: they end, lose packets, or use other
+# networks.
 _IN_FACT = 0.5
 
-# The round trips of a transfer's time that do not depend on the rate.
+# The round trips in a transfer's time, whatever the rate.
 _ROUND_TRIPS = 2.0
 
-# By role: who competes, whether they fill the network, and its round trip, s.
+# By role: the competing transfers, whether they fill the network, and its round trip in seconds.
 Competitors = dict[str, tuple[tuple[CompetingTransfer, ...], bool, float]]
 
 
@@ -95,10 +96,10 @@ def _carried(
 # A network that delivers this share of its recent rate is full.
 _FILLED = 0.5
 
-# A round trip longer by less than this tells of no queue.
+# A round trip longer by less than this shows no queue.
 _LEAST_S = 0.02
 
-# A transfer waits for the queue twice: with its first packet and with its request.
+# How often a transfer waits for the queue: with its first packet and with its request.
 _QUEUE_WAITS = 2.0
 
 _RATES = (("past1_bps", DELIVERY[Direction.DOWN]), ("past1_up_bps", DELIVERY[Direction.UP]))

@@ -108,7 +108,7 @@ def _of_mean(mean_s: float) -> Weibull:
     return Weibull(GENERIC.shape, mean_s / gamma(1.0 + 1.0 / GENERIC.shape))
 
 
-# A rate below that is an outage to a person, and would rule any average of times.
+# A lower rate is an outage to a person, and would dominate any average of times.
 _SLOWEST_BPS = 10_000.0
 
 

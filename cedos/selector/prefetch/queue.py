@@ -41,7 +41,7 @@ _PROHIBITIVE = PROHIBITIVE / 2
 # The delay with which the host counts carried bytes and this program asks for the count.
 _COUNTED_S = 2.0
 
-# A hint without a request for so long counts as a miss; it stays in the queue.
+# A hint without a request for this time counts as a miss. It stays in the queue.
 _FORGET_S = 7 * 86_400.0
 
 # A running item moves to another network only if it is this much better off there.

@@ -27,7 +27,7 @@ from cedos.selector.budgets.controller import PROHIBITIVE
 from cedos.selector.budgets.prices import Prices
 from cedos.selector.prefetch.outlook import Path, Use, on_demand
 
-# The accuracy of an application of which nothing at all is known.
+# The accuracy of an unknown application.
 ASSUMED = 0.5
 
 _APPLICATION_WEIGHT = 2.0
@@ -104,7 +104,7 @@ def _shrunk(counts: Counts, towards: float, weight: float) -> float:
     return (counts.consumed + weight * towards) / (counts.resolved + weight)
 
 
-# Spending over so long is no news for a controller that goes by the rate of it.
+# Spending over this time does not change the price of a controller that uses the spending rate.
 _LONG_S = 1e6
 
 _PROHIBITIVE = PROHIBITIVE / 2
@@ -112,7 +112,7 @@ _PROHIBITIVE = PROHIBITIVE / 2
 # The bytes on the wire for a byte of an item, with headers and acknowledgements.
 _HEADERS = 1.06
 
-# Joules depend on rates to come: so much more than expected must fit into a budget.
+# The factor on expected joules that must fit into a budget, because rates may change.
 _UNSURE = 1.3
 
 

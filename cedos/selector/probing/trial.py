@@ -20,7 +20,7 @@ from cedos.selector.decision.reason import seconds
 from cedos.selector.objective import MaxS, MaxSPerE, Objective
 from cedos.selector.uncertainty.times import INTERVAL_SIGMAS
 
-# Connections of so long ago say how many the answer will serve: with age it gets old itself.
+# The time over which recent connections are counted, to estimate how many the answer will serve.
 OF_LATE_S: Final = 30.0
 
 # The network must have answered within this time.
@@ -29,29 +29,28 @@ _ANSWERED_S: Final = 2.0
 # A network that did not answer is asked again after this time.
 _ASKED_S: Final = 10.0
 
-# The share of the observation that still holds after `OF_LATE_S`.
+# The share of an observation's worth after `OF_LATE_S`.
 _LASTS: Final = 0.5
 
-# For so long nothing told how fast the network is, in either direction. What is used shows it
-# anyhow, and one that fades under what it carries is soon dead (docs/decisions/trials.md).
+# The time without any measure of the network's rate, in either direction, before a trial. A used
+# network shows its rate anyway, and a fading one soon dies (docs/decisions/trials.md).
 _IDLE_S: Final = 10.0
 
 _AGAIN_S: Final = 10.0
 _SELDOMER: Final = 1.5
-# From one trial to the next: longer each time, unless the network is chosen for something
-# meanwhile.
+# The longest time between two trials. It grows with each, unless the network is chosen meanwhile.
 _AT_MOST_S: Final = 300.0
 
 _TOLD: Final = (*RATES, *(UPLINK[name] for name in RATES), *DELIVERY.values(), *RECENT)
 
-# A smaller transfer shows only the round trip, which pings tell as well.
+# A smaller transfer shows only the round trip, and pings show that too.
 _LEAST_BYTES: Final = 20_000
 
 # A trial must save this much more than it loses.
 _GAIN_S: Final = 0.1
 
 _MOST_BYTES: Final = 2_000_000
-# A trial is small, or nearly surely in time.
+# The longest possible delay of a trial, unless it is nearly surely in time.
 _MOST_LATE_S: Final = 10.0
 
 _normal: Final = NormalDist().cdf

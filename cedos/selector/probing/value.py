@@ -77,9 +77,9 @@ def probe_cost(
 
 
 _NEVER_S = 1e9
-# A change of so many ranges is as new as news gets.
+# A change of this many ranges is entirely new.
 _WHOLE = 3.0
-# Of each network the best costs, as they were believed when it was probed, that are remembered.
+# The number of remembered best costs of each network, as expected when it was probed.
 _REMEMBERED = 20
 _LASTS_S = 0.1
 

@@ -108,7 +108,7 @@ def _away(value: float) -> float:
 
 ALPHA = 0.05
 _FEWEST = 2.0
-# Logarithms of ratios beyond this (a factor of 160,000) say nothing but that nothing is known.
+# Logarithms of ratios beyond this (a factor of 160,000) mean that nothing is known.
 _WIDEST = 12.0
 
 

@@ -96,7 +96,7 @@ class Choice:
         return next(each for each in self.evaluations if each.name == self.name)
 
 
-# Ways that are under way without an answer: name -> seconds so far. What they used is spent.
+# Running strategies without an answer, by name, and their seconds so far. What they used is spent.
 Running = Mapping[str, float]
 
 

@@ -16,15 +16,15 @@ from typing import Final, NamedTuple, Protocol
 
 from predictors.base import Distribution
 
-# The interval that records show is the middle 90 %.
+# The quantiles of the interval in decision records: the middle 90 %.
 _LOW, _HIGH = 0.05, 0.95
-# Its ends are so many times as far from the median (their logarithms) as errors held out say: a daemon
-# knows less of a moment than its training data do (docs/decisions/live-contexts.md).
+# The factor by which intervals are wider than held-out errors say, in logarithms. A daemon knows
+# less of a moment than its training data do (docs/decisions/live-contexts.md).
 _WIDENING = 1.3
 # The width of the interval of a normal logarithm, in standard deviations.
 INTERVAL_SIGMAS: Final = _WIDENING * (NormalDist().inv_cdf(_HIGH) - NormalDist().inv_cdf(_LOW))
 
-# A product of more seconds than these may leave the range of numbers.
+# The most seconds multiplied at once. A longer product could leave the range of numbers.
 _SORTED_AT_ONCE = 20
 
 
@@ -83,11 +83,11 @@ def _places(count: int) -> tuple[tuple[int, int, float], ...]:
     return tuple(places)
 
 
-# Longer lists are gathered into equal slices before another quantity is added; means stay exact.
+# Longer lists are gathered into equal slices before another quantity is added. Means stay exact.
 MOST = 2500
 
 _HALVINGS = 60
-# Quantiles are for people to read.
+# The precision of quantiles that people read.
 _EXACT = 1e-4
 _FEW = 250
 

@@ -21,7 +21,7 @@ from cedos.session.protocol.session import Session
 # The largest size in a question: a daemon refuses absurd sizes.
 MOST_TOLD_BYTES: Final = 10**12
 
-# Announcements of one part of `valid_s` count as made at its beginning, which bounds the table.
+# Announcements within this fraction of `valid_s` count as one, which bounds the table.
 _PARTS: Final = 8
 
 
@@ -58,17 +58,17 @@ def _nothing() -> dict[Direction, list[int]]:
     return {direction: [0] * len(LABELS) for direction in Direction}
 
 
-# A label in use is asked about so often.
+# The time between two questions about a label in use.
 ASK_S: Final = 2.0
 # The interval at which the session looks for a new label or a larger amount, s.
 _LOOK_S: Final = 0.1
-# An answer counts for so long: a daemon that has ended leaves no trace.
+# The lifetime of an answer. A daemon that ended leaves no trace.
 VALID_S: Final = 6.0
 _LEAST_BYTES: Final = 1_000
 _ENOUGH_S, _LITTLE_S = 1.0, 0.5
 """A reader with data for `_ENOUGH_S` is in no hurry until only `_LITTLE_S` is left."""
 _NO_HURRY_S: Final = 60.0
-# An upload of more than this part of what comes is not kept waiting with it.
+# An upload larger than this fraction of what is received does not wait with it.
 _MOST_BESIDE: Final = 8
 
 _URGENT: Final = 0  # foreground, small

@@ -25,8 +25,8 @@ _LAST_PAUSE_S: Final = 10.0
 _EACH_SECOND: Final = 3  # the number of a try, from which on they are that far apart
 _AT_ONCE: Final = 3  # unanswered tries of one interface: a round trip may be longer than a pause
 _RETRY_S: Final = 0.010
-# The other end of a link that has just come up need not hear at once. Its hardware address is asked for
-# first, and that question the kernel repeats after a second only, whatever is tried meanwhile.
+# The wait before the first attempt over a new link. The far end may not hear at once, and the
+# kernel repeats its question for the hardware address only after a second.
 _SETTLE_S: Final = 0.020
 
 
@@ -195,7 +195,7 @@ def asks_after_s(egress: Egress) -> int:
     return QUIET_S if egress.metered or egress.kind is NetworkKind.CELLULAR else SILENCE_S
 
 
-# By the name of the egress: what of some endpoints may be dialled over it.
+# For each egress by name, the endpoints that can be reached over it.
 Usable = Mapping[str, tuple[Egress, list[Endpoint]]]
 
 

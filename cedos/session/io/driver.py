@@ -137,7 +137,7 @@ RECEIVE_BYTES: Final = 1 << 19
 # and takes it again page by page: with large records, up to 80,000 page faults a gigabyte. Once it has
 # freed one block of this size, it keeps twice as much (mallopt(3), M_TRIM_THRESHOLD).
 _KEPT_BYTES: Final = 4 << 20
-# After a longer sleep, no connection is expected to have survived: the other end asked and gave up.
+# After a longer sleep no connection is alive: the other end asked and gave up.
 _SURVIVED_S: Final = 10.0
 
 _drivers: dict[asyncio.AbstractEventLoop, "Driver"] = {}

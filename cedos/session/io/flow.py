@@ -22,7 +22,7 @@ from cedos.session.protocol.schedulers.decided import permissions
 from cedos.session.protocol.schedulers.interface import LABELS, quickest, widest
 from cedos.session.protocol.session import BROKEN_PROTOCOL, Session
 
-# Code of Abort, beside those of the core.
+# A code of Abort, beside those of the protocol core.
 SOURCE_FAILED: Final = 3
 
 MOST_PATHS: Final = 16

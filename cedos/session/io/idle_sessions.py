@@ -270,7 +270,7 @@ def _table(used: int) -> "array[int]":
     return array("I", bytes(4 << max(_LEAST_BITS, (3 * used // 2).bit_length())))
 
 
-# Bytes that the application may store with an idle session.
+# The bytes that the application may store with an idle session.
 STATE_BYTES: Final = 8
 
 RECORD_BYTES: Final = CREDENTIALS_BYTES + IDLE_BYTES + STATE_BYTES

@@ -31,27 +31,27 @@ _TCP_USER_TIMEOUT: Final = 18
 _TCP_RTO_MAX_MS: Final = 44  # Linux 6.15
 _LONGEST_TIMEOUT_MS: Final = 2_000
 _LINGER_RESET: Final = struct.pack("ii", 1, 0)
-# The most unsent bytes that the kernel should hold (TCP_NOTSENT_LOWAT). What waits there cannot be sent
-# over another path, and nothing more urgent can overtake it.
+# The most unsent bytes in the kernel (TCP_NOTSENT_LOWAT). They cannot move to another path, and no
+# urgent data can overtake them.
 UNSENT_BYTES: Final = 1 << 19
-# With several paths, one that fails leaves data that has to be sent over another one, behind all that
-# waits in the kernel there. So no more waits than a path sends in this time, and some records at least.
+# With several paths, the time of sending that may wait in the kernel, but some records at least.
+# If a path fails, these data are sent again over another path behind its own queue.
 _UNSENT_S: Final = 0.1
-# While one of the paths pauses, it may fail in a moment: even less waits.
+# The same while one of the paths pauses, because it may fail in a moment.
 _UNSENT_PAUSE_S: Final = 0.03
 _LEAST_UNSENT_BYTES: Final = 1 << 15
 _MOST_BUFFERS: Final = 256  # of one sendmsg; the kernel takes 1024
-# On a fast path, records go to the kernel together until a batch has so many bytes.
+# On a fast path, records are given to the kernel in batches of this size.
 _BATCH_BYTES: Final = 1 << 17
-# On a path slower than this, a record has the bytes that the path sends in `_RECORD_S`.
+# On a slower path, a record holds what the path sends in `_RECORD_S`.
 _SLOW_BPS: Final = 200e6
 _RECORD_S: Final = 0.020
 _LEAST_RECORD: Final = 4_096
-# The kernel ends a connection whose data are not acknowledged for so long (TCP_USER_TIMEOUT), and begins
-# to send keep-alives to a peer that is quiet for so long.
+# The kernel ends a connection whose data are unacknowledged for this time (TCP_USER_TIMEOUT), and
+# sends keep-alives to a peer that is silent for this time.
 SILENCE_S: Final = 30
-# Keep-alives begin only so late on accepted connections, and where they cost bytes or wake a
-# radio. Most NATs still know the connection then.
+# The same for keep-alives on accepted connections, and where they cost bytes or wake a radio. Most
+# NATs still know the connection then.
 QUIET_S: Final = 240
 
 _KEEP_ALIVE: Final = (
@@ -111,7 +111,7 @@ class SessionPathEvent(Enum):
 
 
 _RECEIVED: Final = SessionPathEvent.RECEIVED
-# Takes each event; the text is the reason of WRONG and LOST, and empty for the others.
+# Handle an event. The text is the reason of WRONG and LOST, else empty.
 Report = Callable[["SessionPath", SessionPathEvent, str], None]
 
 

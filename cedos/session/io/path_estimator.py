@@ -23,9 +23,10 @@ _POLL_S: Final = 0.010
 _LEAST_BUSY_S: Final = 0.050
 _STEADY: Final = 0.125
 _AGILE: Final = 0.5
-# Beyond this factor a measurement is a change of the path and not noise: the agile gain follows it.
+# A measurement that differs by this factor is a change of the path, not noise. The agile gain
+# follows it.
 _JUMP: Final = 2.0
-# Lower bounds from less than this say less than a probe, whose own bytes are counted too.
+# Lower bounds from fewer bytes tell less than a probe, whose own bytes count too.
 _MANY_BYTES: Final = 2 * PAD_BYTES
 
 

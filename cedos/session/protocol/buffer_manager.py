@@ -34,7 +34,8 @@ class PlaybackClock:
         return int(self._played)
 
 
-# Until one was measured: switching took up to 0.9 s (Cedos, V-A), then two round trips, first bytes.
+# The assumed switching time before one was measured: up to 0.9 s (Cedos, V-A), two round trips,
+# first bytes.
 _START_S: Final = 1.5
 _SAFETY: Final = 2.0  # starts differ by as much
 _LOOK_S: Final = 0.2  # how long until the next look

@@ -282,8 +282,7 @@ def _living(path: PathState) -> bool:
     return path.facts.doubt is not PathDoubt.STALLED
 
 
-# The receiver distinguishes this many numbers below the highest. Older ones are duplicates or
-# lost.
+# The receiver tells this many numbers below the highest apart. Older ones are duplicates or lost.
 WINDOW: Final = 1_024
 
 MOST_UNREAD: Final = 1_024

@@ -16,7 +16,7 @@ from cedos.errors import ProtocolError
 from cedos.session.protocol.frames import Chunk, Order
 from cedos.session.protocol.intervals import CumulativeSet
 
-# More separate pieces than any sender of this protocol has on the way at once.
+# The most gaps in a stream. No sender of this protocol leaves more.
 MAX_GAPS: Final = 20_000
 _SMALL_BYTES: Final = 512
 _JOINED_BYTES: Final = 4_096

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-# Bytes that do not change any more.
+# Immutable bytes.
 Chunk: TypeAlias = bytes | memoryview
 
 

@@ -17,7 +17,7 @@ from cedos.session.protocol.schedulers.interface import (
 from cedos.session.protocol.send_queues import MessageBatch, Piece
 from cedos.session.protocol.sender import SMALL_BYTES, Sender
 
-# The most pieces on the way at once: the peer refuses more gaps than a sender leaves.
+# The most pieces in flight. The peer refuses more gaps than that many cause.
 MAX_IN_FLIGHT: Final = 8_192
 
 

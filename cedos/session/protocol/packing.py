@@ -14,7 +14,7 @@ from cedos.model import NetworkKind
 from cedos.session.protocol import frames as f
 from cedos.session.protocol.frames import Order, Space
 
-# The most plaintext one record has: what is done once for each costs little then.
+# The most plaintext of a record. Its fixed costs are small then.
 RECORD_BYTES: Final = 262_144
 
 # Offsets and IROB ids stay below this.
@@ -40,7 +40,7 @@ PING: Final = struct.Struct(">BQH")
 ABORT: Final = struct.Struct(">BBH")
 DATAGRAM: Final = struct.Struct(">BIIIHH")
 
-# A network's kind is its index here.
+# The kinds of networks. The index is the number on the wire.
 KINDS: Final = (
     NetworkKind.ETHERNET,
     NetworkKind.WIFI,

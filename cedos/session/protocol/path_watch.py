@@ -28,16 +28,16 @@ from cedos.session.protocol.life import Control, Event, Probed, SessionState
 from cedos.session.protocol.schedulers.interface import ALL_RANKS, RECENT_S
 from cedos.session.protocol.sender import Sender
 
-# After so long without progress, nothing new is sent there if another path may carry it.
+# After this time without progress a path gets no new data if another path may carry them.
 PAUSED_S: Final = 0.100
-# After so long, what is on the way there goes over another path as well.
+# After this time without progress, data in flight there are sent over another path too.
 SILENT_S: Final = 0.220
 _PAUSED_FACTOR: Final = 2.0
 _SILENT_FACTOR: Final = 3.0
-# How much of the longest time between two signs of progress is remembered at the next one.
+# The weight of the longest time between two signs of progress at the next sign.
 _REMEMBERED: Final = 0.9
-# What is usual grows by half at most with each pause: one second of silence does not make the next
-# death of the network take three.
+# Each pause lengthens the usual time by half at most. One second of silence must not delay the
+# notice of the network's next death to three.
 _LEARNT: Final = 1.5 / _SILENT_FACTOR
 
 
@@ -114,19 +114,19 @@ class PathWatch:
         self._since_s, self._repeated = at_s, repeated
 
 
-# A rate is that of so long at most,.
+# The longest time over which a rate is measured.
 _OVER_S: Final = 0.4
-# and of so long at least: acknowledgements come in bursts. Both are so many round trips at least,.
+# The shortest one, because acknowledgements arrive in bursts.
 _LEAST_OVER_S: Final = 0.25
-# as the first acknowledgement of what is sent takes one.
+# And the least number of round trips, because the first acknowledgement takes one.
 _OVER_ROUND_TRIPS: Final = 2.0
-# A path whose data in flight arrives within this time does not crawl.
+# A path whose data in flight arrive within this time is not slow.
 _LEAST_S: Final = 0.5
 _TIMES_ELSEWHERE: Final = 3.0
-# Than it was: a path that was never faster is planned by its rate, and has as much as that
-# carries.
+# A path crawls if it is this many times slower than before. A path that was never faster is
+# planned by its rate.
 _SLOWER: Final = 4.0
-# The rate that it had counts half after so long.
+# The half-life of the earlier rate.
 _FORGETS_S: Final = 10.0
 
 
@@ -190,13 +190,13 @@ class CrawlWatch:
         self.crawls = False
 
 
-# A path may fall silent this often and is used again at once: a walk through a door loses Wi-Fi
-# once.
+# A path may fall silent this often and is used again at once: on the way through a door Wi-Fi is
+# lost once.
 FREE: Final = 2
-# A path that speaks again so soon after its silence was noticed has not fallen: it cost a few
+# A path that answers within this time after its silence was noticed has not fallen. It cost a few
 # copies.
 FALL_S: Final = 0.3
-# This time without a fall makes up for one fall.
+# This time without a fall cancels one fall.
 FORGIVEN_S: Final = 10.0
 _FIRST_S: Final = 1.0
 _DOUBLED: Final = 5
@@ -228,26 +228,27 @@ class FlappingNetworks:
         return max(count - int((now - at_s) / FORGIVEN_S), 0)
 
 
-# Goes at once on a connection that rests: with its record, ten segments (RFC 6928) of the least
-# size that IPv6 allows. A network of 96 kbit/s is busy with it for a second, which is as long as
-# anticipatory scheduling lets background data be.
+# The padding of a probe on a resting connection: with its record, ten segments (RFC 6928) of the
+# least size that IPv6 allows. A network of 96 kbit/s carries it in a second, for which
+# anticipatory scheduling holds background data back.
 PAD_BYTES: Final = 12_000
-# The first segment: this much of the padding arrives with the short Ping. Only the rest is timed.
+# The padding in the first segment, which arrives together with the short Ping. Only the rest is
+# timed.
 FIRST_SEGMENT_BYTES: Final = 1_448
-# A path on which nothing went either way for so long rests; shorter sessions than this need no
-# estimate. The end that accepted waits twice as long: if both asked at once, answers would wait
-# behind questions.
+# A path rests if nothing was carried for this time. Shorter sessions need no estimate. The
+# accepting end waits twice as long: if both ends asked at once, answers would wait behind
+# questions.
 REST_S: Final = 1.0
-# An estimate is asked for again after so long at the earliest.
+# The least time between two estimates.
 OLD_S: Final = 30.0
-# A further probe, and each one over a metered path, waits until the session has sent so many times
-# the padding since the last: at most one byte in a hundred.
+# The next probe, and each one over a metered path, waits until the session has sent this many
+# times the padding: at most one byte in a hundred.
 LEAST_BYTES_SHARE: Final = 100
-# And so many times as long as the path takes for one: at most a thousandth of its time.
+# And this many times as long as the path takes for a probe: at most a thousandth of its time.
 LEAST_TIME_SHARE: Final = 1_000
-# Pongs that come closer together may have waited for each other, or for us.
+# Pongs closer together than this may have waited for each other, or for this program.
 LEAST_SPREAD_S: Final = 0.0005
-# Tokens from here on belong to probes.
+# Tokens from this number on belong to probes.
 FIRST_TOKEN: Final = 1 << 63
 
 

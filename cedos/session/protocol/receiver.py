@@ -20,7 +20,7 @@ from cedos.session.protocol.room import (
 )
 from cedos.session.protocol.sender import ID_SPAN
 
-# A peer that leaves more gaps in the ids at once is refused: no sender of this protocol does.
+# The most gaps in the ids. No sender of this protocol leaves more, so such a peer is refused.
 MAX_ID_GAPS: Final = 20_000
 
 
@@ -316,7 +316,7 @@ def _ack(space: Space, irob: int, progress: CumulativeSet) -> bytes:
     return packing.ack(space, irob, progress.floor, ranges)
 
 
-# The next data takes an acknowledgement along if the last one was sent so long before.
+# Data carry an acknowledgement if the last one was sent at least this long ago.
 _ALONG_S: Final = 0.005
 
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from cedos.session.protocol.schedulers.interface import BACKGROUND_RANKS
 
-# Bytes of credit that an IROB takes besides its own: what the peer needs to keep account of it.
+# The credit of an IROB beside its bytes, for the peer's bookkeeping.
 IROB_COST: Final = 256
 
 INITIAL_STREAM_BYTES: Final = 262_144
@@ -22,7 +22,7 @@ INITIAL_IROB_CREDIT: Final = 655_360
 # The credit that every peer grants before its first Window frame.
 INITIAL_IROB_BYTES: Final = 262_144
 
-# Bytes of the window and of replay memory that background data leaves to foreground data.
+# The part of the window and of replay memory that only foreground data may use.
 URGENT_BYTES: Final = 65_536
 
 

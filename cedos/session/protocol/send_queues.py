@@ -19,7 +19,7 @@ from cedos.session.protocol.frames import Abandon, Chunk, Order
 from cedos.session.protocol.intervals import CumulativeSet
 
 NO_LIMIT: Final = 1 << 63
-# Gives `count` bytes from `offset` on, counted from where its source was written into the stream.
+# Return `count` bytes from `offset` on, counted from where the source was written into the stream.
 Fetch: TypeAlias = Callable[[int, int], Chunk]
 
 
@@ -141,7 +141,7 @@ class ByteQueue:
         return freed
 
 
-# A batch grows to this: about one record's worth, so that it is seldom cut.
+# The largest batch: about one record, so that it is seldom cut.
 BATCH_BYTES: Final = 60_000
 
 
@@ -301,7 +301,7 @@ Pieces: TypeAlias = Sequence[Piece]
 
 
 _Item: TypeAlias = ByteQueue | MessageBatch
-# An extent with its header fits a record.
+# The largest piece: with its header it fits a record.
 PIECE_BYTES: Final = packing.RECORD_BYTES - 64
 
 

@@ -21,21 +21,21 @@ from cedos.session.protocol.room import (
 )
 from cedos.session.protocol.send_queues import ByteQueue, Fetch, MessageBatch, SendQueue
 
-# Instead of an IROB's id: no path may carry its label now. The application is told once one may.
+# Returned instead of an IROB's id if no path may carry its label now. The application is notified
+# once one may.
 DEFERRED: Final = -1
 
 
-# An IROB up to this size that is complete travels in a frame with others and is never cut.
+# A complete IROB up to this size travels in a frame with others and is never cut.
 SMALL_BYTES: Final = 4_096
 
-# Ids in use reach at most this far above the lowest that is not acknowledged.
+# The largest distance of an id in use from the lowest unacknowledged one.
 ID_SPAN: Final = 1 << 20
 
 # The most small IROBs in one batch.
 MANY: Final = 1_500
 
-# Instead of an IROB's id: it was not taken, as replay memory, ids or the peer's window are used
-# up.
+# Returned instead of an IROB's id if replay memory, ids or the peer's window are used up.
 NO_ROOM: Final = 0
 
 

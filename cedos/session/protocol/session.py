@@ -56,7 +56,7 @@ from cedos.session.protocol.send_queues import Fetch
 from cedos.session.protocol.sender import DEFERRED, SMALL_BYTES, Sender
 from cedos.session.protocol.unpacking import unpack
 
-# A value of `after`: the IROB waits for everything sent before it, as a plain send does.
+# The value of `after` that makes an IROB wait for everything sent before it, as a plain send does.
 ALL: Final = None
 
 BROKEN_PROTOCOL, LOST_STATE = 1, 2
@@ -64,13 +64,13 @@ BROKEN_PROTOCOL, LOST_STATE = 1, 2
 
 _HEADER_BYTES: Final = 40  # of an extent or a table, without its lengths and dependencies
 _WORTH_BYTES: Final = 256  # less room than this is left empty: another frame costs more
-# Less than this part of a record's room, a sixteenth, is left empty, too. A piece that is cut to
-# fit would have to be joined again at the peer, by a copy.
+# Less than this fraction of a record's room (a sixteenth) stays empty. A piece cut to fit would
+# have to be joined again at the peer, by a copy.
 _WORTH_SHARE: Final = 16
 
 _PADDED_BYTES: Final = packing.PING.size  # a Ping that is longer has padding
 _LEAST_ROOM: Final = SMALL_BYTES + 2 * _HEADER_BYTES
-# Paths count as equally recent where the peer's last records came within so long of each other.
+# Paths count as equally recent if the peer's last records arrived within this time of each other.
 _HEARD_S: Final = 0.050
 _DEFAULTS: Final = SessionLimits()
 _SENDS: Final = (SessionState.OPEN, SessionState.CLOSING)

@@ -41,8 +41,9 @@ _SOON_S: Final = 0.02  # between two requests a flow is quiet for so long, or it
 _LOOKS: Final = 25  # so often: what was sent last may be acknowledged only a round trip later
 _NOTE_S: Final = 1.0
 _ASLEEP_S: Final = 3.0
-# What a session was are objects that hold each other. Python looks for those only as others are made, and
-# while all sleep none are: so it is asked to, but not again for each few, as it looks at all that live.
+# The number of ended sessions after which Python's garbage collector runs. Their objects refer to
+# each other, and the collector starts only when objects are made. Each run looks at all that live,
+# so it is not run for a few.
 _COLLECTED: Final = 64
 _COLLECTED_SHARE: Final = 4
 

@@ -21,7 +21,7 @@ from cedos.session.io.path import SessionPath
 from cedos.session.protocol.buffer_manager import BufferManager, BufferSituation
 from cedos.session.protocol.session import Session
 
-# Seconds that a metered byte is worth: that of the shipped configuration.
+# The price of a metered byte in seconds.
 _METERED_S: Final = 0.2 / 1e6
 
 

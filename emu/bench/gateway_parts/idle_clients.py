@@ -36,7 +36,8 @@ _COUNT, _BATCHES = 1_000, 3
 
 _AT_ONCE: Final = 20
 _ANSWER_S: Final = 30.0
-# They sleep after three seconds; then what was theirs is given back to the kernel.
+# The time until idle clients are measured. They sleep after three seconds and then return memory
+# to the kernel.
 _AWAY_S: Final = 10.0
 
 _ASKED: Final = 50

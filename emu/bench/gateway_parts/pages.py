@@ -30,7 +30,7 @@ from emu.workloads.web import corpus
 
 _GOOD: Final = "good"
 _SYNTHETIC: Final = {"walk-away-s7": 20.0, "drive-past-s13": 10.0, "station-s9": 20.0}
-# Seconds of the places: where Wi-Fi is about to be left, or stalls.
+# Real places with their starts, where Wi-Fi is about to be lost, or stalls.
 _REAL: Final = {
     "sbu7-1": 30.0, "sbu7-2": 39.0, "sbu7-3": 30.0, "sbu7-5": 33.0, "sbu13-1": 10.0, "p02": 151.0,
 }  # fmt: skip

@@ -39,14 +39,15 @@ from emu.experiments.budgets.plans import (
 )
 
 CONTROLLERS: dict[str, MakeController] = {"odyssey": Odyssey, "pacer": Pacer}
-# Without a choice the supply is looked at so often; Odyssey's seconds in between are summed up.
+# The time between two looks at the supply without a choice. Odyssey's seconds in between are
+# summed up.
 _STEP_S = 600.0
 
-# More than this share of a supply left over is much.
+# The share of an unused supply that counts as wasted.
 WASTED = 0.05
 
 _FIRST_MONTH = (2026, 1)
-# Months that one person lives through, habits going on; the first one knows nothing of them.
+# The months in the life of one person, with lasting habits. Nothing is known in the first.
 _LIVES = 4
 
 
@@ -262,7 +263,7 @@ def _mean(values: Sequence[float]) -> float:
 _DAYS = 30
 _BEGINS_S = datetime(2026, 4, 1, tzinfo=UTC).timestamp()
 _WEEKEND = (5, 6)
-# Share of the useful demand that can be bought: plans are small and large.
+# The share of the useful demand that plans can buy, from small to large ones.
 _SHARE = (0.03, 0.5)
 _LUMP = 5
 _UNCHOSEN_S = 2 * 3600.0

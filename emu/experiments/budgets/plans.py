@@ -26,7 +26,7 @@ from cedos.storage.model_files import radios
 
 DAY_S = 86_400.0
 _RTT_WIFI_S, _RTT_CELLULAR_S = 0.03, 0.07
-# Sizes are foretold with this standard deviation of their logarithm.
+# The standard deviation of a size forecast's logarithm.
 _SIZE_ERROR = 0.2
 
 

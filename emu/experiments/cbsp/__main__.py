@@ -18,7 +18,7 @@ from emu.statistics import trials_figure
 
 PARTS: Final = ("helpers", "delta", "loss", "window", "rate", "idle", "cost")
 _DELTAS_KBPS: Final = (0, 50, 100, 150, 200, 250, 300)
-# Small and large differences between helpers, where the paper does not say which it has.
+# Small and large differences between helpers. The paper does not say which it uses.
 _FEW_KBPS: Final = (50, 250)
 
 Cases = Mapping[str, Setting]

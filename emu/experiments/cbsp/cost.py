@@ -14,7 +14,7 @@ from cedos.session.protocol.schedulers.interface import (
 from cedos.session.protocol.schedulers.plain import LowestRtt, RoundRobin
 from cedos.session.protocol.schedulers.swtc import PACKET_BYTES, Swtc
 
-# Table 1 of the paper: what each scheduler needs to know of a path.
+# Table 1 of the paper: what each scheduler needs to know about a path.
 METRICS: Final = {
     "swtc": ("rtt", "bandwidth", "cwnd", "loss"),
     "eapc": ("rtt", "bandwidth"),
@@ -23,17 +23,17 @@ METRICS: Final = {
     "cwa-mptcp": ("rtt", "cwnd"),
     "co-mptcp": ("rtt",),
 }
-# The facts that say so here.
+# The fields of this program with those facts.
 _FIELDS: Final = {
     "rtt": ("rtt_s", "rtt_min_s"),
     "bandwidth": ("rate_bps",),
     "cwnd": ("window_bytes",),
     "loss": ("loss",),
 }
-# The paper's count for each number.
+# The paper's bytes for each number.
 _STATE_BYTES: Final = 4
 _COUNTS: Final = (1, 2, 4, 8, 16, 32)
-# Packets of each path, whose acknowledgements SWTC expects.
+# The packets in flight on each path whose acknowledgements SWTC expects.
 _IN_FLIGHT: Final = 20
 
 

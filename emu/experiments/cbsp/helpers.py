@@ -34,13 +34,13 @@ STRATEGIES: Final[Mapping[str, HelperStrategy]] = {
     "long-encounter-first": long_encounter_first,
     "least-cost": LeastCost(),
 }
-# The rates of helpers by how much they differ; both have the same mean.
+# The rates of helpers for small and large differences. Both have the same mean.
 RATES_KBPS: Final = {"small": (500.0, 600.0), "large": (100.0, 1000.0)}
 _RANGE_M: Final = 50.0
 _SPEEDS_MPS: Final = (1.0, 10.0)
 _IN_RANGE: Final = 6.0
 _SILENT_S: Final = 2.0
-# Invite, Join and Confirm.
+# The duration of Invite, Join and Confirm.
 _DISCOVERY_S: Final = 2.0
 _PRICE: Final = 500_000
 

@@ -22,11 +22,12 @@ from emu.testbed.access import Access
 SWTC, LOWEST_RTT = "swtc", "lowest-rtt"
 SCHEDULERS: Final = (SWTC, LOWEST_RTT)
 
-# TCP of the paper's simulator: two packets at first, ns-2's default, and again after idle times.
+# TCP of the paper's simulator: an initial window of two packets (ns-2's default), also after idle
+# times.
 NS2: Final = TcpSettings(first_window=2.0, restarts=True)
 _TRACE_S, _UP_BPS = 12.0, 2e6
 _TICK_S: Final = 0.02
-# The paper looks every 100 ms at which helpers are idle.
+# The ticks between two samples of idle helpers: 100 ms, as in the paper.
 _SAMPLE_TICKS: Final = 5
 
 

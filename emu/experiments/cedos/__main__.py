@@ -24,12 +24,12 @@ PARTS: Final = (
     "places",
     "delays_at_places",
 )
-# Transfers at a place begin within 200 of its 600 s.
+# Deadlines at a place. Transfers begin within the first 200 of its 600 s.
 PLACE_DELAYS_S: Final = (30, 60, 120, 240, 390)
 
 DELAYS_S: Final = (600, 1800, 3600, 3 * 3600, 6 * 3600)
 _DAYS_OF_USER: Final = 10
-# Parts of a fifth of the days; others but `days` are of rides, cases or places.
+# The parts that use a fifth of the days. Others but `days` use rides, cases or places.
 _OF_FEWER_DAYS: Final = ("delays", "study", "idle_power")
 
 

@@ -12,7 +12,8 @@ from emu.experiments.cedos.world import Wanted, World
 SIZE_BYTES: Final = 100e6
 WIFI_BPS: Final = {"a": 0.8e6, "b": 0.0, "c": 6.3e6}
 CELLULAR_BPS: Final = {"a": 4.7e6, "b": 4.7e6, "c": 0.0}
-# Both networks were used for so long before: the paper's scheduler goes by the last measured rate.
+# The time for which both networks were used before. The paper's scheduler uses the last measured
+# rate.
 _MEASURED_S: Final = 60
 
 SCHEDULERS: Final[tuple[DeadlineScheduler, ...]] = (

@@ -136,7 +136,7 @@ def _flows(random: Random, downloads: float, long_s: int) -> list[Wanted]:
 LONG_S: Final = 600
 _KNOWN_S: Final = 10
 _FLOWS: Final = 5
-# Least and greatest share of both networks' capacity that all flows together take.
+# The least and the greatest share of both networks' capacity that all flows take together.
 _LOADS: Final = (0.1, 0.6)
 
 

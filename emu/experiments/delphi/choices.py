@@ -27,7 +27,7 @@ GUESSED_SHARE = 0.16
 
 GUESS_BYTES = 3_000.0
 
-# Mbit/s and Mbit/J of Tables 5 and 6, and the shares of choices that were the oracle's (Figure 9).
+# Mbit/s and Mbit/J of Tables 5 and 6, and the shares of the oracle's choices (Figure 9).
 PAPER = {
     "table_5": {"max_s": (3.0, 2.8), "max_s_per_e": (2.6, 4.9), "wifi": (1.4, 5.2)},
     "table_6": {
@@ -42,7 +42,7 @@ PAPER = {
     },
 }
 
-# Folds of groups for Table 6: as many as the random split has.
+# The folds of groups for Table 6, as many as the random split has.
 _FOLDS = 10
 
 _ONLY_ENERGY = MaxSPerE(alpha=0.0, beta=1.0, name="max-1-per-e")

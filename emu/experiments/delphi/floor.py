@@ -25,7 +25,7 @@ from emu.statistics import Bootstrap, Floats, mean, ratio
 from predictors.completion import CompletionModel
 from predictors.training.examples import USUAL
 
-# Transfers after which a place should be known.
+# The number of transfers after which a place should be known.
 FIRST = 30
 
 _FOLDS = 10

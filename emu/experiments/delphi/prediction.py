@@ -50,7 +50,7 @@ QUANTILES = tuple(round(0.02 * k, 2) for k in range(1, 50))
 SPLITS: Mapping[str, float | None] = {"random_10_90": 0.1, "random_90_10": 0.9, "by_group": None}
 
 
-# Folds of groups, as many as the random splits have.
+# The folds of groups, as many as the random splits have.
 _FOLDS = 10
 
 

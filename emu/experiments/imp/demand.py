@@ -21,7 +21,7 @@ from emu.experiments.replayed_network import ReplayedNetwork
 from predictors.network import NetworkPredictor
 
 EVERY_S = 1.0
-# Seconds of rates over which a network's usual rate is averaged: some fetches last as long.
+# The seconds over which a network's usual rate is averaged. Some fetches last as long.
 _USUAL_S = 5.0
 
 _LEAST_BPS = 10_000.0
@@ -133,7 +133,8 @@ class Budgets:
 
 
 METERED = ("cellular",)
-# A demand fetch moves to a network that is expected to finish in less than 1 / so much.
+# A demand fetch moves to a network that is expected to take less than this fraction (1 / 2) of the
+# time.
 _SLOWER = 2.0
 
 

@@ -24,7 +24,7 @@ from emu.experiments.replayed_network import described
 from emu.places.places import Places
 from emu.statistics import beside, trials_figure
 
-# A mean fetch time too short to notice: nothing counts as twice as fast.
+# The mean fetch time that is too short to notice. Below it no policy counts as faster.
 _NOTHING_S = 0.02
 
 SCENARIOS = ("energy", "data", "both")

@@ -86,7 +86,7 @@ class Account:
 
 
 REQUEST_BYTES = 300
-# Seconds of this place that the host's knowledge of other places counts as.
+# The weight, in seconds of this place, of the host's knowledge of other places.
 _PAST_S = 120.0
 
 

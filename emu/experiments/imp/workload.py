@@ -22,7 +22,7 @@ from cedos.selector.prefetch.value import ShadowAccuracy
 
 _NORMAL = NormalDist()
 
-# Feed -> articles, of which are read, median size. 25 and 16 in all: 64 %.
+# Feed: articles, read articles, median size. Of 25 articles 16 are read (64 %).
 FEEDS: dict[str, tuple[int, int, float]] = {
     "pictures": (8, 2, 300_000.0),
     "papers": (6, 5, 60_000.0),

@@ -23,7 +23,7 @@ _FADING = 0.97
 _SCATTER, _UNSURE = 0.1, 0.5
 """By how much of its value a run misses the line, and by how much of it the prior may be wrong."""
 
-# A line may cross zero; the prediction stays above this share of the smallest value seen.
+# The least prediction, as a share of the smallest observed value. A line may cross zero.
 _LEAST_SHARE = 0.05
 
 

@@ -33,7 +33,7 @@ from predictors.network import NetworkPredictor
 
 REQUEST_BYTES = 1_000
 RESPONSE_BYTES = 4_000
-# Sizes are normally distributed (4.5.5.1, which names no deviation: a quarter is ours).
+# The relative deviation of normally distributed sizes (4.5.5.1 names none: a quarter is ours).
 SIZE_DEVIATION = 0.25
 
 LEAST_BYTES = 64
@@ -73,7 +73,7 @@ def requests(duration_s: float, seed: int, think_s: Sequence[float] = THINK_S) -
     return found
 
 
-# An exchange that is late by so many latencies met no slow network but one that had stopped.
+# An exchange late by this many latencies met a stopped network, not a slow one.
 STALL = 10.0
 
 BOTH = "both"

@@ -23,7 +23,7 @@ from emu.experiments.meatballs.trial import (
 )
 from emu.experiments.replayed_network import ReplayedNetwork
 
-# Bytes of a second of recorded sound.
+# The bytes of one second of recorded sound.
 BYTES_PER_S = 20_000
 
 LOCAL, REMOTE = "local", "remote"
@@ -62,7 +62,7 @@ def utterances(duration_s: float, seed: int, every_s: float = EVERY_S) -> Sequen
     ]
 
 
-# Draws the seconds that another user's task takes on the idle processor.
+# Draw the seconds of another user's task on the idle processor.
 Work = Callable[[random.Random], float]
 
 

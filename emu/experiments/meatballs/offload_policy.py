@@ -152,7 +152,7 @@ SIMPLE: Mapping[str, tuple[str, ...]] = {
     "remote-preferred": (REMOTE, LOCAL),
 }
 
-# Our additions to exchanges are not made here: brute force is as published.
+# The styles without our additions to exchanges. Brute force is as published.
 STYLES = {name: style for name, style in EXCHANGE_STYLES.items() if "published" not in name}
 
 _MEAN_LENGTH_S = sum(LENGTHS_S) / 2

@@ -22,7 +22,7 @@ from cedos.storage.model_files import radios
 from emu.experiments.replayed_network import HEADER_BYTES, Exchange, ReplayedNetwork
 from emu.statistics import beside_simple, trials_figure
 
-# Seconds that a trial goes on after its last request, for pending answers.
+# The seconds that a trial continues after its last request, for pending answers.
 AFTER_S = 60.0
 
 
@@ -51,7 +51,8 @@ class Chosen:
     reevaluate_after_s: float | Callable[[], float | None] | None = None
 
 
-# (now, usable ways, those under way with the seconds without an answer) -> what to do.
+# Choose among the usable ways. Arguments: now, the usable ways, and the running ways with their
+# seconds without an answer.
 Choose = Callable[[float, frozenset[str], Mapping[str, float]], Chosen]
 
 
@@ -338,7 +339,7 @@ class Usage:
         return sum(watch.energy_j(now_s) for watch in self._watches.values())
 
 
-# Is told the instant at which it happens, in seconds of the trial.
+# Handle an event at an instant in seconds of the trial.
 Event = Callable[[float], None]
 
 

@@ -35,7 +35,7 @@ WIFI_RTT_S, LTE_RTT_S = 0.014, 0.042
 _PORT: Final = 7400
 _DATA_BYTES: Final = 600  # a packet as long carries data, not an answer to some
 _QUEUE: Final = (100, 100)
-# A silence belongs to a change if it lies within this share of the time to the next one.
+# A silence belongs to a change if it lies within this share of the time to the next change.
 _AROUND: Final = 0.7
 
 

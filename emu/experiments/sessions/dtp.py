@@ -32,7 +32,7 @@ from emu.testbed.hosts import SERVER
 CONNECTED_S: Final = 6.6 * 60
 GAP_S: Final = 7.8 * 60
 NETWORK: Final = "wlan0"
-# Bits per second of the paper's 3G network (5.3).
+# The rate of the paper's 3G network in bit/s (5.3).
 CELLULAR_BPS: Final = 0.78e6
 # The phone of our radio models that is nearest to the paper's Nexus S.
 PHONE: Final = "nexus-one"

@@ -257,8 +257,7 @@ class World(Started):
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
-# A function that a task calls when it could begin; returns when all others of its batch could,
-# too.
+# A task calls it when it could begin. It returns when all tasks of the batch could begin.
 Ready = Callable[[], None]
 
 _READY_S: Final = 120.0

@@ -10,7 +10,7 @@ from emu.testbed.services import Service, Started, accepts
 from emu.testbed.wiring import SERVER_ADDRESSES
 
 PORT: Final = 7009
-# Not the origins' own address: what is for the gateway's goes there direct.
+# Not the origins' address, because packets to the gateway's address go there directly.
 GATEWAY: Final = SERVER_ADDRESSES[-1]
 
 PROXY_PORT: Final = 1080

@@ -27,7 +27,7 @@ PORTAL_URL = f"http://{SERVER}/nm"
 LARGEST_BYTES = 10**12
 
 _START_TIMEOUT_S = 10.0
-# Large enough for any upload of an experiment; nothing is taken before it is used.
+# Large enough for any upload of an experiment. Memory is taken only when it is used.
 _UPLOAD_SPACE = "4g"
 
 _CONFIG = """
@@ -84,7 +84,7 @@ _CERTIFICATE = """ssl_certificate {directory}/tls.crt;
   ssl_certificate_key {directory}/tls.key;
   ssl_protocols TLSv1.2 TLSv1.3;"""
 
-# The tmpfs is nginx's alone: it is gone with its last process, however that ends.
+# The tmpfs belongs to nginx alone and vanishes with its last process.
 _START = """set -e
 mount -t tmpfs -o size={space},mode=755 cedos-uploads {directory}/uploads
 exec {wrap} nginx -p {directory} -c {directory}/nginx.conf -e {directory}/error.log

@@ -134,7 +134,7 @@ async def black_out(
 
 
 _PIECE_BYTES: Final = 1 << 16
-# Arrivals are told no closer than this; pauses longer than it are exact.
+# The least recorded distance of arrivals. Longer pauses are exact.
 _APART_S: Final = 0.005
 _OPEN_S: Final = 10.0
 _LIMIT_S: Final = 90.0

@@ -19,7 +19,7 @@ from emu.testbed.programs.servers import SERVER_NAME
 from emu.testbed.services import Service, Started, accepts
 from emu.workloads.web.browser import Browser
 
-# Called once, in the middle of what is measured.
+# Called once, in the middle of the measurement.
 HalfWay = Callable[[], None]
 
 _LOOK_S = 0.01

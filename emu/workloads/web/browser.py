@@ -28,7 +28,7 @@ from cedos.errors import EmulationError
 from emu.testbed.phones import SERVER, Laptop
 from emu.testbed.services import Started
 
-# A browser that is alive answers any command of ours sooner.
+# The time within which a living browser answers any command.
 ANSWER_S = 20.0
 
 
@@ -148,7 +148,7 @@ class DevTools:
                 self._events[message["sessionId"]].put(message)
 
 
-# The program itself: Debian's /usr/bin/chromium is a script that adds a desktop's options.
+# Debian's /usr/bin/chromium is a script that adds a desktop's options.
 PROGRAM = Path("/usr/lib/chromium/chromium")
 
 _NOBODY = 65534
@@ -183,7 +183,7 @@ _OPTIONS = (
     f"--disable-features={','.join(_OFF)}",
 )
 
-# DevTools wants its pipes as 3 and 4; names are asked of the emulated server.
+# DevTools uses pipes 3 and 4. The emulated server answers look-ups.
 _START = """set -e
 mount --bind "$1" "$(readlink -f /etc/resolv.conf)"
 mount -t tmpfs -o mode=700,uid={nobody},gid={nobody} browser "$2"

@@ -337,7 +337,7 @@ def _page(site: int, page: int, seed: int) -> Page:
     )
 
 
-# Those that ask come before those that are asked for.
+# Resources that request others come first.
 _ORDER = (CSS, SCRIPT, IMAGE, FONT, DATA, BEACON)
 
 

@@ -26,7 +26,7 @@ HOST = "video.example"
 _FRAMES_PER_S = 10
 _SIZE = "320x180"
 _TIMEOUT_S = 300.0
-# Part of the cache's key: a change of what is made below needs a new one.
+# A part of the cache's key. A change of the video needs a new one.
 _VERSION = 4
 
 

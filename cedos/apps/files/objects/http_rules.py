@@ -25,7 +25,7 @@ from hishel import (
 
 from cedos.apps.files.objects.object_store import HeaderLists, ObjectRecord
 
-# Each client has objects of its own: what is meant for one user alone may be kept.
+# Each client has its own objects, so answers that are meant for one user may be kept.
 _OPTIONS: Final = CacheOptions(shared=False)
 _TAG: Final = re.compile(r'"[\x21\x23-\x7e\x80-\xff]*"')
 _RANGE: Final = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")

@@ -32,7 +32,7 @@ _MOST_REDIRECTS: Final = 10
 AT_ONCE: Final = 8
 AT_ONCE_OF_ORIGIN: Final = 4
 PROGRAMS_AT_ONCE: Final = 32
-# Objects that a client waits for at once.
+# The most objects that one client waits for.
 MOST_WAITING: Final = 256
 
 _AGAIN_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
@@ -42,7 +42,7 @@ _ASKED: Final[dict[str, str]] = {
     hdrs.USER_AGENT: AGENT,
     hdrs.VIA: "1.1 cedos",
 }
-# A program's smaller answers are handed on as they come.
+# The proxy streams a program's smaller answers instead of keeping them.
 _LEAST_KEPT: Final = 1 << 16
 
 _CONDITIONS: Final = frozenset({"if-none-match", "if-modified-since"})

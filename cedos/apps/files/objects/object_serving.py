@@ -31,11 +31,11 @@ from cedos.session.sockets.connection import Connection
 
 _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 
-# Objects of one session that are not acknowledged.
+# The most unacknowledged objects of one session.
 MOST_AHEAD: Final = 8
 
 _GOODBYE_S: Final = 3.0
-# The most that the session may hold unacknowledged; it takes no memory.
+# The most unacknowledged bytes of the session. They stay on the disk.
 _AHEAD_BYTES: Final = 32 << 20
 
 

@@ -17,10 +17,10 @@ from cedos.apps.files.client_store import ClientStore, cost_of, encoded
 from cedos.errors import TransferError
 from cedos.kernel import own_file
 
-# An object that is not asked for in so long is removed.
+# The store removes an object that no client requested for this time.
 KEPT_S: Final = 7 * 86_400.0
 
-# Objects that are open for one client at once.
+# The most objects that one client has open.
 MOST_OPEN: Final = 64
 
 _ENOUGH: Final = 1 << 18

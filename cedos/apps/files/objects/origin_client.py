@@ -23,7 +23,8 @@ _SILENT: Final = {
 }  # fmt: skip
 
 
-# Returns the addresses of a name for an asker, who has a share of all look-ups. OSError.
+# Return the addresses of a name. The second argument is the asker, who has a share of all
+# look-ups. Raises OSError.
 LookUp = Callable[[str, Hashable], Awaitable[Sequence[str]]]
 
 _MOST_ADDRESSES: Final = 8

@@ -92,7 +92,7 @@ class ProgramRequests:
         return self._stored(client, found, part)
 
 
-# The part that a program gets that has the object: just that word.
+# The range that means "not modified": the program has the object already.
 UNCHANGED: Final = (0, 0)
 
 

@@ -28,7 +28,7 @@ from cedos.apps.sharing.protocol.receipts import (
 from cedos.apps.sharing.protocol.signing import SigningKey
 
 PERIOD_S: Final = 10.0
-# The most that two honest counts of one path may differ by: a record that was cut.
+# The largest difference of two honest counts of one path: one record that was cut off.
 RECORD_BYTES: Final = 64 << 10
 _CONTRACT_S: Final = 86_400.0
 _MOST_CONTRACTS: Final = 10_000

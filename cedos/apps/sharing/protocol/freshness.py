@@ -7,7 +7,7 @@ What answers a question carries the question's nonce besides, so that it is no u
 from collections import OrderedDict
 from typing import Final
 
-# The clocks of two hosts may differ by so much.
+# The largest accepted difference between the clocks of two hosts.
 WINDOW_S: Final = 60.0
 _SIGNERS: Final = 1024
 

@@ -28,8 +28,8 @@ from cedos.selector.sharing import NetworkType
 
 GROUP_IPV4: Final = "239.255.99.98"
 GROUP_IPV6: Final = "ff12::6362:7370"
-# Invites go to one of the groups with a TTL or hop limit of 1; all else goes from socket to
-# socket.
+# The UDP port of all messages. Invites go to a multicast group with a TTL or hop limit of 1, other
+# messages to one socket.
 PORT: Final = 25_442
 
 MOST_DATAGRAM_BYTES: Final = 1200
@@ -84,7 +84,7 @@ class LeaveReason(IntEnum):
     UNTRUSTED = 9  # the certificate has expired or was revoked
 
 
-# A helper that leaves for one of these forwards for a while yet, what is on its way.
+# Reasons for which a helper goes on forwarding for a short time, so that packets in flight arrive.
 WITH_NOTICE: Final = {LeaveReason.DONE, LeaveReason.BATTERY}
 
 

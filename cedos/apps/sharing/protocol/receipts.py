@@ -85,7 +85,7 @@ def read_contract(join: bytes, confirm: bytes, trust: Trust, now_s: float) -> Co
     return contract_of(terms, joined.digest, helper)
 
 
-# The amount, in millionths, for the bytes of a contract from a first total up to a second one.
+# Return the amount, in millionths, that a contract charges between two totals of bytes.
 Charge = Callable[[Contract, int, int], int]
 
 

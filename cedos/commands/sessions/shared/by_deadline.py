@@ -36,7 +36,7 @@ from cedos.session.sockets.connection import Connection
 
 _DRAWN_EVERY_S: Final = 0.2
 _LATE_LOOKS: Final = 10
-# Sessions are kept for a day beyond the deadline, because late files are still wanted.
+# The time for which sessions live after the deadline, because late files are still wanted.
 _BEYOND_S: Final = 86_400.0
 
 _MOST_S: Final = 30 * 86_400.0

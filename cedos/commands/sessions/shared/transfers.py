@@ -29,7 +29,7 @@ from cedos.session.protocol.life import SessionLimits
 from cedos.session.sockets.connection import Connection
 from cedos.session.sockets.sockets import connect
 
-# A file is fastest over all networks. A daemon decides which of them it uses.
+# A file is fastest over all networks. If a daemon runs, it decides which of them carry it.
 SCHEDULER: Final = "prompt-swtc"
 
 _DRAWN_EVERY_S: Final = 0.2

@@ -16,7 +16,7 @@ from cedos.errors import TransferError
 
 _DEEPEST: Final = 1_000
 _MOST_ENTRIES: Final = 1_000_000
-# Folders that are known and not listed yet. Their paths may have 4 kB each.
+# The most known folders that are not listed yet. Each path may have 4 kB.
 _MOST_WAITING: Final = 20_000
 
 

@@ -19,7 +19,7 @@ from cedos.session.io.links import Egress, EgressReader
 
 _ASK_S: Final = 2.0
 _TIMEOUT_S: Final = 1.0
-# The longest wait for a lookup. Without its addresses, no rule for a prefix applies to a name.
+# The longest wait for a look-up. Without its addresses, no rule for a prefix applies to a name.
 _PATIENCE_S: Final = 1.0
 _NAME_S: Final = 60.0
 _NOT_FOUND_S: Final = 10.0

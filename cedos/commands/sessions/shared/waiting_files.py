@@ -49,7 +49,8 @@ def _headers(text: str) -> list[tuple[str, str]]:
     return found
 
 
-# `Name: value`; `@FILE`: a file of such lines, which keeps secrets out of the list of processes.
+# A header as `Name: value`, or `@FILE` with one such line each. A file keeps secrets out of the
+# process list.
 HEADERS: Final = Parsed("header", _headers)
 
 

@@ -24,14 +24,14 @@ _RESPONSE, _TRUNCATED, _RECURSE, _RECURSES, _CODE = 0x8000, 0x0200, 0x0100, 0x00
 _IN = 1
 _KIND = 0x7800  # 0: a query; others are updates and the like
 _NO_ERROR, _FAILED, _NO_SUCH_NAME, _REFUSED = 0, 2, 3, 5
-# Codes of a resolver that cannot tell, or will not: they say nothing of the name.
+# Answers of a resolver that cannot or will not tell. They say nothing about the name.
 FAILURES = (_FAILED, _REFUSED)
 
 _POINTER = 0xC0
 _MAX_LABELS = 128
 _MOST_JUMPS = 16
 _MAX_LABEL, _MAX_NAME = 63, 253
-# Addresses that no public name has (RFC 1918, 6598, 3927, 4193): those of boxes on the way.
+# Addresses that no public name has (RFC 1918, 6598, 3927, 4193): those of boxes in between.
 _NOT_PUBLIC = tuple(
     map(
         ip_network,

@@ -59,14 +59,14 @@ class FairTable(Generic[T]):
         return self._buckets[hash((self._salt, key.remote)) % _BUCKETS]
 
 
-# At most one comparison in so many seconds: it reads every socket and tracked flow.
+# The least time between two comparisons. Each reads every socket and tracked flow.
 _REST_S = 1.0
 _GRACE_S = 0.05
-# An event that tells of an opening is handled within so long.
+# The longest time until an event that tells of an opening is handled.
 _EVENT_S = 1.0
 _MOST_CALLERS, _MOST_UDP = 1024, 2048
 """The most flows from outside that wait for a socket, and the most known UDP flows of this host."""
-# Openings that are not seen at first are checked again after these.
+# The times after which an opening is looked for again if no socket was found.
 _CHECKED_AGAIN_S = (2.0, 4.0, 8.0)
 
 

@@ -19,7 +19,7 @@ from cedos.kernel.netlink import (
 )
 from cedos.model import Address, FlowKey
 
-# Openings and ends are not urgent: many at a time are told together.
+# Openings and ends of this time are reported together, because they are not urgent.
 _TOGETHER_S = 0.02
 
 _LOOPBACK = ((socket.AF_INET, "127.0.0.1", "IPv4"), (socket.AF_INET6, "::1", "IPv6"))

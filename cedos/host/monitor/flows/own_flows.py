@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from cedos.model import Address, FlowKey
 
-# Two a second over all networks, until connection tracking has forgotten them.
+# The most own flows: two a second over all networks, until connection tracking forgets them.
 _MOST = 1024
 
 _known: Final[dict[FlowKey, None]] = {}

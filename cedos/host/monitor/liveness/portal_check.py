@@ -27,9 +27,9 @@ from cedos.model import Address, Network
 
 _DNS_PORT = 53
 _ASK_AGAIN_S = 0.5
-# Of the time for everything, the share that names may take.
+# The share of the whole time that look-ups may take.
 _NAMES_SHARE = 0.5
-# A portal redirects to its host, and that perhaps to its operator's.
+# The most redirects followed. A portal redirects to its host, and that perhaps to the operator's.
 _MOST_REDIRECTS = 3
 
 

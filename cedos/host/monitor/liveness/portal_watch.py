@@ -22,33 +22,35 @@ from cedos.model import Address, FlowKey, Indicator, Network, NetworkLife, Netwo
 
 CAPTIVE_EVERY_S = 30.0
 LOGGING_IN_EVERY_S = 3.0
-# An unanswered connection is checked at most so often, as its server may be down; several, more so.
+# The least time between two checks because of an unanswered connection, whose server may be down,
+# and because of several.
 _REST_S, _HURRIED_REST_S = 30.0, 5.0
-# While nothing was learnt of a network it is asked again after these, and then no more: it may not have
-# been ready.
+# The times after which a network without a verdict is asked again. It may not have been ready.
 _AGAIN_S = (2.0, 5.0, 15.0)
-# A network that is dead is asked again after so long, and twice as long each time.
+# The time after which a dead network is asked again, doubled each time up to the second value.
 _DEAD_AGAIN_S, _DEAD_EVERY_S = 5.0, 30.0
-# What may be a portal or a filter is asked again after 30 s, and twice as long each time, up to this.
+# The longest time between two checks of a possible portal or filter. It begins with 30 s and
+# doubles.
 _DOUBTED_S = 600.0
-# So long the answer over another network says whether a host answers at all.
+# The lifetime of an answer over another network that shows whether a host answers at all.
 _VOUCHED_S = 600.0
 _SHORTEST_REST_S = 0.2
 _MOMENT_S = 0.01
 USUAL_TIMEOUT_S = 2.5
 _SHORT_TIMEOUT_S = 0.8
-# A first packet is repeated after a second.
+# The time for a TLS handshake. It allows for one repetition of the first packet, after a second.
 _TLS_TIMEOUT_S = 1.2
 _LONGEST_S = 10.0
-# What pings and our own check bring in is less; a log-in page is more.
+# Pings and the daemon's own check receive less than this; a log-in page is larger.
 _CARRIES_BYTES = 4000
-# Routers that have answered names: of one that has not, silence says nothing.
+# The most routers remembered as having answered names. The silence of other routers tells nothing.
 _MOST_ROUTERS = 64
 
-# Looks at a network within so many seconds (`portal_check.PortalCheck`).
+# Check a network within so many seconds (`portal_check.PortalCheck`).
 Check = Callable[[Network, float], Awaitable[PortalFinding]]
 
-# Asks a well-known host over a network (`tls_check.shake_hands`); None: there is none to ask.
+# Make a TLS handshake with a well-known host over a network (`tls_check.shake_hands`). None: no
+# such host is known.
 ShakeHands = Callable[[Network, float], Awaitable[TlsAnswer | None]]
 
 

@@ -6,18 +6,20 @@ from typing import NamedTuple
 from cedos.controller.events import SYN_SENT, FlowSample
 from cedos.model import Address, FlowKey, Network
 
-# A connection that waits longer than any network's round trip. The kernel's own second try is after 1 s.
+# A connection that waited this long waits longer than any round trip. The kernel's second try is
+# after 1 s.
 WAITED_S = 0.9
-# So many servers at once are not all down: the network is.
+# If this many servers do not answer, the network is at fault.
 SERVERS = 2
-# When a connection was rescued onto another network, the one that it was on has had about 0.3 s to
-# answer, and networks pause for longer than that: it speaks against it when the rest has passed, and
-# for so long.
+# A connection that was rescued onto another network gave the first one about 0.3 s, and networks
+# pause for longer. After this much more time it counts against that network.
 RESCUED_AFTER_S = 0.65
 _RESCUED_S = 10.0
-# Looks follow each other by 0.2 s where much is under way, and a slow network brings less often.
+# A network that delivered within this time carries. Looks are 0.2 s apart under load, and slow
+# networks deliver less often.
 _CARRIES_S = 1.0
-# More than a box in the way answers before its certificate is refused. (Any box answers web pages.)
+# More bytes than a middlebox answers before its certificate is refused. Answers from port 80 prove
+# nothing.
 _PROVEN_BYTES, _WEB = 20_000, 80
 
 

@@ -60,7 +60,7 @@ class NobodysWord:
         return {}
 
 
-# Bursts of events (an interface coming up) are read once, this long after the first of them.
+# Events within this time of the first one are read together: an interface coming up makes many.
 _SETTLE_S = 0.005
 _TRIES = 5
 _GROUPS = (

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-# The two clocks are read one after the other; a shorter sleep matters to no indicator.
+# The shortest sleep that counts. The two clocks are read one after the other.
 _SHORTEST_S = 0.5
 
 

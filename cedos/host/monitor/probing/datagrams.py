@@ -13,13 +13,13 @@ from cedos.model import Address
 
 _LARGEST = 2048
 _BUFFER_BYTES = 1 << 20
-# A clock that was set by more than this while a train came in has spoilt its arrivals.
+# If the clock was set by more than this during a train, the arrivals are useless.
 CLOCK_S = 0.002
 
-# After so many datagrams the loop may do other things first.
+# The most datagrams that are read before the event loop does other work.
 _AT_ONCE = 512
 
-# A peer as sockets name it: address, port, and for IPv6 what follows.
+# A peer's socket address: address, port, and for IPv6 flow label and scope.
 Source = tuple[Any, ...]
 Receive = Callable[[bytes, float, Source], None]
 

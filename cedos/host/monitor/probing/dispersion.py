@@ -5,7 +5,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
-# Throughput's maximum, minimum and deviation are taken over so many equal parts of a train's time.
+# The number of equal parts of a train's time from which maximum, minimum and deviation are taken.
 BINS = 5
 
 INDICATORS = (
@@ -13,7 +13,7 @@ INDICATORS = (
     "udp_gap_mean_s", "udp_gap_p50_s", "udp_gap_p90_s",
 )  # fmt: skip
 
-# Arrivals that are closer than a clock can tell are at one time.
+# Arrivals closer than this count as simultaneous: no clock separates them.
 _CLOCK_S = 1e-9
 
 

@@ -80,7 +80,8 @@ class ProbeServer:
     packet_bytes: int = 1200
 
 
-# Joules of a probe on a kind of network, with the seconds since its radio was last used.
+# Return the joules of a probe on a kind of network, given the seconds since its radio was last
+# used.
 Price = Callable[[NetworkKind, Spent, float | None], float]
 
 # Bytes of IP and UDP headers by IP version.

@@ -72,7 +72,8 @@ class ProbeLimits:
 
 _log = structlog.get_logger(__name__)
 
-# Longer than any cookie holds: a session that was used is remembered until it cannot come again.
+# The time for which a used session is remembered: longer than any cookie is valid, so that it
+# cannot return.
 _SESSION_LIFE_S = 12.0
 
 _MOST_SESSIONS = 2048

@@ -11,16 +11,15 @@ from cedos.host.monitor.probing.datagrams import CLOCK_S, Datagrams, Source
 from cedos.host.monitor.probing.result import UDP_HEADERS, ProbeOutcome, ProbeServer, Spent
 from cedos.model import Direction
 
-# An unanswered question is asked again after these, and then no more often.
+# The times after which an unanswered question is repeated.
 _REPEAT_S = (0.25, 0.5, 1.0, 2.0)
 
-# A server is believed when it reports a train to have come so many times faster than this end saw
-# it go and be answered: networks that send in bursts may be, and a server that reports more is
-# lying.
+# The server's report may be this many times faster than what this end saw. Networks that send in
+# bursts may be; a faster report is a lie.
 _AS_FAST = 4.0
 
 _LEAST_S = 1e-6
-# After a train's last packet, packets that it overtook may still come.
+# The wait after a train's last packet, for packets that it overtook.
 _GRACE_S = 0.02
 
 

@@ -33,7 +33,7 @@ KEY_BYTES = 32
 SESSION_BYTES = 16
 COOKIE_BYTES = 16
 TAG_BYTES = 16
-# A cookie is taken for one to two of these.
+# A cookie is accepted for one to two times this long.
 COOKIE_LIFE_S = 5.0
 
 MIN_PACKETS, MAX_PACKETS = 2, 200

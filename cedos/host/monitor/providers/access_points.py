@@ -22,8 +22,8 @@ _MICROSOFT_COST: Final = b"\x00\x50\xf2\x11"
 _METERED_LEVELS: Final = frozenset({2, 4})
 # The Wi-Fi Alliance's indication of Hotspot 2.0 (Passpoint).
 _HOTSPOT_2: Final = b"\x50\x6f\x9a\x10"
-# Access network type: a chargeable public network. Android's metered hotspots say so, and so do
-# Wi-Fi operators whose customers pay by the month; those have Hotspot 2.0, too.
+# Access network type "chargeable public network". Android's metered hotspots announce it, and so
+# do Wi-Fi operators with monthly customers; the latter announce Hotspot 2.0 too.
 _CHARGEABLE: Final = 2
 
 

@@ -18,7 +18,7 @@ from cedos.kernel.interface_kind import MeteredWord, announced_metered
 _MOST_DEVICES: Final = 64
 _OBJECTS: Final = "org.freedesktop.DBus.ObjectManager"
 _LEASE_S: Final = 3.0
-# NMMetered. What it guesses not to be metered is no more than what we guess ourselves.
+# NMMetered. NetworkManager's guess "not metered" is worth no more than our own.
 _WORDS: Final = {1: MeteredWord.YES, 2: MeteredWord.NO, 3: MeteredWord.GUESSED_YES}
 
 

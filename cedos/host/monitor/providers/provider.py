@@ -28,7 +28,8 @@ class AccessPointSource(Protocol):
         """Return the network's access point at the last read; None if unknown."""
 
 
-# What is physically possible, with room: a value outside is a placeholder or a driver's mistake.
+# The physically possible range of each indicator, with a margin. A value outside is a placeholder
+# or a driver's mistake.
 PLAUSIBLE: Mapping[str, tuple[float, float]] = {
     "rssi_dbm": (-120.0, 0.0),
     "dbm": (-160.0, 0.0),

@@ -13,7 +13,7 @@ _SEAT = "org.freedesktop.login1.Seat"
 _SESSION = "org.freedesktop.login1.Session"
 _NO_SESSION = "/"
 
-# Changes are told by signals; so often it is polled, in case logind came or was restarted.
+# The time between two polls. Signals report changes, but logind may have been restarted.
 _POLL_S = 30.0
 # A burst of signals (a session that is locked also becomes idle) is one change.
 _SETTLE_S = 0.02

@@ -17,11 +17,11 @@ from cedos.model import Indicator, Network
 _RADIO: Mapping[str, tuple[str, float]] = {
     column: named for column, named in series_file.INDICATORS.items() if column != "rtt_ms"
 }
-# Columns of rates -> what their indicators are called between `past1` and `_bps`.
+# Columns of rates, and the middle part of their indicators' names (`past1..._bps`).
 _RATES = {"down_mbps": "", "up_mbps": "_up"}
 
 _MARK = "filled"
-# A value that was not measured in the last second is the last one that was, with its age, up to here.
+# A missing value is replaced by the last one, with its age, up to this age.
 MAX_AGE_S = 10
 
 

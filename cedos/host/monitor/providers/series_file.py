@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cedos.errors import PlaceError
 
-# Columns that must hold numbers wherever they appear; any other one may also hold text.
+# Columns that must contain numbers. Others may contain text.
 NUMERIC = (
     "down_mbps",
     "up_mbps",
@@ -24,7 +24,7 @@ NUMERIC = (
     "chan_util_pct",
     "filled",
 )
-# A week: a larger second is a typing error, and would only fill the memory.
+# The largest second: a week. A larger one is a typing error.
 MAX_SECONDS = 7 * 86_400
 
 # The series' columns as indicators of a `cedos.model.Context`: name there and factor. The rates are

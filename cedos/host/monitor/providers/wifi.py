@@ -21,7 +21,7 @@ _RATE_UNIT_BPS = 100_000.0
 
 _SURVEY_EVERY_S = 5.0
 _POINTS_EVERY_S = 5.0
-# Without nl80211 the module may still be loaded later; this often it is tried again.
+# The time until nl80211 is tried again. Its module may be loaded later.
 _RETRY_S = 60.0
 
 

@@ -24,8 +24,8 @@ from cedos.selector.decision.liveness import usable
 
 _log = structlog.get_logger(__name__)
 
-# For so long the kernel keeps an MPTCP connection without subflows (a minute by itself), in seconds;
-# its program hears nothing meanwhile. A second is enough for a subflow that is under way.
+# The seconds for which the kernel keeps an MPTCP connection without subflows (by itself 60). Its
+# program learns nothing meanwhile. A second is enough for a subflow that is being joined.
 _KEEPS_S: Final = "1"
 
 

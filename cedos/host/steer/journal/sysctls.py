@@ -20,7 +20,7 @@ TCP_RETRIES: Final = "net.ipv4.tcp_retries2"
 TCP_SYN_RETRIES: Final = "net.ipv4.tcp_syn_retries"
 TCP_ORPHAN_RETRIES: Final = "net.ipv4.tcp_orphan_retries"
 
-# The third value of `tcp_rmem` is given in such steps: that tells ours from others'.
+# The daemon's values of `tcp_rmem[2]` lie on these steps, which tells them from others' values.
 WINDOW_STEPS_PER_DOUBLING: Final = 4
 
 # The sysctls of the bound of the retransmission time-out: the kernel's default of each, and ours.
@@ -75,7 +75,8 @@ def _bounded_buffers(value: str) -> bool:
     return most in (initial, int(2 ** (steps / WINDOW_STEPS_PER_DOUBLING)))
 
 
-# Who has the path manager can be told without a journal: no program steers it when no daemon lives.
+# The sysctls that cedos changes. The path manager's is known without a journal: without a daemon
+# no program steers it.
 CHANGED: Final[Mapping[str, ChangedSysctl]] = {
     MPTCP_PATH_MANAGER: ChangedSysctl(_path_manager, "userspace".__eq__, "kernel"),
     MPTCP_PM_TYPE: ChangedSysctl(_up_to(255), "1".__eq__, "0"),

@@ -30,7 +30,7 @@ REPORT_BYTES, RESET_BYTES = 200, 120
 _UNREACHABLE: Final = 3
 _SELDOM: Final = "-m limit --limit 6/minute --limit-burst 10 -m length --length 0:{bytes}"
 _DHCP_BYTES: Final = 1000
-# Each datagram that comes is answered: strangers send them from as many addresses as they like.
+# ICMP errors answer each datagram, and strangers send those from any number of addresses.
 _ANSWERS: Final = "-m limit --limit 5/second --limit-burst 50"
 # Each connection of a host is reset once; a guest with raw sockets can send resets without end.
 _RESETS: Final = (
@@ -53,21 +53,21 @@ _HOSTS_IN: Final = (
     "-4 {where} -p udp --sport 67 --dport 68 -j RETURN",
     "-6 {where} -p udp --dport 546 -j RETURN",
 )
-# A reset ends a connection at the other end too: it must get through.
+# A reset ends a connection at the other end too, so it must pass.
 _OUT: Final = (
     f"{{where}} {_RESETS} -j RETURN",
     "{where} -p tcp -j REJECT --reject-with tcp-reset",
     "{where} -j REJECT",
 )
-# What comes for a living connection must reach it, or it would never learn that it is to end.
+# Packets of a living connection must reach it, or it would never learn that it is to end.
 _IN: Final = (
     "{where} -p tcp --syn -j REJECT --reject-with tcp-reset",
     "{where} -p udp -j REJECT",
 )
 
 
-# What the packet filter's program takes for one word, for no option, and (+) not for many interfaces.
-# The names of interfaces that can be barred.
+# Names of interfaces that can be barred: iptables takes them for one word, not for an option, and
+# not (+) for a pattern.
 INTERFACE: Final = re.compile(r"(?!-)[0-9A-Za-z_.@:+{}-]{0,14}[0-9A-Za-z_.@:{}-]")
 
 

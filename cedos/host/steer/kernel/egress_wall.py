@@ -50,7 +50,7 @@ _DHCP, _DHCPV6 = 68 << 16 | 67, 546 << 16 | 547
 _FRAGMENT_OFFSET: Final = 0x1FFF
 _IPV6_BYTES: Final = 40
 _GONE: Final = (errno.ENODEV, errno.ENXIO)
-# What the kernel says where it has neither `clsact` nor its programs.
+# The kernel's errors if it lacks `clsact` or its programs.
 _MISSING: Final = (errno.ENOENT, errno.EOPNOTSUPP, errno.EINVAL)
 
 

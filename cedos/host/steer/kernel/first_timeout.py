@@ -34,16 +34,16 @@ from cedos.model import Address
 
 _COARSE_CLOCK: Final = 6  # CLOCK_MONOTONIC_COARSE
 _ADDRESS_BYTES, _ENTRIES = 16, 256
-# Ticks; how often the host repeats by itself, and how often it is to.
+# Ticks; how often the host repeats a first packet by default, and how often it shall.
 _VALUE: Final = struct.Struct("=III")
 _MOST_RETRIES: Final = 127
 _MAPPED: Final = bytes(10) + b"\xff\xff"
 _MAPPED_WORD: Final = int.from_bytes(_MAPPED[8:], sys.byteorder, signed=True)
 _SOL_TCP, _TCP_SYNCNT = 6, 7
-# struct bpf_sock_ops: where its fields are, and what they must be.
+# Offsets of the fields of struct bpf_sock_ops, and the values that they must have.
 _OP, _REPLY, _FAMILY, _LOCAL4, _LOCAL6, _FULL, _STATE = 0, 4, 20, 28, 48, 72, 88
 _TIMEOUT_INIT, _SYN_SENT, _INET = 1, 2, 2
-# On the stack: the address, and what TCP_SYNCNT is.
+# Stack offsets of the address and of TCP_SYNCNT's value.
 _ADDRESS_AT, _COUNT_AT = -_ADDRESS_BYTES, -4
 
 

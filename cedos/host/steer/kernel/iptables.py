@@ -23,17 +23,18 @@ from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
-# Begins the names of the daemon's chains.
+# The prefix of the daemon's chains.
 PREFIX: Final = "CEDOS_"
 
 _NEW_TABLE: Final = "TABLE"
 _TABLES: Final = ("filter", "mangle")
 _TRACK: Final = "-m conntrack --ctstate NEW"
 _HOOKS: Final = ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING")
-# A table in which no program has put anything.
+# The chains of a table that contains no rule.
 _EMPTY: Final = frozenset(f":{chain} ACCEPT" for chain in _HOOKS)
 _IPV6: Final = Path("/proc/net/if_inet6")
-# How long iptables may wait for its lock (the legacy kind has one), and we for iptables.
+# How long iptables waits for its lock (the legacy kind has one), and how long the daemon waits for
+# iptables.
 _LOCK_S, _TIMEOUT_S = 5, 10.0
 
 

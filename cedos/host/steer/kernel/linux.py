@@ -60,11 +60,11 @@ _ROUTING_GROUPS: Final = (
     rtnetlink.GROUP_IPV6_RULE,
 )
 _TYPES: Final = (policy_routing.RTN_UNICAST, *policy_routing.REFUSING_TYPES)
-# What deleting says of something that is not there.
+# The kernel's errors on deleting what does not exist.
 _GONE: Final = (errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL)
-# Each new connection tells of three things within some milliseconds.
 _LOOPBACK: Final = IPv4Address("127.0.0.1")
 _NO_SUBFLOW: Final = FlowKey(_LOOPBACK, 1, _LOOPBACK, 1)
+# Each new connection makes three events within some milliseconds; they are read together.
 _EVENTS_TOGETHER_S: Final = 0.02
 _SILENT_S: Final = 1.0
 

@@ -23,7 +23,7 @@ _LONGEST_RULE_BYTES: Final = 4096  # no rule is nearly as long
 _INVERT: Final = 2  # FIB_RULE_INVERT
 _NO_PREFIX_LENGTH: Final = 0xFFFFFFFF
 _PROTOCOL_NAMES: Final = {number: name for name, number in PROTOCOLS.items()}
-# What makes a rule one for some packets only.
+# The attributes that limit a rule to some packets.
 _NARROW: Final = frozenset(
     f"FRA_{name}"
     for name in ("OIFNAME", "L3MDEV", "UID_RANGE", "IP_PROTO", "SPORT_RANGE", "DPORT_RANGE")

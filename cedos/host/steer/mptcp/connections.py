@@ -26,12 +26,14 @@ from cedos.model import Address, FlowKey, Network, Strategy
 
 _log = structlog.get_logger(__name__)
 
-# A flag travels on one packet without acknowledgement: once more, when a lost one would be missed.
+# A priority flag travels on one packet without acknowledgement. It is sent again after this time,
+# in case it was lost.
 _FLAGS_AGAIN_S: Final = 0.25
-# The kernel refuses it while a subflow is not quite joined, a round trip after it was told to be up.
+# The times after which a refused flag is sent again. The kernel refuses it until the subflow is
+# joined, a round trip after the event.
 _FLAGS_RETRY_S: Final = (0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
 
-# How long the kernel's answer to where a route leads is taken for granted.
+# The lifetime of the kernel's answer to where a route leads.
 _ROUTES_KNOWN_S: Final = 1.0
 
 

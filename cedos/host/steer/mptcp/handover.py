@@ -75,7 +75,7 @@ def _move(
     ]
 
 
-# The later one's name first: a kernel that has both keeps them in step.
+# The sysctls of the path manager, the newer name first. A kernel with both keeps them equal.
 _PATH_MANAGERS: Final = ((MPTCP_PATH_MANAGER, "userspace"), (MPTCP_PM_TYPE, "1"))
 
 

@@ -32,11 +32,12 @@ from cedos.kernel.mptcp import (
 )
 from cedos.model import Address, FlowKey, Network, Strategy, StrategyKind
 
-# A join whose SYN or answer is lost is tried again while the first attempt may still succeed.
+# The time after which a join is tried again. The first attempt may still succeed if only its SYN
+# or answer was lost.
 _JOIN_TIMEOUT_S: Final = 6.0
 _FIRST_RETRY_S: Final = 0.5
-# Most connections end within two round trips. A spare for each would wake a cellular radio every
-# time, and cost this host more than all else that is done for them; a move joins at once anyhow.
+# The age at which a connection gets a spare subflow. Most connections end within two round trips;
+# a spare for each would wake a cellular radio every time. A move joins at once anyway.
 _SPARE_AFTER_S: Final = 0.1
 _LAST_RETRY_S: Final = 60.0
 

@@ -14,14 +14,14 @@ from cedos.host.steer.kernel.interface import SteeringKernel
 from cedos.host.steer.mptcp.connection import MptcpConnection
 from cedos.model import Network, NetworkKind, StrategyKind
 
-# Room for an application that reads late.
+# Extra room for an application that reads late.
 _SLACK_BYTES: Final = 16 << 10
-# The kernel counts a packet's buffers: about twice its payload.
+# Buffer bytes per payload byte: the kernel counts whole packet buffers.
 _BUFFER_PER_WINDOW: Final = 2
 _ONE_PATH: Final = 2.0
 _ALL_PATHS: Final = 1.25
-# Enough for the first second of a download that is quicker than all before it; the bound is then
-# lifted by what that one has measured. Over both paths of the bench it limits nothing.
+# The least window. It is enough for the first second of the fastest download so far; then the
+# bound follows what was measured. In the bench it limits no path.
 _LEAST_WINDOW_BYTES: Final = 192 << 10
 _REMEMBERED_S: Final = 600.0
 

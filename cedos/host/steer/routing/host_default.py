@@ -22,11 +22,11 @@ _KINDS: Final = TUNNEL_KINDS | {"ppp"}
 # ARPHRD: NONE, PPP, TUNNEL, TUNNEL6, SIT, IPGRE, IP6GRE, RAWIP.
 _TYPES: Final = frozenset((65534, 512, 768, 769, 776, 778, 823, 519))
 _MAIN_PREFERENCE: Final = 32766
-# A route that covers so many leads everywhere: of IPv4 without multicast and some private
-# networks, of IPv6 the addresses in use (2000::/3).
+# A route that covers at least this many addresses leads everywhere: IPv4 without multicast and
+# some private networks, IPv6 the addresses in use (2000::/3).
 _MOST_ADDRESSES: Final = {4: 0.8 * 2**32, 6: 0.9 * 2**125}
 _IN_USE: Final = 0b001
-# The metric of the kernel's own IPv6 route to nowhere, which older ones list.
+# The metric of the kernel's own unreachable IPv6 route, which older kernels list.
 _LAST_RESORT: Final = 2**32 - 1
 
 

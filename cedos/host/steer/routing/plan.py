@@ -45,11 +45,11 @@ TABLE_BASE: Final = 7_300_000
 TABLE_COUNT: Final = 1 << 20
 FIRST_PREFERENCE: Final = 32000
 LAST_PREFERENCE: Final = 32199
-# In place of a network's name: connections to a destination are refused.
+# Stands in place of a network's name if connections to a destination are refused.
 NOWHERE: Final = ""
 REFUSING_TABLE: Final = TABLE_BASE + LOOPBACK_INDEX
 _LOOPBACK: Final = IPv6Address("::1")
-# Gives an IPv6 socket that is bound to nothing an address with which it gets nowhere.
+# Gives an unbound IPv6 socket an address from which it reaches no host.
 REFUSING_ROUTE: Final = Route(REFUSING_TABLE, EVERYWHERE[6], LOOPBACK_INDEX, source=_LOOPBACK)
 
 

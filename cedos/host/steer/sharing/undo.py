@@ -18,7 +18,7 @@ from cedos.host.steer.sharing.kernel import SharingKernel, SharingRole
 from cedos.host.steer.undo import Undone
 from cedos.kernel.policy_routing import SHARING_PROTOCOL
 
-# Below the state directory: the folder of each side's journal.
+# The folder of each side's journal, below the state directory.
 FOLDERS: Final = {SharingRole.HELP: "share-help", SharingRole.REQUEST: "share-request"}
 
 

@@ -40,7 +40,7 @@ class Locators:
 
 _PACKED: Final = struct.Struct(f">{FLOW_ID_BYTES}s{KEY_BYTES}s{KEY_BYTES}s{LOCATOR_BYTES}s6s6sHB")
 CREDENTIALS_BYTES: Final = _PACKED.size
-# The place of the other end's key in a record.
+# The slice of a record that holds the other end's key.
 PEER_KEY: Final = slice(FLOW_ID_BYTES + KEY_BYTES, FLOW_ID_BYTES + 2 * KEY_BYTES)
 LAST_ATTEMPT: Final = (1 << 48) - 1
 _WINDOW: Final = 16  # attempts may arrive out of order: joins over several networks at once

@@ -26,8 +26,8 @@ from cedos.session.protocol.schedulers.interface import (
 CAREFUL_S: Final = 0.040  # 25 ms: no sooner there over two networks (measured), and less background
 AMPLE_S: Final = 1.0
 _LEAST_BYTES: Final = 4_096  # below it, headers and wake-ups cost more than the delay they save
-# So much of a round trip as well: where the path carries more than was measured, each round trip shows
-# so much more of it.
+# An additional share of a round trip. If the path carries more than was measured, each round trip
+# shows more of it.
 _GROWTH: Final = 0.25
 _CHECK_S: Final = 0.010
 

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Protocol
 from cedos.errors import ConfigError
 from cedos.model import Bulk, Label, NetworkKind, Urgency
 
-# The labels in the order in which they are sent. A label's index here is its number on the wire.
+# The labels in sending order. The index is the number on the wire.
 LABELS: Final = (
     Label(Urgency.FOREGROUND, Bulk.SMALL),
     Label(Urgency.FOREGROUND, Bulk.LARGE),
@@ -40,10 +40,10 @@ def rank_of(label: Label) -> int:
 FOREGROUND_RANKS: Final = (0, 1)
 BULK_RANKS: Final = (1,)
 BACKGROUND_RANKS: Final = (2, 3)
-# After foreground data, more of it is expected for so long (IntNW says "recently", and no number):
-# a person who clicks and reads is back within seconds.
+# More foreground data are expected for this time after the last (IntNW says "recently", without a
+# number). A person who clicks and reads returns within seconds.
 RECENT_S: Final = 5.0
-# Every label allowed, as a bit mask over ranks.
+# The bit mask of ranks that allows every label.
 ALL_RANKS: Final = 0b1111
 
 
@@ -183,7 +183,7 @@ CHUNK_BYTES: Final = 16_384
 
 _AHEAD_S: Final = 0.1  # docs/decisions/streams.md
 _UNMEASURED_BPS: Final = 8e6  # too little would keep it from being measured
-# A round trip of so many times the shortest one has a queue in it.
+# A round trip this many times the minimum has a queue in it.
 _QUEUED: Final = 1.25
 
 _LEAST_AHEAD_BYTES: Final = 4 * CHUNK_BYTES

@@ -36,7 +36,7 @@ from cedos.session.protocol.schedulers.interface import (
     rtt_s,
 )
 
-# The payload of a packet: what the measured round trip of a path has sent already.
+# The payload of a packet.
 PACKET_BYTES: Final = 1448
 # A plan further ahead than this would be out of date before its end.
 _HORIZON_PIECES: Final = 64

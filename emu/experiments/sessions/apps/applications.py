@@ -143,7 +143,7 @@ async def mail(
 
 RAW_BYTES, SUMMARY_BYTES, URGENT_BYTES = 25_000, 4_096, 512
 EPISODES, PER_EPISODE, EPISODE_S = 3, 5, 7.0
-# Messages of a session on their way at most, two for each second: more would come too late.
+# The most pending messages of a session, two for each second. More would arrive too late.
 _OUTSTANDING: Final = 4
 
 

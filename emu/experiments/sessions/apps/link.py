@@ -29,7 +29,7 @@ LABELS: Final = (FOREGROUND_SMALL, FOREGROUND_LARGE, BACKGROUND_SMALL, BACKGROUN
 _HEAD: Final = struct.Struct("!IB")
 _READ_BYTES: Final = 1 << 16
 _DEADLINE_S: Final = 3600.0
-# A message of the largest scale is one IROB, and the session keeps several.
+# Limits for the largest scale: a message is one IROB, and the session keeps several.
 _LIMITS: Final = SessionLimits(send_bytes=64 << 20, irob_window=32 << 20, irob_bytes=8 << 20)
 
 
