@@ -20,6 +20,7 @@ from cedos.errors import HistoryError, ModelError
 from cedos.model import Decision
 from cedos.selector.uncertainty.times import CompletionModel
 from cedos.storage import model_files
+from emu.other_policy import OtherPolicy
 from predictors.posterior import Posterior
 
 # The largest record in bytes.
@@ -149,13 +150,22 @@ class Replay:
         ]
 
 
-def replay(controller: Controller, log: Iterator[Recorded]) -> Replay:
-    """Hand all events to a controller, and compare its commands with the recorded ones."""
+def replay(
+    controller: Controller, log: Iterator[Recorded], other: OtherPolicy | None = None
+) -> Replay:
+    """Hand all events to a controller, and compare its commands with the recorded ones.
+
+    `other`: a policy that is to be compared with what was decided.
+    """
     found, began_s = Replay(), None
     for each in log:
         began_s = each.at_s if began_s is None else began_s
+        if other is not None:
+            other.on_event(each.event, controller, each.at_s)
         controller.handle(each.event, each.at_s)
         commands = controller.commands()
+        if other is not None:
+            other.on_commands(commands)
         found.events += 1
         found.seconds = each.at_s - began_s
         found.kinds[type(each.event).__name__] += 1

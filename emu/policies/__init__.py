@@ -63,8 +63,7 @@ def simulated(name: str, settings: Mapping[str, object] | None = None) -> Simula
     policy = make(name)
     if "simulated" in vars(type(policy)):
         return Simulated(daemon=vars(type(policy))["simulated"](policy, settings or {}))
-    networks: Sequence[NetworkKind] = vars(type(policy)).get("networks", ())
-    if not networks:
+    if not (networks := _kinds(policy)):
         able = [
             each for each in names() if vars(type(make(each))).keys() & {"networks", "simulated"}
         ]
@@ -72,6 +71,19 @@ def simulated(name: str, settings: Mapping[str, object] | None = None) -> Simula
             f"the simulator cannot run {name}, which needs a kernel; it runs {', '.join(able)}"
         )
     return Simulated(networks)
+
+
+def fixed(name: str) -> Sequence[NetworkKind]:
+    """Return the kinds of network of a fixed policy, the first choice first; ConfigError for others."""
+    if kinds := _kinds(make(name)):
+        return kinds
+    able = ", ".join(each for each in names() if _kinds(make(each)))
+    raise ConfigError(f"{name} is no fixed policy; those are {able}")
+
+
+def _kinds(policy: Policy) -> Sequence[NetworkKind]:
+    kinds: Sequence[NetworkKind] = vars(type(policy)).get("networks", ())
+    return kinds
 
 
 def wrong_settings(name: str, settings: Mapping[str, object]) -> dict[str, str]:

@@ -222,7 +222,7 @@ class Decider:
         `margin`: the share that a move must save.
         """
         remaining = max(flow.remaining_bytes or 0, self.choices.default_size_bytes)
-        case = self._case(rest_of(transfer, remaining), context, _MPTCP)
+        case = self.case(rest_of(transfer, remaining), context, _MPTCP)
         version = flow.key.remote.version  # its subflows are of this one alone
         there = [
             each if each.leads_out(version) else replace(each, up=False) for each in case.networks
@@ -259,7 +259,7 @@ class Decider:
         sent: Sent | None = None,
         version: int | None = None,
     ) -> Decision:
-        case = self._case(transfer, context, kinds, sent)
+        case = self.case(transfer, context, kinds, sent)
         if version is None:
             return self._with_barred(decide(case))
         decision = decide(replace(case, networks=having(case.networks, version)))
@@ -271,13 +271,14 @@ class Decider:
             decision = replace(decision, reason=sentences(decision.reason, without))
         return self._with_barred(decision)
 
-    def _case(
+    def case(
         self,
         transfer: Transfer,
         context: Context,
         kinds: Collection[StrategyKind],
         sent: Sent | None = None,
     ) -> Case:
+        """Return all that a decision on a transfer takes into account."""
         choices = self.choices
         return Case(
             transfer=transfer,

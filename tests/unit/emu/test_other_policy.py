@@ -1,0 +1,176 @@
+"""A fixed policy beside a replay: which flows it would have begun elsewhere, and what is predicted."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from kit.controller import KEY, LTE, SERVER, WLAN, Script
+
+from cedos.controller.commands import Command
+from cedos.controller.config import Choices, ControllerConfig
+from cedos.controller.controller import Controller
+from cedos.controller.events import (
+    ClockRead,
+    Event,
+    FlowClosed,
+    FlowOpened,
+    IndicatorsRead,
+    NetworksChanged,
+    SubflowJoined,
+    Witness,
+    Witnessed,
+)
+from cedos.daemon.event_log import EventLog
+from cedos.daemon.startup import log_header
+from cedos.errors import ConfigError
+from cedos.model import FlowKey, Indicator, Network, NetworkKind
+from cedos.selector.objective import MaxS
+from emu import policies
+from emu.commands.replay import command
+from emu.other_policy import OtherPolicy
+
+ON_LTE = replace(KEY, local=ip_address("10.1.0.2"))
+WIFI_FIRST = policies.fixed("wifi-first")
+MPTCP_CELLULAR = policies.fixed("mptcp-cellular")
+
+
+class Beside(Script):
+    """A script with a fixed policy beside its controller; `lte`: LTE is the default."""
+
+    def __init__(self, kinds: Sequence[NetworkKind], *, lte: bool = False) -> None:
+        self.other = OtherPolicy(kinds)
+        super().__init__()
+        if lte:
+            self.model.rtt_s = {"wifi": 0.08, "cellular": 0.02}
+        self.decide()
+
+    def tell(self, *events: Event, at_s: float | None = None) -> list[Command]:
+        found: list[Command] = []
+        for event in events:
+            self.other.on_event(event, self.controller, self.now_s if at_s is None else at_s)
+            given = super().tell(event, at_s=at_s)
+            self.other.on_commands(given)
+            found += given
+        return found
+
+    def carry(self, *keys: FlowKey, down: int = 0, up: int = 0, token: int | None = None) -> None:
+        """A flow of these paths begins and ends; each carries so much."""
+        self.tell(*(FlowOpened(key, 9.0, 109.0) for key in keys), at_s=9.0)
+        if token is not None:
+            self.tell(*(SubflowJoined(token, key, True) for key in keys), at_s=9.1)
+        ends = (FlowClosed(key, 111.0, down, up, at_s=11.0) for key in keys)
+        self.tell(*ends, at_s=11.0)
+
+
+def test_a_flow_that_the_policy_begins_elsewhere_takes_its_bytes_and_its_prediction_along() -> None:
+    script = Beside(WIFI_FIRST, lte=True)
+    script.carry(ON_LTE, down=1_000_000)
+    found = script.other.destinations[str(SERVER)]
+    assert (found.flows, found.elsewhere, found.dead, found.predicted) == (1, 1, 0, 1)
+    assert found.recorded.flows == {"lte0": 1}
+    assert found.policy.flows == {"wlan0": 1}
+    assert found.recorded.bytes == {"lte0": 1_000_000}
+    assert found.policy.bytes == {"wlan0": 1_000_000}
+    assert (found.recorded.metered_bytes, found.policy.metered_bytes) == (1_000_000, 0)
+    # Two round trips and the bytes at 20 and at 1 Mbit/s.
+    assert found.recorded.seconds == pytest.approx(0.04 + 0.4)
+    assert found.policy.seconds == pytest.approx(0.16 + 8.0)
+    assert found.recorded.joules != found.policy.joules
+
+
+def test_a_flow_where_the_policy_has_it_too_differs_in_nothing() -> None:
+    script = Beside(WIFI_FIRST)
+    script.carry(KEY, up=50_000)
+    found = script.other.total
+    assert (found.flows, found.elsewhere, found.predicted) == (1, 0, 1)
+    assert found.recorded == found.policy
+
+
+def test_a_policy_of_two_networks_spreads_mptcp_and_no_other_flow() -> None:
+    script = Beside(MPTCP_CELLULAR)
+    script.carry(KEY, down=1_000_000, token=7)
+    script.carry(replace(KEY, local_port=4001), down=1_000_000)
+    found = script.other.total
+    assert found.policy.flows == {"lte0+wlan0": 1, "lte0": 1}
+    assert found.elsewhere == 2
+    assert 1_000_000 < found.policy.metered_bytes < 2_000_000  # of the spread one, a share
+
+
+def test_what_began_on_both_is_compared_as_such() -> None:
+    script = Beside(WIFI_FIRST)
+    script.carry(KEY, replace(ON_LTE, local_port=4001), down=500_000, token=7)
+    found = script.other.total
+    assert found.recorded.bytes == {"wlan0": 500_000, "lte0": 500_000}
+    assert found.policy.bytes == {"wlan0": 1_000_000}
+    assert (found.flows, found.elsewhere, found.predicted) == (1, 0, 1)
+    assert found.recorded.seconds < found.policy.seconds
+
+
+def down(network: Network) -> Network:
+    return replace(network, up=False, addresses=())
+
+
+def test_without_its_network_a_fixed_policy_takes_the_other_as_routes_do() -> None:
+    script = Beside(WIFI_FIRST)
+    script.networks(down(WLAN), LTE, at_s=8.5)
+    script.decide(at_s=8.6)
+    script.carry(ON_LTE, down=1000)
+    assert script.other.total.policy.flows == {"lte0": 1}
+    assert script.other.total.elsewhere == 0
+
+
+def test_a_flow_that_the_policy_begins_on_a_dead_network_counts_and_is_not_predicted() -> None:
+    script = Beside(WIFI_FIRST, lte=True)
+    script.tell(Witnessed("wlan0", "heard", Witness.PING, 8.1), at_s=8.1)
+    script.tell(Witnessed("wlan0", "missed", Witness.RADIO, 8.5), at_s=8.5)
+    script.carry(ON_LTE, down=1000)
+    found = script.other.total
+    assert (found.elsewhere, found.dead, found.predicted) == (1, 1, 0)
+    assert found.policy.bytes == {"wlan0": 1000}
+    assert found.policy.seconds == 0.0
+
+
+def test_what_the_host_or_a_peer_began_is_not_compared() -> None:
+    script = Beside(WIFI_FIRST)
+    script.tell(
+        FlowOpened(KEY, 9.0, 109.0, incoming=True),
+        FlowOpened(replace(ON_LTE, local_port=9), 9.0, 109.0, own=True),
+    )
+    script.carry(replace(KEY, local=ip_address("10.9.0.2")), down=1000)  # over a VPN, say
+    assert script.other.total.flows == 0
+
+
+def test_only_fixed_policies_can_be_compared() -> None:
+    with pytest.raises(ConfigError, match="cedos is no fixed policy; those are cellular-only"):
+        policies.fixed("cedos")
+
+
+def test_the_command_shows_and_writes_the_comparison(tmp_path: Path) -> None:
+    config = ControllerConfig(Choices(MaxS(), None, 3000, 0.1, 0.1))
+    controller, log = Controller(config), EventLog(tmp_path / "log", log_header(config, None))
+    events = (
+        ClockRead(1.7e9),
+        IndicatorsRead("wlan0", {"rtt_s": Indicator(0.5, 1.0)}),
+        IndicatorsRead("lte0", {"rtt_s": Indicator(0.02, 1.0)}),
+        NetworksChanged((WLAN, LTE)),
+        FlowOpened(ON_LTE, 5.0, 1.7e9),
+        FlowClosed(ON_LTE, 1.7e9, 2_000_000, 0, at_s=6.0),
+    )
+    for now_s, event in enumerate(events, 1):
+        controller.handle(event, float(now_s))
+        log.add(event, float(now_s), controller.commands())
+    log.close()
+    told = CliRunner().invoke(
+        command,
+        [str(tmp_path / "log"), "--policy", "wifi-first", "--json", str(tmp_path / "json")],
+    )
+    assert told.exit_code == 0, told.output
+    assert "wifi-first would have begun 1 of 1 flows on another network" in told.output
+    assert "was not measured" in " ".join(told.output.split())
+    written = json.loads((tmp_path / "json").read_text())["policy"]
+    assert written["name"] == "wifi-first"
+    assert written["destinations"][str(SERVER)]["recorded"]["metered_bytes"] == 2_000_000
