@@ -1,10 +1,12 @@
 """Runs the controller over a recorded event log (`cedos up --record`)."""
 
 import gzip
+import math
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,11 +28,21 @@ from predictors.posterior import Posterior
 # The largest record in bytes.
 _LARGEST: Final = 8_000_000
 
+# The faults that come of values which no daemon has written.
+_FAULTS: Final = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError),
+    *(RecursionError, TypeError, ValueError),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """An event of a log: its monotonic time in s, and the checksum of the commands that came of it."""
+    """An event of a log: its monotonic time in s, and the checksum of the commands that came of it.
 
+    `where`: the file and the event's number, for errors.
+    """
+
+    where: str
     at_s: float
     event: Event
     checksum: int
@@ -73,18 +85,24 @@ def open_log(path: Path) -> tuple[Mapping[str, Any], Iterator[Recorded]]:
         raise HistoryError(f"{path} is no event log: `cedos up --record` writes one")
     if header["format"] != LOG_FORMAT:
         raise HistoryError(
-            f"{path} has format {header['format']}, this version reads format {LOG_FORMAT}"
+            f"{path} has format {header['format']!r:.20}, this version reads format {LOG_FORMAT}"
         )
     return header, _events(path, raw)
 
 
 def _events(path: Path, raw: Iterator[Any]) -> Iterator[Recorded]:
+    before_s = -math.inf
     for number, record in enumerate(raw, 1):
+        where = f"{path}, event {number}"
         try:
             at_s, plain, checksum = record
-            yield Recorded(float(at_s), decode_event(plain), int(checksum))
-        except (LookupError, RecursionError, TypeError, ValueError) as error:
-            raise HistoryError(f"{path}, event {number}: {error}") from None
+            event = Recorded(where, float(at_s), decode_event(plain), int(checksum))
+        except _FAULTS as error:
+            raise HistoryError(f"{where}: {error}") from None
+        if not before_s <= event.at_s < math.inf:
+            raise HistoryError(f"{where}: its time, {event.at_s} s, is not after {before_s} s")
+        before_s = event.at_s
+        yield event
 
 
 def controller_of(header: Mapping[str, Any], model: Path | None) -> Controller:
@@ -114,8 +132,16 @@ def controller_of(header: Mapping[str, Any], model: Path | None) -> Controller:
         return Controller(
             decode_config(header["config"], predictors), header["rules"], header["transfers"]
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except _FAULTS as error:
         raise HistoryError(f"the header of the log is damaged: {error}") from None
+
+
+def began(header: Mapping[str, Any]) -> datetime:
+    """Return when the log began, in local time. HistoryError: the header does not say."""
+    try:
+        return datetime.fromtimestamp(header["unix_s"])
+    except (*_FAULTS, OSError):
+        raise HistoryError("the header of the log does not say when it began") from None
 
 
 @dataclass(slots=True)
@@ -156,21 +182,31 @@ def replay(
     """Hand all events to a controller, and compare its commands with the recorded ones.
 
     `other`: a policy that is to be compared with what was decided.
+
+    Raises:
+        HistoryError: the log is damaged, or the controller cannot take an event.
     """
     found, began_s = Replay(), None
     for each in log:
         began_s = each.at_s if began_s is None else began_s
-        if other is not None:
-            other.on_event(each.event, controller, each.at_s)
-        controller.handle(each.event, each.at_s)
-        commands = controller.commands()
-        if other is not None:
-            other.on_commands(commands)
+        try:
+            if other is not None:
+                other.on_event(each.event, controller, each.at_s)
+            controller.handle(each.event, each.at_s)
+            commands = controller.commands()
+            if other is not None:
+                other.on_commands(commands)
+            checksum = zlib.crc32(encode_commands(commands))
+        except _FAULTS as error:
+            kind, fault = type(each.event).__name__, type(error).__name__
+            raise HistoryError(
+                f"{each.where}: the controller cannot take this {kind}: {fault}: {error}"
+            ) from error
         found.events += 1
         found.seconds = each.at_s - began_s
         found.kinds[type(each.event).__name__] += 1
         found.flows += isinstance(each.event, FlowOpened)
-        if zlib.crc32(encode_commands(commands)) != each.checksum:
+        if checksum != each.checksum:
             found.different.append(found.events)
         _note(found, commands)
     return found

@@ -17,6 +17,7 @@ from ipaddress import (
     ip_address,
     ip_interface,
 )
+from math import isnan
 from types import NoneType, UnionType
 from typing import Any, Final, Union
 
@@ -159,12 +160,10 @@ def _decode(plain: Any, hint: Any) -> Any:
         return tuple(_decode(each, _item(hint, i)) for i, each in enumerate(plain))
     if getattr(hint, "_is_protocol", False):
         return _tagged(plain)
-    if (
-        isinstance(hint, type)
-        and hint is not object
-        and not isinstance(plain, hint | int | NoneType)
-    ):
-        raise ValueError(f"{plain!r} is no {hint.__name__}")
+    if isinstance(hint, type) and hint is not object:
+        right = isinstance(plain, int | float) if hint is float else isinstance(plain, hint)
+        if not right or (hint is float and isnan(plain)):
+            raise ValueError(f"{plain!r:.100} is no {hint.__name__}")
     return plain
 
 

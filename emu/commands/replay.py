@@ -1,7 +1,6 @@
 """`cedos-emu replay`: run the controller over an event log of a laptop."""
 
 from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,13 +56,13 @@ def command(
     """
     from emu import policies  # noqa: PLC0415
     from emu.other_policy import OtherPolicy  # noqa: PLC0415
-    from emu.replay import controller_of, open_log, replay  # noqa: PLC0415
+    from emu.replay import began, controller_of, open_log, replay  # noqa: PLC0415
 
     other = OtherPolicy(policies.fixed(policy)) if policy is not None else None
     header, events = open_log(log)
     controller = controller_of(header, model)
+    since = began(header)
     found = replay(controller, events, other)
-    began = datetime.fromtimestamp(header["unix_s"])
     if json_file is not None:
         figures = _figures(found)
         if other is not None:
@@ -77,7 +76,7 @@ def command(
         _explain(found, flow)
         return
     echo(
-        f"{found.events:,} events in {found.seconds:,.0f} s from {began:%Y-%m-%d %H:%M}, {found.flows:,}"
+        f"{found.events:,} events in {found.seconds:,.0f} s from {since:%Y-%m-%d %H:%M}, {found.flows:,}"
         f" flows, {len(found.decisions):,} decisions"
     )
     if other is not None and policy is not None:

@@ -1,12 +1,19 @@
 """The event log: names of hosts are replaced, and a replay still gives the same commands."""
 
+import copy
 import gzip
+import math
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from kit.controller import KEY, LTE, WLAN, spent
 
 from cedos.controller.commands import Command
@@ -31,11 +38,11 @@ from cedos.controller.events import (
 from cedos.controller.rule import RuleRequest
 from cedos.daemon.event_log import EventLog
 from cedos.daemon.startup import log_header
-from cedos.errors import HistoryError
+from cedos.errors import CedosError, HistoryError
 from cedos.model import Direction
 from cedos.selector.deadlines.transfer_table import TableTransfer
 from cedos.selector.objective import MaxS
-from emu.replay import controller_of, open_log, records, replay
+from emu.replay import began, controller_of, open_log, records, replay
 
 CONFIG = ControllerConfig(
     Choices(MaxS(), None, 3000, 0.1, 0.1), probing=ProbingConfig(enabled=True, kinds=("dns",))
@@ -126,3 +133,71 @@ def test_a_record_that_says_it_is_huge_is_not_read(tmp_path: Path) -> None:
     file.write_bytes(gzip.compress((60_000_000).to_bytes(4, "big") + bytes(60_000_000)))
     with pytest.raises(HistoryError, match="no event log"):
         open_log(file)
+
+
+# Values of which some place or other makes no sense.
+ODD: tuple[object, ...] = (
+    *(None, True, 0, -1, 2**63 - 1, 2**64 - 1, 1e308, -1e308, math.nan, math.inf, -math.inf),
+    *("", "x", "10.0.0.1", "::1", "0.0.0.0/0", "wlan0", "\x1b[2J", [], [[]], {}, b"x"),
+)
+changes = st.lists(
+    st.tuples(st.lists(st.integers(0, 40), min_size=1, max_size=7), st.sampled_from(ODD)),
+    min_size=1,
+    max_size=3,
+)
+
+
+def changed(record: Any, at: Sequence[int], value: object) -> None:
+    """Put a value where these numbers lead: into the record, its event, a field, and so on."""
+    for number in at[:-1]:
+        keys = list(record) if isinstance(record, dict) else range(len(record))
+        inner = record[keys[number % len(keys)]]
+        if not isinstance(inner, dict | list) or not inner:
+            break
+        record = inner
+    keys = list(record) if isinstance(record, dict) else range(len(record))
+    record[keys[at[-1] % len(keys)]] = copy.deepcopy(value)
+
+
+def write(path: Path, listed: Sequence[Any]) -> None:
+    content = [msgspec.msgpack.encode(each) for each in listed]
+    path.write_bytes(gzip.compress(b"".join(len(c).to_bytes(4, "big") + c for c in content)))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log as the daemon writes it, with names."""
+    log = tmp_path_factory.mktemp("whole") / "log"
+    record(log, names=True)
+    return log
+
+
+@settings(max_examples=200)
+@given(st.integers(0, len(EVENTS)), changes)
+def test_whatever_a_record_holds_it_is_replayed_or_refused_by_its_number(
+    whole: Path, number: int, odd: Sequence[tuple[Sequence[int], object]]
+) -> None:
+    listed = list(records(whole))
+    for at, value in odd:
+        changed(listed[number], at, value)
+    write(whole.with_name("odd"), listed)
+    problem = "event 0: none"
+    try:
+        header, events = open_log(whole.with_name("odd"))
+        replay(controller_of(header, None), events)
+        began(header)
+    except CedosError as error:
+        problem = str(error)
+    # What is odd in the header may show at the first event that meets it.
+    assert re.search(r"event \d+: |header|is no event log|format|predictors", problem)
+
+
+@pytest.mark.parametrize("at_s", [-1.0, math.nan, math.inf])
+def test_an_event_before_the_one_before_it_is_refused(
+    whole: Path, tmp_path: Path, at_s: float
+) -> None:
+    listed = list(records(whole))
+    listed[5][0] = at_s
+    write(tmp_path / "odd", listed)
+    with pytest.raises(HistoryError, match=r"odd, event 5: its time"):
+        list(open_log(tmp_path / "odd")[1])
