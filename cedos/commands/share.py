@@ -33,7 +33,7 @@ from cedos.commands.console.manual import STATE, Manual, json_option
 from cedos.commands.console.option_types import BIT_RATE, SIZE, Parsed
 from cedos.commands.console.render import echo
 from cedos.config.directories import directories, user_folder
-from cedos.errors import HostError, SharingError
+from cedos.errors import AlreadyRunningError, HostError, SharingError
 from cedos.host.steer.journal.journal import Journal
 from cedos.host.steer.refusals import refusals
 from cedos.host.steer.sharing.forwarding import Forwarding
@@ -50,7 +50,9 @@ from cedos.selector.sharing import STRATEGIES, NetworkType
 from cedos.session.io.links import NetworkIdentifier, user_overrides
 
 _MILLIONTHS: Final = 1_000_000
-_PATIENCE_S: Final = 10.0
+_PATIENCE_S: Final = 12.0
+"""More than an attempt to reach the gateway takes, so that its failure is what is told."""
+
 _DAEMON_S: Final = 2.0
 _STATUS_FILES: Final = {
     SharingRole.HELP: "share-help.json",
@@ -116,7 +118,7 @@ class _Group(Manual, click.Group): ...
     invoke_without_command=True,
     examples=[
         ("cedos share", "Helpers or requestors of now, and what they carried."),
-        ("cedos share register", "Once a month: the gateway certifies this host."),
+        ("sudo cedos share register", "Once a month: the gateway certifies this host."),
         ("sudo cedos share help --price 0.50EUR/GB --limit 500MB", "Sell, until Ctrl-C."),
         ("sudo cedos share request --rate 8Mbit --budget 2EUR", "Buy, until Ctrl-C."),
         ("sudo cedos share receipts", "Who owes what to whom."),
@@ -131,7 +133,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
 
     `cedos share request` uses the networks of neighbours who run `cedos share help`, all at once,
     for the programs that reach the gateway through `cedos forward`. All of them have joined the same
-    gateway (`cedos join`) and are registered there (`cedos share register`, once). Without a command:
+    gateway (`cedos join`) and are registered there (`sudo cedos share register`). Without a command:
     what is shared now.
     """
     if ctx.invoked_subcommand is not None:
@@ -158,6 +160,9 @@ def _lines(status: dict[str, Any]) -> Iterator[str]:
              _amount(each["earned"], currency))
             for each in status["requestors"]
         ]  # fmt: skip
+        if not rows:
+            yield "No neighbour uses it now."
+            return
         yield from render.table(("REQUESTOR", "STATE", "CARRIED", "EARNED"), rows)
         return
     budget = "" if status["budget"] is None else f" of {_amount(status['budget'], currency)}"
@@ -169,6 +174,12 @@ def _lines(status: dict[str, Any]) -> Iterator[str]:
          _amount(each["amount"], currency), render.size(each["left_bytes"]))
         for each in status["helpers"]
     ]  # fmt: skip
+    if not helpers:
+        spent_up = status["budget"] is not None and status["spent"] >= status["budget"]
+        yield (
+            "The budget is spent." if spent_up else "No neighbour helps now; they are asked again."
+        )
+        return
     header = ("HELPER", "STATE", "RATE", "PRICE", "CARRIED", "OWED", "LEFT")
     yield from render.table(header, helpers)
 
@@ -179,11 +190,15 @@ def _amount(millionths: int, currency: str) -> str:
 
 @command.command(
     "register", cls=Manual,
-    examples=[("cedos share register", "Once a month, over any network.")], exits=(0, 1, 2),
+    examples=[("sudo cedos share register", "Once a month, over any network.")],
+    exits=(0, 1, 2, 3),
 )  # fmt: skip
 @click.option("--name", help="What neighbours see.  [default: the host's name]")
 def register(name: str | None) -> None:
     """Have the joined gateway certify this host, so that neighbours trust it."""
+    # The sides read the key and the certificate of the user that they run as, and that is root.
+    privileges.require("cedos share register")
+    logs.configure("error", "console")
     joined = _joined()
     expires_s = asyncio.run(_register(joined, name or own_identity.own_name()))
     days = (expires_s - time.time()) / 86_400
@@ -425,7 +440,12 @@ def _side(role: SharingRole, level: logs.Level) -> Iterator[tuple[SharingKernel,
     with ExitStack() as stack:
         kernel = SharingKernel()
         stack.callback(kernel.close)
-        journal = open_journal(directories().state, role)
+        try:
+            journal = open_journal(directories().state, role)
+        except AlreadyRunningError:
+            raise AlreadyRunningError(
+                f"`cedos share {role.name.lower()}` runs on this host already: stop that one first"
+            ) from None
         stack.callback(journal.close)
         with refusals("share bandwidth"):
             _undo(kernel, role, journal)

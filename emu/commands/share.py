@@ -66,10 +66,13 @@ def command(
                 number, "--price", price, "--limit", limit, rate=f"{rate / 1e3:.0f}kbit/s"
             )
             echo(f"helper-{number}: {rate / 1e6:g} Mbit/s for {price}, process {helper.pid}")
-        echo("Now: cedos share request --rate 12Mbit --budget 2EUR &  cedos forward &")
-        echo("then a program, such as")
+        echo(
+            "You are root on the requestor, which is registered, as the helpers are: without sudo,"
+        )
+        echo("  cedos share request --rate 8Mbit --budget 2EUR &")
+        echo("  cedos forward &")
         echo("  curl -o /dev/null -x socks5h://127.0.0.1:1080 http://198.51.100.1/bytes/20000000")
-        echo("and cedos share; cedos share receipts. A helper that is killed walks away.")
+        echo("and cedos share; cedos share receipts. `kill PROCESS` of a helper: it leaves.")
         wanted = arguments or (os.environ.get("SHELL", "/bin/sh"),)
         line = there.requestor.command(*wanted)
         ctx.exit(run_in_foreground(line, wanted[0], os.environ | hosts.variables("requestor")))

@@ -78,6 +78,7 @@ class HelpDriver:
         self._started: dict[bytes, StartForwarding] = {}
         self._socket = LinkSocket(interface, self._receive, listens=True)
         self._timer = MachineTimer(self._machine, self._now_s, self._obey)
+        self._interface = interface
         self._heard: LinkAddress | None = None
         self._left = asyncio.Event()
 
@@ -91,6 +92,7 @@ class HelpDriver:
                 self._on_receipt,
             )
         )
+        _log.info("waits for neighbours", link=self._interface)
         tick = 0
         try:
             while True:

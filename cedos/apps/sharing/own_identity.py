@@ -77,7 +77,7 @@ def read_identity(now_s: float) -> tuple[HostIdentity, Trust]:
         data = path.read_bytes()
     except FileNotFoundError:
         raise SharingError(
-            "this host is not registered; `cedos share register` asks the gateway, over any network"
+            "this host is not registered; `sudo cedos share register` asks the gateway, over any network"
         ) from None
     except OSError as error:
         raise SharingError(f"{path}: {error.strerror or error}") from error
@@ -86,9 +86,11 @@ def read_identity(now_s: float) -> tuple[HostIdentity, Trust]:
         trust = Trust(identity.gateway)
         certified = trust.read(data, now_s)
     except UntrustedError as error:
-        raise SharingError(f"{path}: {error}; `cedos share register` makes a new one") from error
+        raise SharingError(
+            f"{path}: {error}; `sudo cedos share register` makes a new one"
+        ) from error
     if certified.host != identity.key.public:
-        raise SharingError(f"{path} is of another key; `cedos share register` makes a new one")
+        raise SharingError(f"{path} is of another key; `sudo cedos share register` makes a new one")
     return identity, trust
 
 

@@ -28,6 +28,7 @@ from cedos.apps.sharing.protocol.certificates import HostIdentity, Trust
 from cedos.apps.sharing.protocol.commands import (
     AddPath,
     LinkAddress,
+    OfferRefused,
     RemovePath,
     ResumePath,
     SendDatagram,
@@ -125,6 +126,7 @@ class RequestDriver:
         self._ways: dict[bytes, _Way] = {}
         self._taken: dict[bytes, IPv4Address] = {}
         self._asks_waiting = False
+        self._interface = interface
         self._socket = LinkSocket(interface, self._receive, listens=False)
         self._timer = MachineTimer(self._machine, self._now_s, self._obey)
 
@@ -139,6 +141,7 @@ class RequestDriver:
             )
         )
         rates = asyncio.get_running_loop().create_task(self._follow_rates())
+        _log.info("looks for helpers", link=self._interface)
         self._machine.start(self._now_s())
         self._obey()
         try:
@@ -194,6 +197,9 @@ class RequestDriver:
             match command:
                 case SendDatagram():
                     self._socket.send(command.data, command.to)
+                case OfferRefused():
+                    price = f"{command.price / 1e6:.2f}{command.currency}/GB"
+                    _log.info("does not accept an offer", name=command.name, price=price)
                 case TakeAddress():
                     self._calls.begin(self._take(command))
                 case AddPath():
@@ -270,14 +276,18 @@ class RequestDriver:
         if address is not None:
             await self._calls.call(lambda: self._paths.remove(address))
         if way is not None:
-            _log.info("lost a helper", name=way.command.name, reason=command.reason.name.lower())
+            said = "a helper leaves" if command.by_helper else "leaves a helper"
+            _log.info(said, name=way.command.name, reason=command.reason.name.lower())
 
     async def _watch(self, flows: FlowMonitor) -> None:
-        written_s = 0.0
+        written_s, spent_up = 0.0, False
         while True:
             with suppress(OSError, TimeoutError):
                 await self._look(flows)
             self._obey()
+            if self._machine.spent_up and not spent_up:
+                _log.warning("the budget is spent; no helper is used any more")
+            spent_up = self._machine.spent_up
             now_s = self._now_s()
             if now_s - written_s >= STATUS_S:
                 written_s = now_s

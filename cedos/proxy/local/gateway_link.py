@@ -120,9 +120,7 @@ class GatewayLink:
             and not self.is_away
             and (self._dialling is None or self._dialling.done())
         ):
-            self._begin_dialling().add_done_callback(
-                lambda done: done.cancelled() or done.exception()
-            )
+            self._begin_dialling()
 
     @property
     def rtt_s(self) -> float | None:
@@ -337,10 +335,11 @@ class GatewayLink:
         except (SessionError, OSError) as error:
             raise GatewayUnreachableError(str(error)) from error
 
-    def _begin_dialling(self) -> "asyncio.Task[Multiplexer]":
+    def _begin_dialling(self) -> None:
         self._dialled_at_s = self._loop.time()
         self._dialling = self._loop.create_task(self._dial())
-        return self._dialling
+        # It may fail after the last one has given up waiting for it; `_went_away` has told why.
+        self._dialling.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def _dial(self) -> Multiplexer:
         joined = self.joined

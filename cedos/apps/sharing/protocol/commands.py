@@ -22,6 +22,15 @@ class SendDatagram:
 
 
 @dataclass(frozen=True, slots=True)
+class OfferRefused:
+    """An offer that the person's wish rules out, for the log; once for each helper and price."""
+
+    name: str
+    price: int
+    currency: str
+
+
+@dataclass(frozen=True, slots=True)
 class TakeAddress:
     """The need of an address on the link for one helper; `on_address` or `on_no_address` answers.
 
@@ -101,6 +110,6 @@ class StopForwarding:
 
 
 RequestorCommand: TypeAlias = (
-    SendDatagram | TakeAddress | AddPath | SuspendPath | ResumePath | RemovePath
+    SendDatagram | OfferRefused | TakeAddress | AddPath | SuspendPath | ResumePath | RemovePath
 )
 HelperCommand: TypeAlias = SendDatagram | StartForwarding | StopForwarding

@@ -41,6 +41,7 @@ from cedos.apps.sharing.protocol.certificates import (
 from cedos.apps.sharing.protocol.commands import (
     AddPath,
     LinkAddress,
+    OfferRefused,
     RemovePath,
     RequestorCommand,
     ResumePath,
@@ -222,6 +223,7 @@ class RequestorMachine:
             OrderedDict()
         )  # until, for how long
         self._history: OrderedDict[bytes, float] = OrderedDict()
+        self._refused: OrderedDict[bytes, OfferRefused] = OrderedDict()
         self._invites: deque[bytes] = deque(maxlen=_RECENT_INVITES)
         self._running = False
         self._interval_s = self._timing.first_invite_s
@@ -376,6 +378,10 @@ class RequestorMachine:
         """Millionths of the currency owed to all helpers, by this host's own count."""
         return self._spent_before + sum(each.amount for each in self._helpers.values())
 
+    @property
+    def spent_up(self) -> bool:
+        return self._wish.budget is not None and self.spent >= self._wish.budget
+
     # Discovery and choice.
 
     def _discover(self, now_s: float) -> None:
@@ -415,9 +421,11 @@ class RequestorMachine:
             return
         if not self._running or self._avoided.get(helper, (-math.inf, 0.0))[0] > now_s:
             return
-        if terms.currency != wish.currency or not terms.limit_bytes:
+        dear = wish.most_price is not None and terms.price > wish.most_price
+        if terms.currency != wish.currency or dear:
+            self._refuse(certificate, terms)
             return
-        if wish.most_price is not None and terms.price > wish.most_price:
+        if not terms.limit_bytes:
             return
         if known is None and len(self._helpers) >= _MOST_OFFERS:
             return
@@ -435,6 +443,14 @@ class RequestorMachine:
             self._take(self._helpers[helper], now_s)
         elif self._choose_s == math.inf:
             self._choose(now_s)
+
+    def _refuse(self, certificate: Certificate, terms: JoinMessage) -> None:
+        offer = OfferRefused(certificate.name, terms.price, terms.currency)
+        if self._refused.get(certificate.host) != offer:
+            self._refused[certificate.host] = offer
+            self._commands.append(offer)
+            if len(self._refused) > _MOST_OFFERS:
+                self._refused.popitem(last=False)
 
     def _choose(self, now_s: float) -> None:
         """Take helpers for the rate that is missing; those in use stay."""
@@ -657,7 +673,7 @@ class RequestorMachine:
                 self._leave(helper, LeaveReason.UNTRUSTED, now_s)
 
     def _check_budget(self, now_s: float) -> None:
-        if self._running and self._wish.budget is not None and self.spent >= self._wish.budget:
+        if self._running and self.spent_up:
             self.stop(now_s)
 
     # Datagrams.

@@ -225,6 +225,7 @@ def test_what_cannot_be_done_is_said(standing: Street) -> None:
         ("gateway", offer, "no gateway is joined"),
         ("helper-0", (*offer, "--link", "wlan7"), "wlan7 does not exist"),
         ("requestor", (*offer, "--link", "wlan0"), "there is no default route"),
+        ("requestor", ("share", "register"), r"register: cedos: no connection to [^\n]*\Z"),
         ("helper-1", ("share", "help", "--price", "1", "--limit", "1MB"), "is not a price such as"),
         ("requestor", ("share", "request", "--rate", "fast"), "is not a bit rate"),
     ):

@@ -5,6 +5,7 @@ from kit.neighbours import GATEWAY, START_S, Link, helper, key_of, requestor, up
 from cedos.apps.sharing.protocol.certificates import CertificateAuthority
 from cedos.apps.sharing.protocol.commands import (
     AddPath,
+    OfferRefused,
     RemovePath,
     ResumePath,
     SendDatagram,
@@ -136,6 +137,8 @@ def test_a_price_that_is_too_high_or_another_currency_is_not_taken() -> None:
     link.run(10)
     assert link.paths() == []
     assert link.asker.helpers() == []
+    told = [each for each in link.asked if isinstance(each, OfferRefused)]
+    assert told == [OfferRefused("bob", 400_000, "EUR"), OfferRefused("cyd", 500_000, "USD")]
 
 
 def test_a_lost_confirm_or_answer_is_repeated_and_it_is_still_one_contract() -> None:
