@@ -139,14 +139,14 @@ class RadioState:
     """A high-power state; watts are the radio's whole power.
 
     Attributes:
-        active_w: while data is carried.
-        send_w: while more is sent than received; None: the same.
-        linger_w: while none is.
-        linger_s: so long it stays without data before the next lower state.
+        active_w: power while data is carried.
+        send_w: power while more is sent than received; None: `active_w`.
+        linger_w: power while no data is carried.
+        linger_s: the time without data after which the radio steps down to the next lower state.
         j_per_byte_up: joules beyond that for each byte sent, where power rises with the rate.
         j_per_byte_down: the same for bytes received.
-        from_bytes_up: the state is entered for more than so many bytes that wait to be sent; what is
-            less goes in the next lower state.
+        from_bytes_up: the radio enters this state if more than this many bytes wait to be sent; fewer are
+            carried in the next lower state.
         from_bytes_down: the same for bytes to be received.
     """
 
@@ -161,7 +161,7 @@ class RadioState:
     send_w: float | None = None
 
     def watts(self, *, sending: bool) -> float:
-        """While data is carried, the rate aside."""
+        """Return the power while data is carried, without the part that depends on the rate."""
         return self.active_w if self.send_w is None or not sending else self.send_w
 
     def active_j(self, bytes_up: float, bytes_down: float, seconds: float) -> float:
@@ -193,7 +193,7 @@ class Radio:
 
     @property
     def tail_s(self) -> float:
-        """From the last byte in the highest state until it is idle."""
+        """The seconds from the last byte in the highest state until the radio is idle."""
         return sum([state.linger_s for state in self.states])
 
     @property
@@ -310,10 +310,15 @@ SAMPLED_S = 1.0
 
 
 class RadioWatch:
-    """Follows one radio. Instants are of one clock; one before the last is taken for the last.
+    """The state and the energy of one radio, derived from its traffic.
+
+    The states step down with time, as in PowerTutor: bytes raise the radio to the state that carries
+    them (after a promotion, if it was idle), each state without data lasts its `linger_s`, and after the
+    last one the radio is idle. Instants are of one clock; an instant before the last one is taken for the
+    last one.
 
     Args:
-        sampled_s: how far apart the looks at its traffic are, at most.
+        sampled_s: the longest time between two looks at the radio's traffic.
     """
 
     def __init__(self, radio: Radio, sampled_s: float = SAMPLED_S) -> None:
@@ -381,7 +386,7 @@ class RadioWatch:
         return max(now_s, self._at_s)
 
     def _pass(self, now_s: float) -> None:
-        """Time goes by without data."""
+        """Step through the states of the time until now, which had no data."""
         now_s = self._clocked(now_s)
         left_s = now_s - self._at_s
         self._at_s = now_s

@@ -33,15 +33,16 @@ class Relative(NamedTuple):
 
 
 def encounter_s(of: Relative, range_m: float) -> float:
-    """Return delta_i, seconds; 0 where they are out of range now, infinite where nothing moves.
+    """Return delta_i, seconds; 0: out of range now; infinite: neither moves.
 
-    The paper's equation is the later root of |d + R t| = r. It has none, or a negative one, where the
-    hosts are out of range and do not meet.
+    The paper's equation is the later root of |d + R t| = r. Hosts that are out of range and do not meet
+    have no root, or a negative one.
     """
     if math.hypot(of.dx, of.dy) > range_m:
         return 0.0
     speed2 = of.rx**2 + of.ry**2
     if speed2 == 0.0:
+        # `along` is d * R, `across` the cross product: the root's discriminant is speed^2 r^2 - across^2.
         return math.inf
     along = of.dx * of.rx + of.dy * of.ry
     across = of.dy * of.rx - of.dx * of.ry
@@ -123,7 +124,7 @@ class HelperChoice:
         return sum(each.rate_bps for each in self.helpers)
 
 
-# Choose among offers, given the wanted rate in bit/s. If the offers are too few, it takes all.
+# Chooses among offers, given the wanted rate in bit/s; takes all if they are too few.
 HelperStrategy = Callable[[Sequence[HelperOffer], float], HelperChoice]
 
 
@@ -168,8 +169,8 @@ class LeastCost:
     Attributes:
         objective: the daemon's, whose budgets may price money.
         s_per_money: seconds of waiting that one unit of the currency is worth without a budget.
-        horizon_s: the time ahead that counts. A helper that leaves earlier carries for a part of it.
-        pause_s: what the leaving of a helper costs the transfer.
+        horizon_s: the time ahead that counts. A helper that leaves earlier counts for a part of it.
+        pause_s: the transfer's pause when a helper leaves.
     """
 
     objective: Objective = field(default_factory=WeightedCost)
@@ -183,6 +184,8 @@ class LeastCost:
         left = sorted((it for it in offers if it.rate_bps), key=lambda it: it.helper)
         cost = float("inf")
         while left:
+            # Greedy: add the helper with which the cost is lowest. A set that pays only with two more
+            # helpers is missed, so the paper's two orders are compared at the end.
             found, which = min(
                 (self.cost((*taken, it), wanted_bps), i) for i, it in enumerate(left)
             )
@@ -219,9 +222,12 @@ STRATEGIES: Final[Mapping[str, HelperStrategy]] = {
 }
 
 
+# The edge of a cell: some 200 m.
 _CELL_DEGREES: Final = 0.002
 _PARTS_OF_DAY: Final = 4
+# An older record is out of date.
 _OLD_S: Final = 30 * 86_400.0
+# The least weight of a new sample.
 _LEAST_WEIGHT: Final = 0.2
 NOWHERE: Final = b""
 

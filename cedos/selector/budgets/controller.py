@@ -14,9 +14,8 @@ from typing import Any, Final, NamedTuple, Protocol
 # Seconds per unit of a spent budget: more than any transfer can save, and still a finite number.
 PROHIBITIVE: Final = 2.0**200
 
+# The shares of what is left and of the supply that are not planned with (Odyssey's reserve, 3.2.2.4).
 KEPT_OF_LEFT: Final = 0.05
-# The shares of what is left and of the supply that are not planned with (Odyssey's reserve,
-# 3.2.2.4).
 KEPT_OF_SUPPLY: Final = 0.01
 
 
@@ -42,7 +41,7 @@ class Quote(Protocol):
     def rate_for(self, amount: float, duration_s: float) -> float:
         """Return the seconds per unit if `amount` were spent over `duration_s` from now on.
 
-        `budget.PROHIBITIVE` where so much may not be spent.
+        The price is `PROHIBITIVE` if this amount may not be spent.
         """
 
 
@@ -63,13 +62,10 @@ class PriceController(Protocol):
         """Record a choice that has come up, and the option chosen."""
 
     def waiting(self, choices: Sequence[Sequence[Option]]) -> None:
-        """Record all choices that stay open for longer, such as possible prefetches.
-
-        Each of them once.
-        """
+        """Record all choices that stay open for longer, such as possible prefetches, each once."""
 
     def foreseen(self, amount: float) -> None:
-        """Record that so much of the next observed use belongs to `waiting` choices: it is no habit."""
+        """Keep `amount` units of the next observed use out of the habits: they are `waiting` choices."""
 
     def replace_supply(self, now_s: float, supply: float, ends_s: float) -> None:
         """Replace the supply of this period, or its end."""
@@ -79,7 +75,7 @@ class PriceController(Protocol):
     def spare(self, now_s: float, left: float, supply: float) -> float:
         """Return the units that choices may use, of the rest of a larger supply.
 
-        Where units are bought one by one: of all that may still be bought, not of the one in use.
+        If units are bought one by one, that is the rest of all that may still be bought.
         """
 
     def state(self) -> dict[str, Any]:
@@ -133,13 +129,17 @@ def steps(quote: Quote, left: float) -> list[Step]:
     if not left > 0.0:
         return []
     found: list[Step] = []
+    # Walk from a tiny amount up to all that is left. `ahead` is a stack of amounts still to be visited,
+    # the smallest on top.
     below = _step(quote, left * _LEAST)
     ahead = [_step(quote, left)]
     while ahead and below.s_per_unit < PROHIBITIVE and len(found) < _MOST_STEPS:
         step = ahead.pop()
+        # The price changes between the two: look at their geometric mean first.
         if _apart(below, step):
             ahead += [step, _step(quote, sqrt(below.amount * step.amount))]
             continue
+        # The dearer price holds for the whole step, so that no price is too low. Equal steps become one.
         merged = Step(step.amount, max(below.s_per_unit, step.s_per_unit))
         if found and found[-1].s_per_unit == merged.s_per_unit:
             found.pop()

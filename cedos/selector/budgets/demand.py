@@ -60,13 +60,13 @@ def _saved(less: Option, more: Option) -> float:
 
 
 class Demand:
-    """Units asked for, by what they save, the older the less they count.
+    """Units asked for, by the seconds that each saves; older ones count less.
 
     Args:
-        memory_s: after so long an observation counts for 1/e.
-        amounts: bin -> units, of an earlier one.
+        memory_s: an observation of this age counts for 1/e.
+        amounts: bin -> units, from an earlier object.
         seen_s: the seconds over which these were seen.
-        sums: of what each choice asked for, and of its squares.
+        sums: the sum of what each choice asked for, and of its square.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Demand:
     ) -> None:
         self.memory_s = memory_s
         self.seen_s = seen_s
-        # What is new is written larger, instead of all that is old smaller each time.
+        # Old amounts should shrink with time. Instead, new ones are written larger by this factor.
         self._large = 1.0
         self._amounts = dict(amounts or {})
         self.sums = sums
@@ -112,7 +112,7 @@ class Demand:
         self.sums = total + asked, squares + asked * asked
 
     def lumps(self, seconds: float) -> float:
-        """Return the number of equal choices that would be as uneven (Kish's count)."""
+        """Return the number of equal choices that would vary as much as those expected (Kish's count)."""
         total, squares = self.sums
         if not 0.0 < squares < inf or self.seen_s <= 0.0:
             return 0.0
@@ -193,12 +193,14 @@ _PRIOR_DAYS = 8.0
 
 
 class Shortfalls:
-    """Learns over periods; see the module. Errors are relative to the use of a usual period.
+    """How much too low earlier forecasts were, relative to the use of a usual period.
 
-    Only forecasts that were too low count: of what was set aside in vain, nothing breaks.
+    Each period has three steps. `forecast` keeps the first forecast of each hour, `record` adds up the
+    use, and the next period's start (`_close`) compares both. Only forecasts that were too low count:
+    what was set aside in vain breaks nothing.
 
     Args:
-        learned: what an earlier one's `state` says; of another period, it is learned from now.
+        learned: the `state` of an earlier object; if its period has ended, it is learned from now.
 
     Raises:
         KeyError, TypeError, ValueError: `learned` is no such state.
@@ -245,6 +247,7 @@ class Shortfalls:
     def deviation(self, now_s: float, expected: float, usual: float) -> float:
         """Return the root mean square of the shortfall of forecasts like this one, in units."""
         weight, squares = self._squares.get(self._hour(now_s), (0.0, 0.0))
+        # The prior counts as some days on which the forecast was too low by half.
         prior = _PRIOR_DAYS * (_PRIOR * expected) ** 2
         return sqrt((squares * usual * usual + prior) / (weight + _PRIOR_DAYS))
 

@@ -22,8 +22,8 @@ class Hours:
     """The use of each hour of a day; any clock will do, as only hours count.
 
     Args:
-        memory_s: after so long an observation counts for 1/e.
-        amounts: units by hour, of an earlier one.
+        memory_s: an observation of this age counts for 1/e.
+        amounts: units by hour, from an earlier object.
         seen_s: the seconds of each hour over which these were seen.
     """
 
@@ -38,7 +38,7 @@ class Hours:
 
     def record(self, now_s: float, elapsed_s: float) -> None:
         """Record that so many seconds have passed until now."""
-        # Fade once a day.
+        # Old observations fade once an hour, and not at each call.
         self._aging_s += elapsed_s
         if self._aging_s >= _AGING_S:
             kept = exp(-self._aging_s / self._memory_s)
@@ -92,9 +92,9 @@ _DAYS = 7
 _MEMORY_S = 8 * 7 * DAY_S
 # The weight in days of the mean of all weekdays at the start of each weekday's habit.
 _PRIOR_DAYS = 0.5
+# A weekday with a smaller share of the mean is an idle one, and counts as this part of a day.
+# Finer differences are noise: telling them apart cost 1.5 % of the seconds bought in usual months.
 _IDLE, _IDLE_WEIGHT = 0.4, 0.05
-"""Below so much of the mean it is an idle one, and counts as that part of a day. Finer differences are
-noise: told apart, they cost 1.5 % of the seconds bought in usual months."""
 
 
 class Weekdays:
@@ -159,6 +159,7 @@ def _parts_by_day(begin_s: float, length_s: float) -> list[tuple[int, float]]:
     parts = []
     while length_s > 1e-6:
         part_s = min(length_s, DAY_S - begin_s % DAY_S)
+        # What is left of the day is less than floating point tells apart: go on with a whole one.
         if part_s <= 1e-6:
             part_s = min(length_s, DAY_S)
         parts.append((_weekday(begin_s), part_s))
@@ -173,9 +174,9 @@ _BLOCKS = 60
 # The time whose use over the usual use tells how busy this day is.
 _LATELY_S = DAY_S / 4
 
+# Over weeks, this much of the use of these last days is expected to go on, if it is more than usual:
+# a trip shows in it on its first day.
 _FAST_S, _FAST_COUNTS = 1.5 * DAY_S, 0.8
-"""Over weeks, this much of the use of these last days is expected to go on, if it is more than usual:
-a trip shows in it on its first day."""
 
 # The time for which that ratio is assumed to hold.
 _NEXT_S = DAY_S / 2
@@ -193,12 +194,15 @@ def daily(period_s: float) -> bool:
 
 
 class Unchosen:
-    """See the module. Amounts are units of the resource.
+    """The use that no choice could have avoided, and its forecast. Amounts are units of the resource.
+
+    Several sums of the same use fade at different speeds: the long memory gives the usual rate, the last
+    hours say how busy this day is, and the last days show a new habit. Blocks measure its variation.
 
     Args:
-        memory_s: after so long an observation counts for 1/e.
+        memory_s: an observation of this age counts for 1/e.
         period_s: of the budget.
-        learned: what an earlier one's `state` says.
+        learned: the `state` of an earlier object.
 
     Raises:
         KeyError, TypeError, ValueError, AttributeError: `learned` is no such state.
@@ -263,9 +267,9 @@ class Unchosen:
             self._hours.add(now_s, -amount)
 
     def to_come(self, now_s: float, ends_s: float, least_s: float) -> tuple[float, float]:
-        """Return the units that are expected between two instants, and the standard deviation of that.
+        """Return the units that are expected between two instants, and their standard deviation.
 
-        Where hours are not told apart, they are taken for at least `least_s`.
+        `least_s`: the seconds that count at least if the hours of a day are not told apart.
         """
         usual_s = self._usual_s(now_s, ends_s)
         if self._hours is None:
@@ -285,7 +289,7 @@ class Unchosen:
         return max(self._ever, 0.0) / max(self._ever_s, self._first_s) * seconds
 
     def usual(self, seconds: float) -> float:
-        """Return the units that are usual in so many seconds, of whatever hours."""
+        """Return the units of so many seconds at the usual rate, whatever the hours."""
         return self._per_s() * seconds
 
     def state(self) -> dict[str, Any]:
@@ -302,7 +306,7 @@ class Unchosen:
         return max(self._used, 0.0) / max(self._seen_s, self._first_s)
 
     def _busy(self) -> float:
-        """Return the recent use over the usual use."""
+        """Return the use of the last hours over what was expected of them."""
         usual = self._per_s() * _USUAL_S
         expected = self._lately_expected + usual
         if self._hours is None or expected <= 0.0:

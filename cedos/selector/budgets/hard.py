@@ -23,7 +23,11 @@ NEARLY: Final = 0.9
 
 
 class Stage(IntEnum):
-    """The stages of spending a hard budget."""
+    """The stages of spending a hard budget, in this order.
+
+    From `NEARLY` on the user is warned. In `RESERVE`, prices already keep decisions off the budget's
+    networks (Odyssey's insurance). In `SPENT`, the networks are barred for all programs.
+    """
 
     EASY = 0
     NEARLY = 1
@@ -39,8 +43,8 @@ class Account:
         spent: bytes, or money, since its period began.
         ends_s: when the period ends, in seconds since the epoch.
         over: whether it has come to its end, and does not recur.
-        coming: what would come before anything could be barred, units; inf: it is barred already, and
-            stays so until the period or the supply is another one.
+        coming: units that would still come before anything could be barred; inf: its networks are barred
+            already, and stay so until the period or the supply changes.
     """
 
     budget: Budget
@@ -73,7 +77,7 @@ class Account:
 
 
 class Bars:
-    """Which networks are barred, and by which budgets.
+    """The barred networks, with the budgets that bar them.
 
     Attributes:
         networks: name -> the accounts that bar it.
@@ -98,7 +102,7 @@ class Bars:
             # A spent budget bars all networks that its meter counts.
             if account.stage is Stage.SPENT:
                 budget = account.budget
-                # A network that is unplugged finds its bar again when it comes back.
+                # An absent network keeps its bar, and finds it when it comes back.
                 gone = {name for name in self.barred_by(budget.name) if name not in present}
                 for name in budget.resource.meter.barred(budget.networks, tariff, gone):
                     found[name] = (*found.get(name, ()), account)
@@ -114,14 +118,16 @@ class Bars:
         )
 
 
+# The shortest and the longest time between two checks.
 _SOONEST_S: Final = 0.05
-# The longest time between two checks.
 LATEST_S: Final = 1.0
 
+# A check comes after this fraction of the time in which the rest could be spent: 1 / 4.
 _MARGIN: Final = 4.0
 # The time from a counter's rise to the last byte that still arrived: 5 to 280 ms were measured.
 _REACTION_S: Final = 0.2
 
+# The shortest time between two checks while nothing moves.
 _IDLE_S: Final = 0.2
 # Checks are rarer if nothing moved for this time.
 _IDLE_AFTER_S: Final = 1.0
@@ -129,10 +135,10 @@ _IDLE_AFTER_S: Final = 1.0
 
 @dataclass(slots=True)
 class Pace:
-    """The pace at which a hard budget is spent.
+    """The pace at which a hard budget is spent: what would still come, and when to check again.
 
     Attributes:
-        usual_per_s: units a second, as quick as its networks are taken to be until one is quicker.
+        usual_per_s: the assumed units a second, until a faster use was observed.
     """
 
     usual_per_s: float

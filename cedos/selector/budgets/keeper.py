@@ -42,8 +42,8 @@ class Period(NamedTuple):
 def period_at(budget: Budget, now_s: float, zone: tzinfo | None = None) -> Period:
     """Return the period of a budget at an instant; one that does not recur has only one.
 
-    `budget`: what recurs; where it does not, `since` (or, unknown, the epoch) is its beginning.
-    `zone`: of the wall; None: this host's.
+    `budget`: if it does not recur, its period begins at `since`, or at the epoch.
+    `zone`: of the local time; None: this host's.
     """
     until = datetime.fromisoformat(budget.until)
     if budget.every is None:
@@ -79,6 +79,7 @@ def _number(until: datetime, every: Every, now: datetime) -> int:
     """Return the number of recurrences after `until` at which the period of `now` ends."""
     if days := _DAYS.get(every):
         return (now - until) // timedelta(days=days) + 1
+    # The number of months is right within one; days of the month and shorter months decide the rest.
     guess = ((now.year - until.year) * 12 + now.month - until.month) // _MONTHS[every]
     while later(until, every, guess) <= now:
         guess += 1
@@ -87,10 +88,12 @@ def _number(until: datetime, every: Every, now: datetime) -> int:
     return guess
 
 
-# The number of parts of the period. Use within one counts as one event, as a download or an
+# The number of blocks of the period. Use within a block counts as one event, as a download or an
 # evening.
 _BLOCKS: Final = 100
+# The number of blocks after which an old one counts for 1/e.
 _MEMORY_BLOCKS: Final = 16.0
+# The most blocks that the use before the first observation counts for.
 _MOST_SEED_BLOCKS: Final = 4.0
 # Standard deviations on either side of the 90 % interval.
 _WIDE: Final = 1.645
@@ -119,6 +122,7 @@ class Forecast:
         """
         blocks = elapsed_s / self._block_s
         if used > 0.0 and blocks >= 1.0:
+            # The squares are those of an exponential distribution (E[x^2] = 2 * mean^2), a wide guess.
             mean, count = used / blocks, min(blocks, _MOST_SEED_BLOCKS)
             self._count, self._sum, self._squares = count, count * mean, 2.0 * count * mean**2
 
@@ -128,7 +132,7 @@ class Forecast:
             self._open += used
             self._open_s += elapsed_s
             return
-        # What came in one piece of news over several blocks is spread over them.
+        # One report may span several blocks: spread the use evenly over them.
         block = (self._open + used) / blocks
         for _ in range(int(blocks)):
             fading = exp(-1.0 / _MEMORY_BLOCKS)
@@ -164,8 +168,8 @@ class IncrementQuote:
         within: the price of what is left of the present unit.
         left: bytes that are left of it.
         units_left: how many more may be bought.
-        spare: bytes of all units together that choices may use: the others are needed for what is used
-            without one until the end of the period, so no choice takes them, whatever it would pay.
+        spare: bytes of all units together that choices may use. The rest is needed for the use without a
+            choice until the end of the period, so no choice takes it, whatever it would save.
     """
 
     within: Quote
@@ -179,6 +183,7 @@ class IncrementQuote:
         """The price of the unit in use, or of the next one if that is used up."""
         if self.left > 0.0:
             return self.within.rate
+        # The unit is used up: the price of the next one counts, spread over its bytes.
         first = self.rate_for(1.0, 1.0)
         return first / self.increment.amount if first < PROHIBITIVE else PROHIBITIVE
 
@@ -295,10 +300,10 @@ class Keeper:
                 self.replace_budget(replace(self.budget, supply=supply), now_s)
         if self._seen_s is not None and now_s > self._seen_s:
             self._forecast.add(max(spent - self.spent, 0.0), now_s - self._seen_s)
-        # The first look has no seconds to divide by: it is the past, not a rate.
+        # The first report is the use before this controller began, which is no sign of a habit. So the
+        # controller is told of it at its own beginning, with no seconds to divide by.
         left = self.budget.supply - spent
         if self._seen_s is None:
-            # What was spent before this one was there is known, and no sign of any habit.
             self.controller.observe(self._made_s, left)
             self._forecast.record_before(spent, now_s - self.period.begins_s)
         self._seen_s, self.spent = now_s, spent
@@ -316,6 +321,7 @@ class Keeper:
         if chosen.amount > least.amount and isfinite(least.cost_s):
             self._bought_s += max(least.cost_s - chosen.cost_s, 0.0)
 
+    # With bought units, the controller paces the unit in use, and `IncrementQuote` prices the next ones.
     def quote(self, now_s: float) -> Quote:
         quote, increment = self.controller.quote(now_s), self.budget.increment
         if increment is None:
@@ -338,7 +344,7 @@ class Keeper:
         if same and 1.0 / _ALIKE <= times <= _ALIKE:
             self.controller.replace_supply(now_s, budget.supply, period.ends_s)
             return
-        # Habits of a day are counted otherwise than those of a month.
+        # A new controller: habits of a day are counted otherwise than those of a month.
         self._learned = self.controller.state()
         if not same:
             self._bought_s = 0.0

@@ -35,7 +35,7 @@ class OdysseyQuote:
     samples: float
 
     def rate_for(self, amount: float, duration_s: float) -> float:
-        """Return the price as if `amount` had been spent already, beside the present spending."""
+        """Return the price if `amount` were spent already, beside the present spending."""
         planned = reduced(self.left - amount, self.supply)
         if self.left_s <= 0.0 or planned <= 0.0:
             return PROHIBITIVE
@@ -66,7 +66,7 @@ class Odyssey:
         self._left = supply
         self._now_s = begins_s if now_s is None else now_s
         self._ends_s = ends_s
-        # (The goal may be near already: a budget may be set in the last days of its month.)
+        # A budget may be set in the last days of its month, so the goal may be near already.
         left_s = max(ends_s - self._now_s, 1.0)
         # At the start: the whole supply spent evenly, and the whole period to be saved by it.
         self._spending = max(supply, 0.0) / left_s
@@ -144,7 +144,7 @@ def _smoothed(
 
 
 def _moved(rate: float, ratio: float, times: float, supply: float) -> float:
-    """Return the price after so many multiplications by demand over supply, within its bounds."""
+    """Return the price after `times` multiplications by demand over supply, within its bounds."""
     least = min(LEAST_S / supply, PROHIBITIVE) if supply > 0.0 else PROHIBITIVE
     if ratio <= 0.0:
         return least

@@ -47,12 +47,11 @@ _DAILY_MEMORY_S = 5 * DAY_S
 # least price. Further units are dear: the whole supply is worth the whole period.
 _FIRST = 1 / 100
 
+# The factors by which the expected demand is reduced: usually, and at the end of the period.
+#
+# In the last part of the period the factor falls: a price that was too low can still rise, but supply
+# that is left over because the price was too high is lost.
 _SHADED, _SHADED_AT_END, _END = 0.9, 0.4, 0.15
-"""The factors by which the expected demand is reduced: usually, and at the end of the period.
-
-In the last part of the period the factor falls: a price that was too low can still rise, but supply
-that is left over because the price was too high is lost.
-"""
 
 # The reserve for use without a choice, in its standard deviations.
 _MARGIN = 1.25
@@ -60,23 +59,21 @@ _MARGIN = 1.25
 # In longer periods weekdays are distinguished, and the constants down to `_RATION` apply.
 _LONG_S = 2 * DAY_S
 
+# The standard deviations by which the expected demand is reduced, and the bounds of the factor.
+#
+# The factor is 1 - `_DEVIATIONS` / sqrt(1 + n). Here n equal requests would vary as much as the expected
+# ones do (`Demand.lumps`). Where many small requests are expected, most of them count; where only two
+# videos are, almost nothing does.
 _DEVIATIONS, _LEAST_SHADED, _MOST_SHADED = 1.75, 0.1, 0.95
-"""The standard deviations by which the expected demand is reduced, and the bounds of the factor.
-
-The factor is 1 - `_DEVIATIONS` / sqrt(1 + n). Here n equal requests would vary as much as the expected
-ones do (`Demand.lumps`). Where many small requests are expected, most of them count; where only two
-videos are, almost nothing does.
-"""
 
 # Use of a smaller share of the supply before the first choice is no habit.
 _CHATTER = 0.01
 
+# The share of the plannable rest that is kept for a use without a choice that may yet begin.
+#
+# Less is kept as the end comes nearer and more is known: the share is multiplied by left / all and
+# divided by 1 + `_UNKNOWN_SEEN` * observed / all. All is the time from the first choice to the end.
 _UNKNOWN, _UNKNOWN_SEEN = 0.15, 10.0
-"""The share of the plannable rest that is kept for a use without a choice that may yet begin.
-
-As the end comes nearer and more is known, less is kept: the share is multiplied by left / all and divided
-by 1 + `_UNKNOWN_SEEN` * observed / all. All is the time from the first choice to the end.
-"""
 
 # The most use on the first day, relative to an even pace. Many requests at the beginning do not
 # tell how many will follow.
@@ -101,12 +98,11 @@ _SURE = 16.0
 _SURE_LONG = 3.0
 
 
+# Shares of the supply by which the use may be ahead of an even pace while little is known.
+#
+# Up to the first share, the upper bound of the price stays at `_USUAL`. Beyond that it rises, over the
+# second share, and then there is no bound any more.
 _AHEAD_FREE, _AHEAD = 0.02, 0.06
-"""Shares of the supply by which the use may be ahead of an even pace while little is known.
-
-Up to the first share, the upper bound of the price stays at `_USUAL`. Beyond that it rises, over the
-second share, and then there is no bound any more.
-"""
 
 # The upper bound of the price at an even pace, on a logarithmic scale from the least price (0) to
 # the dear one (1). It is 0.28 s a megabyte for 4 GB a month, and 0.29 s for 500 MB a day.
@@ -176,6 +172,7 @@ class PacerQuote:
     def _price(self, amount: float) -> float:
         if amount > self.planned:
             return PROHIBITIVE
+        # Units that are set aside or rationed, or would not fit if the size was underestimated, are dear.
         if amount >= self.capacity or amount > self.rationed or amount * _OVERRUN > self.planned:
             return max(self.rate, self.dear)
         if self.known is None:
@@ -189,11 +186,11 @@ def _counted_on(units: float, unsure: float) -> float:
 
 
 class Pacer:
-    """A controller that solves the period's problem anew at each quote; the module says how.
+    """A controller that solves the period's problem anew at each quote (see the module).
 
     Args:
         now_s: when the controller begins, if within the period; None: at its beginning.
-        learned: the `state` of an earlier period; None: nothing is known of habits.
+        learned: the `state` of an earlier period; None: no habits are known.
 
     Raises:
         ValueError: `learned` is no such state.
@@ -220,7 +217,7 @@ class Pacer:
             memory_s = max(memory_s, _DAILY_MEMORY_S)
         self._demand = Demand(memory_s)
         self._hours = Hours(memory_s)
-        # What waits (`waiting`): units by their saving, and the units that it takes whatever is chosen.
+        # Open choices (`waiting`): units by their saving, and the units that are used whatever is chosen.
         self._stock: dict[int, float] = {}
         self._stock_least = self._foreseen = 0.0
         self._unchosen = Unchosen(memory_s, self._period_s)
@@ -327,6 +324,7 @@ class Pacer:
             return None
         began_s, first_left = self._paced
         since_s, all_s = now_s - began_s, self._ends_s - began_s
+        # The bound vanishes after `_MEMORY` of the period was observed, in this or in earlier ones.
         unknown = 1.0 - (self._known_s + since_s) / (_MEMORY * all_s)
         if since_s < 0.0 or unknown <= 0.0 or first_left <= 0.0:
             return None
@@ -343,6 +341,7 @@ class Pacer:
         if self._paced is None:
             return 0.0
         began_s, first_left = self._paced
+        # An even pace would have used `share` of the supply by now.
         share = (now_s - began_s) / max(self._ends_s - began_s, 1.0)
         return first_left - self._left - (share + _AHEAD_FREE) * first_left
 
@@ -412,6 +411,7 @@ class Pacer:
             return 0.0
         left_s = self._ends_s - now_s
         since_s = now_s - self._began_s if self._began_s is not None else 0.0
+        # The more of the time was observed, the less likely is a use of a new kind.
         all_s = left_s + since_s
         seen = (self._known_s + since_s) / all_s
         return _UNKNOWN * planned * left_s / all_s / (1.0 + _UNKNOWN_SEEN * seen)
@@ -423,6 +423,7 @@ class Pacer:
         since_s = now_s - self._began_s
         if since_s >= DAY_S:
             return inf
+        # The ration grows evenly over the first day, with a small part of it from the first moment on.
         share = since_s / (self._ends_s - self._began_s)
         return (_RATION * share + _FIRST) * self._first_left - (self._first_left - self._left)
 

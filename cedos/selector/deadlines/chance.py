@@ -31,6 +31,7 @@ DEADLINE: Final = itemgetter(DeadlineFlow._fields.index("deadline_at_s"))
 # A getter by index, for tables of a thousand flows. Access by attribute name takes twice as long.
 LEFT: Final = itemgetter(DeadlineFlow._fields.index("left_bytes"))
 
+# The first deadlines are all looked at; each further step skips this many times more of them.
 _FIRST: Final = 8
 _FARTHER: Final = 1.7
 
@@ -71,14 +72,15 @@ class DeadlineDemand:
     def short(self, points: Sequence[Point]) -> Iterator[int]:
         """Yield the deadlines by which more is wanted than will have been carried.
 
-        Of those that are not looked at themselves the worst one between two that are.
+        Between two points, only the worst deadline counts.
         """
         wanted = self.bytes_by_then
         before: tuple[int, float] | None = None
         for last, more in points:
             if before is not None:
                 first, most = before
-                # Nothing shrinks with time: what suffices for the first suffices for those between.
+                # Carried bytes never shrink: if those of the first point suffice for the last deadline
+                # before the second point, they suffice for all between.
                 if last > first + 1 and wanted[last - 1] > most:
                     line = self._line(first, most, last, more)
                     over = list(map(sub, wanted[first + 1 : last], line))
@@ -164,13 +166,14 @@ def missed(
 ) -> float:
     """Return P(free + metered < bits); the sorts are independent, networks of one sort fail together.
 
-    Once it exceeds `enough`, how much more it is does not matter any more.
+    It stops once it exceeds `enough`, so the result may then be too low.
     """
     # Sum the slices of the free networks, each with the slices of the metered ones that do not suffice.
     total = 0.0
     short = len(_SLICES)
     next_bits: float | None = None
     # The more comes over free networks, the fewer slices of the metered ones are too little.
+    # Without free networks their sum is 0 at any quantile, and one slice stands for all.
     for q, share in _SLICES if free else ((0.5, 1.0),):
         carried = _sum(free, within_s, q)
         while short:
@@ -181,6 +184,7 @@ def missed(
             short, next_bits = short - 1, None
         total += share * EDGES[short]
         if not short or total > enough:
+            # All slices of the metered networks suffice, or the answer is known.
             break
     return total
 
@@ -206,10 +210,10 @@ _HOPE: Final = 0.95
 # The time until an idle network carries data: up to 0.9 s (Cedos, V-A).
 _SWITCH_S: Final = 1.0
 
+# A metered network in use is kept until there is this share of the time to spare: a radio that is
+# turned on every second never sleeps.
 _HOLD: Final = 0.01
 _LEAST_HOLD_S, _MOST_HOLD_S = 1.0, 10.0
-"""Once in use, a metered network is used until there is this share of the time to spare: a radio that is
-turned on every second never sleeps."""
 
 # If more time is left, a free network that was never used is measured first.
 _TIME_TO_MEASURE_S: Final = 20.0
@@ -307,7 +311,7 @@ def _hopeless(
     networks: Sequence[NetworkState],
     now: float,
 ) -> bytearray:
-    """Those that cannot be in time whatever is done, as few as possible: their numbers have a 1."""
+    """Return the fewest flows that cannot be in time whatever is done: their numbers have a 1."""
     # Fast path: even the hoped-for bytes of every network meet all deadlines.
     points = demand.points([(each, 0.0) for each in networks], _HOPE)
     limited = min(map(_MOST_BPS, order), default=inf) < inf
@@ -320,7 +324,8 @@ def _hopeless(
             within_s = flow.deadline_at_s - now
             late[number] = within_s < 0.0 or 8.0 * flow.left_bytes > flow.most_bps * within_s
     left_bytes = demand.left_bytes
-    # The largest first, of equal ones the first; a heap of ranks is quicker than one of pairs.
+    # The heap holds ranks by size (the largest first, of equals the earlier one): ranks are quicker to
+    # compare than pairs.
     by_size = sorted(range(len(order)), key=left_bytes.__getitem__, reverse=True)
     ranks = [0] * len(order)
     for rank, number in enumerate(by_size):
@@ -338,6 +343,7 @@ def _hopeless(
         if taken <= most:
             heappush(largest, rank)
             continue
+        # The sum is too large: drop the largest flow so far, which may be the one just added.
         which = by_size[heappushpop(largest, rank)]
         taken -= left_bytes[which]
         late[which] = 1
@@ -351,9 +357,9 @@ def _hopeless(
 def _served(
     order: Sequence[DeadlineFlow], networks: Sequence[NetworkState]
 ) -> dict[Hashable, tuple[str, ...]]:
-    """Each network carries the first flow; who cannot fill it leaves the rest to the next one."""
+    """Return the networks of each flow: the first flow gets all, the next ones what it cannot fill."""
     served: dict[Hashable, tuple[str, ...]] = {}
-    # A flow without a limit of its own takes all that is left.
+    # Without a limit of its own, a flow takes all that is left.
     left = {each.name: each.rate_bps for each in networks}
     for flow in order:
         if not left:

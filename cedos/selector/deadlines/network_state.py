@@ -41,8 +41,9 @@ _MEMORY: Final = 60.0
 # faster by the inverse factor is limited likewise.
 _SLOWEST: Final = 0.02
 
+# The further error (of the logarithm) of a rate that was not observed for very long: it is then as
+# uncertain as that of another place. After `_AGES_S`, 1 - 1/e of its square is reached.
 _AGED: Final = 0.5
-# A rate that was not observed for this long is as uncertain as that of another place.
 _AGES_S: Final = 900.0
 
 # The time of use after which an old rate is certain again.
@@ -57,7 +58,7 @@ _Between = tuple[int, int, float]
 
 
 def deviations(q: float) -> float:
-    """Return the standard deviations from the mean at quantile `q`; negative below the median."""
+    """Return the distance of quantile `q` from the mean, in standard deviations."""
     found = _Z.get(q)
     if found is None:
         found = _NORMAL.inv_cdf(min(max(q, 1e-9), 1.0 - 1e-9))
@@ -67,6 +68,8 @@ def deviations(q: float) -> float:
 
 
 class _Window:
+    """The windows of one length: the one being filled, their mean and their squared error."""
+
     __slots__ = ("bits", "filled_s", "mean_bps", "square", "weight")
 
     def __init__(self) -> None:
@@ -75,7 +78,7 @@ class _Window:
 
 
 class SustainedRate:
-    """The sustained rate of one network in one direction; only a busy second tells the rate."""
+    """The sustained rate of one network in one direction; only a busy second shows it."""
 
     def __init__(self) -> None:
         self._windows = [_Window() for _ in WINDOWS_S]
@@ -84,7 +87,7 @@ class SustainedRate:
         self._settle()
 
     def _settle(self) -> None:
-        """Compute the values that are needed a hundred times between two observations."""
+        """Compute the means and errors of all windows, which are read often between two observations."""
         count = len(WINDOWS_S)
         self._means = [self._mean(index) for index in range(count)]
         self._errors = [self._error(index) for index in range(count)]
@@ -141,13 +144,16 @@ class SustainedRate:
         return found
 
     def _aged(self, now_s: float) -> float:
-        """Which share of what it was known for is not known any more."""
+        """Return the share of the knowledge that is lost by its age (0 to 1)."""
         if self._at_s is None or now_s <= self._at_s + 1.0:
             return self._stale
         return 1.0 - (1.0 - self._stale) * exp((self._at_s + 1.0 - now_s) / _AGES_S)
 
     def _error(self, index: int) -> float:
-        """Own errors beside the typical ones; these are smaller where shorter windows vary less."""
+        """Return the window's own error beside the typical one.
+
+        If shorter windows vary less than typical ones, so will this one: the typical error is scaled.
+        """
         scale = found = 1.0
         for window, typical, worth in zip(
             self._windows[: index + 1], TYPICAL_ERRORS, _WORTH, strict=False
@@ -161,7 +167,7 @@ class SustainedRate:
         return found
 
     def quantile_bps(self, over_s: float, q: float, now_s: float) -> float:
-        """Over so long it is slower than this with probability `q`."""
+        """Return the rate that the mean over so long stays below with probability `q`."""
         between = _between(over_s)
         error = self._aged_error(between, now_s)
         mean_bps = _on_line(self._means, between)
@@ -193,6 +199,7 @@ def _on_line(by_window: Sequence[float], between: _Between) -> float:
     return low + share * (by_window[longer] - low)
 
 
+# Windows are powers of ten, so the logarithm is the position between two of them.
 def _between(over_s: float) -> _Between:
     if over_s <= 1.0:
         return 0, 0, 0.0
@@ -210,18 +217,18 @@ class Supply(Protocol):
     """The bytes that one network can carry from now on."""
 
     def bits(self, within_s: float, q: float, wait_s: float = 0.0, /) -> float:
-        """Return the bits below which it stays within this time with probability `q`; grows with both.
+        """Return the bits that it carries less than with probability `q`; grows with time and `q`.
 
-        `wait_s`: for so long it carries nothing first.
+        `wait_s`: the time at the beginning in which it carries nothing.
         """
 
 
 class ForecastSupply:
-    """By what is known of a network at `now_s`.
+    """The supply of a network by what is known of it at `now_s`.
 
     Args:
-        stretch: the stay or absence under way; None: it stays as it is.
-        up: whether it is there.
+        stretch: the present stay or absence; None: it stays as it is.
+        up: whether it is present.
     """
 
     def __init__(
@@ -229,7 +236,7 @@ class ForecastSupply:
     ) -> None:
         self._rate, self._now_s, self._up, self._stretch = rate, now_s, up, stretch
         self._share, self._spread = (1.0, 0.0) if stretch is None else _renewal(stretch)
-        # Asked at the same few quantiles for one deadline after the other.
+        # Schedulers ask at the same few quantiles for many deadlines.
         self._at: dict[float, tuple[float, float, float]] = {}
 
     def bits(self, within_s: float, q: float, wait_s: float = 0.0) -> float:
@@ -264,7 +271,7 @@ class ForecastSupply:
 
 
 def _renewal(stretch: Stretch) -> tuple[float, float]:
-    """Share of the time that a network is there, and the variance of it per second."""
+    """Return the share of the time that a network is present, and its variance per second."""
     stay_s, stay_2 = _moments(stretch.stay)
     away_s, away_2 = _moments(stretch.away)
     cycle_s = stay_s + away_s
@@ -276,7 +283,7 @@ def _renewal(stretch: Stretch) -> tuple[float, float]:
 
 
 def _moments(of: Weibull) -> tuple[float, float]:
-    """Mean and variance."""
+    """Return the mean and the variance of a Weibull distribution."""
     mean = of.scale_s * gamma(1.0 + 1.0 / of.shape)
     return mean, max(of.scale_s**2 * gamma(1.0 + 2.0 / of.shape) - mean * mean, 0.0)
 
@@ -311,12 +318,13 @@ class NetworkState(NamedTuple):
         return self.price_s < inf
 
 
-# The assumed rate of a network that was never used or observed. It is deliberately low.
+# The assumed rate of a network without any use or observation. It is deliberately low.
 _TYPICAL_BPS: Final = 1e6
 
 # A network that was never used carries alone for this time, to show its rate.
 _MEASURING_S: Final = 3.0
 
+# The assumed mean stay of a network.
 STAY_S: Final = 600.0
 # The prior of a network's absence. Most last a few seconds (nine on average at the real places),
 # but one that lasted ten minutes lasts nine more with a probability of 5 %.
@@ -326,7 +334,7 @@ _MOST_NETWORKS: Final = 64
 
 
 class SeenNetwork(NamedTuple):
-    """A network of this instant; what others saw of it lately, down and up, None: nothing."""
+    """A network of this instant, with the rates that others saw of it lately; None: none."""
 
     name: str
     up: bool
@@ -336,7 +344,7 @@ class SeenNetwork(NamedTuple):
 
 
 class HostNetworks:
-    """The networks of a host, by name; bounded."""
+    """The rates and the presence of a host's networks, by name; their number is bounded."""
 
     def __init__(self) -> None:
         self._rates: dict[tuple[str, Direction], SustainedRate] = {}
@@ -354,7 +362,7 @@ class HostNetworks:
             self._rate(name, direction).observe(rate_bps, lasted_s, now)
 
     def watch(self, networks: Iterable[SeenNetwork], now: float) -> None:
-        """Which are there; to be told every second or so, and on every change."""
+        """Record which networks are up; to be called about every second, and on each change."""
         passed_s = 0.0 if self._watched_s is None else now - self._watched_s
         self._watched_s = now
         up = {each.name for each in networks if each.up}

@@ -50,9 +50,9 @@ class DeadlinePlan:
     """A plan until the next epoch or change.
 
     Attributes:
-        served: by key the networks that a flow may use now; who is not in it waits.
-        paid: networks with a price that are in use: it was found too risky to go without.
-        late: flows that cannot be in time any more, as far as can be told; they come last.
+        served: by key the networks that a flow may use now; a flow without an entry waits.
+        paid: the metered networks in use: waiting for free ones was too risky.
+        late: flows that cannot be in time as far as is known; they come last.
     """
 
     served: Mapping[Hashable, tuple[str, ...]] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class DeadlinePlan:
 
 
 class DeadlineScheduler(Protocol):
-    """Flows and networks in, who is carried out. Pure."""
+    """A scheduler: flows and networks in, a plan out. Pure."""
 
     @property
     def name(self) -> str: ...
@@ -81,7 +81,7 @@ _BY_DEADLINE = attrgetter("deadline_at_s")
 
 
 class D2Sched:
-    """The networks with a price are cellular ones, of several the fastest; those without are Wi-Fi."""
+    """Cedos' Algorithm 1, with free networks as its Wi-Fi and all others as cellular ones."""
 
     name = "d2sched"
 

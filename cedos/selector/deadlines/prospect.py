@@ -34,10 +34,10 @@ class Prospect:
     """The prospect of a flow: instants on the clock of `now`; inf: never, as far as is known.
 
     Attributes:
-        begin_at_s: when metered networks must begin, if free ones bring no more than is certain; inf: not
-            at all; at or before now: they have.
+        begin_at_s: when metered networks must begin, if free ones carry no more than is certain; inf: not
+            at all; at or before now: they have begun.
         end_low_s, end_s, end_high_s: the median of its end with its 90 % interval.
-        missed: probability that it is not in time, should metered networks wait for one more epoch.
+        missed: the probability of a miss, should metered networks wait for one more epoch.
         metered_bytes: expected.
     """
 
@@ -90,7 +90,10 @@ def ends_s(
     begin_s: float,
     quantiles: Sequence[float],
 ) -> list[float]:
-    """When so much has been carried, free networks from now on and metered ones from `begin_s`."""
+    """Return when so many bits are carried, free networks from now on and metered ones from `begin_s`.
+
+    `quantiles`: of the time, so the one of the carried bits is its complement.
+    """
     return [_end_s(bits, free, paid, begin_s, 1.0 - q) for q in quantiles]
 
 
@@ -101,9 +104,9 @@ def _sum(networks: Sequence[NetworkState], within_s: float, q: float, wait_s: fl
 def _latest_s(
     bits: float, free: Sequence[NetworkState], paid: Sequence[NetworkState], within_s: float
 ) -> float:
-    """For how long the metered networks may wait, at the target; inf: they are not needed.
+    """Return how long the metered networks may wait, at the target; inf: they are not needed.
 
-    Where no free network is here it is told when they must begin should none come, as the alarm does.
+    If no free network is up, the answer is for the case that none comes, as it is for the alarm.
     """
     if within_s <= 0.0:
         return 0.0
@@ -157,7 +160,7 @@ _SLICES: Final = tuple((k + 0.5) / 10 for k in range(10))
 
 
 class Watts(NamedTuple):
-    """A network's radio: watts while it carries, joules until it sleeps again."""
+    """A network's radio: the power while it carries, and the joules until it sleeps again."""
 
     active_w: float
     tail_j: float
@@ -223,9 +226,9 @@ def alternatives(
 def _shares(
     bits: float, at_once: Sequence[NetworkState], later: Sequence[NetworkState], within_s: float
 ) -> Callable[[NetworkState], float]:
-    """Which part of the bits each network is expected to carry.
+    """Return a function for the part of the bits that each network is expected to carry.
 
-    Those that begin later carry what the others leave by the deadline.
+    Networks that begin later carry what the others leave by the deadline.
     """
     carried = {
         each.name: sum([each.supply.bits(max(within_s, 1.0), q) for q in _SLICES]) / len(_SLICES)

@@ -19,6 +19,7 @@ from cedos.selector.deadlines.plan import (
 )
 from cedos.selector.deadlines.prospect import Prospect, prospect, wake_in_s
 
+# The most transfers of one user, and of all users.
 MOST_OF_USER: Final = 1000
 MOST: Final = 4000
 # A program without a report for this time does not run. Its transfer waits for it and takes no
@@ -28,10 +29,10 @@ SILENT_S: Final = 30.0
 # A transfer without reports is forgotten this long after its deadline.
 KEPT_S: Final = 7 * 86_400.0
 
+# The time of little use after which a limit of the program's own is assumed.
 _STUCK_S: Final = 5.0
-# A running program reports every second.
-#
-# A program silent for longer was stopped or starved, and its bytes say nothing of networks.
+# A running program reports every second. One that was silent for longer was stopped or starved, and
+# its bytes say nothing of networks.
 _AWAKE_S: Final = 5.0
 
 # A program that uses a smaller share of its networks' rates for some time has a limit of its own.
@@ -43,12 +44,12 @@ class TableTransfer:
     """A program's report of one transfer.
 
     Attributes:
-        key: its own for good, also after a restart of its program.
-        uid: whose it is.
+        key: the transfer's own for good, also after a restart of its program.
+        uid: the user.
         size_bytes: None: not known yet.
-        deadline_unix_s: when it is wanted.
-        why: what went wrong when it was tried last.
-        again_unix_s: it is in a pause until then, and takes no turn; None: it is in none.
+        deadline_unix_s: when all bytes are wanted.
+        why: the failure of the last attempt.
+        again_unix_s: the transfer pauses until then, and takes no turn; None: it does not pause.
     """
 
     key: str
@@ -75,9 +76,9 @@ class TransferTurn:
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """When a host must be awake for its transfers, and for which of them first.
+    """The time by which a host must be awake for its transfers, and the transfer that needs it first.
 
-    `now`: that is now, and a network is here that it can be awake for.
+    `now`: it must be awake now, and a network is up for it.
     """
 
     at_unix_s: float
@@ -87,6 +88,11 @@ class Wake:
 
 @dataclass(slots=True)
 class _Row:
+    """A transfer of the table.
+
+    `slow_s`: for how long it has used little of its networks; `most_bps`: the limit that this shows.
+    """
+
     transfer: TableTransfer
     since_s: float
     heard_s: float = -inf
@@ -138,13 +144,14 @@ class TransferTable:
         return ""
 
     def add_bytes(self, key: str, used: dict[str, int], lasted_s: float, now: float) -> None:
-        """Return the bytes that came over networks since the last report."""
+        """Record the bytes that came over each network since the last report."""
         row = self._rows[key]
         direction = row.transfer.direction
         allowed = self._plans[direction].served.get(key, ())
         total_bps = can_bps = 0.0
         for name, count in used.items():
             row.by_network[name] = row.by_network.get(name, 0) + count
+        # A shorter time gives no rate; in a longer one the program did not run all the time.
         if not 0.2 <= lasted_s <= _AWAKE_S or not allowed:
             return
         for name in allowed:
@@ -152,11 +159,13 @@ class TransferTable:
             total_bps += bps
             state = next((each for each in self._states[direction] if each.name == name), None)
             can_bps += state.rate_bps if state is not None else 0.0
+        # It steadily uses much less than its networks can carry, so its server or its program limits it.
+        # The assumed limit is a fifth higher, which leaves it room to show that the limit is gone.
         slow = total_bps < _OWN_LIMIT * can_bps
         row.slow_s = row.slow_s + lasted_s if slow else 0.0
         row.most_bps = max(1.2 * total_bps, 1e3) if row.slow_s >= _STUCK_S else inf
         for name in allowed:
-            # What another limit holds back says nothing of the network, but that it can as much.
+            # Bytes behind another limit say nothing of the network.
             bps = 8.0 * used.get(name, 0) / lasted_s
             if bps > 0.0 and row.most_bps == inf:
                 self.networks.measured(name, direction, bps, lasted_s, now)
@@ -194,7 +203,7 @@ class TransferTable:
         return () if row is None else self._plans[row.transfer.direction].served.get(key, ())
 
     def serial(self, key: str) -> str:
-        """Another one where a transfer's networks are others, or it has become late."""
+        """Return a text that changes when the transfer's networks change, or when it becomes late."""
         row = self._rows.get(key)
         if row is None:
             return ""
@@ -204,7 +213,7 @@ class TransferTable:
         )
 
     def flows(self, direction: Direction, now: float) -> list[DeadlineFlow]:
-        """Return the flows whose programs run and that are in no pause."""
+        """Return the flows whose programs run and which do not pause."""
         return [
             self._flow(row)
             for row in self._rows.values()
@@ -230,6 +239,7 @@ class TransferTable:
         flow = self._flow(row)
         found = prospect(flow, others, self._states[way], now)
         if flow.key in plan.late:
+            # A late flow has no chance left, whatever its prospect among the others says.
             found = replace(found, missed=1.0)
         return TransferTurn(
             plan.served.get(key, ()),

@@ -67,6 +67,7 @@ class RuleOfThumb:
 
 
 def _recent_bps(features: Mapping[str, float], role: str) -> float:
+    # The shortest window comes first: it is the newest information.
     for name in _RATES:
         bps = _known(features, f"{role}_{name}")
         if bps is not None:

@@ -55,7 +55,7 @@ class _Part(NamedTuple):
 
 # The resources that a strategy uses: joules of tails, all joules, metered bytes, money, data_s.
 #
-# `data_s` are the seconds that its bytes are worth to the budgets.
+# `data_s` is the budgets' price of its bytes, in seconds.
 _Use = tuple[float, float, float, float, float]
 
 
@@ -261,6 +261,7 @@ def _use(
             second = _second_share(name, times, join_columns)
         carried = 1.0 - second
         energy_j = tails_j + (first.watts + other.watts) * mean_s
+    # A budget prices each network's bytes by themselves: the price may rise with the amount.
     for part, share in ((first, carried), (other, second)) if prices.data else ():
         if part.budgeted is not None:
             data_s += prices.data_s(part.budgeted, share * size_bytes, mean_s)
@@ -295,7 +296,8 @@ def _outcome(
     tails_j, joules, metered_bytes, money, data_s = use
     seconds = time.mean_s
     if objective.relative:
-        # Ratios are compared, so the usual time counts, and the energy of that time.
+        # Delphi's objectives compare ratios, so the geometric mean of the time counts. The energy of
+        # the active radio follows the time; that of the tails does not.
         seconds = time.usual_s
         joules = tails_j + (joules - tails_j) * seconds / time.mean_s
     if transfer.deadline_s is not None and not joined:

@@ -121,7 +121,7 @@ def _raised(
 ) -> tuple[dict[str, float], float]:
     """Return the rates that deliveries since the measurement prove too low, raised."""
     least = indicators.get(DELIVERY[direction])
-    # A fading network delivered more before than its later measurement says.
+    # Only a delivery after the measurement proves it too low: before it, the network may have faded.
     if least is None or least.measured_at_s < max(attached_at_s, measured_at_s):
         return rates, measured_at_s
     # Nothing was measured: a delivery counts if it is better than usual.

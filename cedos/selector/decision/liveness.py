@@ -100,9 +100,10 @@ _HALF = 0.5
 
 
 def longer_s(kind: NetworkKind, silent_s: float, pauses_s: Sequence[float] = ()) -> float:
-    """Return the expected rest of a silence.
+    """Return the expected rest of a silence, the mean of several values.
 
-    The mean of the kind's usual rest and of its longer pauses.
+    One value is the usual rest of a silence on this kind of network. Each recent pause of this network
+    that lasted longer than the silence so far adds one.
     """
     least_s, per_second = _WAITS[kind is NetworkKind.CELLULAR]
     rests_s = [each - silent_s for each in pauses_s if each > silent_s]
@@ -110,7 +111,7 @@ def longer_s(kind: NetworkKind, silent_s: float, pauses_s: Sequence[float] = ())
 
 
 def silent_s(context: Context, network: str) -> float:
-    """For how long a network has been silent though something was expected of it, s; 0: it is not."""
+    """Return the seconds for which a network has owed an answer; 0: it owes none."""
     silence = context.networks.get(network, {}).get("silence_s")
     return max(silence.value, 0.0) if silence is not None else 0.0
 
@@ -147,6 +148,8 @@ def delayed(
         joined: whether the strategy's second path is there already.
     """
     each_s = [waits_s.get(role, 0.0) for role in strategy_roles]
+    # A new connection must wait for its primary network. With both paths open, data goes on over the
+    # one that answers first; if only one is silent, its data in flight delays the rest for a while.
     wait_s = each_s[0]
     if joined and len(each_s) > 1:
         wait_s = _HALF * max(each_s) if min(each_s) == 0.0 else min(each_s)

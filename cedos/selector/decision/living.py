@@ -27,11 +27,11 @@ class Reevaluation:
 
     Args:
         began_s: when it began, by any clock.
-        expected_s: how long it was expected to take; infinite where that is unknown.
+        expected_s: how long it was expected to take; infinite if that is unknown.
 
     Attributes:
-        next_at_s: when silence is a reason to decide next.
-        late_at_s: from when on it is one.
+        next_at_s: the next instant at which the silence is a reason to decide.
+        late_at_s: the first such instant.
     """
 
     def __init__(self, began_s: float, expected_s: float) -> None:
@@ -113,17 +113,16 @@ class Living:
         current: the strategy in force.
         switch_cost_s: measured seconds without data when a flow changes networks.
         margin: the share of the cost that can be saved (see `decide_again`) which a move must save.
-        observed_bps: the rate at which the flow has been going lately. 0: stalled. None: unknown, or
-            limited by the application.
-        stalled_s: how long a stalled flow has stood still; it is expected to do so for as long again,
-            or for as long as silences of its network last (`silent`).
-        waited_s: how long the rest has been awaited without any of it: of the times that were expected
-            only the longer ones are still possible (dissertation, 4.3.4).
-        pace_bps: how fast the program reads, where that and not the network sets the pace (0: not at
-            all). It is no sooner done over any other, and a move saves of the rest of the cost.
-        unread: much of what came lies unread now: its networks bring all that it reads.
-        may_try: the networks of which it may be tried whether they are enough by themselves, since much
-            lies unread: before that is read the flow is back.
+        observed_bps: the flow's recent rate. 0: stalled. None: unknown, or limited by the program.
+        stalled_s: how long a stalled flow has stood still. It is expected to stand still for as long
+            again, or for as long as silences of its network last (`silent`).
+        waited_s: how long the flow has waited without any byte of its rest. Of the expected times only
+            longer ones are still possible (dissertation, 4.3.4).
+        pace_bps: the rate at which the program reads, if the program sets the pace and not the network
+            (0: it does not read). No other network ends such a flow sooner; a move must save other costs.
+        unread: whether many received bytes wait for the program: the networks are fast enough.
+        may_try: networks that may be tried alone, since so much is unread that the flow is back before
+            the program has read it.
     """
 
     current: Strategy
@@ -207,6 +206,8 @@ class Living:
     def _at_its_pace(
         self, time: Distribution, least_s: float, staying: Distribution | None, strategy: Strategy
     ) -> Distribution:
+        # A trial of one of its own networks is undone before the program has read what lies unread, so it
+        # cannot take longer than staying. No strategy is faster than the program reads.
         limit_s, networks = math.inf, set(strategy.networks)
         tried = networks < set(self.current.networks) and networks.issubset(self.may_try)
         if staying is not None and tried:
@@ -234,6 +235,8 @@ class Living:
             # Quantile by quantile: both carry the rest together once the switch is done.
             here_s, there_s = staying.quantile(share), alone.quantile(share)
             carries_s = max(there_s - self.switch_cost_s, 0.0)
+            # Solve x / here_s + (x - switch) / (there_s - switch) = 1: both carry the rest from the
+            # switch on, before it only the flow's own network.
             shared_s = here_s * there_s / max(here_s + carries_s, there_s)
             samples.append(max(sample, min(here_s, shared_s)))
         return Distribution(tuple(samples))

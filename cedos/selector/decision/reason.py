@@ -151,9 +151,12 @@ def stayed(
         f" {label(rival.strategy)}"
     )
     saved = _saved(rival.time_s, current.time_s, least_s)
+    # The rival is faster, but costs as much or more: say what makes it dearer.
     if saved > margin and rival.cost >= current.cost:
         return f"{lead}, {_better(current, rival, only_time)}"
     beside = ""
+    # The rival is cheaper, but not by the margin. If joules and data make the difference, the percentage
+    # of the cost says more than that of the time.
     if rival.cost < current.cost:
         counted = _saved(rival.cost, current.cost, least_s)
         if _percent(counted) != _percent(saved):
@@ -218,17 +221,20 @@ def _verdict(
 ) -> str:
     lead = f"{label(choice.strategy)}: {seconds(choice.time_s)} expected for {size}"
     others = [other for other in evaluations if other is not choice]
+    # There is nothing to compare with: the others have no predictions, or there are none.
     if not others and others_up:
         return f"{lead}. {_nothing_known(others_up)}"
     if not others:
         time = f"{seconds(choice.time_s)} expected for {size}"
         return f"{label(choice.strategy)} is the only usable network: {time}"
+    # A faster strategy exists: explain why it was not chosen.
     fastest = min(others, key=lambda other: other.time_s)
     if _noticeable(fastest, choice):
         other = f"slower than {label(fastest.strategy)} ({seconds(fastest.time_s)})"
         if only_time and deadline_s is None:
             other = f"against {seconds(fastest.time_s)} on {label(fastest.strategy)}"
         return f"{lead}, {other}, {_better(choice, fastest, only_time, deadline_s)}"
+    # The choice is the fastest: compare it with a single network, which says most to people.
     singles = [other for other in others if other.strategy.kind == StrategyKind.SINGLE]
     rival = min(singles or others, key=lambda other: other.time_s)
     named = f"{label(rival.strategy)} ({seconds(rival.time_s)})"
@@ -372,6 +378,8 @@ def _dear_ones(case: Case, prices: Prices, one: Evaluation) -> str:
     network, size = one.strategy.networks[0], float(case.transfer.size.median_bytes)
     if case.sent is not None and case.sent.network == network:
         size = 0.0  # is spent
+    # Two prices of each amount, in seconds: each unit at the price of the first one, and the real price.
+    # They differ if the amount takes much of what the budget has left.
     joules = one.energy_j
     data = prices.data_rate(network) * size, prices.data_s(network, size, one.time_s)
     energy = prices.energy_rate() * joules, prices.energy_s(joules, one.time_s)

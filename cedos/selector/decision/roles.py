@@ -141,6 +141,7 @@ def role_strategy(strategy: Strategy, roles: Roles) -> str:
         ValueError: where its networks play no part, and for `defer`.
     """
     for name, known in strategies(roles, frozenset(StrategyKind)):
+        # The order of networks matters for MPTCP, where the first one is primary, but not for copies.
         if known == strategy or (
             known.kind == strategy.kind == StrategyKind.REDUNDANT
             and set(known.networks) == set(strategy.networks)

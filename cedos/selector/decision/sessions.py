@@ -33,13 +33,13 @@ _DEATHS_PER_S: Final[Mapping[NetworkKind, float]] = {
     NetworkKind.HELPER: 1 / 600,
 }
 
-# The seconds that a plain TCP connection waits after its Wi-Fi died, with another network up
-# (README).
+# The seconds that a plain TCP connection waits after its Wi-Fi died, with another network up (README).
 _LOST_S: Final = 26.0
 
 # The same without another network: nothing helps until one appears. Assumed.
 _ALONE_LOST_S: Final = 5.0
 
+# The assumed lifetimes of a connection: usual ones, and those to `_LONG_PORTS`.
 _LIVES_S: Final = 60.0
 _LONG_LIVES_S: Final = 8 * 3_600.0
 # The ports of shells, remote desktops, pushed mail and calls, whose connections live for hours.
@@ -101,12 +101,14 @@ def _survives_s(
     """Return the seconds of waiting that a session spares: the wait times its probability."""
     kinds = {network.name: network.kind for network in networks}
     kind = kinds.get(alone.strategy.networks[0], NetworkKind.WIFI)
+    # The longer a connection lives, the more likely its network dies meanwhile.
     lives_s = _LONG_LIVES_S if port in _LONG_PORTS else max(_LIVES_S, alone.time_s)
     lost_s = _LOST_S if len(singles) > 1 else _ALONE_LOST_S
     return min(_DEATHS_PER_S[kind] * lives_s, 1.0) * lost_s
 
 
-# The time from one answer to a session to the next. Sessions ask every two seconds.
+# The longest time of a look. Sessions ask every two seconds, so the answer after the first one still
+# contains the look.
 LOOK_S: Final = 2.5
 
 # The time from one look at a network to the next.
@@ -142,6 +144,7 @@ class Looks:
                 continue
             age_s = _age_s(decision, name)
             if self._worth(name, decision, age_s, chosen, alone):
+                # The first answer with this network begins the look; later ones do not move the instant.
                 self._at_s.setdefault(name, decision.context.at_s)
                 both = Strategy(StrategyKind.MPTCP, (*choice.networks, name))
                 known = "unknown" if age_s is None else f"{seconds(age_s)} old"
@@ -158,9 +161,11 @@ class Looks:
         alone: Evaluation,
     ) -> bool:
         context = decision.context
+        # A silent network shows nothing, and would hold up the transfer.
         if silent_s(context, name) > 0.0:
             return False
-        # Spread over both, it goes at the sum of their rates.
+        # The rates of two networks add up: together they take T * L / (T + L). T is the expected time of
+        # the chosen strategy, and L the least time that the other network may plausibly take.
         saves_s = chosen.time_s**2 / (chosen.time_s + alone.time_low_s)
         if saves_s < _WORTH_S:
             return False

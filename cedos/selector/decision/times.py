@@ -88,6 +88,8 @@ def shared(
 def _carried(
     others: Iterable[CompetingTransfer], part_bytes: float, time_s: float, *, fill: bool
 ) -> Iterable[float]:
+    # Processor sharing: while this transfer moves its part, each competitor moves as much, at most its
+    # rest. If the network is not full, competitors go on at the rate that limits them elsewhere.
     for each in others:
         most = part_bytes if fill else min(part_bytes, each.rate_bps * time_s / 8.0)
         yield min(each.remaining_bytes, most)

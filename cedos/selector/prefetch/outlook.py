@@ -24,7 +24,9 @@ from cedos.selector.budgets.prices import Prices
 from cedos.selector.energy import Radio
 from predictors.dwell import GENERIC, DwellPredictor, Weibull
 
+# Any longer time counts as for ever.
 _LONGEST_S = 1e8
+# The number of stays and of absences that are kept for the next start.
 _KEPT = 200
 
 
@@ -48,8 +50,8 @@ class Stretches:
     """The stays and absences of one network.
 
     Args:
-        stay_s: what it is taken to stay on average, before anything is known; infinite: for ever.
-        absence_s: the same of its absences; or how they are taken to be distributed.
+        stay_s: the assumed mean length of its stays before any is known; infinite: it stays for ever.
+        absence_s: the same of its absences, or their distribution.
     """
 
     def __init__(self, stay_s: float, absence_s: float | Weibull) -> None:
@@ -66,10 +68,10 @@ class Stretches:
         self._age_s = 0.0
 
     def record(self, lasted_s: float, present: bool) -> None:
-        """Record that it was present, or absent, for so long until now."""
+        """Record that the network was present, or absent, for so long until now."""
         if present is not self._present:
             if self._present is not None and self._age_s > 0.0:
-                # The first one had begun before the first observation.
+                # The first stretch had begun before the first observation: it is known only to be longer.
                 self._passed(self._present, self._age_s, not self._whole)
                 self._whole = True
             self._present, self._age_s = present, 0.0
@@ -162,8 +164,8 @@ class Outlook:
     """Averages of all networks, from what is observed of them.
 
     Args:
-        prior: what a network is taken for before it is known, by name; `prior_s` seconds of the past.
-        memory_s: the past fades with this time constant.
+        prior: the assumed average of each network, by name; it counts as `prior_s` observed seconds.
+        memory_s: the time after which an observation counts for 1/e.
     """
 
     prior: Mapping[str, Average]
@@ -187,9 +189,8 @@ class Outlook:
     ) -> None:
         """Record that a network was present or absent for `lasted_s` until now.
 
-        Rate and latency if known.
-
-        Impossible values (negative or not a number) are ignored.
+        Rate and latency are given if they were measured. Impossible values (negative, not a number) are
+        ignored.
         """
         if not (isfinite(lasted_s) and lasted_s > 0.0):
             return
@@ -276,15 +277,14 @@ class Path:
     """A network, present or not.
 
     Attributes:
-        name: what budgets know it by.
-        rate_bps: towards the host, by the current estimates; of no meaning where not `present`.
+        name: its name in budgets.
+        rate_bps: the present estimate towards the host; without meaning if the network is absent.
         latency_s: until the first byte of an answer.
         idle_s: seconds since its radio was last used; None: long ago.
-        average: what it is like on average.
-        mean_wake_j: joules that a fetch some time later adds to those of carrying it (`mean_wake_j`).
+        average: its average of the past.
+        mean_wake_j: joules that a later fetch adds to those of carrying it (`mean_wake_j`).
         present: whether it could be used now.
-        stretch: what is known of its present stay, or absence; None: it stays for ever, or away as
-            long as on average.
+        stretch: its present stay or absence; None: it stays for ever, or stays away for the average time.
     """
 
     name: str
@@ -305,7 +305,7 @@ class Path:
         return 8.0 * size_bytes / self.rate_bps + max(latency_s, 0.0)
 
     def in_time(self, size_bytes: float, hazard_per_s: float) -> float:
-        """Return the probability that it appears and fetches so much before the person asks."""
+        """Return the probability that the network appears and fetches so much before the person asks."""
         usual_s, stretch = self.average.fetch_s(size_bytes), self.stretch
         if not self.present:
             # Away: it must appear and fetch before the request, whose hazard is even.
@@ -314,6 +314,7 @@ class Path:
         now_s = min(self.fetch_s(size_bytes), _LONG_S)
         # Present: it may stay long enough, or leave and come again.
         stays = 1.0 if stretch is None else stretch.stay.survival_after(stretch.age_s, now_s)
+        # The mean of exp(-hazard * t) over an exponential time t: 1 / (1 + hazard * mean).
         again = 1.0 / (1.0 + hazard_per_s * (self.average.absence_s + usual_s))
         return stays / (1.0 + hazard_per_s * now_s) + (1.0 - stays) * again
 

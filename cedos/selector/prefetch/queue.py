@@ -31,14 +31,16 @@ from cedos.selector.prefetch.value import (
     worth_it,
 )
 
+# The size of an item before any is known, and how many finished items this guess counts as.
 _ASSUMED_BYTES = 100_000.0
 _SIZE_WEIGHT = 2.0
+# The person's requests per second before any is known, and the seconds that this guess counts as.
 _ACTS_PER_S = 1 / 40
 _ACTS_WEIGHT_S = 120.0
 _LEAST_LEFT_BYTES = 1.0
 _LONG_S = 1e6
 _PROHIBITIVE = PROHIBITIVE / 2
-# The delay with which the host counts carried bytes and this program asks for the count.
+# The time until the host has counted carried bytes and this program has asked for the count.
 _COUNTED_S = 2.0
 
 # A hint without a request for this time counts as a miss. It stays in the queue.
@@ -49,7 +51,14 @@ _BETTER = 1.25
 
 
 class State(StrEnum):
-    """The states of a hint."""
+    """The states of a hint.
+
+        hint() -> WAITING -> RUNNING -> READY -> CONSUMED
+                     ^__________|
+
+    A prefetch that is stopped or fails goes back to WAITING. A request for a waiting or ready item makes
+    it CONSUMED at once; a running one is completed first (`demanded`). `cancel` makes any item DROPPED.
+    """
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -60,7 +69,7 @@ class State(StrEnum):
 
 @dataclass(slots=True)
 class Item:
-    """A hint. `network` is where it runs; `not_before_s` when it may be tried again."""
+    """A hint. `network` is the one that it runs over; `not_before_s` when it may be tried again."""
 
     key: Hashable
     cls: Hashable
@@ -87,7 +96,7 @@ class Plan:
 
 @dataclass(slots=True)
 class _Committed:
-    """A prefetch of so many bytes, until what it carried is counted; when it was last seen running."""
+    """The bytes of a started prefetch until budgets show them; `seen_s` is when it was last running."""
 
     size_bytes: float
     since_s: float
@@ -99,13 +108,12 @@ class Queue:
     """The hints of one application.
 
     Args:
-        accuracy: what is known of how often its hints come true.
-        at_once: so many prefetches run side by side on one network.
-        retry_s: an item that failed waits so long, and twice as long every further time.
-        reserve_sds: so many standard deviations of what fetches on demand are expected to take are left
-            for them beside the mean.
-        keeps_for_all: whether something is left for fetches on demand also of an item that alone is more
-            than what is left. Nothing can be kept for that, and keeping it would stop all others.
+        accuracy: how often the application's hints come true.
+        at_once: the number of prefetches side by side on one network.
+        retry_s: the wait after a failure, twice as long after each further one.
+        reserve_sds: the reserve for fetches on demand beside their expected use, in standard deviations.
+        keeps_for_all: whether the reserve includes items that alone exceed what is left of a budget.
+            Nothing can be kept for those, and trying to would stop all other prefetches.
     """
 
     accuracy: ShadowAccuracy = field(default_factory=ShadowAccuracy)
@@ -125,7 +133,7 @@ class Queue:
     def hint(
         self, key: Hashable, now_s: float, size_bytes: float | None = None, cls: Hashable = ""
     ) -> None:
-        """Something may be asked for; a size that makes no sense counts as not known.
+        """Record that an item may be asked for; a size that makes no sense counts as unknown.
 
         Raises:
             ValueError: the key is in use.
@@ -139,7 +147,7 @@ class Queue:
         self.items[key] = Item(key, cls, self._hints, now_s, size_bytes)
 
     def demand(self, key: Hashable, now_s: float) -> State:
-        """Record that the person asks for an item; return its state before. Again changes nothing."""
+        """Record that the person asks for an item; return its state before. Repeats change nothing."""
         item = self.items[key]
         was = item.state
         if not item.demanded and was is not State.DROPPED:
@@ -435,7 +443,7 @@ Choices = dict[Resource, list[tuple[Hashable, list[Option]]]]
 class Taking(NamedTuple):
     """The use of one way for an item: seconds of waiting, joules, bytes by the networks' order.
 
-    `network` is the place of the one that it is fetched over ahead of time; None: it is left to demand.
+    `network` is the index of the network that prefetches it; None: it is left to demand.
     """
 
     network: int | None
@@ -447,10 +455,10 @@ class Taking(NamedTuple):
 def ways(
     queue: Queue, now_s: float, paths: Sequence[Path], prices: Prices
 ) -> list[tuple[Hashable, list[Taking]]]:
-    """For each item that waits: leave it to demand, or fetch it over each network.
+    """Return for each waiting item its ways: leave it to demand, or fetch it over each network.
 
-    To leave it comes first, the others follow in the order of the networks. What is left to demand
-    counts as often as it is asked for, and for as much as a free network does not come before that.
+    To leave it comes first, then the networks in their order. An item that is left costs a fetch on
+    demand times the probability that it is asked for before a free network has fetched it.
     """
     found: list[tuple[Hashable, list[Taking]]] = []
     if not paths:

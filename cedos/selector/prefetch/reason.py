@@ -96,7 +96,7 @@ def _of(
 
 
 def _left(one: Weighed, path: Path, prices: Prices) -> str:
-    """Why it is not fetched now, though it could be."""
+    """Return why an item is not fetched now, though it could be."""
     if prices.data_rate(path.name) >= _OUT_OF_REACH:
         return f"waits: the budget of {path.name} is spent"
     if prices.energy_rate() >= _OUT_OF_REACH:

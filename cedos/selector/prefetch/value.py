@@ -104,7 +104,7 @@ def _shrunk(counts: Counts, towards: float, weight: float) -> float:
     return (counts.consumed + weight * towards) / (counts.resolved + weight)
 
 
-# Spending over this time does not change the price of a controller that uses the spending rate.
+# Over this time, spending changes no price of a controller that goes by the spending rate.
 _LONG_S = 1e6
 
 _PROHIBITIVE = PROHIBITIVE / 2
@@ -131,9 +131,9 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """The expected use of fetches on demand: joules, bytes by network.
+    """The expected use of fetches on demand: joules, and bytes by network.
 
-    No prefetch may spend that, but for what it spares of it.
+    No prefetch may spend it, except what the prefetch itself makes unnecessary.
     """
 
     energy_j: float = 0.0
@@ -160,10 +160,10 @@ class Batch:
 
 @dataclass(slots=True)
 class _BatchSums:
-    """A batch so far; its gain is linear in the prices.
+    """The sums over a batch so far; its gain is linear in the prices.
 
-    `else_j` and `else_bytes` are what its items are expected to take if they are not fetched now: on
-    demand, or ahead of time over a better network that comes before that.
+    `else_j` and `else_bytes` are the expected use of its items if they are not fetched now: on demand, or
+    ahead of time over a better network that comes before that.
     """
 
     time_s: float = 0.0
@@ -234,8 +234,8 @@ def best_batch(
         # Fetches on demand of other items must stay possible beside the batch.
         beside_j = max(reserve.energy_j - grown.else_j, 0.0)
         beside_bytes = max(kept_bytes - grown.else_bytes, 0.0)
-        # (A batch that takes less than leaving it would helps to keep a budget as long as it fits into
-        # it: what is left may never be asked for, or come over a better network.)
+        # A batch that takes less than leaving its items would saves budget, so only the batch itself must
+        # fit: the reserve may never be asked for, or be fetched over a better network.
         needed_j = energy_j + (beside_j if energy_j > grown.else_j else 0.0)
         if (
             prices.energy_rate(_UNSURE * needed_j, _LONG_S) >= _PROHIBITIVE
@@ -252,6 +252,7 @@ def best_batch(
         batch.other_s -= above_s
         keys.append(candidate.key)
         gains.append(gain_s)
+        # Waking the radio is paid once, which the first items may not be worth: keep the best prefix.
         gain_s = batch.gain_s(wake_j, joule_s, byte_s)
         if gain_s > 0.0 and (best is None or gain_s > best.gain_s):
             best = Batch(path.name, tuple(keys), tuple(gains), gain_s, energy_j, batch.size_bytes)

@@ -34,9 +34,9 @@ class Moment:
     Attributes:
         attended: whether a person is at the host (Delphi: the screen is on).
         pending: whether a transfer waits to be started.
-        indicators: network name -> what is known of it, passive and active, with ages.
-        evaluations: what the strategies of the next transfer would cost by what is known now.
-        transfers_per_s: how many transfers begin, of late.
+        indicators: network name -> its known indicators, passive and active, with ages.
+        evaluations: the strategies of the next transfer, judged by the present knowledge.
+        transfers_per_s: how many transfers began per second lately.
         heard_at_s: network name -> when anything last came back from beyond its router.
     """
 
@@ -54,10 +54,10 @@ class ProbeVerdict(NamedTuple):
     """The verdict on a probe now, and the reason.
 
     Attributes:
-        why: in words, with the numbers it rests on, either way.
-        gain_s: what its answer is expected to save, in seconds; None: the rule does not weigh that.
-        cost_s: what it costs in seconds, with what budgets ask today; None: likewise.
-        change: of the passive indicators since the last probe, in ranges; None: it is not looked at.
+        why: the reason in words, with its numbers, for either verdict.
+        gain_s: the expected saving by the answer, in seconds; None: the rule does not weigh it.
+        cost_s: the cost in seconds at the budgets' present prices; None: likewise.
+        change: the change of the passive indicators since the last probe, in ranges; None: not looked at.
         threshold: the change that is enough.
     """
 
@@ -70,7 +70,7 @@ class ProbeVerdict(NamedTuple):
 
 
 class ProbeRule(Protocol):
-    """Says when a network is to be probed; told of every probe."""
+    """Decides when a network is probed, and keeps a record of the probes."""
 
     def weigh(self, network: str, moment: Moment) -> ProbeVerdict:
         """Return the verdict on a probe of the network now."""
@@ -80,7 +80,7 @@ class ProbeRule(Protocol):
 
 
 class FixedRate:
-    """Probes every network every `interval_s`, whatever happens: what adaptive probing is to beat."""
+    """Probes every network every `interval_s`, the baseline of adaptive probing."""
 
     def __init__(self, interval_s: float) -> None:
         self._interval_s = interval_s
@@ -121,8 +121,9 @@ class PassiveChange:
         self._ranges: dict[tuple[str, str], tuple[float, float]] = {}
 
     def change(self, network: str, moment: Moment) -> float:
-        """Equation 1, between the last probe and now; infinite before the first probe."""
+        """Return equation 1, between the last probe and now; infinite before the first probe."""
         now = passive(moment.indicators.get(network, {}))
+        # Each indicator's range is the typical one, widened by the values seen here.
         for name, value in now.items():
             low, high = self._ranges.get((network, name)) or TYPICAL_RANGES.get(
                 name, (value, value)

@@ -23,10 +23,10 @@ from cedos.selector.uncertainty.times import INTERVAL_SIGMAS
 # The time over which recent connections are counted, to estimate how many the answer will serve.
 OF_LATE_S: Final = 30.0
 
-# The network must have answered within this time.
+# A network that answered within this time may begin a trial; another one is pinged first.
 _ANSWERED_S: Final = 2.0
 
-# A network that did not answer is asked again after this time.
+# A network that did not answer is pinged again after this time.
 _ASKED_S: Final = 10.0
 
 # The share of an observation's worth after `OF_LATE_S`.
@@ -36,9 +36,10 @@ _LASTS: Final = 0.5
 # network shows its rate anyway, and a fading one soon dies (docs/decisions/trials.md).
 _IDLE_S: Final = 10.0
 
+# The time between two trials of a network: the first time, its growth with each trial, and the
+# longest. It is the first time again once the network is chosen.
 _AGAIN_S: Final = 10.0
 _SELDOMER: Final = 1.5
-# The longest time between two trials. It grows with each, unless the network is chosen meanwhile.
 _AT_MOST_S: Final = 300.0
 
 _TOLD: Final = (*RATES, *(UPLINK[name] for name in RATES), *DELIVERY.values(), *RECENT)
@@ -49,8 +50,9 @@ _LEAST_BYTES: Final = 20_000
 # A trial must save this much more than it loses.
 _GAIN_S: Final = 0.1
 
+# The largest transfer of a trial, at the upper end of the estimate of its size.
 _MOST_BYTES: Final = 2_000_000
-# The longest possible delay of a trial, unless it is nearly surely in time.
+# The longest delay of a trial, at the upper end of the interval of its time.
 _MOST_LATE_S: Final = 10.0
 
 _normal: Final = NormalDist().cdf
@@ -60,8 +62,8 @@ class Recurring(NamedTuple):
     """A destination's next transfer as it is seen now, and the number of recent ones.
 
     `destination`: a prefix and a port (None: all ports), for the room that carries the trial out.
-    `barred`: whether none may be tried over a network, as it cannot go there, or is kept: what else it
-    carries later has no bound.
+    `barred`: returns whether a network must not carry a trial: the destination cannot be reached over it,
+    or its connections are kept (their later bytes have no bound), or are too new to tell.
     """
 
     destination: tuple[str, int | None]
@@ -73,7 +75,7 @@ class Recurring(NamedTuple):
 class Trial(NamedTuple):
     """A trial: the destination, the network and the reason.
 
-    `answered`: the network did, just now, so that it may begin; else it is to be pinged first.
+    `answered`: whether the network answered just now, so that it may begin; else it is pinged first.
     """
 
     of: Recurring
@@ -84,9 +86,9 @@ class Trial(NamedTuple):
 
 @dataclass(slots=True)
 class _Tried:
-    """A network: when it may be tried again, and asked; the pause after the next trial.
+    """The trials of one network: when the next trial and the next ping may come, and the next pause.
 
-    `size_bytes`: of the last one.
+    `size_bytes`: of the last trial.
     """
 
     not_before_s: float = -inf
@@ -172,6 +174,8 @@ def _worth(
     recurring: Iterable[Recurring], context: Context, network: Network, objective: Objective
 ) -> Trial | None:
     saved_s = 0.0
+    # Add up what an answer would save for all recent destinations, and collect the transfers that could
+    # be the trial.
     candidates: list[tuple[float, Recurring]] = []
     for each in recurring:
         decision = each.decision
@@ -180,7 +184,8 @@ def _worth(
         alone = by_strategy.get(Strategy(StrategyKind.SINGLE, (network.name,)))
         if chosen is None or alone is None or chosen is alone or decision.transfer.deadline_s:
             continue
-        # What an answer saves for transfers like the recent ones, and what the trial may lose.
+        # The saving is that of one transfer; each recent one stands for `_LASTS` to come. The loss is the
+        # price of the trial.
         saves_s, loses_s = in_hindsight(chosen, alone, objective)
         saved_s += _LASTS * each.begun * saves_s
         size = decision.transfer.size
@@ -216,11 +221,13 @@ def in_hindsight(
     those of an option to buy, and to sell, at the time at which both cost the same (Black and
     Scholes, no interest).
     """
-    # The time at which both would cost the same is the strike price of the option.
+    # The strike price of the option is the time at which both strategies would cost the same.
     time_s = alone.cost if isinstance(objective, MaxS) else alone.time_s
     even_s = time_s + chosen.cost - alone.cost
     if even_s <= 0.0:
         return 0.0, time_s - even_s
+    # Knowing saves max(even - T, 0), a put on the time T. Not knowing loses max(T - even, 0), a call,
+    # whose value follows by put-call parity.
     sigma = log(max(alone.time_high_s / alone.time_low_s, 1.0 + 1e-6)) / INTERVAL_SIGMAS
     upper = log(even_s / time_s) / sigma + 0.5 * sigma
     saves_s = even_s * _normal(upper) - time_s * _normal(upper - sigma)

@@ -76,11 +76,13 @@ def probe_cost(
     return ProbeCost(active_w * seconds, radio.added_tail_j(idle_s))
 
 
+# An age that stands for "never probed".
 _NEVER_S = 1e9
 # A change of this many ranges is entirely new.
 _WHOLE = 3.0
 # The number of remembered best costs of each network, as expected when it was probed.
 _REMEMBERED = 20
+# The assumed duration of a probe, for the prices of its joules and bytes.
 _LASTS_S = 0.1
 
 
@@ -130,8 +132,8 @@ class Price:
     Attributes:
         cost: in the currency of evaluations: seconds, if prices of joules and bytes are.
         lifetime_s: how long its answer is of use; transfers that begin within it share the cost.
-        energy_j: joules that budgets charge beside.
-        carried_bytes: and bytes.
+        energy_j: joules that energy budgets price as well.
+        carried_bytes: bytes that data budgets price as well.
     """
 
     cost: float
@@ -152,10 +154,10 @@ class ProbeValue:
     """Probes where the expected saving exceeds the price.
 
     Args:
-        price: of one probe, by network name; another network's is that of `None`.
+        price: of one probe, by network name; `None` is the key of all other networks.
         drift: how knowledge goes stale.
-        idle_per_s: transfers expected per second where none was seen of late and a person is there.
-        light: of a probe that tells whether a network lives, not how fast it is (a ping, a look-up).
+        idle_per_s: transfers expected per second if none was seen lately and a person is there.
+        light: whether the probe (a ping, a look-up) tells only that a network lives, not how fast it is.
     """
 
     def __init__(
@@ -182,7 +184,7 @@ class ProbeValue:
         age_s = moment.now_s - self._probed_at_s.get(network, -_NEVER_S)
         change = min(self._passive.change(network, moment), _WHOLE)
         if self._light and network not in self._probed_at_s:
-            change = 0.0  # since when is not known
+            change = 0.0  # the change since an unknown moment
         each = 0.0
         # The saving if the answer reverses the order of the two best strategies.
         if best is not None and not self._light:
@@ -191,7 +193,8 @@ class ProbeValue:
         if best is not None and best <= rival:
             each += drift.died(quiet_s, change) * max(drift.death_cost_s - (rival - best), 0.0)
         elif best is None or not self._light:
-            # Of a network that was never seen alive: at its best it would be as quick as half the rival.
+            # The saving if a worse or dead network recovered to one of its earlier costs. Without any,
+            # its best is assumed to be half of the rival's cost.
             before = self._before.get(network) or (0.5 * rival,)
             saved = sum([max(rival - cost, 0.0) for cost in before]) / len(before)
             each += drift.returned(age_s, change) * saved
@@ -205,7 +208,7 @@ class ProbeValue:
     def weigh(self, network: str, moment: Moment) -> ProbeVerdict:
         price = self._of(network)
         cost = price.today(network, moment.prices)
-        # A network of which nothing is known is probed once, unless a budget forbids it.
+        # A network without any knowledge is probed once, unless a budget forbids it.
         forbidden = cost >= PROHIBITIVE
         known_alive = self._light and network in moment.heard_at_s
         if network not in self._probed_at_s and not known_alive:
@@ -266,6 +269,7 @@ def expected_saving(gap: float, sigma: float) -> float:
     if sigma <= 0.0:
         return 0.0
     z = gap / sigma
+    # The closed form sigma * (phi(z) - z * (1 - Phi(z))) of a normal distribution's partial expectation.
     density = exp(-0.5 * z * z) / sqrt(2.0 * pi)
     above = 0.5 * (1.0 - erf(z / sqrt(2.0)))
     return sigma * (density - z * above)

@@ -30,6 +30,7 @@ from predictors.posterior import NEGLIGIBLE, bin_of
 
 _TIDY_AFTER = 50
 
+# A cell of the joint histogram: the bin of each quantity, sorted by name.
 Cell = tuple[tuple[str, int], ...]
 
 
@@ -43,14 +44,18 @@ class Bayesian(BruteForce):
         self, history: Callable[[str], ErrorHistory] = lambda quantity: ErrorHistory()
     ) -> None:
         super().__init__(history)
+        # Histogram of each quantity: bin -> its weight, and the mean of the logarithms in it.
         self._priors: dict[str, dict[int, list[float]]] = {}
         self._latest: dict[str, int] = {}
+        # Cell -> how often each way was the predictions' favourite in it.
         self._likelihood: dict[Cell, dict[str, float]] = {}
+        # The weight of a new observation: it grows, in place of all older ones fading.
         self._unit = 1.0
         self._until_tidy = _TIDY_AFTER
         self._asked: tuple[Mapping[str, Way], Objective] | None = None
 
     def reset(self, quantities: Iterable[str], at_s: float) -> None:
+        # Cells that contain a forgotten quantity say nothing any more.
         gone = set(quantities)
         for quantity in gone:
             self._priors.pop(quantity, None)
@@ -82,12 +87,13 @@ class Bayesian(BruteForce):
         if decision is not None:
             cell = tuple(sorted(self._latest.items()))
             of = self._likelihood.setdefault(cell, {})
-            # The newest weighs most: in place of all others' fading, the unit grows.
+            # The newest weighs most (see `_unit`).
             of[decision] = of.get(decision, 0.0) + self._unit
             self._unit /= FADING
             self._tidy()
 
     def _tidy(self) -> None:
+        # Bring all weights back to a unit of 1, and drop cells that hardly count any more.
         self._until_tidy -= 1
         if self._until_tidy > 0:
             return
@@ -141,7 +147,7 @@ class Bayesian(BruteForce):
                     masses = agreeing
                     times_of[name] = [max(time - elapsed_s, 0.0) for time in times_of[name]]
                 else:
-                    # Longer than ever: as long again.
+                    # It runs for longer than in any cell: the rest is as long again (as `remaining`).
                     times_of[name] = [elapsed_s] * len(masses)
         # A contact may end before.
         for name, way in ways.items():
@@ -175,6 +181,7 @@ class Bayesian(BruteForce):
         every = sum([sum(of.values()) for of in self._likelihood.values()])
         if evidence is None or not every or not needed or not needed <= self._latest.keys():
             return [], []
+        # `usual` is how often this favourite came in all cells: what it says without any cell.
         usual = sum([of.get(evidence, 0.0) for of in self._likelihood.values()]) / every
         # Evidence from old predictions says less: in the end, nothing.
         kept = exp(-max([self._of(quantity).errors.added(now_s) for quantity in needed]))

@@ -51,7 +51,8 @@ class BruteForce(Evaluator):
         now_s: float,
         running: Running,
     ) -> dict[str, Judged]:
-        # All values of the quantities, and what the silence of running ways tells of them.
+        # The values of the quantities; and, for ways not begun yet, those values that the silence of the
+        # running ways leaves possible.
         values = self._values(ways, now_s)
         told = _given_silence(ways, values, running)
         times = {
@@ -87,7 +88,7 @@ class BruteForce(Evaluator):
         return found
 
     def _values(self, ways: Mapping[str, Way], now_s: float) -> dict[str, Sequence[float]]:
-        """Equally likely values of the quantities that the ways depend on, as far as predicted."""
+        """Return the equally likely values of the quantities that the ways depend on, if predicted."""
         found: dict[str, Sequence[float]] = {}
         for way in ways.values():
             for term in way.terms:
@@ -114,6 +115,7 @@ def _given_silence(
     for name in running.keys() & ways.keys():
         others = {t.quantity for way in ways.values() if way.name != name for t in way.terms}
         for quantity in {term.quantity for term in ways[name].terms} & others & values.keys():
+            # Weigh each value by the probability that the running way would still be silent with it.
             given = [(value, {**values, quantity: [value]}) for value in values[quantity]]
             weighted = [
                 (value, weight)
@@ -150,7 +152,7 @@ def _first(
     times: Mapping[str, list[float]],
     running: Running,
 ) -> tuple[float, float, float]:
-    """Mean and 90 % interval of the time of the first of several ways."""
+    """Return the mean and the 90 % interval of the time of the first of several ways."""
     lists = [times[way.name] for way in parts]
     low, high = min(each[0] for each in lists), min(each[-1] for each in lists)
     shared = _shared(parts)

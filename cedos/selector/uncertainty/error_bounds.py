@@ -41,6 +41,7 @@ def cdf(t: float, freedom: float) -> float:
 
     `freedom` is positive and need not be an integer.
     """
+    # Half of the two-sided tail, by the relation of Student's t to the incomplete beta function.
     x = freedom / (freedom + t * t)
     tail = 0.5 * _incomplete_beta(0.5 * freedom, 0.5, x)
     return 1.0 - tail if t > 0.0 else tail
@@ -64,6 +65,7 @@ def quantile(q: float, freedom: float) -> float:
     if q == 0.5:
         return 0.0
 
+    # Double the bound until it holds the quantile, then bisect down to the last bit of a float.
     low, high = 0.0, 1.0
     while cdf(high, freedom) < q and high < 1e150:
         low, high = high, high * 2.0
@@ -84,6 +86,7 @@ def _incomplete_beta(a: float, b: float, x: float) -> float:
         return 0.0
     if x >= 1.0:
         return 1.0
+    # The continued fraction converges fast only below this point; above it, use the symmetry.
     if x > (a + 1.0) / (a + b + 2.0):
         return 1.0 - _incomplete_beta(b, a, 1.0 - x)
     front = exp(lgamma(a + b) - lgamma(a) - lgamma(b) + a * log(x) + b * log(1.0 - x)) / a
@@ -103,6 +106,7 @@ def _incomplete_beta(a: float, b: float, x: float) -> float:
 
 
 def _away(value: float) -> float:
+    # Lentz's algorithm must not divide by zero.
     return value if abs(value) > 1e-300 else 1e-300
 
 
@@ -138,6 +142,8 @@ def hedged_cost(objective: Objective, best: Reckoned, others: Sequence[Reckoned]
     if max([best.low_s, *lows_s]) >= min([best.high_s, *[each.high_s for each in others]]):
         return None
     # Most is saved where the best one is at its worst and another at its best.
+    # `hedged_cost` counts from the best copy alone: what sending both costs, less what waiting for
+    # the best one at its worst would have cost.
     both = best.outcome._replace(time_s=min(lows_s))
     for each in others:
         # The least that it takes: its radio is on until its own earliest end.

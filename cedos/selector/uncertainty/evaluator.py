@@ -34,14 +34,15 @@ class Way:
     """A way to do the thing.
 
     Attributes:
-        terms: what its time is made of.
-        fixed_s: and what is certain of it.
+        terms: the uncertain parts of its time.
+        fixed_s: the certain part.
         watts: joules per second while it goes on.
-        fixed_j: joules beside (a radio's tail).
-        metered_bytes: what it takes of the data plan.
+        fixed_j: further joules (a radio's tail).
+        metered_bytes: the bytes that it uses of the data plan.
         lasting: for how long it can go on, in seconds from now (the rest of a dwell time); None:
             as long as it takes.
-        detour_s: what is lost beyond that: noticing, and doing it another way from the start.
+        detour_s: seconds lost if it cannot go on for long enough: for noticing that, and for doing it
+            another way from the start.
     """
 
     name: str
@@ -58,7 +59,7 @@ class Way:
 class Redundant:
     """Several ways at once: the first to end counts, and all of them are paid.
 
-    `called_off`: whether the others end with it; else each goes on to its own end.
+    `called_off`: whether the others are stopped then; else each goes on to its own end.
     """
 
     name: str
@@ -96,7 +97,7 @@ class Choice:
         return next(each for each in self.evaluations if each.name == self.name)
 
 
-# Running strategies without an answer, by name, and their seconds so far. What they used is spent.
+# The strategies that run without an answer so far, by name, with their seconds. Their use is spent.
 Running = Mapping[str, float]
 
 
@@ -116,10 +117,12 @@ def network_terms(network: str, size_bytes: float, round_trips: float = 1.0) -> 
     )
 
 
+# The number of choices that are kept.
 _KEPT = 64
+# A quantity outside these bounds is no information.
 _LEAST, _LARGEST = 1e-15, 1e15
-"""A quantity outside these bounds is no information."""
 
+# The step of the logarithm of the age after which a kept choice is computed anew.
 _AGE_STEP = 0.05
 _NOTHING: Running = {}
 _ONLY_TIME = WeightedCost()
@@ -150,13 +153,12 @@ class Evaluator(ABC):
     `cost_of_sending_twice`). An object chooses among ways of any kind (`choose`), and keeps the errors of
     the quantities that they depend on.
 
-    Quantities are positive numbers with names of the caller's. What is not a positive finite number
-    is taken for no information, never for a value; a way that depends on a quantity without a
-    prediction costs infinitely much.
+    Quantities are positive numbers, which the caller names. A value that is not positive and finite is
+    no information; a way that depends on a quantity without a prediction has an infinite cost.
 
     Attributes:
-        name: as the configuration has it.
-        words: what people are told of it.
+        name: as in the configuration.
+        words: the method's description for people.
     """
 
     name: ClassVar[str]
@@ -307,6 +309,7 @@ def judged(
 
 def spent(way: Way, time_s: float, elapsed_s: float | None) -> tuple[float, float]:
     """Return the joules and metered bytes still to be used by a way that takes `time_s` from now on."""
+    # A running way is prolonged, not begun: its tail and its bytes are spent already.
     if elapsed_s is None:
         return way.fixed_j + way.watts * time_s, way.metered_bytes
     return way.watts * time_s, 0.0
@@ -328,6 +331,7 @@ def _why(
     lead += f"{best.name}: {rounded(best.time_s, 3)} s expected"
     if rival is None or not isfinite(rival.cost):
         return lead
+    # More is the difference of the costs without the seconds: joules and bytes, priced in seconds.
     if any(best.name == way.name for way in redundant):
         saved, more = (
             rival.time_s - best.time_s,

@@ -75,6 +75,7 @@ def interval_of(distribution: Distribution) -> tuple[float, float]:
 @lru_cache(maxsize=64)
 def _places(count: int) -> tuple[tuple[int, int, float], ...]:
     """Return for the three quantiles the samples before and after, and the share of the way."""
+    # The place of a quantile among equally likely samples, each in the middle of its slice.
     places = []
     for q in (_LOW, 0.5, _HIGH):
         position = min(max(q * count - 0.5, 0.0), count - 1.0)
@@ -103,6 +104,7 @@ def summed(fixed_s: float, parts: Sequence[Sequence[float]]) -> list[float]:
         return []
     times = [fixed_s]
     for part in parts:
+        # Bound the list: gather what there is into fewer slices before the next part multiplies it.
         if len(times) * len(part) > MOST and len(times) > 1:
             times.sort()
             times = gathered(times, max(MOST // len(part), 1))
@@ -114,7 +116,7 @@ def summed(fixed_s: float, parts: Sequence[Sequence[float]]) -> list[float]:
 
 
 def gathered(ascending: Sequence[float], count: int) -> list[float]:
-    """Return a list in at most `count` equal slices, each by its mean; the mean of all is kept."""
+    """Return a list in at most `count` equal slices, each as its mean; the mean of all is kept."""
     size = len(ascending)
     if size <= count:
         return list(ascending)
@@ -154,10 +156,12 @@ def interrupted(times: list[float], lasting: Distribution, detour_s: float) -> l
         lasting: for how long it can go on, s; independent of the times.
         detour_s: what is lost then.
     """
+    # Fast path: the contact surely lasts longer than the longest time.
     if lasting.samples[0] >= times[-1]:
         return times
     few = gathered(times, _FEW)
     found: list[float] = []
+    # Of each possible end of the contact: times up to it stay, longer ones are cut off by the detour.
     for end_s in lasting.samples:
         whole = bisect_right(few, end_s)
         found += few[:whole]
@@ -173,7 +177,10 @@ def cut_off(time_s: float, lasting: Distribution, detour_s: float) -> float:
 
 
 def _differences(ascending: Sequence[float], total: float) -> float:
-    """Return the sum of the differences of all pairs of a list with this total, by ranks."""
+    """Return the sum of the differences of all pairs of a list with this total, by ranks.
+
+    The k-th smallest of n values is subtracted n - k times and added k - 1 times.
+    """
     return (len(ascending) + 1.0) * total - 2.0 * sum(accumulate(ascending))
 
 
@@ -198,10 +205,11 @@ def mean_of_first(lists: Sequence[Sequence[float]]) -> float:
         return mean(first)
     if last[-1] <= first[0]:
         return mean(last)
+    # Only values in the overlap of the two lists can be first or second. An earlier one is the minimum
+    # with each value of the other list; a later one never is.
     low, high = max(first[0], last[0]), min(first[-1], last[-1])
     below, among = bisect_left(first, low), bisect_right(first, high)
     under, within = bisect_left(last, low), bisect_right(last, high)
-    # What is earlier than all of the other list is the first with each of it; what is later is not.
     total = len(last) * sum(first[:below]) + len(first) * sum(last[:under])
     a, b = first[below:among], last[under:within]
     both = [*a, *b]
@@ -214,6 +222,8 @@ def mean_of_first(lists: Sequence[Sequence[float]]) -> float:
 
 
 def _walked(lists: Sequence[Sequence[float]]) -> float:
+    # The expected minimum is the area under the product of the survival functions, walked from one
+    # value to the next. `left` counts the values of each list that are still to come.
     left = [len(each) for each in lists]
     ends = sorted([(value, k) for k, each in enumerate(lists) for value in each])
     expected = before = ends[0][0]
