@@ -415,6 +415,7 @@ class Daemon:
             HostLookups(lambda: self._controller.decider.usable),
             OwnQueue(QUEUE) if privileged is None else SeparateQueue(privileged),
             hold,
+            look=lambda: self._lookups.read() if self._lookups is not None else None,
         )
 
     async def _rules_changed(self) -> None:

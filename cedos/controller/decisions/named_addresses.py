@@ -13,7 +13,7 @@ from cedos.model import Address
 
 _MOST_NAMES: Final = 4096
 _MOST_OF_A_NAME: Final = 64
-_LONGEST_CHAIN: Final = 16
+LONGEST_CHAIN: Final = 16
 _T = TypeVar("_T")
 
 
@@ -33,7 +33,7 @@ class NamedAddresses:
     def told(self, reply: DnsReply) -> frozenset[str]:
         """Note an answer; return all names that its addresses belong to."""
         before = reply.name
-        for alias in reply.aliases[:_LONGEST_CHAIN]:
+        for alias in reply.aliases[:LONGEST_CHAIN]:
             if alias != before:
                 _put(self._alias_of, alias, before)
                 before = alias
@@ -53,9 +53,9 @@ class NamedAddresses:
 
         A resolver may ask for the end of a chain by itself, as long as it remembers the beginning.
         """
-        found = {reply.name, *reply.aliases[:_LONGEST_CHAIN]}
+        found = {reply.name, *reply.aliases[:LONGEST_CHAIN]}
         name = reply.name
-        for _ in range(_LONGEST_CHAIN):
+        for _ in range(LONGEST_CHAIN):
             if (name := self._alias_of.get(name, "")) in found or not name:
                 break
             found.add(name)

@@ -1,6 +1,7 @@
 """Rules of a user's own (`cedos rule`): which there are, and which one a connection falls under."""
 
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,7 +20,12 @@ from cedos.controller.commands import (
     SetRuled,
 )
 from cedos.controller.decisions.decider import Decider
-from cedos.controller.decisions.named_addresses import NamedAddresses, is_below, youngest
+from cedos.controller.decisions.named_addresses import (
+    LONGEST_CHAIN,
+    NamedAddresses,
+    is_below,
+    youngest,
+)
 from cedos.controller.events import DnsReply
 from cedos.controller.flows.living_flow import LivingFlow
 from cedos.controller.outbox import Outbox
@@ -30,6 +36,8 @@ from cedos.selector.decision.liveness import is_captive
 from cedos.selector.decision.reason import sentences
 
 MOST: Final = 64
+# The most names that a rule's names are known to be aliases of. The latest stay.
+MOST_ALIASES: Final = 64
 
 
 class UserRules:
@@ -43,6 +51,8 @@ class UserRules:
         self._outbox = outbox
         self._rules: dict[int, RuleRequest] = {}
         self._names = NamedAddresses()
+        # What the names of each rule are aliases of: no answer about another name takes it away.
+        self._aliases: dict[int, OrderedDict[str, None]] = {}
         # The rules of names by address, and those of prefixes.
         self._by_address: dict[str, list[int]] = {}
         self._prefixes: list[tuple[IPv4Network | IPv6Network, int]] = []
@@ -87,6 +97,7 @@ class UserRules:
         self._changed()
 
     def remove(self, number: int) -> None:
+        self._aliases.pop(number, None)
         if self._rules.pop(number, None) is not None:
             self._changed()
 
@@ -114,11 +125,30 @@ class UserRules:
     def told(self, reply: DnsReply) -> bool:
         """Take the answer of a resolver of this host; return whether it is about a rule's name."""
         names = self._names.told(reply)
+        chain = (reply.name, *reply.aliases[:LONGEST_CHAIN])
+        for number in self._about(chain):
+            first = next(at for at, name in enumerate(chain) if self._leads(name, number))
+            known = self._aliases.setdefault(number, OrderedDict())
+            for name in chain[first + 1 :]:
+                known[name] = None
+                known.move_to_end(name)
+            while len(known) > MOST_ALIASES:
+                known.popitem(last=False)
         return self._learn(names, map(str, reply.addresses))
 
     def names(self, reply: DnsReply) -> bool:
         """Return whether an answer is about a rule's name; it is not believed by that."""
-        return any(self.named(name) for name in self._names.names(reply))
+        return any(self._about(self._names.names(reply)))
+
+    def _about(self, names: Collection[str]) -> Iterator[int]:
+        """Yield the rules for names that one of these is, or is known to belong to."""
+        for number, rule in self._rules.items():
+            if rule.prefix is None and any(self._leads(name, number) for name in names):
+                yield number
+
+    def _leads(self, name: str, number: int) -> bool:
+        host = self._rules[number].host
+        return is_below(name, host) or name in self._aliases.get(number, ())
 
     def hosts_read(self, hosts: Mapping[str, Sequence[Address]]) -> bool:
         """Take the names of the hosts file; return whether some of them are of rules."""
@@ -132,14 +162,13 @@ class UserRules:
     def _learn(self, names: Collection[str], addresses: Iterable[str]) -> bool:
         addresses = list(addresses)
         news = matched = False
-        for number, rule in self._rules.items():
-            if rule.prefix is None and any(is_below(name, rule.host) for name in names):
-                matched = True
-                # The host's own addresses go last: others may have names below it.
-                told = (*addresses, *self._names.of(rule.host))
-                known = youngest(rule.addresses, told, MOST_ADDRESSES)
-                news = news or set(known) != set(rule.addresses)
-                self._rules[number] = msgspec.structs.replace(rule, addresses=known)
+        for number in list(self._about(names)):
+            matched, rule = True, self._rules[number]
+            # The host's own addresses go last: others may have names below it.
+            told = (*addresses, *self._names.of(rule.host))
+            known = youngest(rule.addresses, told, MOST_ADDRESSES)
+            news = news or set(known) != set(rule.addresses)
+            self._rules[number] = msgspec.structs.replace(rule, addresses=known)
         if news:
             self._changed()
         return matched

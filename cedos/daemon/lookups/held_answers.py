@@ -3,8 +3,9 @@
 A rule for a name is kept by routes to the addresses of the name. So an answer waits in a queue of the
 kernel until the routes of its addresses stand:
 
-    answer of a resolver of this host      the rule covers its addresses, then it passes
-    answer of another resolver             our own look-up of that name first; what it does not confirm
+    answer of a resolver of this host      to a question that was seen leaving: the rule covers its
+                                           addresses, then it passes
+    any other answer                       our own look-up of that name first; what it does not confirm
                                            is covered by no rule
     a name in a TLS hello or a request     counts for its connection alone, and is looked up likewise
 
@@ -45,6 +46,10 @@ HOSTS, RESOLV_CONF = Path("/etc/hosts"), Path("/etc/resolv.conf")
 _AT_ONCE: Final = 64
 _PORT: Final = 53
 _MOST_HELD, _MOST_STREAMS, _MOST_ASKED = 128, 64, 256
+# The most answers that wait for a look-up of ours: they leave room for those that are believed.
+_MOST_CLAIMS: Final = 64
+# The most questions that are remembered, to know the answers that programs have asked for.
+_MOST_QUESTIONS: Final = 1024
 # The longest time for which an answer is held. Then it is dropped, and programs ask again.
 _LONGEST_S: Final = 2.0
 _AGAIN_S: Final = 0.1
@@ -127,6 +132,7 @@ class HeldAnswers:
     Args:
         post: takes the events: what resolvers and the hosts file say.
         hold: have answers wait in the queue, or pass. Errors: CedosError.
+        look: have `told` take what was captured until now.
     """
 
     def __init__(
@@ -137,7 +143,9 @@ class HeldAnswers:
         queue: AnswerQueue,
         hold: Callable[[bool], Awaitable[None]],
         clock: Callable[[], float] = time.monotonic,
+        look: Callable[[], None] = lambda: None,
     ) -> None:
+        self._look = look
         self._ruled = ruled
         self._post = post
         self._lookups = lookups
@@ -149,6 +157,11 @@ class HeldAnswers:
         self._problem = ""
         self._streams, self._seen = _Streams(), _Streams()
         self._pending: Counter[FlowKey] = Counter()
+        self._claims = 0
+        # Of datagrams by flow and number, what was asked for; of TCP the flow, with number None.
+        self._questions: OrderedDict[tuple[FlowKey, int | None], tuple[str, int] | None] = (
+            OrderedDict()
+        )
         self._tasks: set[asyncio.Task[object]] = set()
         self._asked: OrderedDict[str, tuple[float, asyncio.Task[set[int]]]] = OrderedDict()
         self._bucket = TokenBucket(_PER_S, _BURST, clock())
@@ -203,17 +216,41 @@ class HeldAnswers:
             self._do(self._confirm_all({name: {address.version}}))
 
     def told(self, packet: CapturedPacket) -> None:
-        """Take an answer that was captured on its way: a rule that comes later covers it."""
-        if packet.outgoing or self._opened is not None or is_own(packet.key):
+        """Take a question, or an answer on its way: a rule that comes later covers the answer."""
+        key, tcp = packet.key, packet.key.protocol == "tcp"
+        if key.remote_port != _PORT or is_own(key):
             return
-        if packet.key.remote_port != _PORT or not self._lookups.trusted(packet.key.remote):
+        if packet.outgoing:
+            self._note_question(key, packet.payload, tcp=tcp)
             return
-        tcp = packet.key.protocol == "tcp"
+        if self._opened is not None or not self._lookups.trusted(key.remote):
+            return
+        if tcp and (key, None) not in self._questions:
+            return
         messages = (self._seen.messages(packet) or ()) if tcp else (packet.payload,)
         for reply in filter(None, map(dns.parse, messages)):
-            self._post(NameResolved(reply))
+            if self._asked_for(key, reply):
+                self._post(NameResolved(reply))
 
     # -- within -------------------------------------------------------------------------------
+
+    def _note_question(self, key: FlowKey, payload: bytes, *, tcp: bool) -> None:
+        number = None if tcp else int.from_bytes(payload[:2], "big")
+        self._questions[key, number] = None if tcp else dns.asked(payload)
+        self._questions.move_to_end((key, number))
+        while len(self._questions) > _MOST_QUESTIONS:
+            self._questions.popitem(last=False)
+
+    def _asked_for(self, key: FlowKey, reply: DnsReply) -> bool:
+        """Return whether a program of this host asked for that: any host can send what looks like it.
+
+        In TCP the kernel has seen to it: who does not see the connection cannot hit its numbers.
+        """
+        if key.protocol == "tcp":
+            return True
+        if (key, reply.number) not in self._questions:
+            self._look()  # its question may have been captured, and not read yet
+        return self._questions.get((key, reply.number)) == (reply.name, reply.kind)
 
     def _let_go(self) -> None:
         opened, self._opened = self._opened, None
@@ -252,9 +289,9 @@ class HeldAnswers:
         claims: dict[str, set[int]] = {}
         addresses: list[Address] = []
         for reply in filter(None, map(dns.parse, messages)):
-            if self._lookups.trusted(key.remote):
+            if self._asked_for(key, reply) and self._lookups.trusted(key.remote):
                 self._post(NameResolved(reply))
-            elif rules.names(reply) and not all(map(rules.at, reply.addresses)):
+            elif rules.names(reply) and _tells_more(reply, rules.at):
                 claims.setdefault(reply.name, set()).update(
                     each.version for each in reply.addresses
                 )
@@ -262,11 +299,12 @@ class HeldAnswers:
         waits = bool(claims) or not self._ruled.stand(addresses)
         if not waits:
             self._decide(packet.number, passes=True)
-        elif len(self._tasks) >= _MOST_HELD:
+        elif len(self._tasks) >= _MOST_HELD or (claims and self._claims >= _MOST_CLAIMS):
             self._streams.restore(key, before)
             self._decide(packet.number, passes=False)
         else:
             self._pending[key] += 1
+            self._claims += bool(claims)
             self._do(self._settle(packet.number, key, claims, addresses, before))
 
     async def _settle(
@@ -291,6 +329,7 @@ class HeldAnswers:
             passes = True
             raise
         finally:
+            self._claims -= bool(claims)
             self._pending[key] -= 1
             if not self._pending[key]:
                 del self._pending[key]
@@ -349,6 +388,11 @@ class HeldAnswers:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _tells_more(reply: DnsReply, at: Callable[[Address], Sequence[int]]) -> bool:
+    """Return whether an answer has aliases alone, or addresses that no rule covers."""
+    return not all(map(at, reply.addresses)) or bool(reply.aliases and not reply.addresses)
 
 
 class _Streams:

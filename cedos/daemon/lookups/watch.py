@@ -46,7 +46,7 @@ _K = TypeVar("_K")
 
 
 def program() -> bytes:
-    """Let through UDP from or to port 53 and TCP from there, and no fragment's rest."""
+    """Let through UDP and TCP from or to port 53, and no fragment's rest."""
     code = Assembler()
     code.load(0, 1)
     code.mask(0xF0)
@@ -57,23 +57,17 @@ def program() -> bytes:
     code.if_any_bit(_FRAGMENT, "drop")
     code.load_x_header_length(0)
     code.load(9, 1)
-    code.if_equal(_TCP, "tcp")
-    code.if_equal(_UDP, None, "drop")
-    code.load(0, 2, indexed=True)
-    code.if_equal(_PORT, "take")
-    code.load(2, 2, indexed=True)
-    code.if_equal(_PORT, "take", "drop")
+    code.if_equal(_TCP, "ports")
+    code.if_equal(_UDP, "ports", "drop")
     code.label("v6")
     code.load_x(40)
     code.load(6, 1)
-    code.if_equal(_TCP, "tcp")
-    code.if_equal(_UDP, None, "drop")
-    code.load(40, 2)
-    code.if_equal(_PORT, "take")
-    code.load(42, 2)
-    code.if_equal(_PORT, "take", "drop")
-    code.label("tcp")
+    code.if_equal(_TCP, "ports")
+    code.if_equal(_UDP, "ports", "drop")
+    code.label("ports")
     code.load(0, 2, indexed=True)
+    code.if_equal(_PORT, "take")
+    code.load(2, 2, indexed=True)
     code.if_equal(_PORT, "take", "drop")
     code.label("take")
     code.give(_SNAP_BYTES)
@@ -124,6 +118,7 @@ class LookupWatch:
         self._questions: OrderedDict[tuple[FlowKey, int], bytes] = OrderedDict()
         self._answers: OrderedDict[int, bytes] = OrderedDict()
         self._asking: set[asyncio.Task[None]] = set()
+        self._capture: Capture | None = None
         self._problem = ""
 
     @property
@@ -138,8 +133,9 @@ class LookupWatch:
                 if self._deliver is None:
                     self._deliver = stack.enter_context(closing(AnswerDelivery()))
                 capture = stack.enter_context(open_capture(code=program()))
-                loop.add_reader(capture.fileno(), self._read, capture)
-                stack.callback(loop.remove_reader, capture.fileno())
+                self._capture = capture
+                loop.add_reader(capture.fileno(), self.read)
+                stack.callback(self._end_reading)
                 stack.callback(lambda: [task.cancel() for task in self._asking])
                 await loop.create_future()
         except CedosError as error:
@@ -182,10 +178,16 @@ class LookupWatch:
         except OSError as error:
             _log.debug("an answer cannot be handed over", why=error.strerror)
 
-    def _read(self, capture: Capture) -> None:
-        for packet in capture.read(_AT_ONCE):
+    def read(self) -> None:
+        """Take what was captured until now."""
+        for packet in self._capture.read(_AT_ONCE) if self._capture is not None else ():
             self._told(packet)
             self.observe(packet)
+
+    def _end_reading(self) -> None:
+        if self._capture is not None:
+            asyncio.get_running_loop().remove_reader(self._capture.fileno())
+            self._capture = None
 
     async def _ask(self, command: AskResolver) -> None:
         network, answer = self._named(command.network), None

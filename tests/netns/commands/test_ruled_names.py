@@ -24,6 +24,8 @@ WEB = 8080
 ADDRESSES = [f"203.0.113.{number}" for number in range(1, 60)]
 RULED6, OTHER6 = "2001:db8:113::7", "2001:db8:113::8"
 OTHER = "198.51.100.80"
+LAPTOP = "192.168.44.2"
+FORGED = [f"198.18.{high}.{low}" for high in range(8) for low in range(1, 36)]
 
 
 def encoded(name: str) -> bytes:
@@ -257,6 +259,48 @@ def test_what_was_looked_up_before_the_rule_is_under_it(world: World) -> None:
     world.rule()
     assert not world.reaches(ADDRESSES[1])
     assert not world.reaches(ADDRESSES[2])
+
+
+def forge(
+    world: World, name: str, addresses: list[str], *, port: int = 4444, checksum: int = 0
+) -> None:
+    """A neighbour sends a datagram in the resolver's name; a checksum of 0 is none."""
+    content = answer(dns.question(7, name), record(name, *addresses))
+    udp = struct.pack("!4H", 53, port, 8 + len(content), checksum) + content
+    ends = b"".join(ip_address(each).packed for each in (PHONE[4], LAPTOP))
+    head = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(udp), 7, 0, 64, 17, 0) + ends
+    with world.phones.entered():
+        raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
+    with raw:
+        raw.sendto(head + udp, (LAPTOP, 0))
+
+
+def test_a_neighbours_forged_answers_change_no_rule(world: World) -> None:
+    """8 datagrams that no program had asked for pushed the true address out of the rule, for good."""
+    name = "dl." + HOST
+    world.zone[name, dns.A] = (record(name, ADDRESSES[1]),)
+    world.look_up(name)
+    for _ in range(4):
+        forge(world, name, FORGED[:35])
+        forge(world, name, FORGED[35:70])
+    world.rule()
+    assert not world.reaches(ADDRESSES[1])
+    # With a wrong checksum, which connection tracking leaves alone; and to a port of another look-up.
+    with world.laptop.entered():
+        program = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with program:
+        program.settimeout(5)
+        program.bind((LAPTOP, 40_000))
+        program.connect((PHONE[4], 53))
+        program.sendall(dns.question(9, "other.example"))
+        program.recv(1000)
+        for at in range(0, len(FORGED), 35):
+            forge(world, f"a{at}.{HOST}", FORGED[at : at + 35], checksum=0xDEAD)
+            forge(world, f"b{at}.{HOST}", FORGED[at : at + 35], port=40_000)
+    world.look_up(name)
+    (rule,) = world.cedos.client.rules()
+    assert rule.rule.addresses == (ADDRESSES[1],)
+    assert not world.reaches(ADDRESSES[1])
 
 
 def test_a_user_who_claims_a_name_changes_nothing_for_others(world: World) -> None:

@@ -123,6 +123,24 @@ def test_aliases_are_followed_in_one_answer_and_in_several() -> None:
     assert not rules.told(told("s.example", "192.0.2.9", aliases=("r.example",)))
 
 
+def test_another_name_with_the_same_alias_takes_nothing_out_of_a_rule() -> None:
+    """A page with a name that leads to the ruled host's content network switched the rule off."""
+    rules = rules_of(RuleRequest(host="updates.example", never=("lte0",)))
+    rules.told(told("dl.updates.example", aliases=("edge.cdn.example",)))
+    for number in range(5000):
+        rules.told(told(f"{number}.evil.example", aliases=("edge.cdn.example", "x.cdn.example")))
+    reply = told("edge.cdn.example", "192.0.2.3", aliases=("y.cdn.example",))
+    assert rules.names(reply)
+    assert rules.told(reply)
+    assert rules.told(told("y.cdn.example", "192.0.2.4"))
+    assert [rules.of(ip_address(f"192.0.2.{n}"), 1) for n in (3, 4)] == [1, 1]
+    # What leads to a ruled name is none of its aliases.
+    rules.told(told("mine.example", aliases=("dl.updates.example",)))
+    assert not rules.told(told("mine.example", "192.0.2.9"))
+    rules.remove(1)
+    assert not rules.names(reply)
+
+
 def test_a_rule_covers_what_was_looked_up_before_it_and_names_of_the_hosts_file() -> None:
     rules = rules_of()
     rules.told(told("dl.updates.example", "192.0.2.1"))

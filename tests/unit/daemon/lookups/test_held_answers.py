@@ -2,6 +2,7 @@
 
 import asyncio
 import struct
+from collections.abc import Callable
 from ipaddress import ip_address
 from types import SimpleNamespace
 from typing import Any
@@ -57,7 +58,8 @@ class Stage:
         lookups: Any = SimpleNamespace(trusted=lambda each: each == OWN, look_up=self.look_up)
         queue: Any = SimpleNamespace(decide=self.decide)
         ruled = self.script.controller.ruled
-        self.held = HeldAnswers(ruled, self.post, lookups, queue, self.hold)
+        self.look: Callable[[], None] = lambda: None
+        self.held = HeldAnswers(ruled, self.post, lookups, queue, self.hold, look=self.looked)
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -72,6 +74,9 @@ class Stage:
 
     async def hold(self, on: bool) -> None: ...
 
+    def looked(self) -> None:
+        self.look()
+
     async def look_up(self, name: str, kind: int) -> dns.DnsReply | None:
         self.asked.append(name)
         await self.may_answer.wait()
@@ -84,8 +89,15 @@ class Stage:
         assert number not in self.passed
         self.passed[number] = passes
 
-    def comes(self, number: int, payload: bytes, source: Address = OWN) -> None:
+    def comes(
+        self, number: int, payload: bytes, source: Address = OWN, *, asked: str | None = ""
+    ) -> None:
+        """An answer comes; `asked`: the name that a program has asked for, "": that one, None: none."""
         key = FlowKey(LOCAL, 4000, source, 53, "udp")
+        reply = dns.parse(payload)
+        if asked is not None and reply is not None:
+            question = dns.question(7, asked or reply.name, reply.kind)
+            self.held.told(CapturedPacket(key, True, question))
         self.held._held(QueuedPacket(number, datagram(key, payload)))
 
     def comes_by_tcp(self, number: int, at: int, payload: bytes) -> None:
@@ -112,6 +124,54 @@ async def test_an_answer_passes_once_its_route_stands(stage: Stage) -> None:
     assert stage.passed == {1: True, 2: True, 3: True}
     assert stage.addresses == ("203.0.113.1",)
     assert stage.script.controller.ruled.stand([ip_address("203.0.113.1")])
+
+
+@pytest.mark.parametrize("asked", [None, "other.example"])
+async def test_what_nobody_asked_for_teaches_nothing(stage: Stage, asked: str | None) -> None:
+    """A neighbour's datagrams in the resolver's name pushed the true addresses out of the rule."""
+    stage.comes(1, answer(HOST, "203.0.113.1"))
+    for number in range(2, 400):
+        forged = answer(f"x{number}.{HOST}", f"198.18.{number // 250}.{number % 250}")
+        stage.comes(number, forged, asked=asked)
+        await stage.rest()
+    assert stage.addresses == ("203.0.113.1",)
+
+
+@pytest.mark.parametrize("protocol", ["udp", "tcp"])
+async def test_before_a_rule_only_what_was_asked_for_is_learnt(protocol: str) -> None:
+    stage, forged = Stage(), answer("dl." + HOST, "198.18.0.1")
+    stage.script.tell(RuleSet(1, None))
+    key = FlowKey(LOCAL, 4000, OWN, 53, protocol)
+    if protocol == "tcp":
+        forged = struct.pack("!H", len(forged)) + forged
+    stage.held.told(CapturedPacket(key, False, forged))
+    stage.script.tell(RuleSet(1, RuleRequest(host=HOST, never=("lte0",))))
+    assert stage.addresses == ()
+    stage.held.told(CapturedPacket(key, True, dns.question(7, "dl." + HOST)))
+    stage.held.told(CapturedPacket(key, False, forged))
+    assert stage.addresses == ("198.18.0.1",)
+
+
+async def test_a_question_that_is_captured_and_not_read_yet_was_asked(stage: Stage) -> None:
+    key = FlowKey(LOCAL, 4000, OWN, 53, "udp")
+    question = CapturedPacket(key, True, dns.question(7, HOST))
+    stage.look = lambda: stage.held.told(question)
+    stage.comes(1, answer(HOST, "203.0.113.1"), asked=None)
+    assert stage.passed == {1: True}
+    assert stage.addresses == ("203.0.113.1",)
+
+
+async def test_claims_leave_room_for_answers_that_are_believed(stage: Stage) -> None:
+    """One user's look-ups of slow names kept all others from names under a rule."""
+    stage.may_answer.clear()
+    for number in range(500):
+        stage.comes(number, answer(f"{number}.{HOST}", "198.18.0.1"), STRANGER)
+    await stage.rest()
+    stage.may_lead = False  # so that it has to wait
+    stage.comes(1000, answer(HOST, "203.0.113.1"))
+    assert 1000 not in stage.passed
+    assert len(stage.passed) == 500 - 64
+    stage.may_answer.set()
 
 
 @pytest.mark.jumping
