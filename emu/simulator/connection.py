@@ -8,7 +8,7 @@ over the other one, and it gets nothing new until it answers (`net.mptcp.stale_l
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from math import inf
 from typing import Protocol
 
@@ -69,6 +69,7 @@ class Transfer:
         first: the network of the first SYN.
         joined: the networks whose handshake is over, with the handshake's round trip in s.
         heard_at_s: when data, or an answer to data, last came to the client, by network.
+        stopped: it has ended, complete or not.
         syns: how often the first SYN was sent, `resends_at_s`: when the next one is due.
     """
 
@@ -95,7 +96,7 @@ class Transfer:
         self._down = down
         self._primary = networks[0]
         self._second = networks[1] if len(networks) > 1 else None
-        self._stopped = False
+        self.stopped = False
         # The data in packets: how many, which have arrived, how many are missing, and the first one
         # that no subflow was given yet.
         self._total = max(1, -(-size_bytes // PAYLOAD_BYTES))
@@ -112,7 +113,7 @@ class Transfer:
 
     def stop(self) -> None:
         """End the transfer where it is: nothing more is sent."""
-        self._stopped = True
+        self.stopped = True
         for sender in self._given:
             sender.close()
 
@@ -153,6 +154,11 @@ class Transfer:
         return True
 
     @property
+    def used(self) -> Set[Network]:
+        """Return the networks that carry it, where no other one must."""
+        return self._joining if self._used is None else self._used
+
+    @property
     def unanswered(self) -> bool:
         """Return whether the client waits: for the answer to a request, or to data that it sent."""
         if self._down:
@@ -184,8 +190,10 @@ class Transfer:
                 answered_s = self._clock.now_s
 
                 def on_answer() -> None:
+                    nonlocal network
                     if first and over is not self._primary:
                         return  # the rescue's rule lets only the other network's answer through
+                    network = over
                     self._rtts_s.setdefault(over, self._clock.now_s - sent_s)
                     self._answered_s.setdefault(over, answered_s)
                     arrived()
@@ -221,12 +229,12 @@ class Transfer:
 
         def arrived() -> None:
             nonlocal done
-            if not done and not self._stopped:
+            if not done and not self.stopped:
                 done = True
                 then()
 
         def attempt() -> None:
-            if done or self._stopped:
+            if done or self.stopped:
                 return
             send(arrived)
             wait_s = next(waits, None)
@@ -276,7 +284,7 @@ class Transfer:
 
     def _begin(self, network: Network) -> None:
         """Begin to send data over a network, whose handshake is over."""
-        if self._stopped:
+        if self.stopped:
             return
         rtt_s = self._rtts_s[network]
         if self._down:
@@ -372,10 +380,11 @@ class Transfer:
         self.packets[sender.network] += packets
         if self._down:
             self.heard_at_s[sender.network] = self._clock.now_s
-            if self._missing == self._total and self._steering is not None:
+            first_data = self._missing == self._total and not self.stopped
+            if first_data and self._steering is not None:
                 self._steering.on_answer(self)
         new = self._arrived.count(0, first, first + packets)
-        if self._stopped or not new:
+        if self.stopped or not new:
             return
         self._arrived[first : first + packets] = b"\x01" * packets
         self._missing -= new

@@ -1,13 +1,15 @@
 """The daemon on the simulated laptop: the same controller, told what the monitor would have seen.
 
 It pings, looks at flows and counters, and learns sizes as the daemon does, with its delays. Its commands
-are carried out at once, as the kernel does it: new connections, moves, rescues. Left out are radio
-indicators, look-ups, portals and budgets: the emulated laptop of the shipped runs has none.
+are carried out at once, as the kernel does it: new connections, moves, rescues, bars. Left out are radio
+indicators, look-ups and portals: the emulated laptop of the shipped runs has none.
 """
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import lru_cache
 from ipaddress import ip_address, ip_interface
 from pathlib import Path
 from typing import Final
@@ -16,10 +18,12 @@ from cedos.config import Config
 from cedos.config.sections import ProbesConfig
 from cedos.controller import commands as do
 from cedos.controller.commands import Command
+from cedos.controller.config import Choices
 from cedos.controller.controller import Controller
 from cedos.controller.events import (
     ESTABLISHED,
     SYN_SENT,
+    BudgetsCounted,
     ClockRead,
     CommandDone,
     CountersRead,
@@ -31,6 +35,7 @@ from cedos.controller.events import (
     FlowOpened,
     FlowSample,
     FlowsSampled,
+    HardBudgetUse,
     NetworksChanged,
     PingEnded,
     ProvidersRead,
@@ -43,8 +48,10 @@ from cedos.daemon.loop.flow_events import sizes_known
 from cedos.daemon.startup import controller_config
 from cedos.host.monitor.probing.schedule import ProbeSchedule
 from cedos.host.profiler.profiler import Profiler
-from cedos.model import Direction, FlowKey, NetworkKind, NextHop, SizeEstimate
+from cedos.model import Budget, Direction, FlowKey, NetworkKind, NextHop, SizeEstimate
 from cedos.model import Network as Facts
+from cedos.selector.decision.liveness import dead_networks
+from cedos.storage import model_files
 from emu.simulator.connection import Transfer
 from emu.simulator.link import Clock, Network, Parcel
 from emu.simulator.tcp import PAYLOAD_BYTES
@@ -63,20 +70,40 @@ _PORTS: Final = 50_000
 _KERNEL_S: Final = 1.0
 # The daemon's state directory. It does not exist, so nothing was learned before.
 _NOWHERE: Final = Path("/nonexistent")
+_BOOT_UNIX_S: Final = 1.7e9
+_MONTH_S: Final = 30 * 86_400.0
+
+# Models are read once, not for each run.
+_load = lru_cache(maxsize=4)(model_files.load)
 
 
 class SimulatedLaptop:
-    """The daemon's shell in simulated time (`connection.Steering`)."""
+    """The daemon's shell in simulated time (`connection.Steering`).
+
+    Args:
+        adapt: changes how to decide, such as the predictors.
+        budget: a hard budget of data.
+        watch: is told of each command before it is carried out.
+    """
 
     def __init__(
-        self, clock: Clock, networks: Mapping[NetworkKind, Network], config: Config
+        self,
+        clock: Clock,
+        networks: Mapping[NetworkKind, Network],
+        config: Config,
+        *,
+        adapt: Callable[[Choices], Choices] = lambda choices: choices,
+        budget: Budget | None = None,
+        watch: "Callable[[SimulatedLaptop, Command], None]" = lambda laptop, command: None,
     ) -> None:
         self._clock = clock
         self._links = {INTERFACES[kind]: network for kind, network in networks.items()}
         self._names = {network: name for name, network in self._links.items()}
         self._facts = [_facts(kind, number) for number, kind in enumerate(networks, 2)]
-        settings = controller_config(config, choices(config, _NOWHERE, []), 1, dry_run=False)
-        self.controller = Controller(settings)
+        choice = adapt(choices(config, _NOWHERE, [], _load))
+        self.controller = Controller(controller_config(config, choice, 1, dry_run=False))
+        self._budget = budget
+        self._watch = watch
         self._profiler = Profiler()
         self._probes: ProbesConfig = config.probes
         self._schedule = ProbeSchedule(
@@ -100,18 +127,35 @@ class SimulatedLaptop:
         self._sockets = 0
         # The packets of a transfer that its network had carried when the path was opened.
         self._before: dict[FlowKey, int] = {}
-        self._post(ClockRead(1.7e9))
+        self._post(ClockRead(_BOOT_UNIX_S))
         self._post(NetworksChanged(tuple(self._facts)))
         self._schedule.networks_changed(self._facts)
         self._ping()
         clock.after(_COUNTERS_S, self._count)
+
+    def set_up(self, kind: NetworkKind, up: bool) -> None:
+        """Bring an interface up or down; a network without one carries nothing."""
+        name = INTERFACES[kind]
+        self._links[name].up_again() if up else self._links[name].fail()
+        self._facts = [replace(each, up=up) if each.name == name else each for each in self._facts]
+        self._later(NetworksChanged(tuple(self._facts)))
+
+    def usable(self) -> set[str]:
+        """Return the networks that are up, as the daemon knows, and not barred."""
+        return {each.name for each in self.controller.decider.usable if each.up}
+
+    def hears_nothing(self) -> bool:
+        """Return whether a network is silent, dead or down, as far as the daemon knows."""
+        controller = self.controller
+        dead = dead_networks(controller.context(self._now_s()), controller.decider.usable)
+        return bool(controller.networks.silent or dead) or len(self.usable()) < len(self._links)
 
     # -- transfers ----------------------------------------------------------------------------
 
     def begin(self, planned: PlannedTransfer) -> Transfer:
         """Begin a transfer where the rules lead it."""
         prefix = f"{planned.host}/32"
-        name = self._destinations.get((prefix, _PORT)) or self._default
+        name = self._destinations.get((prefix, _PORT)) or self._default or next(iter(self._links))
         first = self._links[name]
         used = [first]
         if planned.mptcp:
@@ -253,16 +297,29 @@ class SimulatedLaptop:
         def back(parcel: Parcel, packets: int) -> None:
             ended(self._now_s() - asked_s)
 
-        link.to_server(Parcel(lambda parcel, packets: link.to_client(Parcel(back))))
+        link.to_server(Parcel(lambda parcel, packets: link.to_client(Parcel(back))), own=True)
         self._clock.after(self._probes.timeout_s, ended, None)
 
     def _count(self) -> None:
         for name, link in self._links.items():
-            down = sum(link.down.bytes_by_sample.values())
-            up = sum(link.up.bytes_by_sample.values())
-            self._post(CountersRead(name, down, up))
+            self._post(CountersRead(name, link.down.delivered_bytes, link.up.delivered_bytes))
         self._post(ProvidersRead())
+        self._count_use()
         self._clock.after(_COUNTERS_S, self._count)
+
+    def _count_use(self) -> None:
+        """Count what was used of the hard budget."""
+        budget = self._budget
+        if budget is None:
+            return
+        carried: dict[str, float] = {
+            name: link.down.delivered_bytes + link.up.delivered_bytes
+            for name, link in self._links.items()
+        }
+        spent = sum(carried[name] for name in budget.networks)
+        ends_s = _BOOT_UNIX_S + _MONTH_S
+        use = HardBudgetUse(budget, spent, _BOOT_UNIX_S, ends_s, budget.until, over=False)
+        self._post(BudgetsCounted((use,), carried))
 
     def _look(self) -> None:
         self._post(FlowsSampled(tuple(self._samples()), dict(self._pending), _LOOK_S))
@@ -317,6 +374,7 @@ class SimulatedLaptop:
         while self._waiting:
             self.controller.handle(self._waiting.popleft(), self._now_s())
             for command in self.controller.commands():
+                self._watch(self, command)
                 self._carry_out(command)
         self._busy = False
         at_s = self.controller.next_timer_s()
@@ -325,8 +383,8 @@ class SimulatedLaptop:
             self._clock.at(at_s - _EPOCH_S, self._fire, at_s)
 
     def _fire(self, at_s: float) -> None:
-        if at_s > self._wakes_s:
-            return  # an earlier timer has fired
+        if at_s != self._wakes_s:
+            return  # another timer stands in its place
         self._wakes_s = math.inf
         self._post(TimerFired())
 
@@ -356,6 +414,12 @@ class SimulatedLaptop:
                 self._schedule.silent(networks)
             case do.NoteUse(networks):
                 self._schedule.in_use(networks)
+            case do.CountUse():
+                self._count_use()
+            case do.BarNetworks(names):
+                for name, link in self._links.items():
+                    link.barred = name in names
+                self._waiting.append(CommandDone(command))
             case do.SetFirstTimeouts(timeouts_s):
                 self._timeouts_s = timeouts_s
                 self._waiting.append(FirstTimeoutsSet(early=True))
@@ -384,9 +448,7 @@ class SimulatedLaptop:
         transfer = self._transfers.get(key)
         if transfer is None or transfer.joined:
             return FirstPacketAnswered(key)
-        received = {
-            name: sum(link.down.bytes_by_sample.values()) for name, link in self._links.items()
-        }
+        received = {name: link.down.delivered_bytes for name, link in self._links.items()}
         left_s = max(transfer.resends_at_s - self._clock.now_s, 0.0)
         return FirstPacketSeen(key, left_s, transfer.syns - 1, received)
 

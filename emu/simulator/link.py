@@ -109,6 +109,7 @@ class Direction:
 
     Attributes:
         bytes_by_sample: what was delivered, by the number of the interval of `SAMPLE_S`.
+        delivered_bytes: all that was delivered.
     """
 
     def __init__(self, clock: Clock, trace: Trace, limit_packets: int) -> None:
@@ -123,11 +124,16 @@ class Direction:
         self._awake = False
         self._failed = False
         self.bytes_by_sample: dict[int, int] = {}
+        self.delivered_bytes = 0
 
     def fail(self) -> None:
         """Lose what is queued, and all that follows."""
         self._queue.clear()
+        self._queued = 0
         self._failed = True
+
+    def up_again(self) -> None:
+        self._failed = False
 
     def put(self, parcel: Parcel) -> None:
         """Queue a parcel. The queue drops the last packets of what exceeds its room."""
@@ -180,6 +186,7 @@ class Direction:
             parcel.deliver(parcel, taken)
         sample = int(self._clock.now_s / SAMPLE_S)
         self.bytes_by_sample[sample] = self.bytes_by_sample.get(sample, 0) + carried
+        self.delivered_bytes += carried
         if queue:
             self._await(index + 1, periods)
         else:
@@ -196,6 +203,7 @@ class Network:
     Attributes:
         delay_s: seconds between the phone and the server, one way. Mahimahi knows whole milliseconds.
         lossy: packets towards the client are lost at random.
+        barred: what programs send is dropped.
     """
 
     def __init__(self, clock: Clock, access: Access, losses: Random | None = None) -> None:
@@ -204,6 +212,7 @@ class Network:
         self.up = Direction(clock, access.up, access.queue_up_packets)
         self.delay_s = math.floor(access.rtt_s * 500 + 1e-6) / 1000 + _SHELL_S
         self.lossy = losses is not None and access.loss > 0
+        self.barred = False
         self._loss = access.loss
         self._losses = losses
         self._clock = clock
@@ -213,6 +222,10 @@ class Network:
         self.down.fail()
         self.up.fail()
 
+    def up_again(self) -> None:
+        self.down.up_again()
+        self.up.up_again()
+
     def to_client(self, parcel: Parcel) -> None:
         """Send a parcel from the server: delayed, then queued in front of the radio, or lost."""
         if parcel.packets and self._losses is not None and self._losses.random() < self._loss:
@@ -220,8 +233,13 @@ class Network:
             return
         self._clock.after(self.delay_s, self.down.put, parcel)
 
-    def to_server(self, parcel: Parcel) -> None:
-        """Send a parcel from the client: queued in front of the radio, then delayed."""
+    def to_server(self, parcel: Parcel, *, own: bool = False) -> None:
+        """Send a parcel from the client: queued in front of the radio, then delayed.
+
+        `own`: the daemon sends it, which no bar holds back.
+        """
+        if self.barred and not own:
+            return
         deliver, after, delay_s = parcel.deliver, self._clock.after, self.delay_s
         parcel.deliver = lambda parcel, packets: after(delay_s, deliver, parcel, packets)
         self.up.put(parcel)

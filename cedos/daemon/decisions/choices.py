@@ -1,5 +1,6 @@
 """The method, objective and model of decisions, by the configuration."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -46,12 +47,20 @@ def curves(config: Config) -> Curves | None:
     return Curves(alpha=config.decision.alpha, **msgspec.structs.asdict(config.follow))
 
 
-def choices(config: Config, state: Path, problems: list[str]) -> Choices:
-    """Return how to decide: without usable predictors by the rule of thumb, and `problems` says so."""
+def choices(
+    config: Config,
+    state: Path,
+    problems: list[str],
+    load: Callable[[Path | None], TreeModel] = model_files.load,
+) -> Choices:
+    """Return how to decide: without usable predictors by the rule of thumb, and `problems` says so.
+
+    `load` reads the predictors' file.
+    """
     model: CompletionModel | None = None
     method = method_of(config.decision.method)
     try:
-        general = model_files.load(config.predictors.model_path)
+        general = load(config.predictors.model_path)
         model = learned(general, state) if method is Bayesian else general
     except ModelError as error:
         problems.append(f"{error}. Until then a rule of thumb decides")
