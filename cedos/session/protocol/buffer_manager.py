@@ -1,10 +1,10 @@
 """D2BufMgr: when a stream that is played uses a metered network (Cedos, III-C.2 and IV). Pure.
 
-Stored data is played, without any network, down to `low`: from there on the metered network just comes
-in time. Once begun it fills up to `high`, so that it rests again; an unmetered network that carries
-the bit rate ends it at once. `high` is near: data that an unmetered network could have brought was
-paid for nothing. A player that stores all it gets would look empty, so `PlaybackClock` counts by the
-bit rate.
+The player consumes stored data down to the threshold `low`, without any network: data over the metered
+network then comes just in time. Once begun, the metered network fills the store up to `high`, so that
+its radio can rest again. An unmetered network that carries the bit rate ends the filling at once.
+`high` is near, because a metered byte that an unmetered network could have carried is wasted. A player
+that stores all it gets would look empty, so `PlaybackClock` counts by the bit rate.
 """
 
 from collections import deque
@@ -38,13 +38,14 @@ class PlaybackClock:
 # first bytes.
 _START_S: Final = 1.5
 _SAFETY: Final = 2.0  # starts differ by as much
-_LOOK_S: Final = 0.2  # how long until the next look
-_REFILL_S: Final = 2.0
-_GRACE_S: Final = 2.0  # what an unmetered network has to show that it carries something
-_QUIET_S: Final = 0.3  # nothing comes any more: the peer has sent all that it may
+_LOOK_S: Final = 0.2  # the time until the next look
+_REFILL_S: Final = 2.0  # the length of a filling at least, in seconds of playing
+_GRACE_S: Final = 2.0  # an unmetered network has this time to show that it carries something
+_QUIET_S: Final = 0.3  # after this silence the peer has sent all that it may
 _STARTS: Final = 5
+# The window while a metered network fills: at least so many bytes, or seconds of the bit rate.
 _SMALL_WINDOW: Final = 1 << 16
-_WINDOW_S: Final = 0.5  # of the bit rate: a few round trips
+_WINDOW_S: Final = 0.5
 
 
 @dataclass(slots=True)
@@ -67,8 +68,8 @@ class BufferSituation:
 class BufferManager:
     """The thresholds of a played stream, given or computed from bit rate and measured starts.
 
-    `window_bytes`: how much the peer may send ahead of the reader. That arrives even if nothing is
-    read, so less is granted while a metered network fills.
+    `window_bytes`: how much the peer may send ahead of the reader. These bytes arrive even if nothing is
+    read, so the window is small while a metered network fills.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class BufferManager:
         """Return the low and the high threshold in bytes."""
         if not self._bytes_per_s:
             return self._low, max(self._low, self._given_high or self._low)
+        # Twice the slowest recent start, and the time until it is looked at.
         start_s = max(self._starts, default=_START_S)
         low = max(ceil(self._bytes_per_s * (start_s * _SAFETY + _LOOK_S)), self._low)
         high = low + self._small + ceil(self._bytes_per_s * _REFILL_S)
@@ -121,14 +123,18 @@ class BufferManager:
         up_s = situation.unmetered_up_s
         carried = situation.unmetered_bps / 8
         self._alone = up_s is None
+        # An unmetered network carries the bit rate: stop filling, whatever is stored.
         if up_s is not None and carried >= max(self._bytes_per_s, 1.0):
             self._filling = False
         elif self._filling:
+            # Stop filling when what is stored and on its way reaches `high`; or when reading has stopped
+            # (`may_read`) and the peer has sent its whole window.
             under_way = (situation.metered_bps or 0.0) / 8 * (situation.metered_rtt_s or 0.0)
             exhausted = situation.quiet_s > _QUIET_S and buffered > low
             enough = buffered >= max(high - under_way, low + 1)
             if enough or (exhausted and self._full):
                 self._filling = False
+        # Start filling at `low`, unless an unmetered network has just come up and may still deliver.
         elif buffered <= low and (up_s is None or up_s >= _GRACE_S):
             self._filling = True
         if not self._filling:

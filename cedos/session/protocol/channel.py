@@ -56,10 +56,16 @@ _RECORD: Final = int(MessageKind.RECORD)
 class Channel:
     """A connection from its first byte; made by `set_up`, `resume` or `Acceptor.channel`.
 
-    `opened` is None until the peer has proved who it is; then the channel sends and receives.
-    `confirmed`: the peer has shown that it is there now; an acceptor may send before that. `failure`
-    ends the channel: send the `outgoing` messages and close the connection. `expires_at`: see
-    `expire`.
+    | state | initiator | acceptor |
+    |---|---|---|
+    | handshake (`_handshake`) | its hello is sent | waits for a hello |
+    | keys agreed (`_secrets`) | sends CONFIRM, and goes on at once | has answered; waits for CONFIRM |
+    | `confirmed` | sends and receives records | sends and receives records |
+    | `failure` | ends the channel from any state | likewise |
+
+    `opened` is None until the peer has proved who it is; then the channel may send. At a resumption the
+    acceptor has that proof with the keys. At a set-up it waits for CONFIRM: a hello may be a replay.
+    After a `failure`, send the `outgoing` messages and close the connection. `expires_at`: see `expire`.
     """
 
     __slots__ = (
@@ -88,7 +94,8 @@ class Channel:
         self._sealer: RecordKey | None = None
         self._opener: RecordKey | None = None
         self._partial = bytearray()
-        self._least, self._most = 1, 0  # bytes of a record; none before the peer is confirmed
+        # The possible lengths of a record: none before the peer is confirmed.
+        self._least, self._most = 1, 0
 
     def send(self, parts: Sequence[Buffer]) -> list[Buffer]:
         """Return one record of all parts, behind the `outgoing` messages.
@@ -139,7 +146,6 @@ class Channel:
         while self.failure is None and end - at >= HEADER_BYTES:
             number = HEADER.unpack_from(view, at)[0]
             n_bytes, start = number >> 8, at + HEADER_BYTES
-            # Records of a confirmed peer are nearly all there is: no questions where all is well.
             # Fast path: a record of a confirmed peer with a possible length.
             usual = number & 0xFF == _RECORD and self._least <= n_bytes <= self._most
             if not usual:
@@ -179,7 +185,8 @@ class Channel:
         more = min(HEADER_BYTES + n_bytes - len(partial), len(view) - taken)
         partial += view[taken : taken + more]
         if len(partial) == HEADER_BYTES + n_bytes:
-            self._partial = bytearray()  # the record may be a view of the old one
+            # The record may be a view of the old buffer, so that must not be used again.
+            self._partial = bytearray()
             whole = memoryview(partial)
             self._message(kind, whole[:HEADER_BYTES], whole[HEADER_BYTES:], records, now)
         return taken + more

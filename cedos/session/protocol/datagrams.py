@@ -24,8 +24,10 @@ from cedos.session.protocol.schedulers.interface import (
     rtt_s,
 )
 
+# The length of a window in which the quickest datagram is remembered.
 _HALF_S: Final = 15.0
-_CLOCK: Final = 1 << 32  # the sender's milliseconds, which come round after 49 days
+# The sender's milliseconds have 32 bits, and begin again after 49 days.
+_CLOCK: Final = 1 << 32
 
 
 class Lateness:
@@ -58,14 +60,15 @@ class Lateness:
 
 
 def _before(one: int, other: int) -> bool:
+    # Serial number arithmetic (RFC 1982): a difference of half the range or more is negative.
     return (one - other) % _CLOCK >= _CLOCK // 2
 
 
 class OutgoingDatagram:
-    """A datagram on its way out.
+    """A datagram that is sent or waits for it.
 
-    `everywhere`: it goes over each path at once; `on`: the paths that have it; `arrived`: a path's
-    kernel has acknowledged it.
+    `everywhere`: it goes over each path at once. `on`: the paths that carry it. `arrived`: the peer's
+    kernel has acknowledged it on one of them.
     """
 
     __slots__ = ("arrived", "at_s", "everywhere", "expires_s", "frame", "on")
@@ -84,11 +87,13 @@ LONGEST_S: Final = 60.0
 MOST_WAITING: Final = 512
 MOST_WAITING_BYTES: Final = 1 << 19
 _RANK: Final = 0  # foreground, small
+# A datagram is late after a round trip and this many deviations of it, or the least variation.
 _LEAST_VARIATION_S: Final = 0.020
 _VARIATIONS: Final = 2.0
 # The longest time that a datagram may wait in queues, s. The estimate for a path whose first
 # packet was lost is far too long (measured: 0.8 s with a deviation of 0.7 s for a path of 40 ms).
 _MOST_QUEUED_S: Final = 0.100
+# The shortest time between two checks.
 _CHECK_S: Final = 0.010
 _EPOCHS: Final = 1 << 32
 
@@ -159,7 +164,7 @@ class DatagramSender:
                 self._dropped(each)
                 continue
             copy = bool(each.on)
-            # Whatever blocks the path that it should go over, its time runs.
+            # The target owes an acknowledgement, a path has it already, or it has waited for too long.
             late = overdue or copy or now - each.at_s > limit_s
             # This path carries it if it is the target, if the target is late, or if all paths do.
             goes = path_id not in each.on and (
@@ -250,11 +255,13 @@ class DatagramSender:
         if path.facts.doubt > PathDoubt.FLAPS:
             return True
         way = self._on_the_way.get(path.path_id)
+        # TCP acknowledges in order, so the first datagram on the way is the oldest.
         return way is not None and len(way) > 0 and now - way[0][1].at_s > self.patience_s(path)
 
     @staticmethod
     def _waits(each: OutgoingDatagram, paths: Sequence[PathState], *, overdue: bool) -> bool:
         """Return whether another path is to carry a datagram as well."""
+        # An unsent one waits for any path. A copy is only made while the permitted path is overdue.
         if not each.on:
             return True
         if each.everywhere:
@@ -282,7 +289,8 @@ def _living(path: PathState) -> bool:
     return path.facts.doubt is not PathDoubt.STALLED
 
 
-# The receiver tells this many numbers below the highest apart. Older ones are duplicates or lost.
+# The receiver keeps a bit for each of the last numbers, as IPsec's anti-replay window (RFC 4303, 3.4.3).
+# An older number is a duplicate or lost.
 WINDOW: Final = 1_024
 
 MOST_UNREAD: Final = 1_024

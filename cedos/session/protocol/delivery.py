@@ -18,6 +18,7 @@ from cedos.session.protocol.intervals import CumulativeSet
 
 # The most gaps in a stream. No sender of this protocol leaves more.
 MAX_GAPS: Final = 20_000
+# A chunk below the first size is joined with the one before it, if that is below the second size.
 _SMALL_BYTES: Final = 512
 _JOINED_BYTES: Final = 4_096
 
@@ -67,6 +68,7 @@ class StreamReassembly:
         if end or self.end is not None:
             self._check_end(stop, end)
         received = self.received
+        # Fast path: the next bytes in order, and nothing lies behind a gap.
         if offset == received.floor and not received.beyond:
             received.floor = stop + end
             self._top = self._next = stop
@@ -80,6 +82,7 @@ class StreamReassembly:
 
     def _add_late(self, offset: int, stop: int, payload: Chunk, end: bool) -> int:
         new = 0
+        # Keep only what is new. Bytes that came before, over whatever path, are dropped.
         view = memoryview(payload)
         for low, high in self.received.missing(offset, stop):
             self._ahead[low] = view[low - offset : high - offset]
@@ -87,6 +90,7 @@ class StreamReassembly:
         self.received.add(offset, stop + end)
         self._top = max(self._top, stop)
         self.waiting_bytes += new
+        # A gap may have closed: all chunks that follow it directly are ready now.
         while (chunk := self._ahead.pop(self._next, None)) is not None:
             self._next += len(chunk)
             self.waiting_bytes -= len(chunk)
@@ -109,6 +113,7 @@ class StreamReassembly:
     def _check_end(self, stop: int, end: bool) -> None:
         if end and self.end is None:
             self.end = stop
+        # The end must not move, and no byte may lie behind it.
         if self.end is not None and (
             stop > self.end or self._top > self.end or (end and stop != self.end)
         ):
@@ -118,6 +123,7 @@ class StreamReassembly:
         if not self.ready or limit_bytes < 1:
             return b""
         chunk = self.ready.popleft()
+        # Return a part, and leave the rest in front.
         if len(chunk) > limit_bytes:
             view = memoryview(chunk)
             self.ready.appendleft(view[limit_bytes:])
@@ -127,32 +133,43 @@ class StreamReassembly:
 
 
 class Run(Struct, gc=False):
+    """IROBs of one label with consecutive ids from `first` on."""
+
     first: int
     rank: int
     payloads: Sequence[Chunk]
 
 
 class _Blocked(Struct):
+    """A run that waits for `missing` of its listed IROBs."""
+
     run: Run
     missing: int
 
 
 class Delivery:
+    """The received IROBs that the application has not taken yet.
+
+    Eligible ones are in a queue for each label. The others wait in two places: for all lower ids, in a
+    heap; for listed ids, under each id that is missing.
+    """
+
     __slots__ = ("_after_all", "_listed", "_ready", "_taken", "count", "delivered")
 
     def __init__(self, first: int = 1) -> None:
         self.delivered = CumulativeSet(first)
         self.count = 0  # eligible now
         self._ready: tuple[deque[Run], ...] = (deque(), deque(), deque(), deque())
-        self._taken = [0, 0, 0, 0]  # of the first run of each label
+        self._taken = [0, 0, 0, 0]  # how many of each label's first run were taken
         self._after_all: list[tuple[int, Run]] = []  # heap by id
-        self._listed: dict[int, list[_Blocked]] = {}  # by what they wait for
+        self._listed: dict[int, list[_Blocked]] = {}  # by the id that they wait for
 
     def arrive(self, run: Run, order: Order, after: tuple[int, ...]) -> None:
         if order is Order.AFTER_ALL and self.delivered.floor < run.first:
             heappush(self._after_all, (run.first, run))
             return
         if order is Order.LISTED:
+            # Listed IROBs that were delivered already are no reason to wait.
             missing = [each for each in set(after) if not self.delivered.covers(each, each + 1)]
             if missing:
                 blocked = _Blocked(run, len(missing))
@@ -170,6 +187,7 @@ class Delivery:
 
         It returns several only if none of them makes another one eligible.
         """
+        # The most urgent label that has anything.
         for queue in self._ready:
             if queue:
                 break
@@ -178,7 +196,9 @@ class Delivery:
         run = queue[0]
         payloads, rank = run.payloads, run.rank
         start = self._taken[rank]
-        if self._listed:  # those that wait for all lower ids cannot become eligible within a run
+        # A listed IROB may become eligible by any of these, and be more urgent: return one at a time. An
+        # IROB that waits for all lower ids cannot become eligible within a run.
+        if self._listed:
             limit = 1
         stop = min(start + limit, len(payloads))
         if stop == len(payloads):
@@ -202,8 +222,10 @@ class Delivery:
 
     def _done(self, first: int, stop: int) -> None:
         self.delivered.add(first, stop)
+        # Those that wait for all lower ids, the lowest id first.
         while self._after_all and self._after_all[0][0] <= self.delivered.floor:
             self._eligible(heappop(self._after_all)[1])
+        # Those that wait for one of these ids: look through the shorter list of the two.
         if self._listed:
             few = range(first, stop) if stop - first < len(self._listed) else list(self._listed)
             for irob in few:

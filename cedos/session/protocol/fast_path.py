@@ -20,6 +20,8 @@ _ORDER: Final = Order.AFTER_ALL
 
 
 class FastPath:
+    """The check for the fast path, and the accounts of a message that takes it."""
+
     __slots__ = ("_backlog", "_control", "_delayed_acks", "_in_flight", "_prompt", "_sender")
 
     def __init__(
@@ -42,6 +44,8 @@ class FastPath:
         """Return the path on which an IROB of this size would go at once; None: use the send queues."""
         path = self._in_flight.only
         control, delayed_acks = self._control, self._delayed_acks
+        # Nothing may be due before the message or beside it, and a scheduler would have no choice: one
+        # path, no control frames, no acknowledgement, no other data, and room in flight.
         if (
             path is None
             or not self._prompt
@@ -72,6 +76,7 @@ class FastPath:
     def on_sent(self, path: PathFlight, irob: int, data: bytes, rank: int, now: float) -> None:
         """Note that the record was sent; if its path has ended, the message waits for another path."""
         batch = MessageBatch(irob, rank, _ORDER, (), [data])
+        # The path was lost, or another one came up, while the record was on its way to the path.
         if self._in_flight.only is not path:
             self._sender.send_queues[rank].batch(batch)
             return

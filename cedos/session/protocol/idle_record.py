@@ -1,8 +1,8 @@
 """An idle session as a short record, and back. Pure.
 
-Idle is one in which nothing waits: all was acknowledged, all that came was read. What is left are
-positions, what both ends may still send, and the keep-alive. One with a path can be written down too,
-in case that its program is killed.
+A session is idle if nothing waits: all data was acknowledged, and all that arrived was read. Its record
+has positions, what both ends may still send, and the keep-alive. The record of a session with a path
+is for the case that its program is killed.
 """
 
 import struct
@@ -30,7 +30,7 @@ _ENDED_HERE, _ENDED_THERE = 1, 2
 class IdleRecord:
     """The positions of an idle session. They count the end of the stream as one byte.
 
-    `*_room`: how much may be sent beyond them. `granted_*`: what the peer was granted, and may have
+    `*_room`: the bytes that may be sent beyond them. `granted_*`: what the peer was granted, and may have
     begun to use. `absent_unix_s`: when the last path was lost.
     """
 
@@ -102,7 +102,7 @@ def pack(session: Session, now: float, unix_s: float) -> IdleRecord | None:
     )
     if not idle:
         return None
-    # One that has a path has it until now: written down, it may be wanted after a crash.
+    # A session with a path counts as absent from now on: its record is used only after a crash.
     absent_s = 0.0 if session.absent_since_s is None else now - session.absent_since_s
     stream, granted_stream, granted_credit = sender.stream, *receiver.granted()
     return IdleRecord(
@@ -112,6 +112,7 @@ def pack(session: Session, now: float, unix_s: float) -> IdleRecord | None:
         receiver.irobs.floor,
         sender.credit.reserved,
         receiver.delivered_cost,
+        # These fields have 32 bits; less room than there is does no harm.
         min(max(stream.limit - stream.written, 0), _MOST),
         min(sender.credit.credit - sender.credit.reserved, _MOST),
         granted_stream,
@@ -160,5 +161,6 @@ def unpack_session(
         (idle.granted_stream_room, idle.granted_irob_room),
         ended=bool(idle.ended & _ENDED_THERE),
     )
+    # The record may be older than the last data: send nothing new before the peer's Sync.
     session.in_flight.unheard = True
     return session

@@ -25,13 +25,13 @@ class PathFlight:
     """A path: its state for schedulers, its pieces in flight, and its control frames.
 
     Attributes:
-        owes_statement: its next record states everything: positions, acknowledgements, windows and
-            what else holds now.
-        held_until_s: its network flaps, and the path is not relied on before it is heard after this;
-            None: it is relied on.
-        asked: a ping asked, after that time, whether the path still works.
-        fell: its silence has been counted as a fall of its network.
-        dialled: by this end.
+        owes_statement: whether its next record states everything that holds now: positions,
+            acknowledgements, windows, and the control frames that the peer may have missed.
+        held_until_s: the network flaps, so the path is not relied on until a record arrives after this
+            instant; None: it is relied on.
+        asked: whether a Ping has asked, after that instant, if the path still works.
+        fell: whether its silence was counted as a fall of its network.
+        dialled: whether this end dialled it.
     """
 
     __slots__ = (
@@ -99,9 +99,9 @@ class InFlight:
     """The paths of a session and their pieces; schedulers see `states`.
 
     Attributes:
-        only: the path, where there is just one.
-        unheard: this end was restored from an idle record, and the peer has not said yet what it has.
-            New data waits: this end may have sent more after the record was written.
+        only: the path, if there is just one.
+        unheard: whether this end was restored from an idle record, and the peer has not said yet what it
+            has. New data waits: this end may have sent more after the record was written.
     """
 
     def __init__(self, sender: Sender) -> None:
@@ -279,7 +279,8 @@ class InFlight:
     def _rest(self, piece: Piece) -> Sequence[Piece]:
         if isinstance(piece, MessageBatch):
             batches = piece.rest(self._sender.irobs)
-            if piece.done:  # the peer has what the new batches lack
+            # The batch was split: give back the memory of the messages that the peer has.
+            if piece.done:
                 self._sender.replay.give(piece.bytes - sum(each.bytes for each in batches))
             return batches
         return piece.rest(self._sender.irobs)

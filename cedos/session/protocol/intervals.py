@@ -51,6 +51,7 @@ class IntervalSet:
         return at >= 0 and self._ends[at] >= end
 
     def missing(self, start: int, end: int) -> list[tuple[int, int]]:
+        # Walk from the first interval that ends behind `start`; the holes lie between the intervals.
         holes = []
         for at in range(bisect_right(self._ends, start), len(self._starts)):
             if self._starts[at] >= end:
@@ -82,6 +83,7 @@ class CumulativeSet:
 
     def add(self, start: int, end: int) -> None:
         if start > self.floor:
+            # A run that reaches the floor raises it, and with it all intervals that touch it then.
             self.beyond.add(start, end)
         elif end > self.floor:
             self.floor = self.beyond.absorb(end) if self.beyond else end

@@ -102,7 +102,11 @@ class SessionState(Enum):
 
 
 class KeepAliveTerms:
-    """The agreed keep-alive: each end proposes, the other one may lower it; the smaller one counts."""
+    """The agreed keep-alive: each end proposes, the other one may lower it; the smaller one counts.
+
+    A proposal may be repeated on a new path, and so may its answer. The serial tells which proposal an
+    answer belongs to.
+    """
 
     __slots__ = ("_agreed", "_limit_s", "_serial", "proposed", "theirs")
 
@@ -135,6 +139,7 @@ class KeepAliveTerms:
             self.theirs = KeepAlive(True, frame.serial, seconds)
             self._agreed[2] = seconds
             return self.theirs
+        # An answer to an earlier proposal is out of date.
         if self.proposed is not None and frame.serial == self.proposed.serial:
             if frame.seconds > self.proposed.seconds:
                 raise ProtocolError(
@@ -151,10 +156,10 @@ class CloseHandshake:
     __slots__ = ("answered", "asked", "confirmed", "theirs")
 
     def __init__(self) -> None:
-        self.asked = False  # we have closed
-        self.confirmed = False  # the peer has everything
+        self.asked = False  # this end has sent Close
+        self.confirmed = False  # the peer has said that it has everything
         self.theirs: Close | None = None
-        self.answered = False  # everything of the peer's is here, and we said so
+        self.answered = False  # this end has said that it has everything of the peer
 
     def receive(self, frame: Close) -> None:
         if self.theirs is not None and frame != self.theirs:
@@ -163,6 +168,7 @@ class CloseHandshake:
 
     def check(self, stream_top: int, irob_top: int) -> None:
         theirs = self.theirs
+        # The end of the stream takes a position behind the last byte.
         if theirs and (stream_top > theirs.stream_end + 1 or irob_top > theirs.irob_end):
             raise ProtocolError("the peer sends more than it said there would be when it closed")
 
@@ -195,6 +201,7 @@ def lost_state(theirs: Sync, ours: Sync, known: Sync, sent: tuple[int, int]) -> 
 
 
 NO_DEADLINE: Final = float("inf")
+# The most answers to the peer that are queued: a peer that asks on must not fill this end's memory.
 _MOST_DUE: Final = 64
 
 
@@ -250,6 +257,8 @@ class Control:
 
     def ended_without_us(self) -> bool:
         """Return whether the peer ended properly: it had all data, and had sent all of its own."""
+        # The peer's Closed may have been lost with its path. It is not needed if the peer has
+        # acknowledged all data, and this end has answered the peer's Close.
         closing = self.closing
         self.closing.confirmed = (
             closing.asked and closing.answered and self._sender.everything_acknowledged()
@@ -272,6 +281,7 @@ class Control:
 
     def _wish(self, now: float) -> bytes:
         expected, at_s = self.wish or (0, NO_DEADLINE)
+        # 0 stands for no deadline, so a deadline that has passed is sent as 1 ms.
         left_ms = 0 if at_s == NO_DEADLINE else max(1, int((at_s - now) * 1000))
         return packing.fixed(f.Deadline(expected, min(left_ms, packing.MAX_POSITION - 1)))
 
@@ -330,7 +340,7 @@ class Control:
         path.allow_there(frame.allowed, peer)
 
     def _on_ping(self, path: PathFlight, frame: f.Ping, _now: float) -> None:
-        if len(path.control) < _MOST_DUE:  # a peer that asks faster than answers leave gets fewer
+        if len(path.control) < _MOST_DUE:
             path.control.append(packing.fixed(f.Pong(frame.token)))
 
 

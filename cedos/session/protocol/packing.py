@@ -17,7 +17,8 @@ from cedos.session.protocol.frames import Order, Space
 # The most plaintext of a record. Its fixed costs are small then.
 RECORD_BYTES: Final = 262_144
 
-# Offsets and IROB ids stay below this.
+# Offsets and IROB ids stay below this. The bounds are checked by the receiver, so that no frame makes it
+# hold or compute much.
 MAX_POSITION: Final = 1 << 62
 
 MAX_DEPENDENCIES: Final = 256
@@ -28,6 +29,7 @@ MAX_PAD_BYTES: Final = 16_384
 MAX_KEEP_ALIVE_S: Final = 366 * 86_400
 MAX_LIFETIME_MS: Final = 60_000
 
+# The types on the wire; those of `FIXED` fill the gaps.
 K_STREAM, K_EXTENT, K_MESSAGES, K_ACK, K_PING, K_ABORT, K_DATAGRAM = 1, 2, 3, 5, 12, 16, 17
 F_END: Final = 1
 
@@ -84,7 +86,7 @@ def fixed(frame: f.Frame) -> bytes:
     return made.layout.pack(made.kind, *astuple(frame))
 
 
-# The others. Payloads are not copied: the caller sends them right behind the returned header.
+# Frames with a payload. It is not copied: the caller sends it right behind the returned header.
 
 
 def stream_header(offset: int, length: int, end: bool) -> bytes:
@@ -117,6 +119,7 @@ def one_message(irob: int, rank: int, order: Order, payload: bytes) -> bytes:
     return _ONE_MESSAGE.pack(K_MESSAGES, rank, order, 0, 1, irob, len(payload)) + payload
 
 
+# Dependencies are lower ids: their distances need 4 bytes each instead of 8.
 def _distances(irob: int, after: Sequence[int]) -> bytes:
     return struct.pack(f">{len(after)}I", *[irob - each for each in after])
 
@@ -133,6 +136,7 @@ def ping(token: int, pad_bytes: int = 0) -> bytes:
 
 def abort(code: int, reason: str) -> bytes:
     """Return an Abort; a reason that is too long is cut."""
+    # `errors="ignore"` drops a character that the cut has split.
     text = reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore").encode()
     return ABORT.pack(K_ABORT, code, len(text)) + text
 

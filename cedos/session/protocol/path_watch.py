@@ -42,17 +42,22 @@ _LEARNT: Final = 1.5 / _SILENT_FACTOR
 
 
 class PathVoice(IntEnum):
-    SPEAKS = 0  # or nothing waits for its word
-    PAUSES = 1
-    SILENT = 2
+    """The state of a path by the time that its data waits without progress.
+
+    Any progress leads back to SPEAKS, as does the acknowledgement of all data.
+    """
+
+    SPEAKS = 0  # or no data waits
+    PAUSES = 1  # no new data for the path, if another one may carry them
+    SILENT = 2  # its data in flight are sent over another path as well
 
 
 @dataclass(frozen=True, slots=True)
 class PathProgress:
-    """The kernel's word on a connection.
+    """The kernel's report on a connection (TCP_INFO).
 
-    `waits`: data is on its way. `delivered` counts what has arrived, in order or not, the last of it
-    acknowledged at `acknowledged_at_s`. `repeated`: segments that the kernel has sent again.
+    `waits`: data is on its way. `delivered` counts what has arrived, in order or not; the last of it was
+    acknowledged at `acknowledged_at_s`. `repeated`: the segments that the kernel has sent again.
     """
 
     waits: bool
@@ -81,18 +86,22 @@ class PathWatch:
         self._delivered = 0
         self._since_s: float | None = None  # the last progress; None: nothing waited
         self._usual_s: float | None = None
-        self._repeated = 0  # so many when the wait began
+        self._repeated = 0  # the repeated segments when the wait began
 
     def observe(self, seen: PathProgress, now: float) -> PathVoice:
+        # Without data on its way the path owes no sign.
         if not seen.waits:
             self._since_s, self.silent_s = None, 0.0
             self.voice = PathVoice.SPEAKS
             return self.voice
+        # The wait begins now, or after the last sign of progress.
         if self._since_s is None:
             self._since_s, self._usual_s, self._repeated = now, None, seen.repeated
         elif seen.delivered != self._delivered:
             self._progressed(max(self._since_s, seen.acknowledged_at_s), seen.repeated)
         self._delivered = seen.delivered
+        # The usual time between two signs: a round trip, until shorter times were seen; never less than
+        # the shortest round trip.
         usual_s = seen.rtt_s if self._usual_s is None else self._usual_s
         usual_s = max(usual_s or 0.0, seen.rtt_min_s or 0.0)
         self.limit_s = max(SILENT_S, _SILENT_FACTOR * usual_s)
@@ -108,7 +117,7 @@ class PathWatch:
     def _progressed(self, at_s: float, repeated: int) -> None:
         assert self._since_s is not None
         gap_s, before_s = min(at_s - self._since_s, _LEARNT * self.limit_s), self._usual_s
-        # A pause that the kernel had to break is no measure of what is usual; another one is.
+        # A pause that ended with a retransmission was a loss, and says nothing about the usual time.
         if repeated == self._repeated:
             self._usual_s = gap_s if before_s is None else max(gap_s, _REMEMBERED * before_s)
         self._since_s, self._repeated = at_s, repeated
@@ -159,8 +168,10 @@ class CrawlWatch:
         another path could deliver that, infinite without one. `rtt_min_s`: the path's, 0 unknown.
         """
         if not on_way_bytes:
+            # All data has arrived: there is nothing to be slow with.
             self.rests()
             return False
+        # Keep the samples of the last `_OVER_S`, or of two round trips if these take longer.
         seen = self._acknowledged
         seen.append((now, acknowledged_bytes))
         least_s = _OVER_ROUND_TRIPS * rtt_min_s
@@ -169,15 +180,19 @@ class CrawlWatch:
         over_s = now - seen[0][0]
         came_bytes = acknowledged_bytes - seen[0][1]
         if over_s < max(_LEAST_OVER_S, least_s) or not came_bytes:
-            return False  # that nothing comes at all is silence (`path_watch`)
+            return False  # `PathWatch` notices if nothing arrives at all
         rate_bps = 8 * came_bytes / over_s
+        # A path that was fast long ago may be slow now for a good reason: the earlier rate fades.
         had_bps = self._had_bps * 0.5 ** ((now - self._had_s) / _FORGETS_S)
         needs_s = 8 * on_way_bytes / rate_bps
+        # It crawls until the rest arrives well in time (half of `_LEAST_S`), so that it does not flap.
         if self.crawls:
             self.crawls = needs_s > _LEAST_S / 2
             if not self.crawls:
                 self._had_bps, self._had_s = rate_bps, now
             return False
+        # It begins to crawl if it is much slower than before, and another path would deliver its data
+        # in a fraction of the time.
         slower = rate_bps * _SLOWER < had_bps
         self.crawls = slower and needs_s > max(_LEAST_S, _TIMES_ELSEWHERE * elsewhere_s)
         if rate_bps > had_bps:
@@ -198,6 +213,7 @@ FREE: Final = 2
 FALL_S: Final = 0.3
 # This time without a fall cancels one fall.
 FORGIVEN_S: Final = 10.0
+# The first hold in seconds, and how often it doubles.
 _FIRST_S: Final = 1.0
 _DOUBLED: Final = 5
 _MOST: Final = FREE + 1 + _DOUBLED
@@ -205,6 +221,12 @@ _MOST_NETWORKS: Final = 16
 
 
 class FlappingNetworks:
+    """The falls of each network: their number, and when the last one was.
+
+    A fall adds one; each `FORGIVEN_S` without a fall takes one off. With more than `FREE` falls a
+    network that comes back is held for 1 s, with each further one for twice as long, up to 32 s.
+    """
+
     __slots__ = ("_falls",)
 
     def __init__(self) -> None:
@@ -253,6 +275,8 @@ FIRST_TOKEN: Final = 1 << 63
 
 
 class PathProbe:
+    """A probe on its way: a short Ping and a padded one; `over` once both were answered."""
+
     __slots__ = ("answered_s", "asked_s", "heard_bytes", "over", "sent_bytes", "token")
 
     def __init__(self, token: int, asked_s: float, sent_bytes: int, heard_bytes: int) -> None:
@@ -289,7 +313,7 @@ class PathProber:
         if not self._wanted or self._in_flight.only is not None or not self._free():
             return None
         sent_bytes, first = self._sent_bytes(), None
-        for path in self._in_flight.paths.values():  # asked often: no more is made than needed
+        for path in self._in_flight.paths.values():  # no list: this is asked very often
             if path.state.in_flight_bytes:
                 continue
             at = self._due(path, sent_bytes)
@@ -324,11 +348,13 @@ class PathProber:
             probe.answered_s = now
         elif pong.token == probe.token + 1 and probe.answered_s is not None:
             probe.over = True
+            # Other data of the peer came between: the Pongs may have waited behind it.
             if path.heard_bytes - probe.heard_bytes > FIRST_SEGMENT_BYTES:
-                return  # the answers waited behind something else
+                return
             bits, over_s = 8 * (PAD_BYTES - FIRST_SEGMENT_BYTES), now - probe.answered_s
             close = over_s < LEAST_SPREAD_S
-            if close:  # it went there within the round trip, that much is certain
+            # Too close to be timed: all of it went there within the round trip, at least.
+            if close:
                 over_s = now - probe.asked_s
             if over_s > 0:
                 round_trip_s = probe.answered_s - probe.asked_s
@@ -337,6 +363,7 @@ class PathProber:
                 )
 
     def _free(self) -> bool:
+        # Foreground data comes first: it must not wait behind a probe.
         small, large, *_ = self._sender.send_queues
         return (
             not (small.waiting_bytes or large.waiting_bytes)
@@ -350,17 +377,21 @@ class PathProber:
         return count
 
     def _due(self, path: PathFlight, sent_bytes: int) -> float | None:
+        # Probes are a small share of the session's bytes. The first one of an unmetered path is free.
         state, facts = path.state, path.state.facts
         last = self.probes.get(state.path_id)
         few = sent_bytes - (last.sent_bytes if last else 0) < LEAST_BYTES_SHARE * PAD_BYTES
         if last and few:
             return None
+        # Only a path at rest, with no frame that would delay the Pong, and a peer that is known to read.
         if state.peer is None or path.owes_statement or path.control or state.in_flight_bytes:
             return None
+        # A metered path is probed only if all labels may use it, and not even once for few bytes.
         metered = facts.metered or state.peer.metered
         forbidden = state.allowed != ALL_RANKS if metered else not state.allowed
         if forbidden or (metered and few) or facts.stalled_at_s is not None:
             return None
+        # It rests for a while; no foreground data is expected over its network; the estimate is old.
         at = max(state.up_at_s, state.last_sent_at_s, path.heard_at_s)
         at += REST_S if path.dialled else 2 * REST_S
         at = max(at, facts.foreground_at_s + RECENT_S)

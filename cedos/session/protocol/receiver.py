@@ -44,10 +44,10 @@ class Receiver:
 
     Attributes:
         irobs: the ids received whole, or abandoned.
-        unacknowledged_bytes: arrived since the last acknowledgement.
+        unacknowledged_bytes: the bytes that arrived since the last acknowledgement.
         irobs_bytes: the bytes of all IROBs that arrived so far, by rank.
         irob_bytes: the most bytes that one IROB may have.
-        owes_window: the peer may send notably more than it knows, and has to be told.
+        owes_window: whether the peer may send notably more than it was told.
         delivered_cost: the credit that the delivered IROBs took: their bytes, and `IROB_COST` each.
     """
 
@@ -59,19 +59,19 @@ class Receiver:
         self.irobs_bytes = [0, 0, 0, 0]
         self.irob_bytes = max(irob_bytes, INITIAL_IROB_BYTES)
         self._stream_window = max(stream_window, INITIAL_STREAM_BYTES)
+        # Two of the largest IROBs must fit: reservations keep the space of one free (see `room`).
         self._irob_window = max(irob_window, INITIAL_IROB_CREDIT, 2 * (irob_bytes + IROB_COST))
         self._taken = 0  # stream bytes that the application has read
-        # What the peer was told last: the end of the stream window, the credit for IROBs.
+        # The last Window that the peer was told: the end of the stream's window, the credit for IROBs.
         self._stream_limit = INITIAL_STREAM_BYTES
         self._credit_granted = INITIAL_IROB_CREDIT
         self.owes_window = False
         self.delivered_cost = 0
         self._pieces = 0  # pieces of large IROBs that lie behind gaps
-        self._held_cost = (
-            0  # credit of IROBs that arrived, whole or in part, and were not delivered
-        )
+        # The credit of IROBs that arrived, whole or in part, and were not delivered.
+        self._held_cost = 0
         self._partial: dict[int, _Partial] = {}
-        # What changed since the last acknowledgement of it.
+        # What arrived since it was last acknowledged.
         self._dirty_stream = False
         self._dirty_irobs = False
         self._dirty_partial: set[int] = set()
@@ -118,6 +118,7 @@ class Receiver:
         elif not partial.agrees(extent):
             raise ProtocolError(f"IROB {irob} has two labels or orders")
         arrivals = partial.arrivals
+        # Count the pieces of all partial IROBs together, so that a peer cannot open many at little cost.
         self._pieces -= arrivals.pieces
         new = arrivals.add(extent.offset, keep(extent.payload, record), extent.end)
         self._pieces += arrivals.pieces
@@ -309,6 +310,7 @@ def keep(payload: memoryview, record: bytes | memoryview) -> bytes | memoryview:
 
 def _ack(space: Space, irob: int, progress: CumulativeSet) -> bytes:
     ranges = []
+    # An Ack holds so many ranges. The others follow once lower gaps have closed.
     for each in progress.beyond:
         ranges.append(each)
         if len(ranges) == packing.MAX_RANGES:

@@ -1,10 +1,10 @@
 """Room to send: the peer's credit for IROBs, and this host's replay memory. Pure.
 
-An IROB is delivered whole, so the peer needs room for all of it before its first byte is sent; one
-that waits for others fills its room until they have come. Reservations therefore leave space for one
-IROB of the largest size, which only the IROB with the lowest id without a reservation may use:
-everything it can wait for has a reservation already. So it completes, is delivered, and gives its room
-back.
+An IROB is delivered whole, so the peer needs room for all of it before its first byte is sent. An IROB
+that waits for others keeps its room until they are delivered. So that such IROBs never fill all of it,
+reservations leave space for one IROB of the largest size, which only the lowest id without a
+reservation may use. Everything that this IROB can wait for has a reservation already, so it completes,
+is delivered, and gives its room back.
 
 Replay memory has one limit for all sessions of a process (`ReplayMemory`); each session has an account.
 """
@@ -17,9 +17,9 @@ from cedos.session.protocol.schedulers.interface import BACKGROUND_RANKS
 # The credit of an IROB beside its bytes, for the peer's bookkeeping.
 IROB_COST: Final = 256
 
+# Every peer grants this much before its first Window frame.
 INITIAL_STREAM_BYTES: Final = 262_144
 INITIAL_IROB_CREDIT: Final = 655_360
-# The credit that every peer grants before its first Window frame.
 INITIAL_IROB_BYTES: Final = 262_144
 
 # The part of the window and of replay memory that only foreground data may use.
@@ -51,13 +51,15 @@ class Credit:
         self.credit = credit
         self.irob_bytes = irob_bytes
         self.reserved = reserved
-        self.window_known = (
-            window_known  # whether the peer has said more than what holds for everybody
-        )
-        self._begun: set[int] = set()  # without a reservation, with or without bytes
-        self._lowest: list[int] = []  # the same as a heap; what left `_begun` leaves it late
-        self._waiting: dict[int, int] = {}  # id -> what it needs
-        self._queue: list[tuple[int, int]] = []  # (rank, id) of the waiting as a heap
+        # Whether the peer has sent a Window; until then the initial values hold.
+        self.window_known = window_known
+        # Begun IROBs without a reservation, with or without bytes; and the same as a heap, which is
+        # cleaned late (`ready`).
+        self._begun: set[int] = set()
+        self._lowest: list[int] = []
+        # The IROBs that want a reservation: id -> its cost; and (rank, id) as a heap.
+        self._waiting: dict[int, int] = {}
+        self._queue: list[tuple[int, int]] = []
 
     @property
     def room(self) -> int:
@@ -94,12 +96,15 @@ class Credit:
         """Return (id, cost) of IROBs that got a reservation: the lowest id, then by label and id."""
         ready: list[tuple[int, int]] = []
         while self._waiting:
+            # Forgotten IROBs are still in the heaps: drop them from the front.
             while self._lowest and self._lowest[0] not in self._begun:
                 heappop(self._lowest)
             while self._queue[0][1] not in self._waiting:
                 heappop(self._queue)
+            # The most urgent label is next, then the lower id. It must leave space for the largest IROB.
             rank, irob = self._queue[0]
             spare = self.irob_bytes + IROB_COST + _left_alone(rank)
+            # The lowest id without a reservation may use that space (see the module).
             if self._lowest[0] in self._waiting:
                 irob, spare = self._lowest[0], 0
             cost = self._waiting[irob]
@@ -116,6 +121,7 @@ def _left_alone(rank: int) -> int:
 
 
 DEFAULT_BYTES: Final = 512 * 1024 * 1024
+# The number of further sessions for which shares are left free.
 SPARE: Final = 8
 _QUANTUM_BYTES: Final = 4_096
 _NEVER: Final = 1 << 63
@@ -149,10 +155,11 @@ class ReplayMemory:
     def wait(self, waiter: object, wanted_bytes: int) -> None:
         """Note that a session that holds nothing wants so many bytes, or all if there are fewer."""
         self._waiting[id(waiter)] = waiter
-        # Twice as much as it wants: else all that wait would be woken by each byte that is given back.
+        # A session gets its wish once its share of the free memory is as large. Wake all only at twice
+        # that: else each byte that is given back would wake them, mostly in vain.
         needed = 2 * wanted_bytes * (self.holders + SPARE)
-        # But not more than is free while others go on sending (where each holds what it may, half is):
-        # else it would wait until no session sends any more.
+        # But wait for no more than half of the memory: other sessions that go on sending may never
+        # leave more free.
         most = min(max(self.limit_bytes // 2, SPARE * wanted_bytes), self.limit_bytes)
         self._wake_at_bytes = min(self._wake_at_bytes, needed, most)
 
@@ -226,11 +233,12 @@ class ReplayAccount:
         return data if self.take(len(data), rank) else b""
 
     def _wait(self, wanted: int) -> None:
-        if not self.held_bytes:  # else an acknowledgement of our own tells us
+        if not self.held_bytes:  # else an acknowledgement of its own data wakes it
             self._memory.wait(self._owner, wanted)
 
     def take(self, size: int, rank: int) -> bool:
         held = self.held_bytes
+        # A session that holds nothing may exceed its share once: a large IROB could never go otherwise.
         if held + size > self.most_bytes(rank) and (held or not self._fits_alone(size)):
             self._wait(size)
             return False

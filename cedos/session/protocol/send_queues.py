@@ -1,10 +1,18 @@
 """Data that waits to be sent or acknowledged: bytes of streams, pieces, and a queue for each label.
 
-A piece is a run of bytes or a run of small messages, sent in one go and kept until it is acknowledged.
-It has four states: it waits in a send queue (`queued` if it was there before), is in flight on the
-paths `on`, is held back until the peer has said what it has, or is done. A piece that is cut or partly
-acknowledged is done, and others take its place. Each label has one queue, first come first served
-(dissertation, 2.3.2).
+A piece is a run of bytes or a run of small messages. It is sent in one go and kept until the peer has
+acknowledged it:
+
+| state | next | when |
+|---|---|---|
+| waiting in a send queue | in flight | a path with room takes it; `on` names the paths |
+| in flight | done | the peer has acknowledged all of it |
+| in flight | waiting | its path falls silent, and no living path carries it (`queued`) |
+| in flight | held back, or waiting if small and urgent | its last path is lost |
+| held back | waiting | the peer's Sync has said what it has; only the rest waits |
+
+A piece that is cut or partly acknowledged is done, and others take its place. Each label has one queue,
+first come first served (dissertation, 2.3.2).
 """
 
 from bisect import bisect_right
@@ -27,7 +35,7 @@ class ByteQueue:
     """A stream's bytes from the first unacknowledged one on; its end takes a position of its own.
 
     Written data is kept by reference; a source keeps nothing and is asked again. `fresh` is the first
-    position that was never sent, `limit` where the peer's window ends.
+    position that was never sent, and the peer's window ends at `limit`.
     """
 
     __slots__ = (
@@ -65,8 +73,8 @@ class ByteQueue:
         self.ended = False
         self.acked = CumulativeSet(position)
         self.held_bytes = 0
-        self.counted = 0  # what a send queue has counted as waiting
-        self.listed = False  # whether a send queue has it among those with fresh bytes
+        self.counted = 0  # the positions that a send queue counts as waiting
+        self.listed = False  # whether a send queue has it among the streams with fresh bytes
         self._starts: list[int] = []
         self._chunks: list[memoryview | tuple[Fetch, int]] = []
 
@@ -76,6 +84,7 @@ class ByteQueue:
         return self.written + self.ended
 
     def sendable(self) -> int:
+        # The end is a position without a byte, so it needs no window: only all bytes before it do.
         if self.limit >= self.written:
             return self.written + self.ended - self.fresh
         return max(0, self.limit - self.fresh)
@@ -244,6 +253,7 @@ class MessageBatch:
         return self.first + (self.abandoned or len(self.payloads))
 
     def grows(self, irob: int, order: Order) -> bool:
+        # A table has consecutive ids and one order, and is at most about one record.
         return (
             irob == self.first + len(self.payloads)
             and order is self.order
@@ -268,6 +278,7 @@ class MessageBatch:
         return [head, payloads[0] if len(payloads) == 1 else b"".join(payloads)]
 
     def cut(self, room_bytes: int) -> "tuple[MessageBatch, MessageBatch] | None":
+        # Each message costs its bytes and a length of two: count the whole messages that fit.
         sizes = accumulate((len(each) + 2 for each in self.payloads), initial=1)
         count = sum(1 for size in sizes if size <= room_bytes) - 1
         if not 0 < count < len(self.payloads):
@@ -370,6 +381,7 @@ class SendQueue:
             piece = self._carve(room_bytes)
             if piece is None or piece.size + piece.extra <= room_bytes:
                 return piece
+            # A batch that does not fit: put it in front, from where it can be cut.
             self._pending.append(piece)
             self.waiting_bytes += piece.size
         # Leave `skip_bytes` to another path: take them off, and put them back afterwards.

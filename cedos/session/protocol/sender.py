@@ -175,6 +175,7 @@ class Sender:
         """Take as much of an open IROB's data as replay memory has room for; return how many bytes."""
         queue = self._open_irob(irob)
         reserved = self._reserved.get(irob)
+        # Without a reservation an IROB may still grow to the largest size that the peer takes at all.
         most = self.credit.irob_bytes if reserved is None else reserved - IROB_COST
         if queue.written + len(data) > most:
             raise SessionError(
@@ -224,7 +225,7 @@ class Sender:
         if ack.space is Space.STREAM:
             self._acknowledge_bytes(self.stream, ack, last)
         elif ack.space is Space.EXTENTS:
-            # (A peer that still has a part of what this end sent before a restart says so, too.)
+            # A peer may also acknowledge a part of an IROB that this end forgot in a restart: ignore it.
             if ack.irob >= self.next_irob:
                 raise ProtocolError(
                     f"the peer acknowledges a part of IROB {ack.irob}, which was never begun"

@@ -434,6 +434,8 @@ class Session:
         parts: list[Chunk] = []
         # Control frames go first: the peer may be waiting for them.
         used = self._control_frames(path, parts, now) if self._has_control(path) else 0
+        # What is left of the control frames did not fit, or is a padded Ping for a record of its own.
+        # Until it is sent no data goes in front of it.
         if path.control or self.control.state not in _SENDS:
             return parts
         # The rest of the record is for data.
@@ -520,9 +522,12 @@ class Session:
         """Return when `tick` is due; None: there is no timer, only another call can change that."""
         if self.control.state is SessionState.FAILED:
             return None
+        # An acknowledgement that was delayed, and the end of the keep-alive without a path.
         at = [self.delayed_acks.at] if self.delayed_acks.at is not None else []
         if self.absent_since_s is not None and self.control.state in _SENDS:
             at.append(self.absent_since_s + self.control.terms.seconds)
+        # A probe of a path at rest, a Ping to a path that was held back because its network flaps, and a
+        # datagram that is not acknowledged in time.
         probe = self.prober.next_at()
         if probe is not None:
             at.append(probe)
@@ -530,6 +535,7 @@ class Session:
         at += [each for each in asks_at if each is not None]
         if (datagram_at := self.datagrams.next_at(self.in_flight.states)) is not None:
             at.append(datagram_at)
+        # The scheduler's choice may change without news, but only data that waits can use that.
         check_s = self.scheduler.next_check_s(self.in_flight.states, self._now)
         if check_s is not None and (self.thunks or self.sender.waits):
             at.append(self._now + check_s)

@@ -131,10 +131,10 @@ def _extent(view: memoryview, at: int) -> tuple[Frame, int]:
 def _messages(view: memoryview, at: int) -> tuple[Frame, int]:
     _, rank, order, listed, count, first = packing.MESSAGES.unpack_from(view, at)
     at += packing.MESSAGES.size
-    # Fast path: one message without dependencies, which fits the record.
+    # Fast path: one message without dependencies, which fits the record. The checks below would pass.
     usual = count == 1 and not listed and order < 2 and rank < 4 and at + 2 <= len(view)
     if usual and 0 < first < packing.MAX_POSITION - 1:
-        at += 2  # the most frequent one: what follows would find nothing wrong either
+        at += 2
         stop = at + (view[at - 2] << 8 | view[at - 1])
         if stop <= len(view):
             return Messages(first, rank, _ORDERS[order], (), [bytes(view[at:stop])]), stop

@@ -8,11 +8,11 @@
 | SET_UP for another key | NOTICE wrong key | fails |
 | SET_UP that asks for a flow | SET_UP_ANSWER known or gone | fails; the answer is proof |
 | SET_UP that opens a flow, refused | SET_UP_ANSWER, the reason | fails, or (duplicate id) another hello |
-| SET_UP that opens a flow, granted | SET_UP_ANSWER | opened, unproven until the peer confirms |
+| SET_UP that opens a flow, granted | SET_UP_ANSWER | opened once the peer confirms |
 | RESUME of an unknown flow, or without proof | NOTICE unknown flow | another hello may follow |
 | RESUME with an attempt that was seen | STALE | another hello may follow |
 | RESUME beyond the host's limit | NOTICE busy | fails |
-| RESUME, proved | RESUME_ANSWER | opened, unproven until the peer confirms |
+| RESUME, proved | RESUME_ANSWER | opened at once: the attempt is new |
 
 A connection has a bounded number of hellos. A cookie shows that the sender reads answers: the answer
 to a hello without one costs one hash and leaves nothing behind. A cookie is good for the address and
@@ -60,6 +60,8 @@ _PERIOD_S: Final = 60.0
 
 
 class Cookies:
+    """Cookies without a table: a keyed hash of the address, the hello and the minute."""
+
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
@@ -81,7 +83,7 @@ class Cookies:
 
 
 _HELLOS: Final = 8  # of one connection: cookies, duplicates, stale attempts, a question
-_BUSY_FACTOR: Final = 4  # so many times the rate from which on cookies are asked for
+_BUSY_FACTOR: Final = 4  # set-ups with a cookie are refused above this many times that rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,8 @@ class KnownFlows(Protocol):
 
 
 class AcceptorState:
+    """The state that all handshakes of an accepting host share: keys, flows, limits and load."""
+
     def __init__(
         self,
         me: KeyPair,
@@ -158,6 +162,8 @@ class AcceptorState:
 
 
 class AcceptorHandshake:
+    """The accepting end of one connection, from its first hello on (see the module)."""
+
     def __init__(self, reception: AcceptorState, address: str) -> None:
         self._reception, self._address = reception, address
         self._hellos = 0
@@ -211,6 +217,7 @@ class AcceptorHandshake:
 
     def _granted(self, noise: Responder, offer: Offer, answer: FlowGrant) -> HandshakeStep:
         here = self._reception
+        # No protection only if both ends ask for it, AES only if both have it in hardware.
         if offer.clear and here.allow_clear:
             suite = Suite.CLEAR
         elif offer.hardware_aes and here.hardware_aes:
@@ -228,6 +235,7 @@ class AcceptorHandshake:
 
     def _known(self, noise: Responder, offer: Offer) -> HandshakeStep:
         """Answer, with proof, whether a flow is known; that of another host is not."""
+        # A flow of another host counts as unknown, so that ids cannot be tried out.
         credentials = self._reception.flows.find(offer.flow_id)
         known = credentials is not None and credentials.peer_key == noise.peer
         reply = self._answer(noise, Granted(Status.KNOWN if known else Status.GONE))

@@ -34,6 +34,7 @@ class Locators:
         return self._masked(locator[:_SALT_BYTES], locator[_SALT_BYTES:])
 
     def _masked(self, salt: bytes, flow_id: bytes) -> bytes:
+        # XOR with a keyed hash of a fresh salt; the same operation gives the id back.
         mask = int.from_bytes(hmac.digest(self._key, salt, "sha256")[:FLOW_ID_BYTES], "big")
         return (mask ^ int.from_bytes(flow_id, "big")).to_bytes(FLOW_ID_BYTES, "big")
 
@@ -75,6 +76,8 @@ class Credentials:
         return 0 < behind <= _WINDOW and not self.window >> (behind - 1) & 1
 
     def note(self, attempt: int) -> None:
+        # Bit k - 1 of the window stands for attempt `seen` - k. A new highest attempt shifts all of them,
+        # and marks the old highest one.
         if attempt > self.seen:
             ahead = attempt - self.seen
             passed = (self.window << 1 | 1) << (ahead - 1) if ahead <= _WINDOW else 0

@@ -22,6 +22,8 @@ _MASK: Final = (1 << _BITS) - 1
 
 
 class HostCounts:
+    """A count-min sketch of two rows: a host has one counter in each, which it may share."""
+
     def __init__(self) -> None:
         self._rows = (array("I", bytes(4 << _BITS)), array("I", bytes(4 << _BITS)))
 
@@ -121,6 +123,7 @@ class HalfOpen(Generic[Pending]):
     def add(self, one: Pending, address: str, now: float) -> Pending | None:
         """Add a handshake; return the one that was dropped for it."""
         pushed = None
+        # Over one of the limits, the oldest goes: of this address, or of all.
         theirs = self._of_address.get(address, OrderedDict())
         if len(theirs) >= self._limits.half_open_per_address:
             pushed = next(iter(theirs))
@@ -142,6 +145,7 @@ class HalfOpen(Generic[Pending]):
 
     def overdue(self, now: float) -> list[Pending]:
         late: list[Pending] = []
+        # All have the same time, so the oldest expires first.
         for one, (_, expires_at_s) in self._pending.items():
             if expires_at_s > now:
                 break

@@ -66,6 +66,7 @@ class MalformedError(Exception):
     pass
 
 
+# Layouts of the messages, in the order in which a handshake uses them.
 _HELLO = struct.Struct(">4sBBB")  # magic, version, noise or kind, length of the cookie
 _OFFER = struct.Struct(f">{FLOW_ID_BYTES}sBIB{LOCATOR_BYTES}s")
 _GRANT = struct.Struct(f">BIBH{LOCATOR_BYTES}s")
@@ -96,6 +97,7 @@ class Hello:
 
     detail: int
     content: bytes
+    # The cookie is not hashed: the hello with a cookie is the same hello.
     cookie: bytes = b""
     version: int = VERSION
 

@@ -41,6 +41,7 @@ class _Symmetric:
         self._cipher: Aead | None = None
         self._count = 0
 
+    # MixHash, MixKey and the names below are those of the Noise specification, 5.2.
     def mix_hash(self, data: bytes) -> None:
         self.hash = sha256(self.hash + data).digest()
 
@@ -50,6 +51,7 @@ class _Symmetric:
         self._count = 0
 
     def _derived(self, material: bytes) -> tuple[bytes, bytes]:
+        # HKDF with two outputs (Noise, 4.3).
         secret = hmac.digest(self._chaining, material, "sha256")
         first = hmac.digest(secret, b"\x01", "sha256")
         return first, hmac.digest(secret, first + b"\x02", "sha256")
@@ -62,6 +64,7 @@ class _Symmetric:
 
     def encrypt(self, plain: bytes) -> bytes:
         assert self._cipher is not None
+        # EncryptAndHash: the hash of all messages so far is authenticated as well.
         sealed = self._cipher.encrypt(self._nonce(), plain, self.hash)
         self.mix_hash(sealed)
         return sealed
@@ -76,6 +79,7 @@ class _Symmetric:
         return plain
 
     def split(self) -> tuple[bytes, bytes]:
+        # Two keys, one for each direction, after the last message.
         return self._derived(b"")
 
 
@@ -86,6 +90,7 @@ class _NoiseHandshake:
         self._state.mix_hash(responder_public)
 
     def _mix(self, pair: KeyPair, public: bytes) -> None:
+        """Mix the shared secret of two keys into the chaining key."""
         try:
             shared = pair.exchange(public)
         except ValueError as error:
@@ -109,6 +114,7 @@ class Initiator(_NoiseHandshake):
 
     def write(self, payload: bytes) -> bytes:
         """Return message 1; NoiseError: the responder's key is no key."""
+        # -> e, es, s, ss
         self._state.mix_hash(self._ephemeral.public)
         self._mix(self._ephemeral, self._server)
         sealed_static = self._state.encrypt(self._me.public)
@@ -119,6 +125,7 @@ class Initiator(_NoiseHandshake):
         """Return the payload of message 2; NoiseError: altered, or of another static key."""
         if len(message) < SECOND_OVERHEAD:
             raise NoiseError("cut short")
+        # <- e, ee, se
         ephemeral = message[:KEY_BYTES]
         self._state.mix_hash(ephemeral)
         self._mix(self._ephemeral, ephemeral)
@@ -137,6 +144,7 @@ class Responder(_NoiseHandshake):
         """Return the payload of message 1 and set `peer`; NoiseError: altered, or for another key."""
         if len(message) < FIRST_OVERHEAD:
             raise NoiseError("cut short")
+        # -> e, es, s, ss
         self._theirs = message[:KEY_BYTES]
         self._state.mix_hash(self._theirs)
         self._mix(self._me, self._theirs)
@@ -149,6 +157,7 @@ class Responder(_NoiseHandshake):
 
     def write(self, ephemeral: KeyPair, payload: bytes) -> bytes:
         """Return message 2; NoiseError: the initiator's keys are no keys."""
+        # <- e, ee, se
         self._state.mix_hash(ephemeral.public)
         self._mix(ephemeral, self._theirs)
         self._mix(ephemeral, self.peer)

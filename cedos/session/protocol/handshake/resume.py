@@ -66,6 +66,13 @@ def _connection(
 
 
 class ResumeHandshake:
+    """The dialling end of a resumption or join.
+
+    The hello may be sent again with a higher attempt, if the peer has seen this one (STALE). After the
+    hint that the flow is unknown, a set-up that only asks takes over: it ends the flow only if the peer
+    proves that it has no such flow.
+    """
+
     def __init__(
         self, me: KeyPair, credentials: Credentials, kind: ConnectionKind, random: Random
     ) -> None:
@@ -94,6 +101,7 @@ class ResumeHandshake:
         return framed(MessageKind.RESUME, self._hello.pack())
 
     def receive(self, kind: MessageKind, body: bytes, now: float) -> HandshakeStep:
+        # From the hint on, the question's own handshake gets all messages.
         if self._asking is not None:
             return self._asking.receive(kind, body, now)
         match kind:
@@ -118,6 +126,7 @@ class ResumeHandshake:
         signed, ephemeral, proof, box = unpack_answer(body)
         transcript = sha256(self._hello.bound + self._hello.content + signed).digest()
         me, peer = self._me.public, credentials.peer_key
+        # Check the proof before any X25519, which costs far more than the hash.
         if not hmac.compare_digest(proof, _proof(credentials, "answer", me, peer, transcript)):
             return failed(FailureKind.GARBLED, _UNPROVEN)
         try:
@@ -171,6 +180,7 @@ def answered(
     me: KeyPair, credentials: Credentials, hello: Hello, resume: Resume, random: Random
 ) -> HandshakeStep:
     """Return the answer to a resumption or join that is verified and new."""
+    # From now on a replay of this attempt is answered with STALE.
     credentials.note(resume.attempt)
     ephemeral = KeyPair(random(32))
     signed = pack_answer(random(CHALLENGE_BYTES), ephemeral.public)
@@ -180,6 +190,7 @@ def answered(
         shared = ephemeral.exchange(resume.ephemeral)
     except ValueError as error:
         raise MalformedError("a public key that no honest host has") from error
+    # The first secret is the initiator's, by which this end receives.
     receive, send, box_key = _connection(credentials, shared, transcript)
     locator = Locators(me).issue(credentials.flow_id, random)
     box = aead(box_key, chacha=True).encrypt(_NONCE, locator, transcript)

@@ -50,7 +50,11 @@ def flow_secrets(noise: Initiator | Responder) -> tuple[bytes, bytes, bytes]:
 
 
 class SetUpHandshake:
-    """The opener's end; with a `flow_id`, the question whether the peer still knows that flow."""
+    """The opener's end; with a `flow_id`, the question whether the peer still knows that flow.
+
+    The hello may be sent several times: with the cookie that the acceptor asked for, or with another flow
+    id if there is a flow of this one.
+    """
 
     def __init__(
         self,
@@ -88,12 +92,14 @@ class SetUpHandshake:
 
     def receive(self, kind: MessageKind, body: bytes, now: float) -> HandshakeStep:
         match kind:
+            # The acceptor is under load: the cookie shows that this end reads its answers.
             case MessageKind.COOKIE:
                 self._hello = Hello(self._hello.detail, self._hello.content, body)
                 return HandshakeStep(reply=self.hello)
             case MessageKind.NOTICE:
                 return noticed(body)
             case MessageKind.SET_UP_ANSWER:
+                # Only the holder of the server's static key can make an answer that decrypts.
                 try:
                     granted = Granted.unpack(self._noise.read(body))
                 except NoiseError:
@@ -134,6 +140,7 @@ class SetUpHandshake:
             suite = Suite(granted.suite)
         except ValueError as error:
             raise MalformedError(f"an unknown protection of records {granted.suite}") from error
+        # The acceptor chooses the suite. It must not be able to choose no protection by itself.
         if suite is Suite.CLEAR and not self._ask.clear:
             return failed(
                 FailureKind.REFUSED, "the server wants to send in clear; this end not", proved=True

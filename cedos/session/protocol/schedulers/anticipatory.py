@@ -33,6 +33,7 @@ _CHECK_S: Final = 0.010
 
 
 def bound_bytes(path: PathState, recent: bool) -> int:
+    """Return the most background data that may wait; `recent`: foreground data was sent lately."""
     facts = path.facts
     if facts.rate_bps is None:
         # Never measured: two chunks show what it carries, and cost 50 ms on 5 Mbit/s.
@@ -75,16 +76,19 @@ class Anticipatory:
         grant = self._inner.choose(path, paths, backlog, room_bytes, now)
         if grant is None or grant.rank not in self._bounded:
             return grant
+        # Background data waits for any foreground data, large foreground data only for small ones.
         recent = self._recent(path, paths, backlog, now)
         if grant.rank in BULK_RANKS:
             recent = now - backlog.small_at_s < self._recent_s
             if not recent:
                 return grant
         facts = path.facts
+        # Without recent foreground data only this host's kernel must not hold too much.
         queued = waiting_bytes(path) if recent else facts.unsent_bytes
         left = bound_bytes(path, recent) - queued
+        # Other traffic may fill the network for long: a little goes out all the same.
         if recent and not facts.unsent_bytes and now - path.last_sent_at_s > CAREFUL_S:
-            left = max(left, _LEAST_BYTES)  # whatever queues elsewhere: never come to a stop
+            left = max(left, _LEAST_BYTES)
         if left <= 0:
             self._held = True
             return None
@@ -93,8 +97,10 @@ class Anticipatory:
     def _recent(
         self, path: PathState, paths: Sequence[PathState], backlog: Backlog, now: float
     ) -> bool:
+        # Any program of this host sent foreground data over this network.
         if now - path.facts.foreground_at_s < self._recent_s:
             return True
+        # This session did: that matters on the paths that foreground data takes (`LabelMapping`).
         if now - backlog.foreground_at_s >= self._recent_s:
             return False
         return path is quickest(paths) or path is widest(paths)

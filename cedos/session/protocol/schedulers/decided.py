@@ -1,9 +1,9 @@
 """A scheduler that keeps to the daemon's decision for each label.
 
-Which networks a label may use is said by masks on the paths (`Session.allow`), which hold in both
-directions: `single(n)` leaves one, `mptcp(primary=n)` leaves all that were named, `defer` none. What is
-left to do here is `redundant(n, m)`: what is in flight is sent again on the other path. And to notice
-what there is to decide about: how much waited under which label.
+Masks on the paths (`Session.allow`) say which networks a label may use, in both directions: `single(n)`
+leaves one, `mptcp(primary=n)` leaves all that were named, `defer` none. Two things are left to this
+scheduler. It carries out `redundant(n, m)`: data in flight is sent again on the other path. And it
+notices what there is to decide about: how much waited under which label.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ from cedos.session.protocol.schedulers.interface import (
 class DecidedScheduler:
     """A scheduler under a decision; `copies`: some data is sent twice now."""
 
-    prompt = False  # what it is not asked about it would not notice
+    prompt = False  # it must see all data that is sent
 
     def __init__(self, inner: Scheduler) -> None:
         self.name = f"chosen {inner.name}"
@@ -55,6 +55,7 @@ class DecidedScheduler:
         room_bytes: int,
         now: float,
     ) -> SendGrant | None:
+        # Note what waits. The first data after a `take_waiting` is news for the daemon.
         most = self._most_bytes
         for rank, count in enumerate(backlog.waiting_bytes):
             most[rank] = max(most[rank], count)
@@ -62,6 +63,7 @@ class DecidedScheduler:
             self._told = True
             self._used()
         grant = self._inner.choose(path, paths, backlog, room_bytes, now)
+        # New data comes first. Then repeat data that is in flight on other paths.
         if grant is None and self._twice:
             for rank in range(len(LABELS)):
                 may = self._twice & path.allowed
@@ -78,10 +80,10 @@ def permissions(
 ) -> dict[int, int]:
     """Return a mask of labels by path id; None as a choice: nothing was decided for a label.
 
-    A choice must never end a flow: where none of the chosen networks is there, all may be used,
-    unless the choice is to wait. It is one among the host's own networks: helpers, whom a person has
-    asked for, carry beside any of them. A path that will soon be gone carries nothing new. With
-    `thrifty`, labels without a decision may use metered paths only where there are no others.
+    A choice must never end a flow: if none of the chosen networks is up, all may be used, unless the
+    choice is to wait. The choice is among the host's own networks: helpers, which a person has asked for,
+    carry data beside any of them. A path that will soon be gone carries nothing new. With `thrifty`,
+    labels without a decision may use metered paths only if there are no others.
     """
     masks = dict.fromkeys(paths, 0)
     staying = {number: path for number, path in paths.items() if not path.facts.leaving} or paths

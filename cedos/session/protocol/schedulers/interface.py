@@ -241,6 +241,8 @@ def allowed(paths: Sequence[PathState], rank: int) -> list[PathState]:
             break
     else:
         return may  # the usual case, which is asked for each record
+    # A path is in doubt. If all paths of the label flap or are stalled, a path that is not meant for it
+    # is better than none; else use its least doubtful ones.
     doubt = min(path.facts.doubt for path in may)
     if doubt >= PathDoubt.FLAPS:
         least = min(path.facts.doubt for path in paths)

@@ -22,6 +22,8 @@ def has_room(path: PathState) -> bool:
 
 
 class LowestRtt:
+    """A scheduler like MPTCP's default: the path of the shortest round trip that has room."""
+
     name = "lowest-rtt"
     copies = False
     prompt = False
@@ -117,6 +119,8 @@ class RedundantScheduler:
 
 
 class LabelMapping:
+    """IntNW's mapping of labels to paths (dissertation, 2.3.2)."""
+
     name = "labels"
     copies = False
     prompt = True
@@ -130,16 +134,19 @@ class LabelMapping:
         now: float,
     ) -> SendGrant | None:
         waiting = backlog.waiting_bytes
+        # One path carries all labels, the most urgent one first.
         if len(paths) == 1:
             for rank in range(4):
                 if waiting[rank] and path.allowed >> rank & 1:
                     return SendGrant(rank, room_bytes)
             return None
+        # Small foreground data goes over the quickest path, large foreground data over the widest.
         for rank, best in ((0, quickest), (1, widest)):
             if waiting[rank]:
                 may = allowed(paths, rank)
                 if may and best(may) is path:
                     return SendGrant(rank, room_bytes)
+        # Background data fills any path that has room.
         for rank in BACKGROUND_RANKS:
             if waiting[rank] and path in allowed(paths, rank):
                 return SendGrant(rank, min(room_bytes, CHUNK_BYTES))

@@ -104,6 +104,7 @@ class Swtc:
         room_bytes: int,
         now: float,
     ) -> SendGrant | None:
+        # Forget the plans of paths that are gone.
         if len(self.schedules) > len(paths):
             for gone in self.schedules.keys() - {each.path_id for each in paths}:
                 del self.schedules[gone]
@@ -115,6 +116,7 @@ class Swtc:
                 grant = self._plan(path, may, rank, backlog, room_bytes, now)
                 if grant is not None:
                     return grant
+                # Another path has all of this label sooner. It may get slower, so ask again soon.
                 self._left_to_others = True
         return None
 
@@ -133,6 +135,7 @@ class Swtc:
         before an instant can be counted, and no plan is made piece by piece.
         """
         waiting = backlog.waiting_bytes[rank]
+        # Fast path: with one path there is nothing to plan.
         if len(paths) == 1:
             self._note(path, min(room_bytes, waiting), now)
             return SendGrant(rank, room_bytes)
@@ -153,6 +156,7 @@ class Swtc:
                     return None
                 its_s += count * its_each_s
             rivals_s.append(its_s)
+        # Others acknowledge all waiting data sooner.
         if skipped * piece >= waiting:
             return None
         # The pieces after that one are this path's as well, up to the first that a rival has sooner.
@@ -178,6 +182,7 @@ class Swtc:
         ahead = facts.unsent_bytes + piece - PACKET_BYTES
         waiting_s = byte_s * ahead if ahead > 0 else 0.0
         window = facts.window_bytes
+        # n: the window is full, so the piece must wait for acknowledgements.
         if window is not None and in_flight >= window:
             waiting_s += self.schedules[path.path_id].opens_in_s(window, in_flight, now)
         round_trip_s, least_s, queueing_s = rtt_s(path), facts.rtt_min_s, 0.0
