@@ -1,10 +1,9 @@
 """The daemon's advice: which networks each label of a session may use.
 
-A session knows what its own connections measured. The daemon knows the radios, the budgets and the
-price of waiting, and predicts; so the dialling end asks it for each label that is in use, and lets the
-label only onto the networks that were chosen, in both directions (`Session.allow`). Nothing waits for
-an answer: until it is there, when none comes and when it has grown old, the session's own scheduler
-has all paths.
+A session knows what its own connections measured. The daemon knows the radios, the budgets and the price
+of waiting, and predicts. So the dialling end asks the daemon about each label in use, and lets the label
+only onto the chosen networks, in both directions (`Session.allow`). No data waits for an answer: before
+the first one, without one, and once the answer is old, the session's own scheduler has all paths.
 """
 
 import asyncio
@@ -65,8 +64,9 @@ _LOOK_S: Final = 0.1
 # The lifetime of an answer. A daemon that ended leaves no trace.
 VALID_S: Final = 6.0
 _LEAST_BYTES: Final = 1_000
+# A reader with data for the first time is in no hurry until only the second time is left.
 _ENOUGH_S, _LITTLE_S = 1.0, 0.5
-"""A reader with data for `_ENOUGH_S` is in no hurry until only `_LITTLE_S` is left."""
+# The deadline of a question about data that is in no hurry.
 _NO_HURRY_S: Final = 60.0
 # An upload larger than this fraction of what is received does not wait with it.
 _MOST_BESIDE: Final = 8
@@ -78,9 +78,9 @@ _URGENT: Final = 0  # foreground, small
 class Question:
     """A question to the daemon; coarse, so that many sessions ask the same one.
 
-    `size_bytes` is rounded up to a power of four times 1000; an announced size down by an eighth at
-    most. `deadline_s` is rounded down to whole seconds. `waited_s`, down to tenths: for how long data
-    sent over the interface `sent_over` has had no answer.
+    `size_bytes` is rounded up to a power of four times 1000; an announced size is rounded down by an
+    eighth at most. `deadline_s` is rounded down to whole seconds. `waited_s`, rounded down to tenths, is
+    the time for which data sent over the interface `sent_over` has had no answer.
     """
 
     label: Label
@@ -180,15 +180,18 @@ class Advice:
         self._scheduler.on_use(self.note_use)
 
     def apply(self) -> None:
-        """Let labels onto paths as was chosen; call it when paths have come or gone."""
+        """Let labels onto paths as was chosen. To be called when paths have come or gone."""
         now = self._loop.time()
+        # 1. The daemon knows better what kind a network is, and whether it is metered.
         for path in self._core.paths:
             known = self._chooser.network(path.facts.network)
             if known is not None:
                 path.facts.kind, path.facts.metered = known.kind, known.metered
+        # 2. Old answers are forgotten.
         for rank, until_s in enumerate(self._until_s):
             if until_s <= now:
                 self._strategies[rank] = None
+        # 3. Labels that are sent twice are repeated by the scheduler, and all labels get their masks.
         self._scheduler.repeat(
             sum(
                 1 << rank
@@ -232,6 +235,7 @@ class Advice:
     def _look(self) -> None:
         """Check if it is time to, or if a label carried more than was asked about."""
         now = self._loop.time()
+        # Did a label receive more than was asked about, or has it begun to hurry?
         counted = zip(self._core.receiver.irobs_bytes, self._irobs_bytes, strict=True)
         came = any(
             rank not in self._asking
@@ -252,6 +256,7 @@ class Advice:
         Between regular checks it asks only about what exceeds the last question.
         """
         now, self._soon = self._loop.time(), False
+        # 1. Count what each label sent and received since the last check.
         regular = now - self._checked_at_s >= ASK_S
         told = self._told.bytes_by_rank(now)
         # Deferred data still waits, though no new data of its label does.
@@ -265,10 +270,13 @@ class Advice:
         came = [now - before for now, before in zip(irobs_bytes, self._irobs_bytes, strict=True)]
         self._irobs_bytes = irobs_bytes
         sent_before, self._sent_bytes = self._sent_bytes, self._sent_ever()
+        # Paths count sent bytes of all labels together. Most likely they belong to the label of which
+        # most waited.
         if any(waited):
-            # It was under any label: under that of which most waits, in all likelihood.
             most = waited.index(max(waited))
             waited[most] = max(waited[most], self._sent_bytes - sent_before)
+        # 2. Ask about each label in use: regularly, or if it carries more than was asked about. With one
+        # path there is no choice to ask for.
         self._note_hurry(progress)
         in_use = _in_use(waited, came, received, progress, told, self._unhurried)
         for rank, size, direction in in_use:
@@ -278,12 +286,13 @@ class Advice:
                 if progress.deadline_at_s is not None:
                     left_s = max(1.0, (progress.deadline_at_s - now) // 1.0)
                 elif direction is Direction.DOWN and rank in self._unhurried:
-                    # The answer is for both directions.
+                    # The answer holds for both directions: a large upload beside it must not wait.
                     goes = max(waited[rank], told[Direction.UP][rank])
                     left_s = _NO_HURRY_S if goes < size // _MOST_BESIDE else None
                 question = Question(LABELS[rank], size, direction, left_s)
                 self._asked_bytes[rank] = max(size, _at_most(told[direction][rank]))
                 self._asking[rank] = self._loop.create_task(self._ask(rank, question))
+        # 3. Apply what is valid, and check again while anything is in use.
         self.apply()
         idle = not (in_use or any(self._strategies))
         self._checked_at_s = now
@@ -302,10 +311,10 @@ class Advice:
         return bool(hurried)
 
     def path_pauses(self, path_id: int, waited_s: float) -> None:
-        """Return whether urgent data of a path that pauses is sent over another path as well.
+        """Ask whether urgent data of a path that pauses is sent over another path as well.
 
-        Only short data that a person waits for is sent twice by choice; the rest is sent elsewhere
-        once the path counts as silent.
+        Only small data that a person waits for is sent twice by choice. Other data is sent elsewhere once
+        the path counts as silent.
         """
         flight = self._core.in_flight.paths[path_id]
         size = sum(
@@ -327,7 +336,7 @@ class Advice:
             self._resending = None
         if strategy is None or self._closed or set(strategy.networks) <= {question.sent_over}:
             return
-        # The first copy is on its way, whatever is chosen.
+        # The first copy is on its way already, so its network is part of the strategy.
         networks = dict.fromkeys((question.sent_over or "", *strategy.networks))
         self._strategies[_URGENT] = Strategy(StrategyKind.REDUNDANT, tuple(networks))
         self._until_s[_URGENT] = self._loop.time() + VALID_S
@@ -370,6 +379,7 @@ def _in_use(
     announced sizes; `received` is what came on the stream. A transfer that is `unhurried` goes on at
     its reader's pace, so no faster than before.
     """
+    # The peer may be about to send as much again, or the rest of a known size.
     coming = max(received, progress.expected_bytes - progress.received_bytes)
     answered = received > sum(waited)
     down, up = told[Direction.DOWN], told[Direction.UP]
@@ -379,6 +389,7 @@ def _in_use(
     if received:
         ranks.add(progress.stream_rank)
     found = []
+    # The direction with more bytes is the main one.
     for rank in sorted(ranks):
         comes, goes = came[rank] + (coming if answered else 0), waited[rank]
         if max(comes, down[rank]) > max(goes, up[rank]):

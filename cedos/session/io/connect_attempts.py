@@ -17,13 +17,13 @@ from cedos.session.io.path import QUIET_S, SILENCE_S, prepare
 # An address (IPv4 or IPv6, no name) and a port.
 Endpoint = tuple[str, int]
 
-# A SYN that is not answered is not repeated by the kernel before a second has passed, and then ever more
-# rarely; so we begin again beside it. The first tries of an interface are frequent, for one that just
-# came takes a moment to carry anything.
+# The pauses between attempts. The kernel repeats an unanswered SYN only after a second, and then ever
+# more rarely, so a new connection is begun beside it. The first attempts of an interface are frequent,
+# because one that has just come up takes a moment to carry anything.
 _PAUSES_S: Final = (0.1, 0.2, 0.4, *((1.0,) * 60), *((3.0,) * 60))
 _LAST_PAUSE_S: Final = 10.0
-_EACH_SECOND: Final = 3  # the number of a try, from which on they are that far apart
-_AT_ONCE: Final = 3  # unanswered tries of one interface: a round trip may be longer than a pause
+_EACH_SECOND: Final = 3  # the number of the first attempt with a pause of a second
+_AT_ONCE: Final = 3  # the most attempts of one interface: a round trip may be longer than a pause
 _RETRY_S: Final = 0.010
 # The wait before the first attempt over a new link. The far end may not hear at once, and the
 # kernel repeats its question for the hardware address only after a second.
@@ -61,6 +61,7 @@ class Caller(Protocol):
 class ConnectAttempts:
     """The attempts over one interface to `endpoints`, which are tried in turn.
 
+    After each pause a new attempt begins beside the unanswered ones. The first connection ends the rest.
     `probing`: a connection is tried beside one that is silent, needed or not.
     """
 
@@ -98,6 +99,7 @@ class ConnectAttempts:
         pause_s = _PAUSES_S[self._count] if self._count < len(_PAUSES_S) else _LAST_PAUSE_S
         self._count += 1
         self._tried_s = now
+        # Now and then, ask for the server's addresses anew: it may have moved.
         if self._count % 8 == 4:
             self._caller.unanswered()
         self._plan(pause_s)
@@ -162,6 +164,7 @@ class ConnectAttempts:
             self._failed(attempt, code)
             return
         self._tries.append(attempt)
+        # A connecting socket becomes writable once it is connected, or has failed (connect(2)).
         self._driver.loop.add_writer(connection.fileno(), lambda: self._answered(attempt))
 
     def _answered(self, attempt: Connected) -> None:
@@ -172,6 +175,7 @@ class ConnectAttempts:
         if code:
             self._failed(attempt, code)
             return
+        # The first connection wins.
         for other in list(self._tries):
             self._drop(other)
         self._caller.connected(attempt)

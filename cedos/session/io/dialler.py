@@ -51,8 +51,8 @@ _RESOLVE_S: Final = 20.0
 class DialledServer:
     """A server that a session dials, and the key of this host.
 
-    `networks` says whether an interface may be used. `resolve` looks names up again, None where there
-    are only addresses. `known`: what the daemon knows of an interface.
+    `networks` returns whether an interface may be used. `resolve` looks names up again; None: there are
+    only addresses. `known` returns the daemon's knowledge of an interface.
     """
 
     endpoints: Sequence[Endpoint]
@@ -69,15 +69,16 @@ class Dialler:
 
     Args:
         paths: the open paths of the session, by id.
-        credentials: prove the session; None before its first connection is open.
-        positions: how far the session has come.
-        opened: gets each path whose handshake is done.
+        credentials: return the session's proof; None before its first connection is open.
+        positions: return how much the session has sent and received.
+        opened: called with each path whose handshake is done.
         permit: called when a path's helper leaves, or stays after all.
-        failed: the session cannot go on: the server's own, authenticated word, or another key.
-        metered_allowed: whether metered networks may be used now; asked again by `check`.
+        failed: called when the session cannot go on: by the server's authenticated refusal, or because
+            the server has another key.
+        metered_allowed: returns whether metered networks may be used now; `check` asks again.
 
     Attributes:
-        not_before_s: the server asked not to be tried before.
+        not_before_s: the server asked not to be tried before this.
         last_why: why the last attempt failed, with `last_code`, an errno.
     """
 
@@ -206,6 +207,7 @@ class Dialler:
         }
 
     def _egresses(self, endpoint: Endpoint) -> Iterator[Egress]:
+        # The daemon's kind and price count, except for helpers, which it does not know.
         for egress in self._driver.links.egresses(endpoint[0]):
             known = self._server.known(egress.interface)
             if known is None or egress.source:
@@ -342,6 +344,7 @@ class Dialler:
             self._advance()
 
     def _is_final(self, failure: Failure) -> bool:
+        # A hint without proof ends nothing that was proved before: an attacker could send it.
         if failure.kind in (FailureKind.LOST_STATE, FailureKind.REFUSED):
             return failure.authenticated and not failure.retry_after_s
         never_was = self._credentials() is None

@@ -31,7 +31,7 @@ _SHORTEST_S: Final = 2.0
 
 
 def _ahead_s() -> float:
-    """Return for how many seconds the host has slept since it started."""
+    """Return the seconds that the host has slept: only one of the two clocks counts them."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
 
 
@@ -82,6 +82,7 @@ class Waiter:
     )  # fmt: skip
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        # asyncio's Task takes an object with this attribute for a future, and sets it while it waits.
         self._loop = loop
         self._asyncio_future_blocking = False
         self._done = self._cancelled = False
@@ -89,7 +90,7 @@ class Waiter:
         self._context: Context | None = None
 
     def wake(self, *, at_once: bool) -> None:
-        """Wake the task. `at_once` only where no task is running, and nothing is left to do."""
+        """Wake the task. `at_once`: only if no task is running, and the caller has nothing left to do."""
         if self._done:
             return
         self._done = True
@@ -153,6 +154,7 @@ class Driver:
     """
 
     def __init__(self) -> None:
+        # This block is freed at once. It only raises the C library's threshold (see `_KEPT_BYTES`).
         bytearray(_KEPT_BYTES)
         self.loop = asyncio.get_running_loop()
         self.now = self.loop.time
@@ -189,7 +191,7 @@ class Driver:
 
     def _changed(self) -> None:
         if self._wake is not None:
-            self._wake.check()  # a network comes back first thing after a sleep
+            self._wake.check()  # often the first sign of a wake-up is a network that comes back
         for changed, _ in list(self._watchers.values()):
             changed()
 

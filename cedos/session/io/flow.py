@@ -1,6 +1,6 @@
 """A session's core with its paths: the pure part joined with the sockets. The same at both ends.
 
-RST, refusal and silence end a path. The flow goes on until its own end: an authenticated word of the
+RST, refusal and silence end a path. The flow goes on until its own end: an authenticated message of the
 peer, or its deadline.
 """
 
@@ -133,10 +133,10 @@ class SessionFlow:
 
         Args:
             path: with an open channel.
-            only: the peer says that it has no other path than this one. An old hello that an attacker
-                held back says so too, but can never be confirmed. Until then the older paths stay, and
-                what is in flight there goes over the new one as well.
-            proved: called once the peer has shown that it is there now, or the path was lost before.
+            only: whether the peer says that it has no other path than this one. An old hello that an
+                attacker held back says so too, but can never be confirmed. Until the confirmation the
+                older paths stay, and their data in flight goes over the new path as well.
+            proved: called once the peer has confirmed that it is there now, or the path was lost before.
         """
         opened = path.channel.opened
         assert opened is not None
@@ -166,21 +166,24 @@ class SessionFlow:
         # this one is there: else the dialler would find none, and replace this one, too, without end.
         for old in before:
             old.close("replaced by a new connection over the same network", reset=True)
-        # A peer may join with any number of them.
+        # A peer may join with any number of paths: keep the newest.
         for old in list(self.paths.values())[:-MOST_PATHS]:
             old.close("its session has too many connections", reset=True)
         # Let labels onto the new path, and move the data of silent paths to it.
         self._permit()
+        # Silent paths had no other path to leave their data to.
         for other in self.paths.values():
-            if other.facts.stalled_at_s is not None:  # it had no other path to leave its data to
+            if other.facts.stalled_at_s is not None:
                 self.core.requeue(other.path_id, now)
-        self._stalls.end()  # with several paths it looks more often
+        # With several paths the detector looks more often: `pump` begins it anew.
+        self._stalls.end()
         self._changed()
         self.pump()
 
     def _report(self, path: SessionPath, event: SessionPathEvent, why: str) -> None:
         if event is _RECEIVED:
-            # The application is told first, so that its answer and ours go together.
+            # The application reads first, so that its answer and the acknowledgement share a record.
+            # Calls of `pump_soon` meanwhile are served by the pump below.
             if path.facts.stalled_at_s is not None:
                 self._stalls.on_heard(path)
             self._acted()
@@ -189,7 +192,8 @@ class SessionFlow:
             scheduled, self._soon = self._soon, True
             try:
                 self._changed(at_once=True)
-            finally:  # an interrupt there must not end all sending
+            # An interrupt in the application must not end all sending.
+            finally:
                 if not scheduled:
                     self._pump_now()
             self.driver.memory_freed()
@@ -197,9 +201,8 @@ class SessionFlow:
             self.pump()
         elif event is SessionPathEvent.CONFIRMED:
             self._unconfirmed.pop(path.path_id, lambda: None)()
-        elif (
-            event is SessionPathEvent.WRONG
-        ):  # in an authenticated record: the session cannot go on
+        # In an authenticated record: the peer itself breaks the protocol, so the session cannot go on.
+        elif event is SessionPathEvent.WRONG:
             self.core.abort(BROKEN_PROTOCOL, why)
             self.pump()
             self._changed()
@@ -351,9 +354,10 @@ class SessionFlow:
         if self._ended:
             return
         now = self.driver.now()
+        # Probes and datagrams depend on the kernel's latest numbers.
         if len(self.paths) > 1:
             for path in self.paths.values():
-                path.update(now)  # what is probed depends on it
+                path.update(now)
                 path.confirm_datagrams()
         self.core.tick(now)
         self._changed()
@@ -367,7 +371,8 @@ class SessionFlow:
             return
         self._foreground_s = now
         states, shared = self.core.paths, self.driver.foreground
-        for state in (quickest(states), widest(states)) if states else ():  # where it may go
+        # Foreground data goes over the quickest or the widest path: others make way on both networks.
+        for state in (quickest(states), widest(states)) if states else ():
             path = self.paths.get(state.path_id)
             if path is not None and path.index:
                 shared.on_sent(path.index)

@@ -5,9 +5,9 @@ Any process that sends foreground data over a network makes all careful with bac
 paper's processes also share a count of what waits, and together keep to one limit. Ours is in seconds of
 a connection's own rate, which is its share of the network: all of them add up to the same limit.
 
-The file is an array of slots. A slot belongs to who holds the lock on its first byte, so it is free
-again when its process dies, however it dies. Only the owner writes; what a slot says grows old by itself.
-There is nothing to repair: a torn read lasts until the next read.
+The file is an array of slots. A slot belongs to the process that holds the lock on its first byte, so
+the kernel frees it when the process dies. Only the owner writes a slot, and its time grows old by
+itself, so there is nothing to repair: a torn read lasts until the next read.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ _SLOT: Final = struct.Struct("=QIxxxxQQ")  # namespace, interface, foreground ns
 _STRIDE: Final = 64
 _SLOTS: Final = 512
 _BYTES: Final = _STRIDE * (1 + _SLOTS)
-_READ_NS: Final = 2_000_000  # other processes' slots are read so often at most
+_READ_NS: Final = 2_000_000  # the shortest time between two reads of other processes' slots
 
 
 def directory(environment: Mapping[str, str] = os.environ) -> Path | None:
@@ -94,6 +94,8 @@ class Foreground:
         return (time.monotonic_ns() - at_ns) / 1e9 if at_ns else float("inf")
 
     def _claim(self) -> int | None:
+        # The first slot whose byte can be locked. A lock of an open file description (fcntl(2), struct
+        # flock) ends with the last copy of the descriptor, so at the latest with the process.
         for slot in range(1, 1 + _SLOTS):
             offset = slot * _STRIDE
             if offset in self._slots.values():
@@ -108,21 +110,23 @@ class Foreground:
         now_ns = time.monotonic_ns()
         if self._map is None or now_ns - self._read_ns < _READ_NS:
             return
+        # Read all slots of other processes in this network namespace: interface numbers are its own.
         self._read_ns = now_ns
         self._others = {}
         own = set(self._slots.values())
         for offset in range(_STRIDE, _BYTES, _STRIDE):
             namespace, interface, at_ns, used = _SLOT.unpack_from(self._map, offset)
             if not used:
-                break  # slots are taken from the front: none was ever used from here on
-            # A time ahead of ours is from before a restart of the host, or forged: not believed.
+                # Slots are taken from the front, so none behind an unused one was ever used.
+                break
+            # A later time than now is from before a restart of the host, or forged.
             if namespace == self._namespace and offset not in own and at_ns <= now_ns:
                 self._others[interface] = max(self._others.get(interface, 0), at_ns)
 
     def close(self) -> None:
         if self._map is not None:
             for offset in self._slots.values():
-                # Still a slot that was used: readers go on behind it.
+                # The slot stays a used one, so that readers go on behind it.
                 _SLOT.pack_into(self._map, offset, self._namespace, 0, 0, 1)
             self._map.close()
             self._map = None

@@ -1,14 +1,14 @@
 """Sessions that sleep: their credentials and positions in a file, found by flow id, woken when needed.
 
-`IdleFile` keeps records by a 16-byte key in one file that survives its process: open addressing over a
-mapped file. Measured with a million records of 208 bytes: a dict of bytes takes 350 MB, an index in a
-dict and the records in the file 140 MB, arrays of slot numbers 8 MB; reading a record through the
-mapping takes half the time of `pread`. The index is built at each start, from one pass over the file.
-It is a thousand small tables, each of which grows by itself: one large one would hold everything up
-for seconds.
+`IdleFile` keeps records by a 16-byte key in one file that survives its process. The file is mapped, and
+an index in memory finds a record's slot by open addressing. Measured with a million records of 208
+bytes: a dict of bytes takes 350 MB, an index in a dict and the records in the file 140 MB, arrays of
+slot numbers 8 MB; reading a record through the mapping takes half the time of `pread`. The index is
+built at each start, from one pass over the file. It has a thousand small tables, each of which grows by
+itself: the growth of one large table would block the program for seconds.
 
-A record is written before its state, and carries a check sum: one that was half written when the
-process was killed is no record. `sync` protects against a power failure too.
+A record is written before its state, and carries a check sum. One that was half written when the process
+was killed does not count. `sync` protects against a power failure, too.
 """
 
 import fcntl
@@ -38,11 +38,13 @@ _MAGIC: Final = b"cedosidle1"
 _HEADER: Final = struct.Struct(">10sI50x")
 _SLOT: Final = struct.Struct(">BI")  # state, check sum; the record follows, its key first
 _FIRST_SLOTS: Final = 4_096
-_STEP_SLOTS: Final = 16_384  # the file grows by so many: a few milliseconds of zeros
+_STEP_SLOTS: Final = 16_384  # the file grows by this many slots: a few milliseconds of zeros
+# The low bits of a key's hash choose its table, the others the place in the table.
 _PART_BITS: Final = 10
 _PART: Final = (1 << _PART_BITS) - 1
 _LEAST_BITS: Final = 3
 _READ_SLOTS: Final = 8_192
+# Marks a removed entry in a table: a search goes on behind it, and an insertion reuses it.
 _GONE: Final = 0xFFFF_FFFF
 
 
@@ -77,7 +79,7 @@ class IdleFile:
         self._map = mmap.mmap(self._descriptor, size)
         self._free = array("I")
         self._tables: list[array[int]] = []
-        self._filled = array("I")  # of each table: in use, or gone
+        self._filled = array("I")  # of each table: its entries, removed ones included
         self._used = 0
         self._load()
 
@@ -101,11 +103,13 @@ class IdleFile:
             slot = table[at]
         start = _HEADER.size + (slot - 1) * self._stride
         body = start + _SLOT.size
+        # The state comes last: until then the slot is free, also for a process that starts after a crash.
         self._map[start] = RecordState.FREE
         self._map[body : body + self._record_bytes] = record
         self._map[start:body] = _SLOT.pack(state, crc32(record))
 
     def get(self, key: bytes) -> bytes | None:
+        # As `_find`, but with one access to the file: it is asked at each resumption.
         hashed = hash(key)
         table, mapped, stride = self._tables[hashed & _PART], self._map, self._stride
         mask = len(table) - 1
@@ -129,6 +133,7 @@ class IdleFile:
         table, at = found
         slot = table[at]
         start = _HEADER.size + (slot - 1) * self._stride
+        # Erase the secrets, not only the entry.
         self._map[start : start + self._stride] = bytes(self._stride)
         table[at] = _GONE
         self._used -= 1
@@ -184,7 +189,8 @@ class IdleFile:
 
     def _grow_to(self, slots: int) -> int:
         size = _HEADER.size + slots * self._stride
-        os.posix_fallocate(self._descriptor, 0, size)  # a full disk is told now, not by a signal
+        # Allocate the blocks now: on a full disk, a write to a hole of the mapping ends in SIGBUS.
+        os.posix_fallocate(self._descriptor, 0, size)
         return size
 
     def _extend(self) -> None:
@@ -215,13 +221,13 @@ class IdleFile:
 
     def _find(self, key: bytes) -> "tuple[array[int], int] | None":
         """Return the key's table, and where in it the key's slot is."""
-        hashed = hash(
-            key
-        )  # keyed differently in each process: no peer can choose keys that collide
+        # Python keys its hashes in each process, so that no peer can choose keys that collide.
+        hashed = hash(key)
         table, mapped, stride = self._tables[hashed & _PART], self._map, self._stride
         mask = len(table) - 1
         at = hashed >> _PART_BITS & mask
         first = _HEADER.size + _SLOT.size - stride
+        # Linear probing: an empty entry ends the search.
         while slot := table[at]:
             if slot != _GONE:
                 start = first + slot * stride
@@ -232,6 +238,7 @@ class IdleFile:
 
     def _insert(self, key: bytes, slot: int) -> None:
         part = hash(key) & _PART
+        # At most two thirds full, or searches get long.
         if (self._filled[part] + 1) * 3 > len(self._tables[part]) * 2:
             self._rebuild(part)
         self._enter(key, slot)
@@ -355,6 +362,7 @@ class IdleSessions:
         if idle.expires_unix_s <= unix_s:
             self.forget(flow_id)
             return None
+        # The record stays, marked as old: after a crash it still proves the flow.
         self._put(record, RecordState.AWAKE)
         session = unpack_session(idle, scheduler, now, unix_s, limits=limits, memory=memory)
         return session, record[_IDLE.stop :]
@@ -389,7 +397,8 @@ class IdleSessions:
         before = len(self._file)
         try:
             self._file.put(record, state)
-        except OSError as error:  # the disk is full: it goes on, and stays in memory
+        # The disk is full: the session stays in memory.
+        except OSError as error:
             _log.warning("a session is not written down", why=error.strerror)
             return False
         self._hosts.add(record[PEER_KEY], len(self._file) - before)

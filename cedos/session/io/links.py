@@ -57,7 +57,7 @@ _SYSFS: Final = Sysfs()
 
 
 def user_overrides() -> Mapping[str, NetworkOverride]:
-    """Return the user's settings of interfaces for the daemon, if this program may read them."""
+    """Return the user's settings of interfaces, those of the daemon, if this program may read them."""
     try:
         return config.load().network_overrides()
     except ConfigError:  # the daemon says what is wrong with it
@@ -182,6 +182,7 @@ class EgressReader:
     def _egresses(self, destination: Address) -> tuple[Egress, ...]:
         links = {link.index: link for link in self._links()}
         own, shared = self._addresses(destination.version)
+        # A VPN or this host itself: no other way counts. Else every link that has a route there.
         usual = links.get(self._index(destination, None) or 0)
         if usual is not None and (usual.loopback or usual.kind in TUNNEL_KINDS):
             candidates, shared = [usual], []
@@ -190,10 +191,13 @@ class EgressReader:
         direct = [
             self._egress(link, links, own.get(link.index, set()))
             for link in candidates
+            # An egress has a carrier and an address, and the kernel's route over this link exists (a
+            # look-up with the link as output interface).
             if link.carries
             and (link.index in own or link.loopback)
             and (link is usual or self._index(destination, link.index) == link.index)
         ]
+        # An address that leads by a helper has a rule of its own: look up from this source.
         by_helpers = [
             Egress(
                 links[each.index].name,
@@ -258,10 +262,10 @@ class EgressReader:
             return None  # no route: ENETUNREACH, EHOSTUNREACH, EACCES, EINVAL, ENODEV
         for answer in answers:
             if (route := parse_route(answer, (RTN_LOCAL,))) is not None:
-                # (It is told with the interface that has the address.)
+                # The kernel reports it with the interface that has the address.
                 return replace(route, index=_LOOPBACK_INDEX)
             if (route := parse_route(answer)) is not None:
-                # Over loopback to what is not this host's: steering refuses it.
+                # An address of another host that leads to the loopback: steering refuses it.
                 return None if route.index == _LOOPBACK_INDEX else route
         return None
 
@@ -287,7 +291,7 @@ class EgressTable:
             NETLINK_ROUTE, _GROUPS, self._receive, self._invalidate, 1 << 20
         )
         try:
-            # Messages tell of any change of a link: what carried before has not come with the first one.
+            # A link that has a carrier already must not count as new at the first message about it.
             self._carry = self._reader.carrying()
         except HostError:
             self.close()

@@ -54,6 +54,7 @@ SILENCE_S: Final = 30
 # NATs still know the connection then.
 QUIET_S: Final = 240
 
+# Then the kernel sends a keep-alive every five seconds, and gives up after four without an answer.
 _KEEP_ALIVE: Final = (
     (socket.TCP_KEEPINTVL, 5),
     (socket.TCP_KEEPCNT, 4),
@@ -88,7 +89,8 @@ def prepare(
     if interface is not None:
         bind_to_interface(connection, interface)
     if source:
-        # (The kernel chooses the port by the whole connection, so that no more of them are taken.)
+        # The kernel chooses the port at connect(), when it knows the whole connection: one local port can
+        # then serve several destinations (ip(7)).
         connection.setsockopt(socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1)
         connection.bind((source, 0))
 
@@ -106,8 +108,8 @@ class SessionPathEvent(Enum):
     CONFIRMED = auto()  # after OPENED: they are not, the peer is there now
     RECEIVED = auto()  # records were handed to the core
     WRITABLE = auto()  # the kernel takes data again
-    WRONG = auto()  # the peer sent what no honest one sends
-    LOST = auto()  # the connection is over and closed
+    WRONG = auto()  # the peer sent what no honest peer sends
+    LOST = auto()  # the connection was closed
 
 
 _RECEIVED: Final = SessionPathEvent.RECEIVED
@@ -225,7 +227,8 @@ class SessionPath:
         channel = self.channel
         try:
             records = channel.receive(data, now)
-        except MemoryError:  # some of it was taken and some not: this connection cannot go on
+        # Some bytes were taken and some not: this connection cannot go on.
+        except MemoryError:
             self.close("there was no memory for what it brought")
             return
         # During the handshake: report its steps, and send its next message.
@@ -244,7 +247,8 @@ class SessionPath:
             except ProtocolError as error:
                 self._report(self, SessionPathEvent.WRONG, str(error))
                 return
-            except MemoryError:  # it is unknown how much of it was taken
+            # It is unknown how much of the record was taken.
+            except MemoryError:
                 self._report(self, SessionPathEvent.WRONG, "there was no memory for what came")
                 return
             self._report(self, _RECEIVED, "")
@@ -302,6 +306,7 @@ class SessionPath:
             if batch:
                 moved = True
                 self._written_bytes += sum(map(len, batch))
+                # The datagrams of this batch end here, for the kernel's acknowledgement.
                 core.datagrams.on_write(path_id, self._written_bytes)
                 if not self._send(batch):
                     break
@@ -311,6 +316,7 @@ class SessionPath:
         """Tell the session which datagrams the peer's kernel has acknowledged."""
         core = self.core
         if core is not None and not self.closed and core.datagrams.unacknowledged:
+            # Not acknowledged: what this program still holds, and what the kernel does.
             left = sum(map(len, self._pending)) + tcp_info.unacknowledged_bytes(self.connection)
             core.datagrams.on_acknowledgement(self.path_id, self._written_bytes - left)
 
@@ -371,10 +377,12 @@ class SessionPath:
         except (BlockingIOError, InterruptedError):
             sent = 0
         except OSError as error:
+            # More buffers than one call takes (sendmsg(2)): join them.
             if error.errno == errno.EMSGSIZE and len(batch) > 1:
                 return self._send([b"".join(batch)])
             self.close(f"the connection broke: {error.strerror or error}")
             return False
+        # Keep what the kernel did not take, from within the buffer in which it stopped.
         for index, part in enumerate(batch):
             if sent < len(part):
                 self._pending = [memoryview(part)[sent:], *batch[index + 1 :]]
@@ -395,6 +403,7 @@ class SessionPath:
         if self._writing:
             self._writing = False
             self._driver.loop.remove_writer(self.connection.fileno())
+        # The sending direction was to be closed once all of it was sent.
         if self._shut:
             self.shut()
             return
@@ -438,11 +447,13 @@ class SessionPath:
         self.closed = True
         file = self.connection.fileno()
         if self._reading:
+            # The event loop must forget the file before its number is used again.
             self._driver.loop.remove_reader(file)
         if self._writing:
             self._driver.loop.remove_writer(file)
         self._pending = []
         self.channel.abandon()
+        # With a linger time of zero, close() sends RST and drops unsent data (socket(7), SO_LINGER).
         if reset:
             with suppress(OSError):
                 self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)

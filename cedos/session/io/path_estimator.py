@@ -70,12 +70,15 @@ class PathEstimator:
         facts.slow_start = info.slow_start
         facts.unsent_bytes = info.unsent_bytes
         facts.measured_at_s = now
+        # The kernel's delivery rate is the path's, unless the program had nothing more to send.
         if not info.rate_limited_by_us:
             if info.delivery_rate_bps is not None:
                 self.measured(info.delivery_rate_bps, at_least=False)
         elif facts.rate_bps is None and (info.delivery_rate_bps or 0.0) >= UNKNOWN_RATE_BPS:
-            facts.rate_bps = info.delivery_rate_bps  # until the first that is worth the name
+            facts.rate_bps = info.delivery_rate_bps  # a guess until the first measurement
         self._limited |= info.rate_limited_by_us
+        # A lower bound from all traffic: what was acknowledged over the time in which data was on its
+        # way.
         acknowledged, busy_s = self._before
         over_s = info.busy_s - busy_s
         if over_s >= max(_LEAST_BUSY_S, info.rtt_s or 0.0):
@@ -88,13 +91,16 @@ class PathEstimator:
     def measured(self, rate_bps: float, *, at_least: bool, few: bool = False) -> None:
         """Note a rate of traffic; `at_least`: the path may carry more; `few`: of few bytes."""
         known, source = self._facts.rate_bps, _From.FEW if few else _From.TRAFFIC
+        # Nothing got through at all, which says nothing of the rate.
         if not rate_bps:
-            return  # nothing got through at all, which says nothing of the rate
+            return
+        # A small bound says less than the guess for an unknown path. Taken for the rate, it held back the
+        # first bulk data that had to go there.
         if at_least and self._from is _From.NOTHING and rate_bps < UNKNOWN_RATE_BPS:
-            # Small messages: so much is thought of a path of which nothing is known. Taken for the rate,
-            # it held back the first bulk data that had to go there.
             self._facts.rate_bps = None
             return
+        # The first measurement counts as it is, a bound only if it is higher, and the first rate under
+        # load replaces a probe's.
         if known is None or self._from is _From.NOTHING:
             self._set(rate_bps, source)
         elif at_least:

@@ -13,20 +13,20 @@ from cedos.session.protocol.session import Session
 _CHECK_S: Final = 0.250
 _CHECK_SEVERAL_S: Final = 0.050  # where data can go elsewhere
 _LEAST_CHECK_S: Final = 0.001
-# Three times as long as makes a path silent: another connection is tried beside it. On a link that is
-# merely full, that happens to many connections, so it may not end one that still gets through.
-# A deadline, though, counts from the last word heard while something waits to be acknowledged, not from
-# the kernel's giving up half a minute later.
+# After this many times the limit of a silence, another connection is tried beside the silent one. On a
+# link that is merely full that happens to many connections, so it must not end one that gets through.
 _DEAD_FACTOR: Final = 3.0
-_LEAST_DEADLINE_S: Final = 3.0  # a link that repeats itself for less than this is no link lost
+# The session's deadline counts from the last record while data waits, and not from the kernel's own end
+# half a minute later. But a network that retransmits for less than this may come back.
+_LEAST_DEADLINE_S: Final = 3.0
 
 
 class StallDetector:
     """The checks of a session's paths while data waits there to be acknowledged.
 
-    With a dialler, another connection is tried beside a path that is silent. `pauses` gets a path
-    that begins to pause, and for how long it has. `timer` is that of the next check; None while
-    nothing waits.
+    With a dialler, another connection is tried beside a path that is silent. `pauses` is called with a
+    path that begins to pause, and the seconds of the pause so far. `timer` is that of the next check;
+    None: nothing waits.
     """
 
     __slots__ = (
@@ -51,14 +51,13 @@ class StallDetector:
         self.timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
-        """Check, where there can be another path, or the deadline is before TCP's own end."""
+        """Begin to check, if there can be another path, or if the deadline is before TCP's own end."""
         if self._dialler or len(self._paths) > 1 or self._deadline_s < SILENCE_S:
             now = self._driver.now()
             for path in list(self._paths.values()):
+                # A silence counts from now, and not from the first check of the timer.
                 if path.facts.stalled_at_s is None:
-                    self._check_path(
-                        path, now
-                    )  # a silence counts from now, not from the next check
+                    self._check_path(path, now)
             self._check_later()
 
     def end(self) -> None:
@@ -73,7 +72,7 @@ class StallDetector:
     def _check_later(self) -> None:
         every_s = _CHECK_S
         if len(self._paths) > 1:
-            # Who is waited for counts as silent at that moment, and not at the check behind it.
+            # The next check is at the moment at which the first path would count as silent.
             due_s = [each.limit_s - each.silent_s for each in self._watches.values()]
             every_s = min([_CHECK_SEVERAL_S, *(each for each in due_s if each > 0.0)])
             every_s = max(every_s, _LEAST_CHECK_S)
@@ -82,11 +81,13 @@ class StallDetector:
     def _check(self) -> None:
         self.timer = None
         now = self._driver.now()
+        # Forget paths that are gone.
         self._probed &= self._paths.keys()
         for gone in self._watches.keys() - self._paths.keys():
             del self._watches[gone]
             self._crawls.pop(gone, None)
         waiting = [self._check_path(path, now) for path in list(self._paths.values())]
+        # The keep-alive is also the time for which the peer may be silent on all paths.
         if self._paths and all(self._overdue(path, now) for path in self._paths.values()):
             for path in list(self._paths.values()):
                 path.close("nothing was heard until the deadline", reset=True)
@@ -103,6 +104,7 @@ class StallDetector:
             return False
         watch = self._watches.setdefault(path.path_id, PathWatch())
         crawl = self._crawls.setdefault(path.path_id, CrawlWatch())
+        # 1. Is the path silent, by the kernel's counters?
         waits = info.waits
         voice = watch.observe(
             PathProgress(
@@ -115,6 +117,7 @@ class StallDetector:
             ),
             now,
         )
+        # 2. Does it crawl? Only the rate of a path that speaks says so.
         begins = False
         if voice is PathVoice.SILENT:
             crawl.rests()
@@ -124,13 +127,17 @@ class StallDetector:
             begins = crawl.observe(
                 info.acknowledged_bytes, on_way_bytes, elsewhere_s, info.rtt_min_s or 0.0, now
             )
+        # A crawling path gets no new data, as if it paused.
         if crawl.crawls and voice is PathVoice.SPEAKS:
-            voice = PathVoice.PAUSES  # nothing new goes there
+            voice = PathVoice.PAUSES
+        # 3. Tell the session. It sends data in flight on a silent path again; here that of a crawling
+        # one.
         changed = self._core.path_voice(path.path_id, voice, now)
         if begins:
             self._core.requeue(path.path_id, now)
         if changed and voice is PathVoice.PAUSES:
             self._pauses(path, watch.silent_s)
+        # 4. Dial beside a path that is silent for so long that its connection may be dead.
         if voice is PathVoice.SILENT:
             if watch.silent_s > _DEAD_FACTOR * watch.limit_s and info.retries > 1:
                 self._probed.add(path.path_id)
