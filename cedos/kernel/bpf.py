@@ -108,6 +108,8 @@ def load(program: bytes, kind: ProgramType, attach: AttachType, name: str = "ced
     """
     code = ctypes.create_string_buffer(program, len(program))
     licence = ctypes.create_string_buffer(b"MIT")
+    # union bpf_attr of BPF_PROG_LOAD: type, number and address of the instructions, licence, three fields
+    # of the verifier's log, kernel version, flags, name, interface, expected attach type.
     attribute = struct.pack(
         "=IIQQIIQII16sII",
         kind,
@@ -290,14 +292,14 @@ class Assembly:
         self.call(helper)
 
     def look_up(self, file: int, key_offset: int, otherwise: str = EXIT) -> None:
-        """Register 0 gets the address of a map's value; jumps where there is none."""
+        """Load the address of a map's value into register 0; jump if there is none."""
         self.set_map(1, file)
         self.set_stack(2, key_offset)
         self.call(Helper.MAP_LOOKUP)
         self.jump(Opcode.IF_EQUAL, otherwise, 0)
 
     def unless(self, field: int, wanted: int, otherwise: str = EXIT) -> None:
-        """Jump unless a field of the context has a value."""
+        """Jump unless a field of the context has this value."""
         self.put(Opcode.LOAD, 2, CONTEXT, field)
         self.jump(Opcode.IF_NOT, otherwise, 2, immediate=wanted)
 
@@ -317,6 +319,8 @@ class Assembly:
                 parts.append(slot)
                 continue
             opcode, target, source, immediate, to = slot
+            # A distance counts from the next instruction. Jumps back would be loops, which the kernel
+            # refuses.
             over = labels.get(to, -1) - at - 1
             if over < 0:
                 raise ValueError(f"no label {to} ahead")
@@ -336,7 +340,7 @@ _PREFIX: Final = "cedos-exec-"
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Whom the program runs as."""
+    """The user that a program runs as."""
 
     uid: int
     gid: int
@@ -347,6 +351,7 @@ def marking_program(mark: int) -> bytes:
     """Return the program: bpf_setsockopt(ctx, SOL_SOCKET, SO_MARK, &mark, 4); return 1 (go on)."""
     signed = mark - (1 << 32) if mark >= 1 << 31 else mark
     code = Assembly()
+    # The helper takes the mark's address, so the mark goes on the stack.
     code.put(Opcode.STORE_NUMBER, STACK, offset=-4, immediate=signed)
     code.put(Opcode.SET, 2, immediate=_SOL_SOCKET)
     code.put(Opcode.SET, 3, immediate=_SO_MARK)
@@ -386,6 +391,7 @@ def marked_cgroup(mark: int) -> Iterator[Path]:
         parent = own_cgroup(
             Path("/proc/self/mounts").read_text(), Path("/proc/self/cgroup").read_text()
         )
+        # Cgroups of earlier calls whose programs have ended since; rmdir refuses the others.
         for dead in parent.glob(f"{_PREFIX}*"):
             with suppress(OSError):
                 dead.rmdir()
@@ -454,6 +460,7 @@ def run_inside(cgroup: Path, command: Sequence[str], user: User | None = None) -
     except PermissionError:
         return 126
     finally:
+        # A cgroup with a process inside cannot be removed.
         _enter(cgroup.parent)
         for number, handler in before.items():
             signal.signal(number, handler)

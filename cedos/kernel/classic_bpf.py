@@ -66,7 +66,7 @@ class Assembler:
         self._lines.append(_Line(_LDX | _SIZES[1] | _FOUR_TIMES_LOW_NIBBLE, offset))
 
     def save(self, slot: int) -> None:
-        """Memory `slot` (0 to 15) = A."""
+        """Store A in memory `slot` (0 to 15)."""
         self._lines.append(_Line(_ST, slot))
 
     def recall(self, slot: int) -> None:
@@ -118,6 +118,7 @@ class Assembler:
 
     def _encoded(self, at: int, line: _Line) -> bytes:
         if_true, if_false = self._distance(at, line.if_true), self._distance(at, line.if_false)
+        # An unconditional jump has its distance in k, a condition has two distances of a byte each.
         if line.code == _JMP | _JUMP:
             return struct.pack("HBBI", line.code, 0, 0, if_true)
         return struct.pack("HBBI", line.code, if_true, if_false, line.k)

@@ -134,10 +134,10 @@ def delete_request(key: FlowKey) -> bytes:
 
 
 def of_stranger(event: bytes, is_local: Callable[[Address], bool]) -> bool:
-    """Return whether an event is of a flow towards this host that is no call for a TCP socket.
+    """Return whether an event of a flow from outside to this host is not the beginning of a TCP flow.
 
-    It is a quick test, as any host can make thousands of such events in a second. False for an
-    event that it cannot read quickly.
+    It is a quick test, as any host can cause thousands of such events in a second. False for an event
+    that it cannot read quickly.
     """
     # Behind the message's head of 16 bytes; the type is within it.
     if event[20:32] != _ORIGINAL_START or event[72:84] != _REPLY_START:
@@ -154,6 +154,7 @@ def parse(message: NetlinkMessage) -> Tracked | None:
     if message.type not in (_NEW, DELETE) or len(message.payload) < _GENERIC.size:
         return None
     data = message.payload
+    # Fast path: an IPv4 flow whose attributes stand where kernels put them.
     if data[_BOTH_IPV4[0]] == _ORIGINAL_HEAD and data[_BOTH_IPV4[2]] == _REPLY_HEAD:
         original, reply = _tuple(data[_BOTH_IPV4[1]]), _tuple(data[_BOTH_IPV4[3]])
     else:
@@ -177,10 +178,12 @@ def parse(message: NetlinkMessage) -> Tracked | None:
 def _tuple(data: bytes | None) -> tuple[str, Tuple] | None:
     if data is None:
         return None
+    # The same for a direction: compare all heads at once.
     if len(data) == _IPV4.size:
         a, near, b, far, c, number, d, near_port, e, far_port = _IPV4.unpack(data)
         if (a, b, c, d, e) == _HEADS and number in _PROTOCOLS:
             return _PROTOCOLS[number], Tuple(address(near), near_port, address(far), far_port)
+    # The slow path reads attributes in any order, of both IP versions.
     parts = attributes(data)
     addresses, ports = attributes(parts.get(_IP, b"")), attributes(parts.get(_PROTO, b""))
     protocol = _PROTOCOLS.get(int.from_bytes(ports.get(_NUMBER, b"\0")))

@@ -40,6 +40,7 @@ def family_request(name: str) -> bytes:
 def parse_family(message: NetlinkMessage) -> Family | None:
     found = attributes(message.payload, HEADER_BYTES)
     number = unsigned(found.get(_FAMILY_ID))
+    # The groups are an array: nested attributes, each with a name and a number.
     groups = map(attributes, attributes(found.get(_MCAST_GROUPS, b"")).values())
     named = {text(group.get(_GROUP_NAME)): unsigned(group.get(_GROUP_ID)) or 0 for group in groups}
     return Family(number, named) if number else None

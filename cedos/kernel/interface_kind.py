@@ -27,7 +27,7 @@ _OPTION: Final = "option vendor-encapsulated-options "
 def announced_metered(
     interface: str, index: int, *, networkd: Path = NETWORKD, dhclient: Path = DHCLIENT
 ) -> bool:
-    """By the interface's latest lease; False where there is none, or nothing is announced."""
+    """Return whether the interface's latest DHCP lease announces a metered network."""
     if (lease := _read(networkd / str(index))) and _networkd_announces(lease):
         return True
     texts = map(_read, _dhclient_files(dhclient))
@@ -43,6 +43,7 @@ def _networkd_announces(lease: str) -> bool:
 
 
 def _dhclient_announces(leases: str, interface: str) -> bool:
+    # The file has the leases in their order: the last one of the interface counts.
     announced, ours, option = False, False, ""
     for line in map(str.strip, leases.splitlines()):
         if line == "lease {":
@@ -189,11 +190,12 @@ Carriers = Sequence[tuple[Link, Hardware]]
 def carriers(link: Link, links: Mapping[int, Link], hardware: HardwareSource) -> Carriers:
     """Return what is beneath a bridge, a bond, a VLAN and the like; empty where there is nothing.
 
-    `links`: all links by index. What runs is preferred to what does not, and hardware to the ends of
+    `links`: all links by index. Running links are preferred to others, and hardware to the ends of
     virtual cables, which lead to guests.
     """
     found: list[Link] = []
     waiting, seen = [link], {link.index}
+    # Walk down from master to ports and from stacked interfaces to those below, each link once.
     while waiting:
         one = waiting.pop()
         parts = [links[one.lower]] if one.kind in _STACKED and one.lower in links else []
@@ -217,8 +219,8 @@ def guess(
 ) -> NetworkKind | None:
     """Return the kind of network behind a link; None: it is none.
 
-    `beneath`: the link's `carriers`; `leads_out`: a default route leads over it. By that what serves
-    guests (a bridge of virtual machines, the end of a container's cable) is told from an uplink.
+    `beneath`: the link's `carriers`. `leads_out`: whether a default route leads over it, which tells an
+    uplink from an interface that serves guests (a bridge of virtual machines, a container's cable).
     """
     if link.loopback or link.enslaved or link.kind in _NO_UPLINKS:
         return None
@@ -228,12 +230,13 @@ def guess(
         if link.kind in _CABLES and _matches(link.name, _GUEST_NAMES):
             return None
     kinds = {_kind(each, its) for each, its in beneath or [(link, hardware)]}
-    # Of a bond's ports that run the cheapest one is in use, as a rule.
+    # Of a bond's running ports, the cheapest is usually in use.
     cheapest_first = (NetworkKind.ETHERNET, NetworkKind.WIFI, NetworkKind.CELLULAR)
     return next(kind for kind in cheapest_first if kind in kinds)
 
 
 def _kind(link: Link, hardware: Hardware) -> NetworkKind:
+    # The hardware is certain; a driver or kind nearly so; names are conventions, and come last.
     if hardware.wireless or hardware.device_type == "wlan" or link.kind == "virt_wifi":
         return NetworkKind.WIFI
     if hardware.device_type in ("wwan", "bluetooth") or hardware.driver in _CELLULAR_DRIVERS:

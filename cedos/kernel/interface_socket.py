@@ -12,7 +12,7 @@ TIMESTAMP_SPACE: Final = socket.CMSG_SPACE(_TIMESPEC.size)
 
 
 def bind_to_interface(unconnected: socket.socket, interface: str) -> None:
-    """Any user may do that since Linux 5.7, to an interface of a socket that is bound to none.
+    """Bind a socket to an interface. Any user may do so since Linux 5.7, if it is bound to none.
 
     Raises:
         OSError: no such interface, or it is bound already.
@@ -54,7 +54,7 @@ def interface_socket(
 
 
 def arrival_ns(ancillary: list[tuple[int, int, bytes]]) -> int:
-    """When a datagram arrived, by the wall clock; 0 where the kernel does not say."""
+    """Return when a datagram arrived, in ns by the wall clock; 0: the kernel does not say."""
     for level, kind, data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, SO_TIMESTAMPNS) and len(data) >= _TIMESPEC.size:
             seconds, nanoseconds = _TIMESPEC.unpack_from(data)

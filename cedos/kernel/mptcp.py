@@ -126,7 +126,8 @@ class DestroySubflow:
 class RemoveAddress:
     """Tell the other end that a connection has lost one of our addresses (RFC 8684, 3.4.2).
 
-    Over the paths that are left it is told, and sends again at once what was under way to there.
+    The kernel sends that over the paths that are left. The other end then sends again at once what was
+    under way to the lost address.
     """
 
     token: int
@@ -177,6 +178,7 @@ def command_request(command: PathManagerCommand) -> bytes:
         remote = (*_address(command.remote), _port(command.remote_port))
         code = _SUBFLOW_CREATE
     else:
+        # The other commands name a subflow by both of its ends.
         key = command.key
         local = (*_address(key.local), _port(key.local_port))
         remote = (*_address(key.remote), _port(key.remote_port))

@@ -25,12 +25,12 @@ from cedos.kernel.privileges import EventSocket, attach_filter, enlarge, opened
 class BatchedReader:
     """Reads a descriptor when it becomes readable, then once an interval until there is nothing more.
 
-    All with the same interval are read at the same instants, so that the loop wakes once for all of
-    them: each time that it wakes costs more than most of what is read.
+    All readers with the same interval read at the same instants, so that the loop wakes once for all of
+    them: a wake-up costs more than most of what is read.
 
     Args:
-        fd: the descriptor; it stays its owner's.
-        read: reads what is there without waiting; says whether there was anything.
+        fd: the descriptor; its owner closes it.
+        read: reads what is there without waiting; returns whether there was anything.
         interval_s: between two readings.
     """
 
@@ -52,21 +52,25 @@ class BatchedReader:
         self._loop.remove_reader(self._fd)
 
     def _readable(self) -> None:
+        # The first data is read at once. From now on the timer reads, until a reading finds nothing.
         self._loop.remove_reader(self._fd)
         self._schedule()
         self._read()
 
     def _schedule(self) -> None:
+        # Multiples of the interval are the common instants.
         past = self._loop.time() // self._interval_s
         self._timer = self._loop.call_at((past + 1.0) * self._interval_s, self._due)
 
     def _due(self) -> None:
         self._timer = None
-        more = True  # one error does not make it deaf: it is read again an interval later
+        # An error must not end the reading: it goes on an interval later.
+        more = True
         try:
             more = self._read()
         finally:
-            if self._closed:  # by what it read
+            # The reading itself may have closed this reader.
+            if self._closed:
                 pass
             elif more:
                 self._schedule()
@@ -136,6 +140,7 @@ def messages(data: bytes) -> Iterator[NetlinkMessage]:
             return
         payload = data[offset + _HEADER.size : offset + length]
         yield NetlinkMessage(kind, flags, sequence, payload, port)
+        # Messages and attributes begin at multiples of four bytes (NLMSG_ALIGN, NLA_ALIGN).
         offset += (length + 3) & ~3
 
 
@@ -183,6 +188,7 @@ def refusal(ending: NetlinkMessage) -> OSError | None:
     code = -_ERROR.unpack_from(payload)[0] if len(payload) >= _ERROR.size else 0
     if not code:
         return None
+    # With extended acknowledgements (`_open_to_ask`), attributes with the kernel's words follow.
     words = ""
     if ending.flags & _NLM_F_ACK_TLVS:
         begin = _ERROR.size
@@ -210,7 +216,8 @@ def open_socket(protocol: int, receive_buffer_bytes: int = 1 << 20) -> socket.so
 def _open_to_ask(protocol: int) -> socket.socket:
     asking = open_socket(protocol)
     asking.bind((0, 0))
-    # Errors with the kernel's own words, and dumps that it filters; older ones have neither.
+    # Errors come with the kernel's own words (EXT_ACK) and without the whole request (CAP_ACK), and
+    # dumps are filtered by the kernel (GET_STRICT_CHK). Older kernels have none of these.
     for option in (_CAP_ACK, _EXT_ACK, _GET_STRICT_CHK):
         with suppress(OSError):
             asking.setsockopt(_SOL_NETLINK, option, 1)
@@ -218,11 +225,11 @@ def _open_to_ask(protocol: int) -> socket.socket:
 
 
 class Requester:
-    """Asks the kernel and has its answer at once: it carries out a request within `send`.
+    """A requester that has its answer at once: the kernel carries out a request within `send`.
 
-    For commands, each of less than a millisecond. A dump of thousands of flows or routes is not for
-    this one: `AsyncRequester` lets the event loop's other work in between its datagrams. In events
-    `port` stands for the one who asked for the change. HostError without this protocol.
+    It is for commands, each of less than a millisecond. Dumps of thousands of flows or routes are for
+    `AsyncRequester`, which lets the event loop's other work in between its datagrams. Events name the
+    requester of a change by its `port`. HostError: the kernel has no such protocol.
     """
 
     def __init__(self, protocol: int) -> None:
@@ -242,6 +249,7 @@ class Requester:
         sequence = next(self._sequences) & 0xFFFFFFFF
         self._socket.send(message(kind, flags | NLM_F_REQUEST, sequence, payload))
         size = _DUMP_BYTES if flags & NLM_F_DUMP == NLM_F_DUMP else _RECEIVE_BYTES
+        # With ACK or DUMP the answers end with a message of their own, else with the first answer.
         several = flags & (NLM_F_ACK | NLM_F_DUMP)
         answers: list[NetlinkMessage] = []
         while True:
@@ -267,7 +275,7 @@ class Requester:
 
 
 class AsyncRequester:
-    """Asks the kernel, one request at a time; waits for it in the event loop."""
+    """A requester of one request at a time, which waits for the kernel in the event loop."""
 
     def __init__(self, protocol: int) -> None:
         self._socket = _open_to_ask(protocol)
@@ -307,6 +315,7 @@ class AsyncRequester:
             answers: list[NetlinkMessage] = []
             while True:
                 data, sender = await loop.sock_recvfrom(self._socket, _RECEIVE_BYTES)
+                # Any process may send to this socket: only port 0 is the kernel.
                 # What a cancelled earlier request left behind has another sequence number.
                 for answer in messages(data) if sender[0] == 0 else ():
                     if answer.sequence != sequence:
@@ -333,11 +342,12 @@ class NetlinkListener:
         on_datagram: called with one or more messages, from the event loop.
         on_overflow: called when the kernel dropped messages because the buffer was full (ENOBUFS), and
             after what it had kept before them.
-        receive_buffer_bytes: the kernel's buffer, large because bursts come faster than we read.
-        interval_s: what comes often is read together, so often (`BatchedReader`); 0: everything at once.
-        before: called before datagrams are handed on, once for all that were read together; they wait
-            for the next time where it says that it has not come to its end (with `interval_s`).
-        only: a filter (classic BPF) of what is worth waking for.
+        receive_buffer_bytes: the kernel's buffer. It is large because bursts are faster than the reader.
+        interval_s: the interval at which frequent messages are read together (`BatchedReader`); 0: each
+            message is read at once.
+        before: called before datagrams are handed on, once for all that were read together. If it returns
+            False, they wait for the next time (with `interval_s`).
+        only: a filter (classic BPF) of the messages that are worth a wake-up.
 
     Raises:
         HostError: the kernel lacks the protocol or one of the groups.
@@ -388,11 +398,14 @@ class NetlinkListener:
         return self._drain()[1]
 
     def _drain(self) -> tuple[bool, bool]:
+        # Read bursts and hand them on, until nothing is left or the time is over: the event loop must
+        # run.
         until_s = time.monotonic() + _MOST_S
         anything = bool(self._held)
         while True:
             empty = self._read()
             anything = anything or bool(self._held)
+            # The preparation is not done yet: keep the datagrams.
             if self._held and self._before is not None and not self._before():
                 return True, False
             held, self._held = self._held, []
@@ -408,7 +421,8 @@ class NetlinkListener:
     def _read(self) -> bool:
         """Read some more; return whether that was all."""
         for _ in range(_BURST - len(self._held)):
-            if self._socket.fileno() < 0:  # by what was handed on
+            # A handler may have closed this listener.
+            if self._socket.fileno() < 0:
                 return True
             try:
                 data, sender = self._socket.recvfrom(_RECEIVE_BYTES)
@@ -417,11 +431,12 @@ class NetlinkListener:
             except OSError as error:
                 if error.errno != errno.ENOBUFS:
                     raise
-                # The kernel tells a loss at once, before what it had queued until then.
+                # The kernel reports a loss at once, before what it had queued until then.
                 self.overflows += 1
                 self._lost = True
                 continue
-            if sender[0] == 0:  # from the kernel, not from another process
+            # Only datagrams of the kernel, not those of another process.
+            if sender[0] == 0:
                 self._held.append(data)
         return False
 

@@ -17,6 +17,7 @@ MOST_BYTES: Final = 64 << 20
 
 def read(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
     """Return a file's content. OSError: there is none, it is not ours, or it is larger."""
+    # Never follow a link, and never wait for a fifo.
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         check(file, path)
@@ -39,7 +40,8 @@ def create(path: Path) -> int:
     file = os.open(path, flags, 0o600)
     owner = path.parent.stat()
     if os.geteuid() == 0 and owner.st_uid != 0:
-        with suppress(PermissionError):  # a daemon has given that up
+        # A daemon that gave up its capabilities may not do that any more.
+        with suppress(PermissionError):
             os.fchown(file, owner.st_uid, owner.st_gid)
     return file
 
@@ -47,8 +49,8 @@ def create(path: Path) -> int:
 def take(directory: Path) -> None:
     """Give a directory of another user, and all in it, to root. Errors: OSError.
 
-    A daemon that root starts may do little more than root's own files allow. (systemd gives it back
-    to a service's user when that starts.)
+    A daemon that root starts may do little more than root's own files allow. systemd gives the directory
+    back to a service's user when the service starts.
     """
     directory = directory.resolve()
     if os.geteuid() != 0 or directory.stat().st_uid == 0:
@@ -88,8 +90,8 @@ def ensure(path: Path) -> None:
 def check(file: int, path: Path) -> None:
     """Raise OSError if an open file is no plain file, has a second name, or is another user's.
 
-    The directory's owner is trusted as far as root and this user are: a daemon of a user of its
-    own leaves files that root reads. What they say is examined all the same.
+    The directory's owner is trusted like root and this user: a daemon that runs as a user of its own
+    leaves files that root reads. Their content is checked all the same.
     """
     found = os.fstat(file)
     if not stat.S_ISREG(found.st_mode):

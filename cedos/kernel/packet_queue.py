@@ -59,6 +59,7 @@ def open_queue(number: int) -> socket.socket:
             opened.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER_BYTES)
         opened.bind((0, 0))
         opened.settimeout(2.0)
+        # Bind the queue, copy whole packets, and let at most so many wait: the kernel drops further ones.
         for setting in (
             attribute(_COMMAND, _COMMAND_FORM.pack(_BIND, 0)),
             attribute(_PARAMETERS, _PARAMETERS_FORM.pack(_WHOLE, _COPY_PACKET)),
@@ -91,7 +92,8 @@ def read(opened: socket.socket, most: int) -> Iterator[QueuedPacket]:
         except BlockingIOError:
             return
         except OSError as error:
-            if error.errno != errno.ENOBUFS:  # the kernel dropped some: they are sent again
+            # The kernel dropped some packets, which their senders repeat.
+            if error.errno != errno.ENOBUFS:
                 raise
             continue
         yield from parse(data)

@@ -41,11 +41,11 @@ _U32: Final = struct.Struct("=I")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A policy rule of ours. `table` None: what matches is unreachable.
+    """A policy rule of ours. `table` None: matching packets are unreachable.
 
-    `local` restricts it to what this host sends itself, so that containers' and guests' forwarded
-    packets are left alone. `protocol` and `port` are the destination's; `mark` is the socket's, and so
-    is `source_port`.
+    `local` restricts it to packets that this host itself sends, so that forwarded packets of containers
+    and guests are left alone. `protocol` and `port` are those of the destination; `mark` and
+    `source_port` are those of the socket.
     """
 
     version: int
@@ -79,9 +79,9 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class SeenRule:
-    """A rule as the kernel lists it. `ours` where it bears our mark; then `rule` is what it says.
+    """A rule as the kernel lists it. `ours`: it bears the daemon's mark; then `rule` is its content.
 
-    `general`: it applies to any packet, save perhaps to marked ones. `table` is None for actions
+    `general`: it applies to any packet, except perhaps to marked ones. `table` is None for actions
     other than a look-up. `suppresses`: it finds no default route in its table.
     """
 
@@ -100,8 +100,8 @@ def _table_name(table: int) -> str:
 
 # -- next-hop objects (linux/nexthop.h) ------------------------------------------------------------
 
-# A route may name a nexthop object by number instead of an interface. Beside the number the kernel
-# lists what it stands for, unless net.ipv4.nexthop_compat_mode is 0.
+# A route may name a nexthop object by number instead of an interface. The kernel lists the interface
+# and gateway beside the number, unless net.ipv4.nexthop_compat_mode is 0.
 RTM_NEWNEXTHOP, RTM_GETNEXTHOP = 104, 106
 _OBJECT: Final = struct.Struct("=BBBxI")  # family, scope, protocol, flags
 _MEMBER: Final = struct.Struct("=IBBH")  # number, weight and its high byte, nothing
@@ -279,11 +279,9 @@ def lookup_request(
 
 
 def own_prefix_request(within: IPv6Network, seconds: int = 0) -> bytes:
-    """Return a route that makes all addresses of a prefix this host's own.
+    """Return the request for a route that makes all addresses of an IPv6 prefix this host's own.
 
-    The same message deletes it (RTM_DELROUTE).
-
-    What is sent there comes from ::1.
+    The same message deletes it (RTM_DELROUTE). Packets to these addresses have the source ::1.
     """
     parts = [
         _ROUTE.pack(
@@ -379,8 +377,10 @@ class DefaultRoutesFilter:
 
     def __call__(self, message: NetlinkMessage) -> bool:
         payload = message.payload
+        # Messages that are no routes pass. Of routes only default ones, parts of one and ours do.
         if message.type != RTM_NEWROUTE or not is_default_or_ours(message):
             return message.type != RTM_NEWROUTE
+        # Only default routes of router announcements are counted: any neighbour can make them.
         if payload[_PROTOCOL_AT] != _ANNOUNCED or payload[_DST_LEN_AT]:
             return True
         interface = unsigned(attributes(payload, _ROUTE.size).get(_RTA_OIF)) or 0
@@ -400,6 +400,7 @@ def _next_hops(
     route: Mapping[int, bytes], objects: NexthopObjects
 ) -> Iterator[tuple[int, Address | None]]:
     """Yield the indices and gateways of a route's next hops."""
+    # One next hop; else several in a multipath attribute, or a nexthop object.
     if index := unsigned(route.get(_RTA_OIF)):
         yield index, _gateway(route)
         return

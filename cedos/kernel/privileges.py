@@ -60,6 +60,8 @@ def give_up() -> None:
     """
     nothing = struct.pack("=6I", 0, 0, 0, 0, 0, 0)
     version = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
+    # 1. Set-uid programs give nothing back. 2. Started programs inherit nothing. 3. This process has
+    # nothing.
     for done in (
         _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
         _libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0),
@@ -153,13 +155,13 @@ _opener: Open | None = None
 
 
 def opened(wanted: PrivilegedSocket) -> socket.socket:
-    """Open the socket. Errors: OSError, PermissionError without the capability."""
+    """Open the socket, here or by the opener of `delegated`. OSError, PermissionError: not privileged."""
     return wanted.open() if _opener is None else _opener(wanted)
 
 
 @contextmanager
 def delegated(opener: Open) -> Iterator[None]:
-    """Within the block they are opened by this one: this process has given up its privileges."""
+    """Let `opener` open all privileged sockets within the block: this process gave up its privileges."""
     global _opener  # noqa: PLW0603
     before, _opener = _opener, opener
     try:
@@ -169,7 +171,7 @@ def delegated(opener: Open) -> Iterator[None]:
 
 
 def attach_filter(opened: socket.socket, code: bytes) -> None:
-    """Only what the filter (classic BPF) lets through is received from now on."""
+    """Receive only what the filter (classic BPF) lets through from now on."""
     instructions = ctypes.create_string_buffer(code, len(code))
     program = struct.pack("HL", len(code) // _INSTRUCTION_BYTES, ctypes.addressof(instructions))
     opened.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)

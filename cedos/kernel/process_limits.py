@@ -55,7 +55,9 @@ async def giving_back(every_s: float = _EVERY_S) -> AsyncIterator[None]:
             await keeping
 
 
+# The share of a limit from which on memory is short.
 _SHORT_SHARE: Final = 0.9
+# The time for which an answer is kept, and the shortest time between two returns of free pages.
 _KEPT_S: Final = 0.1
 _GIVE_BACK_S: Final = 1.0
 
@@ -73,7 +75,10 @@ class _HeapFigures(ctypes.Structure):
 
 
 class MemoryRoom:
-    """`short`, asked before anything that stays is begun. `root`: of /proc and /sys."""
+    """The memory that this process may still take; `short` is asked before anything that stays begins.
+
+    `root`: of /proc and /sys.
+    """
 
     def __init__(
         self, root: Path = Path("/"), clock_s: Callable[[], float] = time.monotonic
@@ -100,6 +105,7 @@ class MemoryRoom:
         if now_s - self._looked_at_s < _KEPT_S:
             return self._short
         self._short, self._looked_at_s = self._is_short(), now_s
+        # Free pages may be all that is missing: return them, and look again.
         if self._short and now_s - self._gave_back_at_s > _GIVE_BACK_S:
             self._gave_back_at_s = now_s
             give_back()
@@ -111,11 +117,13 @@ class MemoryRoom:
 
     def _taken(self) -> Iterator[tuple[int, int]]:
         """Yield the used memory of each limit, and the limit."""
+        # Address space: all pages of the process, less what the heap holds free.
         most = resource.getrlimit(resource.RLIMIT_AS)[0]
         if most != resource.RLIM_INFINITY:
             pages = int((self._own / "statm").read_text().split()[0])
             free = int(self._heap().fordblks) if self._heap is not None else 0
             yield pages * resource.getpagesize() - free, most
+        # Control groups: each one on the way up has a limit of its own.
         for group in self._groups:
             try:
                 most = int((group / "memory.max").read_text())  # "max" is no limit
@@ -149,7 +157,7 @@ OUT_OF_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errn
 def allow(wanted: int | None = None) -> int:
     """Raise this process's own limit to `wanted`, or as far as it may; return the new limit.
 
-    (The kernel knows no limit without a number here: fs.nr_open is the largest.)
+    The kernel has no "unlimited" here: fs.nr_open is the largest number.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     target = hard if wanted is None else min(wanted, hard)

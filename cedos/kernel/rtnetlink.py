@@ -71,7 +71,7 @@ class Link:
 
     @property
     def enslaved(self) -> bool:
-        """True if its packets are its master's: a member of a VRF keeps its own addresses."""
+        """True if its packets are its master's. A member of a VRF keeps its own addresses."""
         return bool(self.master) and self.port_of != "vrf"
 
     @property
@@ -180,7 +180,10 @@ def parse_address(message: NetlinkMessage) -> LinkAddress | None:
 
 
 def address_request(index: int, own: Address, protocol: int, *, preferred: bool = True) -> bytes:
-    """Return the request to add, change or delete an address without a subnet (RTM_*ADDR)."""
+    """Return the request to add, change or delete an address without a subnet (RTM_*ADDR).
+
+    `preferred` False: its preferred lifetime is 0, which makes it deprecated (RFC 4862, 5.5.4).
+    """
     return _ADDRESS.pack(FAMILIES[own.version], own.max_prefixlen, 0, 0, index) + b"".join(
         (
             attribute(_IFA_LOCAL, own.packed),
@@ -254,6 +257,7 @@ class Counters:
 
 
 def counters_request(index: int) -> bytes:
+    # Bit k - 1 of the mask asks for attribute k.
     return _STATS.pack(0, index, 1 << (_IFLA_STATS_LINK_64 - 1))
 
 

@@ -63,7 +63,7 @@ class Notifier:
 
 
 def _interval(environment: Mapping[str, str]) -> float | None:
-    """Half of the watchdog's period, if it is meant for this process (sd_watchdog_enabled(3))."""
+    """Return half of the watchdog's period, if it is meant for this process (sd_watchdog_enabled(3))."""
     try:
         period_us = int(environment["WATCHDOG_USEC"])
         meant_for = int(environment.get("WATCHDOG_PID", os.getpid()))

@@ -126,7 +126,7 @@ def connecting_request(key: FlowKey) -> bytes:
 
 
 def destroy_request(answer: NetlinkMessage) -> bytes:
-    """Ask for the end of the very socket of an answer (CAP_NET_ADMIN)."""
+    """Return the request that closes the very socket of an answer (CAP_NET_ADMIN)."""
     family, _, _, _, local_port, remote_port, local, remote = _SOCKET.unpack_from(answer.payload)
     cookie = answer.payload[_COOKIE]
     identity = _IDENTITY.pack(local_port, remote_port, local, remote, cookie)
@@ -138,9 +138,8 @@ def sender_request(protocol: int, key: FlowKey) -> bytes:
     family = socket.AF_INET if key.local.version == 4 else socket.AF_INET6
     local, remote = (each.packed.ljust(16, b"\0") for each in (key.local, key.remote))
     ends = key.local_port, key.remote_port, local, remote
-    if (
-        protocol == socket.IPPROTO_UDP
-    ):  # the kernel looks for the receiver of what `remote` would send
+    # For UDP, the kernel looks for the socket that would receive a packet from `remote`.
+    if protocol == socket.IPPROTO_UDP:
         ends = key.remote_port, key.local_port, remote, local
     identity = _IDENTITY.pack(*ends, _NO_COOKIE)
     return _REQUEST.pack(family, protocol, 0, _ANY_STATE) + identity
@@ -229,6 +228,7 @@ def parse_tcp_socket(message: NetlinkMessage) -> TcpSocket | None:
     return TcpSocket(
         key,
         False,
+        # Without CONNECTED the subflow's handshake is not done, and the token means nothing yet.
         unsigned(subflow.get(_TOKEN_LOC)) if flags & _FLAG_CONNECTED else None,
         bool(flags & _FLAG_BACKUP_LOC),
         unsigned(subflow.get(_ID_LOC)) or 0,

@@ -33,7 +33,8 @@ class SocketOwners:
 
     def find(self, protocol: int, program: Endpoint, to: Endpoint) -> SocketOwner | None:
         """Return the socket that sends from `program` to `to`; None: there is none; `UNKNOWN`."""
-        # Without the kernel's module for a protocol it answers as if there were no socket.
+        # Without the kernel's module for a protocol, it answers as if there were no socket. So look for a
+        # socket of our own first.
         if protocol not in self._answers:
             with socket.socket(socket.AF_INET, _KINDS[protocol]) as own:
                 own.bind(("127.0.0.1", 0))

@@ -165,6 +165,7 @@ def read_info(raw: bytes) -> TcpInfo | None:
         slow_start=info.snd_cwnd < info.snd_ssthresh,
         segment_bytes=segment,
         unsent_bytes=info.notsent_bytes,
+        # Segments in flight as the kernel counts them: sent, less those taken for lost, and repetitions.
         in_flight_bytes=max(0, info.unacked - info.lost + info.retrans) * segment,
         loss=min(0.99, info.bytes_retrans / sent) if sent else 0.0,
         receive_idle_s=info.last_data_recv / 1e3,
@@ -199,7 +200,7 @@ def _count(connection: socket.socket, question: int) -> int:
 
 
 def wake_below(connection: socket.socket, unsent: int) -> None:
-    """Writable is then only a connection with less than `unsent` bytes never sent."""
+    """Let the connection be writable only while it has less than `unsent` bytes never sent."""
     connection.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, max(1, min(unsent, 1 << 30)))
 
 
