@@ -68,6 +68,8 @@ def minimum_of(a: Distribution, b: Distribution) -> Distribution:
     Returns:
         A distribution of as many samples as the longer of the two has.
     """
+    # Go through the outcomes of the minimum, ascending, and fill slices of equal probability. An outcome
+    # with much probability fills several; `room` is what the present slice still lacks.
     atoms = _atoms_of_minimum(a.samples, b.samples)
     count = max(len(a.samples), len(b.samples))
     samples: list[float] = []
@@ -86,11 +88,12 @@ def minimum_of(a: Distribution, b: Distribution) -> Distribution:
 
 
 def _atoms_of_minimum(a: Sequence[float], b: Sequence[float]) -> list[tuple[float, float]]:
-    """Value and probability of all outcomes of the minimum, ascending."""
+    """Return value and probability of all outcomes of the minimum, ascending."""
     atoms = []
     left_a, left_b = len(a), len(b)
     scale = 1.0 / (left_a * left_b)
     survival = 1.0
+    # The minimum's survival is the product of both: at each value one of the factors falls by a step.
     while left_a and left_b:
         value_a, value_b = a[-left_a], b[-left_b]
         if value_a <= value_b:
@@ -129,7 +132,7 @@ class Predictor(Protocol):
 
 
 class Judged(NamedTuple):
-    """A prediction's 5 %, 50 % and 95 % quantiles and its mean, and what came; seconds."""
+    """A prediction's 5 %, 50 % and 95 % quantiles and its mean, and the actual time; seconds."""
 
     low_s: float
     median_s: float
@@ -156,7 +159,7 @@ class Calibration:
 
 
 def calibration(judged: Iterable[Judged]) -> Calibration | None:
-    """None where there is nothing to judge by; `took_s` must be positive."""
+    """Return the calibration of some predictions; None: there are none. `took_s` must be positive."""
     cases = list(judged)
     if not cases:
         return None

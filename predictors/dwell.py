@@ -44,6 +44,7 @@ class Weibull:
 
     def remaining_s(self, age_s: float, q: float) -> float:
         """Return the rest after `age_s`, not exceeded with probability `q` (0 to below 1)."""
+        # S(age + rest) = (1 - q) S(age), solved for the rest; S is the survival function.
         end = self._power(age_s) - log(1.0 - q)
         whole_s: float = self.scale_s * end ** (1.0 / self.shape)
         return max(whole_s - max(age_s, 0.0), 0.0)
@@ -97,7 +98,8 @@ def fit(
         total = sum(powers)
         firsts = list(map(mul, powers, logs))
         mean = sum(firsts) / total
-        # Of the log-likelihood over the shape, the scale being the most likely one: it falls.
+        # The derivative of the log-likelihood by the shape, with the most likely scale. It falls with the
+        # shape, so its sign tells on which side the root is.
         slope = 1.0 / shape + mean_log - mean
         bend = sum(map(mul, firsts, logs)) / total - mean * mean + 1.0 / (shape * shape)
         if slope > 0.0:
@@ -105,7 +107,8 @@ def fit(
         else:
             high = shape
         before, shape = shape, shape + slope / bend
-        if not low < shape < high:  # Newton's step is too long
+        # Newton's step leaves the interval: take its geometric middle instead.
+        if not low < shape < high:
             shape = (low * high) ** 0.5
         if abs(shape - before) < _CLOSE * shape:
             break

@@ -90,6 +90,7 @@ def redistributed(values: Sequence[float], censored: Sequence[bool]) -> list[flo
     weights = [1.0] * len(values)
     share = 1.0
     for rank, index in enumerate(order):
+        # `share` is the weight of each value from here up: the rest of a censored value is added to it.
         above = len(order) - rank - 1
         weights[index] = share
         if censored[index] and above:
@@ -149,7 +150,7 @@ PRIOR = lognormal(0.5)
 
 
 def growth(age_s: float) -> float:
-    """Variance that age adds to the logarithm of an error: how rates wander on cellular networks.
+    """Return the variance that age adds to an error's logarithm: how rates wander on cellular networks.
 
     Measured on the traces of 38 places: what is not the place's own fades with a time constant of
     about 10 s and has a variance of 0.93 there (3.1 on Wi-Fi; see docs/decisions/old-rates.md).
@@ -158,21 +159,21 @@ def growth(age_s: float) -> float:
 
 
 def steady(age_s: float) -> float:
-    """No variance is added by age: what is predicted takes the same tomorrow as today."""
+    """Return no variance for any age: what is predicted does not change with time."""
     return 0.0
 
 
 class ErrorHistory:
     """The errors of one quantity's predictions: measured over predicted, newest first.
 
-    Predictions had an age when they turned out to be wrong, and that is in their errors already; so
-    it is only what age adds beyond theirs that widens the distribution.
+    A prediction had an age when it turned out to be wrong, and its error contains the effect of that. So
+    only an age beyond the usual one of the errors widens the distribution.
 
     Args:
-        prior: ratios that are expected before any was seen; None: a predictor is trusted until then.
-        worth: how many seen errors the prior is worth; less as errors come in, for they weigh more.
-        fading: an error weighs this much of the next newer one; 1: all the same.
-        growth: age of a prediction in seconds -> what that adds to the variance of the ratio's
+        prior: the expected ratios before any was seen; None: the predictor is trusted until then.
+        worth: the weight of the prior in seen errors; it counts less as errors add up.
+        fading: the weight of an error relative to the next newer one; 1: all have the same weight.
+        growth: returns what the age of a prediction in seconds adds to the variance of the ratio's
             logarithm.
     """
 

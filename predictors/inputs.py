@@ -32,7 +32,7 @@ _LEAST_SPAN_S = 0.02
 
 
 def naive_time_s(size_bytes: float, rtt_s: float, rate_bps: float) -> float:
-    """Completion time of a single-path TCP transfer on a network that stays as it is.
+    """Return the completion time of a single-path TCP transfer on a network that stays as it is.
 
     Two round trips pass before the first byte arrives (or is acknowledged); the window doubles every
     round trip from ten segments until it fills the path or all is sent; the rest goes at the rate.
@@ -81,7 +81,7 @@ def after_slow_start(size_bytes: float, rtt_s: float, time_s: float) -> tuple[fl
 def joined_time_s(
     alone_s: float, rtt_s: float, rate_bps: float, other_rtt_s: float, other_rate_bps: float
 ) -> float:
-    """Completion time of an MPTCP transfer whose two networks stay as they are.
+    """Return the completion time of an MPTCP transfer whose two networks stay as they are.
 
     The second subflow joins after the first one's handshake and its own two round trips; from then
     on the rates add up.
@@ -288,7 +288,7 @@ _AT = {
 
 
 def ewma_bps(rates_bps: Sequence[float]) -> float:
-    """Exponentially weighted mean of the windows' own rates, newest first; NaN ones do not count."""
+    """Return the exponentially weighted mean of the windows' rates, newest first, without NaN ones."""
     keep = 1.0 - EWMA_PER_S
     total = weights = 0.0
     before = 1.0
@@ -303,7 +303,7 @@ def ewma_bps(rates_bps: Sequence[float]) -> float:
 
 
 def harmonic_bps(rates_bps: Sequence[float]) -> float:
-    """Harmonic mean over the seconds of the windows' own rates; one dead second pulls it down."""
+    """Return the harmonic mean over the seconds of the windows' rates; a dead second pulls it down."""
     total = seconds_known = 0.0
     for rate_bps, seconds in zip(rates_bps, _SECONDS, strict=True):
         if not isnan(rate_bps):
@@ -349,6 +349,8 @@ class Rule:
         return [by_network[name.removeprefix("mptcp_")] for name in self.strategies]
 
     def _off(self, log_size: float, known: Sequence[float]) -> float:
+        # The means overlap: that over 5 s contains the newest second, that over 10 s contains the one
+        # over 5 s.
         log_rtt, log_past1, log_past5, log_past10, log_naive = known
         past1, past5, past10 = exp(log_past1), exp(log_past5), exp(log_past10)
         # From means over 1, 5 and 10 s to the rates of the three windows themselves.

@@ -17,11 +17,11 @@ from math import isfinite, nan
 from predictors.base import Distribution, Measurement
 from predictors.error import SLICES, ErrorHistory
 
+# The share that each average keeps of itself when a value comes in.
 _AGILE, _STABLE = 0.1, 0.9
-"""The share that each average keeps of itself when a value comes in."""
 
+# The same of the chart's centre line and of the mean step from one value to the next.
 _CENTER, _RANGE = 0.1, 0.9
-"""The same of the chart's centre line and of the mean step from one value to the next."""
 
 # The mean difference of two normal values in standard deviations (a control chart of single
 # values).
@@ -29,6 +29,8 @@ _STEP_OVER_SIGMA = 1.128
 
 
 class FlipFlop:
+    """The flip-flop filter of one quantity (see the module)."""
+
     def __init__(self) -> None:
         self._agile = self._stable = self._center = self._last = 0.0
         self._step: float | None = None
@@ -54,9 +56,11 @@ class FlipFlop:
         self._stable = _STABLE * self._stable + (1.0 - _STABLE) * value
         # The first step has nothing to be judged by.
         limit = 3.0 * (step if self._step is None else self._step) / _STEP_OVER_SIGMA
+        # Within the control limits the agile average counts, outside them the stable one.
         self._calm = abs(value - self._center) <= limit
         if self._step is None:
             self._step = step
+        # A step outside the limits must not widen them.
         elif self._calm:
             self._step = _RANGE * self._step + (1.0 - _RANGE) * step
         self._center = _CENTER * self._center + (1.0 - _CENTER) * value
@@ -65,15 +69,17 @@ class FlipFlop:
 BANDWIDTH, LATENCY = "bandwidth", "latency"
 TIME = "time_s"
 
+# The prediction before any measurement: a network that is neither good nor bad.
 _TYPICAL_S, _TYPICAL_BPS = 0.05, 10e6
-"""The prediction before any measurement: a network that is neither good nor bad."""
 
+# The last exchanges through which the line is fitted, and the weight of each relative to the next newer.
 _EXCHANGES = 16
 _FADING = 0.85
 # A slope of this many standard errors is not noise.
 _SIGNIFICANT = 3.0
 # A network with a smaller share of the possible causes learns nothing from a surprise.
 _PART = 0.2
+# No correction makes a part of the time shorter than this share of it.
 _LEAST = 0.1
 _MOST_BYTES, _LONGEST_S, _LARGEST = 1e15, 1e6, 1e15
 _LEAST_VALUE = {LATENCY: 1e-5, BANDWIDTH: 1e3}
@@ -110,7 +116,7 @@ class NetworkPredictor:
 
     @property
     def bandwidth_bps(self) -> float | None:
-        """At what rate the bytes come then, bit/s; None: nothing was measured."""
+        """The rate at which the bytes come then, bit/s; None: nothing was measured."""
         return self._filters[BANDWIDTH].estimate
 
     def point_s(self, size_bytes: float) -> float:
@@ -125,11 +131,15 @@ class NetworkPredictor:
         """
         if not (0.0 <= size_bytes <= _MOST_BYTES and _LEAST_VALUE[LATENCY] < time_s <= _LONGEST_S):
             return []
+        # The surprise is what the prediction missed. Its variance is shared out by the squares of both
+        # parts.
         latency_s, bandwidth_bps = self._known()
         carrying_s = 8.0 * size_bytes / bandwidth_bps
         surprise_s = time_s - latency_s - carrying_s
         share = latency_s**2 / (latency_s**2 + carrying_s**2)
         self._exchanges.append((size_bytes, time_s))
+        # With a line, latency and bandwidth follow from it. Without one, each takes its share of the
+        # surprise, unless it is too small a cause to have learned anything.
         line = _line(self._exchanges)
         measured = {}
         if share >= _PART:
@@ -142,6 +152,7 @@ class NetworkPredictor:
             if line is None:
                 carried_s = max(carrying_s + (1.0 - share) * surprise_s, _LEAST * carrying_s)
                 self._smooth(BANDWIDTH, 8.0 * size_bytes / carried_s)
+        # `_err` gave factors: turn that of the latency into seconds.
         if LATENCY in measured:
             measured[LATENCY] *= latency_s
         if line is not None:
@@ -160,7 +171,7 @@ class NetworkPredictor:
         return self._learn(BANDWIDTH, rate_bps, at_s)
 
     def reset(self, at_s: float) -> None:
-        """Another access point: the next measurement begins anew, and until then little is certain."""
+        """Begin anew behind another access point; until a measurement comes little is certain."""
         self._filters = {BANDWIDTH: FlipFlop(), LATENCY: FlipFlop()}
         self._exchanges.clear()
         for errors in self.errors.values():
@@ -174,6 +185,7 @@ class NetworkPredictor:
         now_s = features.get("at_s", nan)
         size_bytes = max(features["size_bytes"], 0.0)
         latency_s, bandwidth_bps = self._known()
+        # All combinations of past errors of both parts, gathered into equal slices.
         latencies = self.errors[LATENCY].distribution(now_s).scaled(latency_s)
         carrying_s = 8.0 * size_bytes / bandwidth_bps
         rates = self.errors[BANDWIDTH].distribution(now_s)
@@ -224,7 +236,7 @@ class NetworkPredictor:
 
 
 def _line(exchanges: Sequence[tuple[float, float]]) -> tuple[float, float] | None:
-    """Latency (s) and bandwidth (bit/s) of the line through exchanges; None where noise would rule it."""
+    """Return latency (s) and bandwidth (bit/s) of a line through exchanges; None: noise would rule it."""
     count = len(exchanges)
     if count < 3:
         return None

@@ -27,7 +27,7 @@ _DOUBT = 2.0
 
 
 class Posterior:
-    """Corrects predictions by what came of such ones before; starts without any knowledge."""
+    """Corrects predictions by the times that such predictions had before; begins without knowledge."""
 
     def __init__(self) -> None:
         self.seen = 0
@@ -48,6 +48,7 @@ class Posterior:
         if not 1.0 / _LARGEST <= actual / point <= _LARGEST:
             return
         bins = self._favoured.setdefault(name, {})
+        # Older observations of this strategy fade, and bins that hardly count any more are dropped.
         for number, of in list(bins.items()):
             for strategy in of:
                 of[strategy] *= FADING
@@ -99,7 +100,7 @@ class Posterior:
         total = sum([sum(of.values()) for of in bins.values()])
         usual = sum([of.get(favoured, 0.0) for of in bins.values()]) / total
         if not usual > 0.0:
-            return time  # never seen: nothing can be told from it
+            return time  # this favourite was never seen: it says nothing
 
         def likelihood(number: int) -> float:
             of = bins.get(number, {})

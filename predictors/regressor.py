@@ -27,9 +27,9 @@ _LARGEST_LOG = 60.0
 _DOUBLE_BYTES = 8
 _FIELDS = ("feature", "threshold", "left", "right", "missing_left", "value")
 
-# (number among the `mirrored` inputs, threshold, child if that is <= threshold, child otherwise and for
-# NaN), or for a leaf (None, its values, None, None): what is unpacked alike is walked quickest. No number
-# is below zero: a list is asked for its last entries in a slower way.
+# (Number among the `mirrored` inputs, threshold, child if the input is <= the threshold, child otherwise
+# and for NaN); or for a leaf (None, its values, None, None). Nodes and leaves have the same form, because
+# that is unpacked quickest. No number is negative: a list looks up its last entries in a slower way.
 _Walk = tuple[int | None, Any, Any, Any]
 
 
@@ -55,7 +55,7 @@ class Tree:
     value: tuple[bytes, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON; `from_dict` gives the same tree back."""
+        """Return plain data for JSON; `from_dict` gives the same tree back."""
         plain = {name: list(getattr(self, name)) for name in _FIELDS}
         plain["missing_left"] = [bool(each) for each in self.missing_left]
         plain["value"] = [list(self.leaf(node)) for node in range(len(self.value))]
@@ -71,7 +71,7 @@ class Tree:
         missing_left: Iterable[int],
         value: Iterable[Iterable[float]],
     ) -> "Tree":
-        """From plain lists, with numbers of its own: a decoded file's would keep that from going."""
+        """Make a tree from plain lists, as packed copies: they keep none of a decoded file in memory."""
         return cls(
             array("i", feature),
             array("d", threshold),
@@ -190,7 +190,7 @@ class Forest:
 
 
 def mirrored(inputs: Sequence[float]) -> list[float]:
-    """Each input and, behind it, its negative (see `_nested`)."""
+    """Return each input and, behind it, its negative (see `_nested`)."""
     both = [0.0] * (2 * len(inputs))
     both[::2] = inputs
     both[1::2] = [-value for value in inputs]
@@ -198,7 +198,7 @@ def mirrored(inputs: Sequence[float]) -> list[float]:
 
 
 def _nested(tree: Tree) -> _Walk:
-    # Children come after their parent, so going backwards finds them built.
+    # Children come after their parent, so building backwards finds them built.
     built: list[_Walk] = [(None, None, None, None)] * len(tree.feature)
     for node in range(len(tree.feature) - 1, -1, -1):
         feature, threshold = tree.feature[node], tree.threshold[node]
@@ -330,7 +330,7 @@ class Regressor(Protocol):
         """Return one number per strategy for inputs that are `mirrored`; NaN inputs are unknown."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON, without the kind."""
+        """Return plain data for JSON, without the kind."""
 
 
 # Readers of regressors by kind. Arguments: the data, the file's names of inputs, the number of

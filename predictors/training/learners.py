@@ -35,8 +35,8 @@ _LARGEST = np.finfo(np.float64).max
 def joint(inputs: Floats, targets: Floats, names: Sequence[str], settings: Settings) -> Grown:
     """Extremely randomised trees that hold all strategies in each leaf.
 
-    A leaf says the median of its rows: times have heavy tails, and a mean is at the mercy of one
-    transfer that stood still. Where no row knows all strategies, each has trees of its own.
+    A leaf has the median of its rows: times have heavy tails, and one transfer that stood still would
+    rule a mean. If no row knows all strategies, each strategy has trees of its own.
     """
     whole = np.isfinite(targets).all(axis=1)
 
@@ -55,6 +55,8 @@ def joint(inputs: Floats, targets: Floats, names: Sequence[str], settings: Setti
             ]
         )
 
+    # All rows know all strategies: one forest. Some do: they teach how to fill the gaps of the others.
+    # None does: a forest for each strategy.
     if whole.all():
         return _grown(((tuple(names), grow(inputs, targets)),))
     if whole.any():
@@ -70,6 +72,8 @@ def _filled(targets: Floats, expected: Floats, whole: NDArray[np.bool_]) -> Floa
     Of a transfer that a program made, only one strategy's time is known. The others' are those of a
     model of the complete rows, moved along with the known one's error as far as errors correlate.
     """
+    # A regression of each strategy's error on each other one's, from the complete rows. With several
+    # known strategies, the mean of what they suggest.
     off = targets - expected
     together = off[whole].T @ off[whole]
     along = together / np.diag(together)
@@ -118,7 +122,10 @@ def _apart(
 
 
 def _medians(tree: Tree, leaf: NDArray[np.intp], targets: Floats) -> Tree:
-    """Return the tree with medians in its leaves; `leaf` is the node in which each row ended."""
+    """Return the tree with medians in its leaves; `leaf` is the node at which each row ends.
+
+    The rows are sorted by leaf and value, so each leaf is a run, and its median lies in the middle.
+    """
     nodes, count = np.unique(leaf, return_counts=True)
     end = np.cumsum(count)
     low, high = end - count + (count - 1) // 2, end - count + count // 2
@@ -145,7 +152,7 @@ def tree_of(grown: DecisionTreeRegressor, digits: int | None = None) -> Tree:
     nodes = grown.tree_
     leaf = nodes.children_left < 0
     values = nodes.value[:, :, 0]
-    # An infinite one parts the missing from all others; JSON knows no infinity.
+    # A split of missing from known values has an infinite threshold; JSON knows no infinity.
     thresholds = np.clip(nodes.threshold, -_LARGEST, _LARGEST).tolist()
     if digits is not None:
         values = np.round(values, digits)
@@ -204,6 +211,7 @@ def boosting(inputs: Floats, targets: Floats, names: Sequence[str], settings: Se
 
 def forest_of(machine: HistGradientBoostingRegressor, columns: Sequence[int]) -> Forest:
     """Return scikit-learn's boosted trees as ours; `columns` are the inputs that it was given."""
+    # Boosting adds its trees to a constant, which becomes a tree of one leaf.
     start = float(np.ravel(machine._baseline_prediction)[0])
     trees = [Tree.of([-1], [0.0], [0], [0], [False], [[start]])]
     for (grown,) in machine._predictors:
@@ -261,6 +269,8 @@ class _Fitted:
     def __init__(self, inputs: Floats, target: Floats, seed: int) -> None:
         self._columns: list[tuple[int, bool]] = []
         self._fill: list[float] = []
+        # 1. The columns of the table: each input with its gaps filled, and a flag if gaps are frequent
+        # enough.
         flat = []
         for k, column in enumerate(inputs.T):
             known = np.isfinite(column)
@@ -273,10 +283,12 @@ class _Fitted:
                 self._columns.append((k, True))
                 self._fill.append(0.0)
                 flat.append((~known).astype(np.float64))
+        # 2. Standardise, since distances in the kernel have one scale.
         table = np.column_stack(flat)
         self._mean, scale = table.mean(axis=0), table.std(axis=0)
         self._scale = np.where(scale > 0.0, scale, 1.0)
         table = (table - self._mean) / self._scale
+        # 3. Choose the number of inputs by cross-validation on some of the rows, then fit to all of them.
         ranked = _by_correlation(table, target)
         some = np.random.default_rng(seed).permutation(len(target))[:_ROWS_TO_CHOOSE_BY]
         folds = KFold(min(4, len(some)))
@@ -326,6 +338,7 @@ def _machine() -> SVR:
 
 def _by_correlation(table: Floats, target: Floats) -> NDArray[np.intp]:
     """Return the indices of the columns, the most correlated with the target's ranks first."""
+    # Ranks of the target instead of its values: heavy tails would rule the correlation otherwise.
     ranks = np.argsort(np.argsort(target)).astype(np.float64)
     ranks -= ranks.mean()
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -41,6 +41,7 @@ _LARGEST_OVER_SIZE = 50.0
 # are huge.
 _SHARES = (0.5, 0.8)
 
+# The weight of other strategies' errors beside a strategy's own.
 _BORROWED = 1.0 / 3.0
 
 
@@ -59,13 +60,14 @@ def errors_of(
     over sizes that were learned from other groups.
 
     `inputs`: shape (rows, inputs).
-    `off`: logarithms of real over predicted time of models that had not seen the row's group, shape
-    (rows, strategies); NaN where not measured.
+    `off`: logarithms of real over predicted time, shape (rows, strategies), by models that had not seen
+    the row's group; NaN where not measured.
     `censored`: where only the lower end of the real time is known.
     `groups`: rows of one group are never on both sides of a split.
     """
     known = np.isfinite(off).any(axis=1)
     inputs, off, censored, groups = inputs[known], off[known], censored[known], groups[known]
+    # 1. Predict the size of each row's errors from the other groups' rows.
     folds = min(settings.folds, len(np.unique(groups)))
     everything = np.arange(len(off))
     sizes = np.empty_like(off)
@@ -73,6 +75,7 @@ def errors_of(
         grown = _grown(inputs[train], off[train], settings)
         sizes[test] = grown.predict(inputs[test]).reshape(len(test), -1)
     sizes = np.maximum(sizes, LEAST_SIZE)
+    # 2. Divide the rows into classes by expected size; each class has its shape of errors over size.
     limits = np.unique(np.quantile(sizes, _SHARES))
     classes = np.searchsorted(limits, sizes, side="right")
     over = np.clip(off / sizes, -_LARGEST_OVER_SIZE, _LARGEST_OVER_SIZE)
@@ -80,6 +83,7 @@ def errors_of(
         _shape(np.where(classes == number, over, np.nan), over, censored, names)
         for number in range(len(limits) + 1)
     ]
+    # 3. The forest that is kept learns the sizes from all rows.
     trees = [tree_of(tree, DIGITS) for tree in _grown(inputs, off, settings).estimators_]
     return HeldOutErrors(
         Forest.average(trees), tuple(float(f"{limit:.6g}") for limit in limits), tuple(shapes)
@@ -156,10 +160,10 @@ KINDS: Mapping[str, Grow] = {**LEARNED, **{name: partial(_rule, name) for name i
 
 
 def fit(examples: Examples, settings: Settings = USUAL) -> CompletionModel:
-    """Grow a model on all rows, and learns its errors from rows of groups held out.
+    """Grow a model on all rows, and learn its errors from rows of held-out groups.
 
-    A censored time counts as the limit for the regressors, which know no better; in the distribution
-    of errors it counts as what larger errors show such ones to be.
+    A censored time counts as the limit for the regressors, which know no better. In the distribution of
+    errors it counts by what larger errors show such times to have been.
 
     `examples`: the rows; those without any completion time or size are left out.
 
@@ -169,6 +173,7 @@ def fit(examples: Examples, settings: Settings = USUAL) -> CompletionModel:
     Raises:
         ValueError: too little to learn from; says what is missing.
     """
+    # 1. The rows and strategies to learn from, and the groups to hold out.
     grow = KINDS[settings.kind]
     names = tuple(
         name
@@ -182,12 +187,15 @@ def fit(examples: Examples, settings: Settings = USUAL) -> CompletionModel:
     folds = min(settings.folds, len(np.unique(examples.groups)))
     if folds < 2:
         raise ValueError("the errors are learned from groups held out: at least two are needed")
+    # 2. The inputs, and as targets the logarithms of real over naive time.
     typical = typical_of(examples)
     inputs, naive_s = table(examples, typical, names)
     times_s = np.column_stack([examples.times_s[name] for name in names])
     with np.errstate(invalid="ignore"):
         targets = np.log(times_s / naive_s)
     censored = np.column_stack([examples.censored[name] for name in names])
+    # 3. Predict each group by a model of the others: the errors are those of unknown places. A fold in
+    # whose training rows a strategy is missing gives none.
     held_out = np.full_like(targets, np.nan)
     for train, test in dealt(examples.groups, folds):
         if np.isfinite(targets[train]).any(axis=0).all():
@@ -197,6 +205,7 @@ def fit(examples: Examples, settings: Settings = USUAL) -> CompletionModel:
     off = targets - held_out
     if not np.isfinite(off).any(axis=0).all():
         raise ValueError("a strategy was measured in too few groups to learn its errors")
+    # 4. The model that is kept has learned from all rows.
     return CompletionModel(
         features=tuple(
             name
