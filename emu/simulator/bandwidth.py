@@ -41,10 +41,12 @@ class Westwood:
         self, size_bytes: int, now_s: float, *, round_trip_s: float, limited: bool
     ) -> None:
         self._pending_bytes += size_bytes
+        # The first acknowledgement only begins the measurement: there is no time to divide by.
         if self._at_s is None:
             self._at_s, self._pending_bytes = now_s, 0
             return
         longest_s = _CUT_OFF_S / _NYQUIST
+        # Times without acknowledgements count as samples of 0 (the filter's Nyquist rate).
         while now_s - self._at_s > longest_s:
             self._at_s += longest_s
             self._filter(0.0, longest_s)
@@ -56,6 +58,7 @@ class Westwood:
 
     def _filter(self, sample_bps: float, gap_s: float) -> None:
         if self.rate_bps is None:
+            # The first sample that is not zero begins the estimate.
             if sample_bps:
                 self.rate_bps = self._sample_bps = sample_bps
             return
@@ -86,6 +89,7 @@ class DeliveryRate:
             return
         self._bytes += size_bytes
         self._limited |= limited
+        # One sample for each round trip.
         took_s = now_s - self._began_s
         if took_s < round_trip_s:
             return

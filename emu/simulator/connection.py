@@ -58,9 +58,17 @@ class Steering(Protocol):
 class Transfer:
     """A transfer of `size_bytes` that begins at once.
 
+    | step | download | upload |
+    |---|---|---|
+    | handshake | SYN until SYN-ACK (`_connect`) | the same |
+    | request | sent until the server has it | none |
+    | data | from the server | from the client |
+    | second subflow | joins with the first data | joins with the first acknowledged data |
+    | end | the last byte arrives | the server's answer arrives |
+
     Args:
         networks: the network of the first SYN, and perhaps a second one, which MPTCP joins.
-        down: the server sends the data, else the client.
+        down: whether the server sends the data, else the client.
         steering: how a daemon steers it; None: as the kernel does.
 
     Attributes:
@@ -103,8 +111,8 @@ class Transfer:
         self._arrived = bytearray(self._total)
         self._missing = self._total
         self._next = 0
-        # By subflow, the packets that it was given and has not sent. Packets that a subflow has had a
-        # time-out with: the other one sends them again.
+        # The packets of each subflow that it has not sent yet. The packets with which a subflow had a
+        # time-out: another one sends them again.
         self._given: dict[Sender, deque[tuple[int, int]]] = {}
         self._stuck: deque[tuple[int, int]] = deque()
         self._rtts_s: dict[Network, float] = {}
@@ -142,6 +150,7 @@ class Transfer:
         if len(leaving) == len(self._given):
             return False
         for sender in leaving:
+            # What it holds and has not delivered goes to the others.
             held = [*sender.held(), *self._given.pop(sender)]
             sender.close()
             self._stuck.extend(
@@ -203,7 +212,7 @@ class Transfer:
             over.to_server(_small(on_syn))
 
         def connected() -> None:
-            # (A rescued packet is answered over the network that it was led to.)
+            # A rescued packet is answered over the network to which the rescue led it.
             self.joined[network] = self._rtts_s[network]
             self.heard_at_s[network] = self._clock.now_s
             then()
@@ -246,6 +255,7 @@ class Transfer:
         attempt()
 
     def _on_connected(self) -> None:
+        # Linux asks for MPTCP only in the first SYNs: a middlebox may drop the option.
         if self.syns > _MPTCP_SYNS:
             self._second = None
         if not self._down:
@@ -302,6 +312,7 @@ class Transfer:
 
     def take(self, sender: Sender, most: int) -> tuple[int, int]:
         """Return what a subflow is to send next: first the packets that another one is stuck with."""
+        # A subflow that had a time-out itself sends no packets of others.
         while self._stuck and sender.backoff == 0:
             first, count = self._missing_part(*self._stuck.popleft())
             if count:
@@ -356,6 +367,7 @@ class Transfer:
             return
         held = [*sender.held(), *self._given[sender]]
         room = _CHUNK_PACKETS
+        # A stale subflow gives all away, another one only its oldest chunk.
         if sender.backoff >= _STALE_TIMEOUTS:
             self._given[sender].clear()
             room = self._total

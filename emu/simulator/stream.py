@@ -26,10 +26,10 @@ class Counts:
     """The counts of a stream.
 
     Attributes:
-        packets: that arrived, without repetitions.
-        out_of_order: that arrived before one that precedes them.
-        held_most: packets that waited at the client for one that precedes them, at most.
-        order_wait_s: the sum over packets of the time that they waited so.
+        packets: the packets that arrived, without repetitions.
+        out_of_order: the packets that arrived before an earlier one.
+        held_most: the most packets that waited at the client for an earlier one.
+        order_wait_s: the sum of these waiting times.
     """
 
     packets: int = 0
@@ -82,12 +82,12 @@ class Stream:
         self._on_data = on_data
         self._settings = settings
         self._make_bandwidth = bandwidth
-        # Packets to send, by number, in order; those written; the first one that the server does not
-        # know to have arrived.
+        # Numbers of the packets to send, in order; the number of written packets; and of the first packet
+        # that the server does not know to have arrived.
         self._waiting: list[int] = []
         self._written = 0
         self._acknowledged = 0
-        # At the client: the first packet that is missing, and when those behind it came.
+        # At the client: the first missing packet, and when each packet behind it arrived.
         self._front = 0
         self._held: dict[int, float] = {}
         self._backlog = Backlog()
@@ -116,6 +116,7 @@ class Stream:
         """Stop using a path; what was under way there goes back to the queue, in its order."""
         path.sender.close()
         self.paths.remove(path)
+        # Packets that have not arrived, and do not wait already, are sent over the other paths.
         waiting = set(self._waiting)
         for first, count in path.sender.held():
             for number in range(first, first + count):
@@ -160,10 +161,12 @@ class Stream:
         now_s = self._clock.now_s
         for each in self.paths:
             _see(each)
+        # A grant is for one packet. Bytes that it skips are left to other paths.
         self._backlog.waiting_bytes[_RANK] = room * PAYLOAD_BYTES
         states = [each.state for each in self.paths]
         grant = scheduler.choose(path.state, states, self._backlog, PAYLOAD_BYTES, now_s)
         skipped = -1 if grant is None else grant.skip_bytes // PAYLOAD_BYTES
+        # The scheduler left all to other paths: their state may change without news.
         if not 0 <= skipped < room:
             self._check_soon(scheduler.next_check_s(states, now_s))
             return None
@@ -201,6 +204,7 @@ class Stream:
 
     def deliver(self, sender: Sender, first: int, packets: int) -> None:
         now_s = self._clock.now_s
+        # Count new packets, and hold those that are not in order.
         for number in range(first, first + packets):
             if number < self._front or number in self._held:
                 continue
@@ -209,6 +213,7 @@ class Stream:
             self._held[number] = now_s
         self.counts.held_most = max(self.counts.held_most, len(self._held))
         before = self._front
+        # The front moves over all packets that are there.
         while (came_s := self._held.pop(self._front, None)) is not None:
             self.counts.order_wait_s += now_s - came_s
             self._front += 1
@@ -216,6 +221,7 @@ class Stream:
             return
         self._on_data(self._front)
         front = self._front
+        # The client tells the server over the network that brought the missing packet.
         sender.network.to_server(
             Parcel(lambda parcel, count: self._on_front(front), cumulative=True)
         )

@@ -120,8 +120,9 @@ class Sender:
         self._send_data = network.to_client if down else network.to_server
         self._send_ack = network.to_server if down else network.to_client
         self._closed = False
-        # Parcels that were sent and not acknowledged, in order; packets that are lost and to be sent
-        # again; the number of the parcel sent last, and of the one sent last before the window shrank.
+        # The parcels that were sent and not acknowledged, in order; the packets that are lost and must be
+        # sent again; the number of the last parcel sent, and of the last one sent before the window
+        # shrank.
         self._sent: deque[Parcel] = deque()
         self._lost: deque[tuple[int, int]] = deque()
         self._number = 0
@@ -152,6 +153,7 @@ class Sender:
 
     def send(self) -> None:
         """Send what the window allows: first what was lost, then new data."""
+        # `inflight` counts neither acknowledged nor lost packets, as SACK's pipe does (RFC 6675).
         room = int(self.cwnd) - self.inflight
         while room > 0 and not self._closed:
             # Packets that may be lost one by one travel one by one.
@@ -165,6 +167,7 @@ class Sender:
                 first, packets = self._source.take(self, most)
                 if not packets:
                     return
+            # An idle sender may have too large a window for the network of now.
             if not self._sent and self._settings.restarts:
                 self._restart_after_idle()
                 room = min(room, int(self.cwnd))
@@ -186,6 +189,7 @@ class Sender:
         self.sent_packets += packets
         self._sent.append(parcel)
         self.inflight += packets
+        # The timer runs while any parcel is unacknowledged.
         if self._expires_s == inf:
             self._set_timer()
         self._send_data(parcel)
@@ -202,6 +206,7 @@ class Sender:
     def _on_ack(self, parcel: Parcel, packets: int) -> None:
         if self._closed:
             return
+        # Later parcels were delivered, and the network keeps the order: what is missing before is lost.
         lost = self._lose_before(parcel)
         self.inflight -= packets + lost
         parcel.unacknowledged -= packets
@@ -211,6 +216,8 @@ class Sender:
             self._sent.popleft()
         timed_out, self.backoff, self._probed = self.backoff > 0, 0, False
         self._measure(self._clock.now_s - parcel.sent_s)
+        # A loss shrinks the window once: only parcels sent after the last reduction count. An
+        # acknowledgement after a time-out without any loss shows that the time-out was spurious.
         if parcel.number > self._recovery_number:
             if lost:
                 self._reduce(timed_out)
@@ -234,6 +241,7 @@ class Sender:
         return lost
 
     def _measure(self, rtt_s: float) -> None:
+        # The smoothed round trip and its variation (RFC 6298, 2.3).
         self._rttvar_s += (abs(self.srtt_s - rtt_s) - self._rttvar_s) / 4
         self.srtt_s += (rtt_s - self.srtt_s) / 8
         self.rtt_min_s = min(self.rtt_min_s, rtt_s)
@@ -252,6 +260,8 @@ class Sender:
         if self.cwnd < self.ssthresh:
             self.cwnd += packets
             return
+        # CUBIC: the window grows along a cubic curve of time, whose plateau is the window before the
+        # loss.
         now_s = self._clock.now_s
         if self._epoch_s < 0:
             self._epoch_s = now_s
@@ -262,6 +272,7 @@ class Sender:
         # As fast as Reno at least (RFC 9438, section 4.3).
         self._reno += packets * 3 * (1 - _BETA) / (1 + _BETA) / self.cwnd
         target = max(cubic, self._reno)
+        # Towards the target within a round trip, but by half of the acknowledged packets at most.
         if target > self.cwnd:
             self.cwnd += min(packets * (target - self.cwnd) / self.cwnd, packets / 2)
         else:
@@ -269,6 +280,8 @@ class Sender:
 
     def _end_slow_start_by_delay(self, number: int) -> None:
         """End slow start when the round trips of a round tell of a queue (HyStart)."""
+        # A new round begins with the first acknowledgement of a parcel that was sent after the last one
+        # began.
         if number > self._round_number:
             self._round_number = self._number
             self._round_min_s, self._round_samples = inf, 0
@@ -310,11 +323,13 @@ class Sender:
 
     def _on_timer(self) -> None:
         now_s = self._clock.now_s
+        # An earlier event took this one's place.
         if now_s < self._wakes_s or self._closed:
-            return  # this event was set before one that comes earlier
+            return
         self._wakes_s = inf
         if self._expires_s == inf:
             return
+        # The timer was put off meanwhile: wait for the rest.
         if now_s < self._expires_s:
             self._wakes_s = self._expires_s
             self._clock.at(self._expires_s, self._on_timer)
