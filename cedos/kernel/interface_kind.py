@@ -161,6 +161,7 @@ class Sysfs:
             or self._read(entry / "address") != link.hardware_address.hex(":")
         ):
             return Hardware()
+        # `uevent` has lines KEY=value. DEVTYPE names wlan, wwan and bluetooth devices.
         uevent = dict(
             line.split("=", 1) for line in self._read(entry / "uevent").splitlines() if "=" in line
         )

@@ -246,6 +246,7 @@ def set_subflow_limit_request(most: int) -> bytes:
 def mptcp_events(data: bytes) -> Iterator[MptcpEvent]:
     """Yield the events of one datagram; unused and truncated ones are left out."""
     for message in messages(data):
+        # The event's type is the command in the generic header, its first byte.
         kind = _KINDS.get(message.payload[0]) if message.payload else None
         if kind is None:
             continue
@@ -259,6 +260,7 @@ def mptcp_events(data: bytes) -> Iterator[MptcpEvent]:
                 _event_key(found),
                 bool(unsigned(found.get(_EVENT_BACKUP))),
                 unsigned(found.get(_EVENT_ERROR)) or 0,
+                # Newer kernels say so in the flags.
                 bool(unsigned(found.get(_EVENT_SERVER_SIDE))) or bool(flags & _SERVER_SIDE),
                 not flags & _DENY_JOIN,
             )

@@ -370,6 +370,7 @@ class NetlinkListener:
         self._on_overflow = on_overflow
         self._held: list[bytes] = []
         self._lost = False
+        # The privileged process opens the socket once the daemon has given up its capabilities.
         wanted = EventSocket(protocol, tuple(groups), receive_buffer_bytes)
         try:
             self._socket = opened(wanted)
@@ -382,6 +383,7 @@ class NetlinkListener:
             ) from error
         file = self._socket.fileno()
         self._stop_reading: Callable[[], object]
+        # Frequent messages are read at the common instants, others as soon as the socket is readable.
         if interval_s:
             self._stop_reading = BatchedReader(file, self.drain, interval_s).close
         else:

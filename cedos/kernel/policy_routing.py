@@ -313,10 +313,12 @@ def parse_route(
         return None
     version = VERSIONS[family]
     found = attributes(payload, _ROUTE.size)
+    # A route that refuses has no next hops.
     hops = list(_next_hops(found, objects)) if kind not in REFUSING_TYPES else []
     index, gateway = hops[0] if hops else (0, None)
     return SeenRoute(
         version,
+        # The header's byte holds only numbers of tables under 256; the attribute holds any.
         unsigned(found.get(_RTA_TABLE)) or table,
         _prefix(found.get(_RTA_DST), dst_len) or EVERYWHERE[version],
         index,

@@ -184,8 +184,10 @@ def parse(message: NetlinkMessage) -> SocketFacts | None:
     if message.type != SOCK_DIAG_BY_FAMILY or len(data) < _SOCKET_BYTES:
         return None
     family, state, _, _, local_port, remote_port, local, remote = _SOCKET.unpack_from(data)
+    # A listening or unconnected socket has no remote port.
     if not remote_port or not local_port or family not in (socket.AF_INET, socket.AF_INET6):
         return None
+    # An address has 16 bytes, of which IPv4 uses the first four.
     octets = 4 if family == socket.AF_INET else 16
     found = attributes(data, _SOCKET_BYTES)
     raw = found.get(_INFO, b"")
@@ -194,6 +196,7 @@ def parse(message: NetlinkMessage) -> SocketFacts | None:
         FlowKey(address(local[:octets]), local_port, address(remote[:octets]), remote_port),
         state,
         unsigned(_subflow(found).get(_TOKEN_LOC)) if _ULP_INFO in found else None,
+        # Zero stands for no sample yet.
         info.rtt / 1e6 or None,
         rtt_min_s(info),
         info.delivery_rate * 8.0 or None,

@@ -319,6 +319,7 @@ class Transfer:
                 if count > most:
                     self._stuck.appendleft((first + most, count - most))
                 return first, min(count, most)
+        # Then its own chunks; without any, the scheduler may give it more.
         given = self._given[sender]
         if not given:
             self._schedule()

@@ -73,6 +73,7 @@ def simulate(
         transfers[planned.number] = transfer
         clock.after(limit_s, transfer.stop)
 
+    # Begin each transfer at its time, and let the last one reach its limit.
     for planned in plan:
         clock.at(warm_up_s + planned.at_s, begin, planned)
     last_s = max((planned.at_s for planned in plan), default=0.0)

@@ -193,7 +193,7 @@ _PRIOR_DAYS = 8.0
 
 
 class Shortfalls:
-    """How much too low earlier forecasts were, relative to the use of a usual period.
+    """The amounts by which earlier forecasts were too low, relative to the use of a usual period.
 
     Each period has three steps. `forecast` keeps the first forecast of each hour, `record` adds up the
     use, and the next period's start (`_close`) compares both. Only forecasts that were too low count:
@@ -208,6 +208,8 @@ class Shortfalls:
 
     def __init__(self, ends_s: float, learned: Mapping[str, Any] | None = None) -> None:
         self._ends_s = ends_s
+        # By the hours that are left: the weight and the squares of shortfalls. Of open forecasts: the
+        # expected use, the usual one of a period, and the use until then.
         self._squares: dict[int, list[float]] = {}
         self._open: dict[int, tuple[float, float, float]] = {}
         self._used = 0.0

@@ -214,8 +214,10 @@ class Unchosen:
         self._memory_s = memory_s
         self._block_period_s = period_s / _BLOCKS
         self._first_s = _FIRST * period_s
+        # The long memory: units, and the seconds in which they were used. Then the same without fading.
         self._used = self._seen_s = 0.0
         self._ever = self._ever_s = 0.0
+        # The blocks: their number, sum and sum of squares, fading; and the block that is open.
         self._blocks = self._sum = self._squares = 0.0
         self._block = self._block_s = 0.0
         self._lately = self._lately_expected = 0.0

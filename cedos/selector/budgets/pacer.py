@@ -467,6 +467,7 @@ class Pacer:
         }
 
     def _resume(self, learned: Mapping[str, Any]) -> None:
+        # A damaged state, or one of another version, is refused as a whole.
         try:
             amounts = {int(saved): float(amount) for saved, amount in learned["demand"].items()}
             sums = tuple(map(float, learned["sums"]))

@@ -18,6 +18,7 @@ def note(
 ) -> str:
     """Return a sentence for each price, with the budgets that cause it."""
     lines = []
+    # Bytes first, by network; then joules and money.
     for network in sorted(networks, key=lambda each: each.name):
         if network.name not in prices.data:
             continue

@@ -257,6 +257,7 @@ class TransferTable:
         """Return the wake-up that a host needs that falls asleep now; None: none."""
         found: list[Wake] = []
         for way in Direction:
+            # Late transfers need no wake-up: they cannot be in time any more.
             plan = self._plans[way]
             flows = [flow for flow in self.flows(way, now) if flow.key not in plan.late]
             in_s = wake_in_s(flows, partial(self._states_in, way, now), now)

@@ -49,6 +49,7 @@ def why_dead(context: Context, network: str) -> str | None:
 
     A network in doubt may. A context of a data set has no verdicts: there, two indicators count.
     """
+    # The daemon's verdict counts. A network in doubt is not condemned, and may carry.
     verdict = context.verdicts.get(network)
     if verdict is not None:
         if not verdict.condemned:

@@ -47,6 +47,7 @@ def chosen(
     only_time = isinstance(case.objective, MaxS)
     if all(each.name in dead or silent_s(context, each.name) for each in case.networks if each.up):
         return nothing_works(case, dead)  # what else is known does not matter
+    # The verdict and its evidence come first, then all that mattered besides.
     parts = [
         _verdict(
             choice,
@@ -275,6 +276,7 @@ def _hedging(choice: Evaluation, evaluations: Sequence[Evaluation]) -> str:
     once = [each for each in evaluations if each.strategy.kind != StrategyKind.REDUNDANT]
     if not twice or not once:
         return ""
+    # Compare the best redundant strategy with the best other one; the choice stands for its own side.
     both = choice if choice in twice else min(twice, key=lambda each: each.cost)
     alone = choice if choice in once else min(once, key=lambda each: each.cost)
     saved_s = alone.time_s - both.time_s
@@ -298,6 +300,7 @@ def _hedging(choice: Evaluation, evaluations: Sequence[Evaluation]) -> str:
 def _notes(case: Case, evaluations: Sequence[Evaluation], dead: Mapping[str, str]) -> list[str]:
     """Return the notes that belong beside the figures."""
     notes = []
+    # Silent networks that are not dead, and how long they probably stay silent.
     if any("silence_s" in known for known in case.context.networks.values()):
         roles = assign(case.networks)
         names = {role: network.name for role, network in roles.players()}
@@ -307,6 +310,8 @@ def _notes(case: Case, evaluations: Sequence[Evaluation], dead: Mapping[str, str
             for role, silent_s in silences(case.context, roles).items()
             if names[role] not in dead
         ]
+    # The method of uncertainty if it is not the usual one, then prices, then what the model says of
+    # itself.
     if case.method is not BruteForce:
         notes.append(case.method.words)
     objective, prices = case.objective, ""
@@ -321,12 +326,14 @@ def _better(
 ) -> str:
     """Return why a strategy was chosen that takes longer in the mean, by the parts of its cost."""
     high_s, other_s = choice.time_high_s, faster.time_high_s
+    # With a deadline, the upper ends of the intervals decide, not the means.
     if deadline_s is not None and high_s <= deadline_s < other_s:
         return f"but surely in time, where {label(faster.strategy)} may take {seconds(other_s)}"
     late = deadline_s is not None and deadline_s < high_s
     if late and high_s < other_s and seconds(high_s) != seconds(other_s):
         return f"but at worst {seconds(high_s)} instead of {seconds(other_s)}"
     median, other = seconds(choice.cost), seconds(faster.cost)
+    # Max(S) goes by the usual time (its cost); the means may say the opposite.
     if deadline_s is None and only_time and median != other:
         return f"but usually faster (median {median} against {other})"
     if savings := _savings(choice, faster):

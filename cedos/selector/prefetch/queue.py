@@ -481,6 +481,7 @@ def ways(
         left = tuple([asked * each for each in spared.sent])
         options = [Taking(None, asked * spared.time_s, asked * spared.energy_j, left)]
         for at, (path, counts, took_s) in enumerate(zip(paths, metered, now, strict=True)):
+            # Free networks count only while they are there: `chance` stands for their return.
             if path.present or counts:
                 sent = tuple([size if at == other else 0.0 for other in range(len(paths))])
                 options.append(Taking(at, 0.0, path.active_j(took_s, size), sent))

@@ -38,6 +38,7 @@ def verdicts(
 
     `plan`: what was decided about them at this instant, and carried out.
     """
+    # Items that are being fetched come first.
     hazards = queue.hazards_per_s(now_s)
     under_way = [
         item
@@ -45,6 +46,8 @@ def verdicts(
         if item.state is State.RUNNING and item.network is not None
     ]
     found = [_of(queue, item, hazards, paths, prices, _running(item)) for item in under_way]
+    # Then the waiting ones by their rank in the queue: after a failure, with a turn in a batch, or left
+    # out.
     turns = {key: turn for batch in plan.batches for turn, key in enumerate(batch.keys)}
     later = [item for item in queue.items.values() if item.state is State.WAITING]
     rank = {one.key: at for at, one in enumerate(queue.candidates(now_s))}
@@ -79,6 +82,7 @@ def _of(
 ) -> PrefetchVerdict:
     likely, left = queue.accuracy.of(item.cls), queue.left_bytes(item.key)
     candidate = Candidate(item.key, left, likely, hazards.get(item.key, 0.0))
+    # The present network that gains most; for an item that is being fetched, its own network.
     best: tuple[Weighed, Path] | None = None
     for index, path in enumerate(paths):
         one = weighed(index, candidate, paths, prices) if path.present else None

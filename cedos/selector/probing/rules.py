@@ -153,9 +153,11 @@ class PassiveChange:
             f"signal and other passive indicators changed by {change:.2f} of their ranges,"
             f" {than} {threshold:.2f}"
         )
+        # A change of the passive indicators is the sign of news, or a probe older than `longest_s`.
         send = change > threshold
         if not send and age_s >= self._longest_s:
             send, why = True, f"{why}. But the last probe is {age_s:.0f} s old"
+        # An unattended host probes only for a transfer that waits (Delphi, 5.2).
         if send and not (moment.attended or moment.pending):
             send, why = (
                 False,

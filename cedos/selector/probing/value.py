@@ -219,6 +219,7 @@ class ProbeValue:
             return ProbeVerdict(False, "a used-up budget forbids it", worth, cost)
         _, rival = _best(network, moment)
         count = self._transfers(network, moment)
+        # The reason: no answer could matter; or how old the knowledge is, and what a new one saves.
         if rival is None:
             why = "no answer could change a choice, as there is only one possibility"
         elif not count > 0.0:

@@ -223,6 +223,7 @@ def _summary(
     objective: Objective,
     running: Running,
 ) -> Judged:
+    # All expectations are weighted by the posterior masses of the cells, and so are the quantiles below.
     total = sum(masses)
 
     def mean(values: Sequence[float]) -> float:

@@ -129,6 +129,7 @@ def _given_silence(
 
 def _times(way: Way, values: Mapping[str, Sequence[float]], elapsed_s: float | None) -> list[float]:
     """Return the equally likely rests of a way, ascending; empty if they are unknown."""
+    # Each term gets all values of its quantity. If it fails for one of them, the time is unknown.
     parts = []
     for term in way.terms:
         of = values.get(term.quantity)
@@ -138,6 +139,7 @@ def _times(way: Way, values: Mapping[str, Sequence[float]], elapsed_s: float | N
             parts.append([*map(term.of, of)])
         except (ArithmeticError, ValueError):
             return []
+    # All sums; then the rests of those still possible; then the end of a contact.
     times = summed(way.fixed_s, parts)
     if times and elapsed_s is not None:
         times = remaining(times, elapsed_s)

@@ -92,6 +92,7 @@ def _incomplete_beta(a: float, b: float, x: float) -> float:
     front = exp(lgamma(a + b) - lgamma(a) - lgamma(b) + a * log(x) + b * log(1.0 - x)) / a
     c, d = 1.0, 1.0 / _away(1.0 - (a + b) * x / (a + 1.0))
     found = d
+    # Each step multiplies in an even and an odd term of the fraction.
     for m in range(1, _TERMS):
         for factor in (
             m * (b - m) * x / ((a + 2 * m - 1.0) * (a + 2 * m)),
@@ -198,6 +199,7 @@ class ErrorBounds(Evaluator):
             return found | {both.name: unknown(both.name) for both in redundant}
         best = min(known, key=lambda each: each.cost)
         for both in redundant:
+            # The first of several ways ends within the least of their bounds; all of them are paid.
             parts = [found[name] for name in both.parts]
             if not all(isfinite(each.cost) for each in parts):
                 found[both.name] = unknown(both.name)
@@ -210,6 +212,7 @@ class ErrorBounds(Evaluator):
             energy_j = sum([each.energy_j for each in parts])
             metered_bytes = sum([each.metered_bytes for each in parts])
             whole = judged(objective, both.name, times_s, energy_j, metered_bytes)
+            # With the best way among them, their cost is the best one's and what hedging adds or saves.
             if best.name in both.parts:
                 others = [each for each in parts if each is not best]
                 cost = hedged_cost(

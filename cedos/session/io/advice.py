@@ -163,16 +163,20 @@ class Advice:
         self._scheduler, self._chooser, self._thrifty = adviser
         self._progress, self._changed = progress, changed
         self._loop = asyncio.get_running_loop()
+        # By rank: the chosen strategy, and until when it is valid.
         self._strategies: list[Strategy | None] = [None] * len(LABELS)
         self._until_s = [float("-inf")] * len(LABELS)
+        # The counters at the last check, and by rank the size that was asked about last.
         self._received = 0
         self._irobs_bytes = list(core.receiver.irobs_bytes)
         self._asked_bytes = [0] * len(LABELS)
         self._sent_bytes = self._sent_ever()
         self._told = ToldSizes(ASK_S)
         self._soon = False
+        # The ranks whose readers have enough data for a while.
         self._unhurried: set[int] = set()
         self._timer: asyncio.Handle | None = None
+        # The questions without an answer yet: by rank, and the one about urgent data of a pausing path.
         self._asking: dict[int, asyncio.Task[None]] = {}
         self._resending: asyncio.Task[None] | None = None
         self._checked_at_s = float("-inf")

@@ -157,6 +157,7 @@ class ConnectAttempts:
                 self.egress.source,
                 asks_after_s=asks_after_s(self.egress),
             )
+            # The socket does not block: EINPROGRESS means that the SYN is on its way.
             code = connection.connect_ex(endpoint)
         except OSError as error:
             code = error.errno or errno.EIO

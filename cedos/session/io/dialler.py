@@ -105,6 +105,8 @@ class Dialler:
         self._permit = permit
         self._failed = failed
         self._metered_allowed = metered_allowed
+        # The stages of a connection: attempts by egress, connections that are ready, and handshakes.
+        # `_exclusive` is the only handshake while the session has no path.
         self._attempts: dict[str, ConnectAttempts] = {}
         self._ready: list[Connected] = []
         self._exclusive: SessionPath | None = None
@@ -266,6 +268,7 @@ class Dialler:
                 return
             made = self._ready.pop(0)
             egress = made.egress
+            # Begin the handshake. The peer's first Sync will be compared with the positions of now.
             facts = PathFacts(network=egress.name, kind=egress.kind, metered=egress.metered)
             facts.source = int(IPv4Address(egress.source)) if egress.source else 0
             try:
@@ -284,6 +287,7 @@ class Dialler:
                 made.connection.close()
                 raise
             self._in_handshake[path.path_id] = path
+            # The only handshake must not hold up other ready connections for long.
             if not open_paths:
                 self._exclusive = path
                 self._arm(_EXCLUSIVE_S, self._exclusive_overdue)
@@ -322,6 +326,7 @@ class Dialler:
         self._in_handshake.pop(path.path_id, None)
         if self._exclusive is path:
             self._exclusive = None
+        # The handshake has ended: its connection is a path now, or the egress is tried again.
         attempts = self._attempts.get(path.egress)
         if event is SessionPathEvent.OPENED:
             if attempts is not None:

@@ -88,6 +88,7 @@ class SessionFlow:
         self.active_s = driver.now()
         self._changed = changed
         self._observer = observer or FlowObserver()
+        # A pump is due in this turn of the loop; one is running; a message was sent in this turn.
         self._soon = self._pumping = self._sent = False
         self._timer: asyncio.TimerHandle | None = None
         self._linger: asyncio.TimerHandle | None = None
@@ -97,6 +98,7 @@ class SessionFlow:
         self._unconfirmed: dict[int, Callable[[], None]] = {}  # by path: what its proof ends
         self.dialler: Dialler | None = None
         self._advice: Advice | None = None
+        # The bytes of closed paths by network.
         self._received: dict[str, int] = {}
         self._delivered: dict[str, int] = {}
         if dialling is not None:

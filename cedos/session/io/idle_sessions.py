@@ -91,6 +91,7 @@ class IdleFile:
         if len(record) != self._record_bytes:
             raise ValueError(f"a record of {len(record)} bytes; right are {self._record_bytes}")
         key = record[:KEY_BYTES]
+        # A record of this key is replaced in its slot; a new one takes a free slot.
         found = self._find(key)
         if found is None:
             if not self._free:
@@ -202,6 +203,7 @@ class IdleFile:
     def _load(self) -> None:
         """Read the file once: build the index, find free slots, drop half-written records."""
         stride, record_bytes = self._stride, self._record_bytes
+        # The tables begin with room for an even share of all slots.
         each = _table((self._slots >> _PART_BITS) + 1)
         self._tables = [each[:] for _ in range(1 << _PART_BITS)]
         self._filled = array("I", bytes(4 << _PART_BITS))
@@ -212,11 +214,13 @@ class IdleFile:
                 start = at * stride
                 state, check = _SLOT.unpack_from(block, start)
                 body = start + _SLOT.size
+                # A record counts if its check sum fits. Else its slot is free.
                 if state and crc32(block[body : body + record_bytes]) == check:
                     self._insert(block[body : body + KEY_BYTES], first + at + 1)
                     self._used += 1
                 else:
                     self._free.append(first + at + 1)
+        # Slots are taken from the end of the list: the lowest one first.
         self._free.reverse()
 
     def _find(self, key: bytes) -> "tuple[array[int], int] | None":

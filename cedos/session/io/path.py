@@ -186,9 +186,11 @@ class SessionPath:
         self.closed = False
         self.received_bytes = 0
         self.estimator = PathEstimator(facts)
+        # The bytes that the kernel did not take; its limit of unsent bytes; all bytes sent so far.
         self._pending: list[Buffer] = []
         self._unsent_bytes = UNSENT_BYTES
         self._written_bytes = 0
+        # Whether the event loop watches the socket for data and for room, and whether sending ends then.
         self._reading = self._writing = self._shut = False
         self._reported_opened = self._reported_confirmed = False
 
@@ -267,6 +269,7 @@ class SessionPath:
 
     def pump(self, now: float) -> bool:
         """Send what the core has and the kernel takes; return whether anything went out."""
+        # What the kernel has not taken yet goes first.
         if self._pending or self.closed:
             return False
         core, channel = self.core, self.channel

@@ -143,6 +143,7 @@ def unpack_session(
         keep_alive_s=idle.keep_alive_s,
         absent_since_s=now - max(0.0, unix_s - idle.absent_unix_s),
     )
+    # Amounts of credit count from the session's beginning, so they go on where the record ends.
     credit = Credit(
         idle.reserved + idle.irob_room, idle.irob_bytes, reserved=idle.reserved, window_known=True
     )

@@ -345,6 +345,8 @@ class DelayedAcks:
         receiver = self._receiver
         if not receiver.owes_acknowledgement:
             return
+        # Much data is acknowledged at once, little after a delay; and data of this end takes an
+        # acknowledgement along, though not each record.
         if receiver.unacknowledged_bytes >= self._enough_bytes:
             self.due = True
         elif self.at is None:

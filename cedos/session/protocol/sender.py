@@ -213,6 +213,7 @@ class Sender:
         self.reserve()
 
     def abandon_open(self) -> None:
+        # IROBs that were begun and not ended will never be whole.
         for irob in [irob for irob, queue in self._large.items() if not queue.ended]:
             self.abandon(irob)
 

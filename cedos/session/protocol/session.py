@@ -124,6 +124,7 @@ class Session:
         self.prober = PathProber(
             self.in_flight, self.sender, self.control, self.pending_events, wanted=limits.probes
         )
+        # Networks that fall silent again and again are relied on only after a while.
         self.flapping = FlappingNetworks()
         self.datagrams = DatagramSender(now)
         self._datagrams_received = DatagramReceiver()

@@ -133,6 +133,7 @@ class ResumeHandshake:
             shared = self._ephemeral.exchange(ephemeral)
         except ValueError as error:
             raise MalformedError("a public key that no honest host has") from error
+        # The keys of this connection. The box holds the locator for the next resumption.
         send, receive, box_key = _connection(credentials, shared, transcript)
         try:
             credentials.locator = aead(box_key, chacha=True).decrypt(_NONCE, box, transcript)

@@ -109,6 +109,7 @@ class SetUpHandshake:
         raise MalformedError(f"a message of kind {kind} in answer to a set-up")
 
     def _granted(self, granted: Granted) -> HandshakeStep:
+        # A status fits either an opening or a question. Any other combination is malformed.
         opening = self._purpose is Purpose.OPEN
         match granted.status:
             case Status.ACCEPTED if opening:

@@ -90,6 +90,8 @@ def permissions(
     for rank, strategy in enumerate(strategies):
         if strategy is not None and strategy.kind is StrategyKind.DEFER:
             continue
+        # Without a decision all paths are meant, or with `thrifty` the unmetered ones. With one, the
+        # chosen networks and helpers are. If none of these is up, all paths that stay carry the label.
         meant = [
             number
             for number, path in staying.items()
