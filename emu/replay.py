@@ -1,4 +1,4 @@
-"""Runs the controller over a recorded event log (`cedos up --record`)."""
+"""Runs the controller over a recorded event log (`cedos up --record`, `cedos record start`)."""
 
 import gzip
 import math
@@ -18,11 +18,13 @@ from cedos.controller.commands import Command, RecordDecision
 from cedos.controller.controller import Controller
 from cedos.controller.events import Event, FlowOpened
 from cedos.controller.flows.learning import Learning
+from cedos.controller.snapshot import restore
 from cedos.errors import HistoryError, ModelError
 from cedos.model import Decision
 from cedos.selector.uncertainty.times import CompletionModel
 from cedos.storage import model_files
 from emu.other_policy import OtherPolicy
+from predictors.completion import CompletionModel as TrainedModel
 from predictors.posterior import Posterior
 
 # The largest record in bytes.
@@ -66,7 +68,7 @@ def records(path: Path) -> Iterator[Any]:
                     return
                 yield msgspec.msgpack.decode(content)
     except gzip.BadGzipFile:
-        raise HistoryError(f"{path} is no event log: `cedos up --record` writes one") from None
+        raise HistoryError(f"{path} is no event log: `cedos record start` begins one") from None
     except OSError as error:
         raise HistoryError(f"{path} cannot be read: {error.strerror}") from None
     except (msgspec.DecodeError, RecursionError) as error:
@@ -82,10 +84,11 @@ def open_log(path: Path) -> tuple[Mapping[str, Any], Iterator[Recorded]]:
     raw = records(path)
     header = next(raw, None)
     if not isinstance(header, dict) or "format" not in header:
-        raise HistoryError(f"{path} is no event log: `cedos up --record` writes one")
+        raise HistoryError(f"{path} is no event log: `cedos record start` begins one")
     if header["format"] != LOG_FORMAT:
         raise HistoryError(
-            f"{path} has format {header['format']!r:.20}, this version reads format {LOG_FORMAT}"
+            f"{path} has format {header['format']!r:.20}, of cedos {header.get('cedos')!s:.20}; this"
+            f" version reads format {LOG_FORMAT} alone"
         )
     return header, _events(path, raw)
 
@@ -117,8 +120,7 @@ def controller_of(header: Mapping[str, Any], model: Path | None) -> Controller:
         HistoryError: the header is damaged.
     """
     try:
-        learned = header["learned"]
-        predictors: CompletionModel | None = None
+        trained: TrainedModel | None = None
         if header["model"] != "none":
             trained = model_files.load(model)
             if trained.fingerprint() != header["model"]:
@@ -126,12 +128,13 @@ def controller_of(header: Mapping[str, Any], model: Path | None) -> Controller:
                     f"the log was recorded with the predictors {header['model']}, these are"
                     f" {trained.fingerprint()}: name the right file by --model"
                 )
-            predictors = trained
-            if learned is not None:
-                predictors = Learning(trained, Posterior.from_state(learned))
-        return Controller(
-            decode_config(header["config"], predictors), header["rules"], header["transfers"]
-        )
+        if "state" in header:
+            return restore(header["state"], {"model": trained})
+        known: CompletionModel | None = trained
+        if trained is not None and (learned := header["learned"]) is not None:
+            known = Learning(trained, Posterior.from_state(learned))
+        config = decode_config(header["config"], known)
+        return Controller(config, header["rules"], header["transfers"])
     except _FAULTS as error:
         raise HistoryError(f"the header of the log is damaged: {error}") from None
 

@@ -33,6 +33,7 @@ from cedos.api.programs import (
     PrefetchingRequest,
     ProgramMessage,
 )
+from cedos.api.recording import RecordingMessage, RecordingRequest
 from cedos.api.transfers import (
     TransferInTable,
     TransferReport,
@@ -119,6 +120,13 @@ class ControlClient:
 
     def remove_rule(self, number: int) -> None:
         self._exchange("DELETE", f"/v1/rules/{number}", None)
+
+    def recording(self) -> RecordingMessage:
+        return self._ask("GET", "/v1/recording", RecordingMessage)
+
+    def record(self, request: RecordingRequest) -> RecordingMessage:
+        body = msgspec.json.encode(request)
+        return self._ask("POST", "/v1/recording", RecordingMessage, body)
 
     def set_budget(self, budget: Budget) -> BudgetMessage:
         return self._ask("POST", "/v1/budgets", BudgetMessage, msgspec.json.encode(budget))

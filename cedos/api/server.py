@@ -44,6 +44,7 @@ from cedos.api.programs import (
     PrefetchingRequest,
     ProgramMessage,
 )
+from cedos.api.recording import RecordingMessage, RecordingRequest
 from cedos.api.transfers import (
     TransferInTable,
     TransferReport,
@@ -172,6 +173,15 @@ class Backend(Protocol):
 
     async def remove_rule(self, number: int) -> None:
         """Remove a rule. NotFoundError: it is unknown."""
+
+    async def recording(self) -> RecordingMessage:
+        """Return the event log that is being written."""
+
+    async def record(self, request: RecordingRequest, uid: int) -> RecordingMessage:
+        """Begin an event log, or end it, as a user wishes.
+
+        Errors: HistoryError: it cannot be begun. NotFoundError: there is none. PrivilegeError.
+        """
 
     def decisions(self) -> AsyncGenerator[DecisionMessage, None]:
         """Yield all decisions from now on."""
@@ -366,6 +376,7 @@ class ControlServer:
             ("probing", asked.probing),
             ("transfers", asked.transfers),
             ("rules", asked.rules),
+            ("recording", asked.recording),
         ):
             router.add_get(f"/v1/{path}", _answering(ask))
         router.add_get("/v1/explain", self._explain)
@@ -384,6 +395,7 @@ class ControlServer:
                 _taking(TransferReport, "transfer", asked.transfer),
             ),
             ("carried", _taking(CarriedReport, "carried", asked.report_carried)),
+            ("recording", _taking(RecordingRequest, "recording", asked.record)),
             ("hints", _taking(HintRequest, "hint", asked.hint, status=201)),
             ("rules", _taking(RuleRequest, "rule", lambda said, _: asked.add_rule(said))),
         ):

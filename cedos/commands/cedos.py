@@ -16,6 +16,7 @@ COMMANDS: Final = {
     "budget": "Show, set and remove budgets of data, energy and money.",
     "usage": "Show the use of each network: metered data, energy, servers.",
     "rule": "Show, add and remove rules: hosts that keep to some networks.",
+    "record": "Record what happens, for a replay: start, stop.",
     "top": "Watch problems, networks and flows.",
     "exec": "Run a program with hints about its transfers.",
     "choose": "Print the networks that a transfer should use now.",

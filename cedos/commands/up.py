@@ -60,7 +60,7 @@ from cedos.kernel import own_file, privileges, process_limits
     "--record",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Record all events, for `cedos-emu replay`; names of hosts are replaced.",
+    help="Record all events from the start (later: `cedos record`); names of hosts are replaced.",
 )
 @click.option("--record-names", is_flag=True, help="Record the names of hosts as they are.")
 def command(

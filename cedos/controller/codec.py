@@ -6,9 +6,9 @@ them where the type does not say which class it is. A mapping is a list of pairs
 
 import enum
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from ipaddress import (
     IPv4Address,
     IPv4Interface,
@@ -27,8 +27,7 @@ from cedos.controller import commands, events
 from cedos.controller.commands import Command
 from cedos.controller.config import Choices, ControllerConfig
 from cedos.controller.events import Event
-from cedos.controller.rule import is_host_name
-from cedos.model import is_address
+from cedos.controller.hiding import Hider, without_names
 from cedos.selector import energy, objective
 from cedos.selector.budgets import controller, odyssey
 from cedos.selector.uncertainty import method_of
@@ -39,11 +38,6 @@ LOG_FORMAT: Final = 2
 _ADDRESSES: Final = frozenset({IPv4Address, IPv6Address})
 _INTERFACES: Final = frozenset({IPv4Interface, IPv6Interface})
 # Fields that may hold the name of a host.
-_NAMES: Final = frozenset({"server_name", "name", "aliases", "host", "hosts", "page", "server"})
-# Types whose `name` is that of a network, an access point or a budget. It is not hashed.
-_KEPT: Final = frozenset({"Network", "Attached", "PortalHosts", "Budget"})
-
-Hide = Callable[[str], str]
 
 
 @lru_cache(maxsize=1)
@@ -78,44 +72,30 @@ def _is_record(cls: object) -> bool:
     )
 
 
-def encode(value: object, hint: Any, hide: Hide | None = None, *, name: str = "") -> Any:
+def encode(value: object, hint: Any, hide: Hider | None = None) -> Any:
     """Return a value of a declared type as lists, numbers and texts; `hide` replaces names of hosts."""
     if value is None or isinstance(value, bool | int | float | bytes):
         return value.value if isinstance(value, enum.Enum) else value
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, str):
-        return hide(value) if hide is not None and name in _NAMES else value
+        return hide.text(value) if hide is not None else value
     if _is_record(type(value)):
         cls = type(value)
-        inner = None if cls.__name__ in _KEPT else hide
-        if hide is not None and cls.__name__ == "TableTransfer":  # a file has a name, too
-            inner = partial(_hide_whole, hide)
-        listed = [
-            encode(getattr(value, each.name), each.hint, inner, name=each.name)
-            for each in _fields(typing.cast(Any, cls))
-        ]
+        known = _fields(typing.cast(Any, cls))
+        values, inner = without_names(value, [each.name for each in known], hide)
+        listed = [encode(values[each.name], each.hint, inner) for each in known]
         return listed if _record_of(hint) is cls else [cls.__name__, *listed]
     if isinstance(value, Mapping):
         of_key, of_value = (typing.get_args(hint) or (Any, Any))[:2]
         return [
-            [encode(k, of_key, hide, name=name), encode(each, of_value, hide, name=_under(k, name))]
-            for k, each in value.items()
+            [encode(k, of_key, hide), encode(each, of_value, hide)] for k, each in value.items()
         ]
     if isinstance(value, set | frozenset):
-        return sorted(encode(each, _item(hint, 0), hide, name=name) for each in value)
+        return sorted(encode(each, _item(hint, 0), hide) for each in value)
     if isinstance(value, Collection):
-        return [encode(each, _item(hint, i), hide, name=name) for i, each in enumerate(value)]
+        return [encode(each, _item(hint, i), hide) for i, each in enumerate(value)]
     return str(value)  # an address
-
-
-def _hide_whole(hide: Hide, text: str) -> str:
-    return hide(f"://{text}")
-
-
-def _under(key: object, name: str) -> str:
-    """Return the name of the field that a mapping's value stands for."""
-    return key if isinstance(key, str) and key in _NAMES else name
 
 
 def decode(plain: Any, hint: Any) -> Any:
@@ -191,7 +171,7 @@ def _item(hint: Any, index: int) -> Any:
     return args[0]
 
 
-def encode_event(event: Event, hide: Hide | None = None) -> Any:
+def encode_event(event: Event, hide: Hider | None = None) -> Any:
     """Return an event with its name first."""
     return encode(event, Event, hide)
 
@@ -201,7 +181,7 @@ def decode_event(plain: Any) -> Event:
     return typing.cast(Event, decode(plain, Event))
 
 
-def encode_commands(given: Collection[Command], hide: Hide | None = None) -> bytes:
+def encode_commands(given: Collection[Command], hide: Hider | None = None) -> bytes:
     """Return commands as bytes: the same commands have the same bytes."""
     return msgspec.msgpack.encode([encode(each, Command, hide) for each in given])
 
@@ -242,15 +222,3 @@ def decode_config(plain: Mapping[str, Any], model: CompletionModel | None) -> Co
         return ControllerConfig(choices, **rest)
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"the configuration cannot be read: {error}") from None
-
-
-def hidden(text: str, hide_label: Callable[[str], str]) -> str:
-    """Return a host's name with each label replaced, and a page whole; addresses and others stay.
-
-    Labels are replaced one by one, so that what is below a name stays below it.
-    """
-    if "://" in text:
-        return hide_label(text)
-    if is_address(text) or not is_host_name(text) or "." not in text:
-        return text
-    return ".".join(map(hide_label, text.split(".")))

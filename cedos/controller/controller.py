@@ -44,6 +44,7 @@ from cedos.model import (
     Context,
     Decision,
     Direction,
+    FlowKey,
     FlowRecord,
     NetworkLife,
     Strategy,
@@ -84,7 +85,7 @@ class Controller:
         transfers: object = None,
         records: Iterable[FlowRecord] = (),
     ) -> None:
-        self._config = config
+        self.config = config
         self._outbox = outbox = Outbox()
         self.flows = flows = LivingFlows()
         self.networks = NetworkObservation(outbox, flows)
@@ -121,7 +122,7 @@ class Controller:
         self._woken_at_s = self._decided_at_s = self._full_at_s = -math.inf
         # What the last look and the last decision found.
         self._asked_at_s: dict[str, float] = {}
-        self._stalled: frozenset[int] = frozenset()
+        self._stalled: frozenset[FlowKey] = frozenset()
         self._dead: frozenset[str] = frozenset()
         self._lives: dict[str, NetworkLife] = {}
 
@@ -304,7 +305,7 @@ class Controller:
             self.rescuer.context_changed(context)
             if self._due(context):
                 self.reconsider(context)
-                if self._config.short_queues:
+                if self.config.short_queues:
                     self._outbox.give(give.BoundQueues(measured_paths(context, self.flows)))
 
     def _due(self, context: Context) -> bool:
@@ -316,7 +317,7 @@ class Controller:
         dead = frozenset(dead_networks(context, self.decider.networks))
         urgent, self._outbox.urgent = self._outbox.urgent or dead != self._dead, False
         self._dead = dead
-        interval_s = 0.0 if len(self.flows) else self._config.idle_interval_s
+        interval_s = 0.0 if len(self.flows) else self.config.idle_interval_s
         if not urgent and context.at_s - self._decided_at_s < interval_s:
             return False
         self._decided_at_s = context.at_s
@@ -364,7 +365,7 @@ class Controller:
 
     def _usable_changed(self, now_s: float) -> None:
         self.probing.networks_changed(self.decider.usable, now_s)
-        if self._config.rescue:
+        if self.config.rescue:
             self.rescuer.networks_changed(self.decider.usable, self.context(now_s))
         self._plan_stuck(now_s)
 
@@ -380,7 +381,7 @@ class Controller:
         if event.key.protocol == "tcp":
             flow.began_in(self.networks.recent_context(now_s))
         self._lead(flow, now_s, event.mark)
-        if not event.incoming and self._config.rescue:
+        if not event.incoming and self.config.rescue:
             self.rescuer.on_open(event.key, event.at_s)
 
     def _lead(self, flow: LivingFlow, now_s: float, mark: int | None = None) -> None:
@@ -406,7 +407,7 @@ class Controller:
 
     def _on_samples(self, event: FlowsSampled, now_s: float) -> None:
         asked_at_s = self._asked_at_s = self.networks.pending(event.asked_at_s)
-        full = now_s - self._full_at_s >= self._config.interval_s - CLOSE_S / 2
+        full = now_s - self._full_at_s >= self.config.interval_s - CLOSE_S / 2
         # A look that is a little early counts, or every second one would be late.
         if event.looked and full:
             self._full_at_s = now_s
@@ -436,7 +437,7 @@ class Controller:
         self._note_verdicts(now_s)
         # Late is a network that is silent, a transfer that stands still, and one of which nothing has
         # come for twice the time that it was expected to take (dissertation, 4.4.3.1).
-        stalled = frozenset(id(flow) for flow in self.flows if flow.rate_bps == 0.0)
+        stalled = frozenset(flow.key for flow in self.flows if flow.rate_bps == 0.0)
         stands = not stalled <= self._stalled
         self._stalled = stalled
         overdue = [flow for flow in self.flows if flow.overdue(now_s)]
@@ -444,7 +445,7 @@ class Controller:
 
     def _plan_look(self, event: FlowsSampled, asked: bool, now_s: float) -> None:
         """Look again soon while something is under way, else with the next full interval."""
-        interval_s = self._config.interval_s
+        interval_s = self.config.interval_s
         busy = asked or self.networks.silent or any(flow.under_way for flow in self.flows)
         if event.looked and busy:
             self._look_at_s = now_s + min(interval_s, max(CLOSE_S, _SHARE * event.took_s))

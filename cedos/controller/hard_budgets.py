@@ -63,6 +63,11 @@ class HardBudgets:
     # -- views --------------------------------------------------------------------------------
 
     @property
+    def names(self) -> frozenset[str]:
+        """Return the names of the budgets."""
+        return frozenset(self._until)
+
+    @property
     def problems(self) -> list[str]:
         """Return warnings, and what is barred, in words."""
         lines = []

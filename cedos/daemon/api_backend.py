@@ -35,6 +35,7 @@ from cedos.api.programs import (
     PrefetchingRequest,
     ProgramMessage,
 )
+from cedos.api.recording import RecordingMessage, RecordingRequest
 from cedos.api.transfers import TransferInTable, TransferReport, TurnMessage
 from cedos.controller.decisions.user_rules import RuledDestinations
 from cedos.controller.events import ChoiceAsked, HostDefault, RuleSet
@@ -51,6 +52,7 @@ from cedos.daemon.decisions.hints import Hints
 from cedos.daemon.driver import ControllerDriver
 from cedos.daemon.flows.told_connections import ToldConnections
 from cedos.daemon.networks.observer import Observer
+from cedos.daemon.recording import Recording
 from cedos.errors import ConfigError, NotFoundError
 from cedos.host.monitor.flows.flow_source import OpenSockets
 from cedos.host.monitor.flows.own_flows import is_own
@@ -89,6 +91,7 @@ class ApiBackend:
         prefetching: Prefetching,
         transfers: Transfers,
         carried: ToldConnections,
+        recording: Recording,
         problems: Callable[[], Sequence[str]],
         open_sockets: Callable[[], Awaitable[OpenSockets]],
         rules_changed: Callable[[], Awaitable[None]],
@@ -108,6 +111,7 @@ class ApiBackend:
         self._prefetching = prefetching
         self._transfers = transfers
         self._carried = carried
+        self._recording = recording
         self._problems = problems
         self._open_sockets, self._rules_changed = open_sockets, rules_changed
         self._usage = usage
@@ -292,6 +296,12 @@ class ApiBackend:
             raise NotFoundError(f"there is no rule {number}: `cedos rule` lists them")
         self._driver.post(RuleSet(number, None))
         await self._rules_changed()
+
+    async def recording(self) -> RecordingMessage:
+        return self._recording.state()
+
+    async def record(self, request: RecordingRequest, uid: int) -> RecordingMessage:
+        return self._recording.ask(request, uid)
 
     async def hint(self, hint: HintRequest, uid: int) -> HintAccepted:
         return self._hints.take(hint, uid)

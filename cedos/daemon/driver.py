@@ -55,8 +55,18 @@ class ControllerDriver:
         self._executor = None
         if self._timer is not None:
             self._timer.cancel()
+        self.record(None)
+
+    @property
+    def log(self) -> EventLog | None:
+        """Return the log in which events are recorded, or were until it could not be written."""
+        return self._log
+
+    def record(self, log: EventLog | None) -> None:
+        """Record each event from now on; None: no more."""
         if self._log is not None:
             self._log.close()
+        self._log = log
 
     def post(self, event: Event) -> None:
         """Hand an event to the controller, and carry out what it decides."""

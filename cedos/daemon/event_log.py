@@ -1,89 +1,187 @@
-"""The event log (`cedos up --record`): all that the controller was told, so that it can be run again.
+"""The event log: all that the controller was told, so that it can be run again (`cedos-emu replay`).
 
 A file of gzip members with records in msgpack. The first record is the header; each other one is
-`[time, event, checksum of its commands]`, with the monotonic time in s. `cedos-emu replay` reads it. The
-names of hosts are replaced, the same one by the same, unless the user asks for them.
+`[time, event, checksum of its commands]`, with the monotonic time in s. The names of hosts are replaced,
+the same one by the same, unless the user asks for them.
+
+A header has what the controller began with; that of a log that begins later has the controller's whole
+state. So the same commands come out in both cases. A log that grows large goes on in a further file,
+which begins with the state: each can be replayed without the others, and the oldest are removed.
 """
 
 import gzip
 import os
 import secrets
+import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from hashlib import blake2b
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
 import msgspec
 import structlog
 
-from cedos.controller.codec import encode_commands, encode_event, hidden
+from cedos.controller.codec import LOG_FORMAT, encode_commands, encode_config, encode_event
 from cedos.controller.commands import Command
+from cedos.controller.controller import Controller
 from cedos.controller.deadlines import rows as kept_rows
 from cedos.controller.events import Event
+from cedos.controller.flows.learning import Learning
+from cedos.controller.hiding import Hider
+from cedos.controller.snapshot import snapshot
 from cedos.errors import HistoryError
+from cedos.kernel import own_file
 from cedos.selector.deadlines.transfer_table import TableTransfer
 
 _log = structlog.get_logger(__name__)
 
 _TOGETHER_S: Final = 2.0
-# Events are written after this many, or after `_TOGETHER_S`.
 _TOGETHER: Final = 2_000
-# A larger file is not continued: a day has some 100 MB.
+"""Events that are written together: so many, or those of so many seconds."""
+FILE_BYTES: Final = 20_000_000
+"""A larger file is not continued, but followed by another one. A day has some 100 MB."""
 MOST_BYTES: Final = 500_000_000
+"""The bytes of all files of a log; beyond them the oldest is removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The things that were kept for a controller which has just been made, as it read them."""
+
+    rules: object = None
+    transfers: object = None
 
 
 class EventLog:
     """A log that is being written.
 
     Args:
-        path: the file, which must not exist.
-        header: the controller's configuration and kept state (`startup.log_header`).
+        path: the first file, which must not exist; further ones are called `PATH.2` and so on.
+        controller: whose events follow.
+        kept: what the controller was made of; None: it has had events, and the log begins with its state.
         names: write the names of hosts as they are.
+
+    Attributes:
+        since_unix_s: when it began.
+        events: how many there were.
+        problem: why nothing is written any more, in words; "": it is.
 
     Raises:
         HistoryError: the file exists, or cannot be made.
     """
 
-    def __init__(self, path: Path, header: Mapping[str, object], *, names: bool = False) -> None:
-        self._path = path
-        key = secrets.token_bytes(16)
-        self._hide = None if names else lambda text: hidden(text, lambda label: _hash(label, key))
-        rules, transfers = header.get("rules"), header.get("transfers")
-        if self._hide is not None and isinstance(rules, dict):
-            rules = {number: _hidden(rule, self._hide) for number, rule in rules.items()}
-        if self._hide is not None and isinstance(transfers, dict):
-            hidden_rows = [_row(row, by, self._hide) for row, by in kept_rows(transfers)]
-            transfers = {**transfers, "rows": hidden_rows}
-        self._waiting: list[bytes] = [
-            msgspec.msgpack.encode({**header, "rules": rules, "transfers": transfers})
-        ]
-        self._since_s = float("-inf")
+    def __init__(
+        self,
+        path: Path,
+        controller: Controller,
+        kept: Kept | None = None,
+        *,
+        names: bool = False,
+    ) -> None:
+        self.path = path  # of the file that is being written
+        self.since_unix_s = time.time()
+        self.events = 0
+        self.problem = ""
+        self._controller = controller
+        self._hide = None if names else Hider(secrets.token_bytes(16))
+        self._first, self._number = path, 2
+        self._files: deque[tuple[Path, int]] = deque()
         self._written_bytes = 0
-        try:
-            self._file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
-        except FileExistsError:
-            raise HistoryError(f"{path} is there already: another name would be right") from None
-        except OSError as error:
-            raise HistoryError(f"{path} cannot be made: {error.strerror}") from None
-        self._ended = False
+        self._waiting: list[bytes] = []
+        self._since_s = float("-inf")
+        self._begin(path, kept)
+
+    @property
+    def names(self) -> bool:
+        """Return whether the names of hosts are written as they are."""
+        return self._hide is None
+
+    @property
+    def files(self) -> list[Path]:
+        """Return the files that are there, the oldest first."""
+        return [path for path, _ in self._files] + [self.path]
+
+    @property
+    def size_bytes(self) -> int:
+        """Return what all files have together."""
+        return sum(size for _, size in self._files) + self._written_bytes
 
     def add(self, event: Event, now_s: float, commands: Sequence[Command]) -> None:
         """Record an event and what came of it; a file that cannot be written ends, and it is logged."""
-        if self._ended:
+        if self._file.closed:
             return
+        self.events += 1
         checksum = zlib.crc32(encode_commands(commands, self._hide))
         record = (now_s, encode_event(event, self._hide), checksum)
         self._waiting.append(msgspec.msgpack.encode(record))
         if len(self._waiting) >= _TOGETHER or now_s - self._since_s >= _TOGETHER_S:
             self._since_s = now_s
             self._write()
+            if self._written_bytes > FILE_BYTES and not self._file.closed:
+                self._go_on()
 
     def close(self) -> None:
         """Write what waits, and close the file."""
-        if not self._ended:
+        if not self._file.closed:
             self._write()
-            self._end("")
+            self._file.close()
+
+    def _begin(self, path: Path, kept: Kept | None) -> None:
+        header = self._header(kept)
+        try:
+            self._file = os.fdopen(own_file.create(path), "wb")
+        except FileExistsError:
+            raise HistoryError(f"{path} is there already: another name would be right") from None
+        except OSError as error:
+            raise HistoryError(f"{path} cannot be made: {error.strerror}") from None
+        self.path, self._written_bytes, self._waiting = path, 0, [header]
+
+    def _go_on(self) -> None:
+        """Go on in a further file, and remove the oldest beyond the limit."""
+        self._file.close()
+        self._files.append((self.path, self._written_bytes))
+        try:
+            while sum(size for _, size in self._files) > MOST_BYTES - FILE_BYTES:
+                self._files.popleft()[0].unlink(missing_ok=True)
+            while (path := self._first.with_name(f"{self._first.name}.{self._number}")).exists():
+                self._number += 1
+            self._begin(path, None)
+        except (HistoryError, OSError) as error:
+            self._written_bytes = 0
+            self._end(str(error))
+
+    def _header(self, kept: Kept | None) -> bytes:
+        """Return what a replay needs beside the events."""
+        config, hide = self._controller.config, self._hide
+        model = config.choices.model
+        learning = model if isinstance(model, Learning) else None
+        trained = model if learning is None else learning.trained
+        header: dict[str, object] = {
+            "format": LOG_FORMAT,
+            "cedos": version("cedos"),
+            "unix_s": time.time(),
+            "config": encode_config(config),
+            "model": getattr(trained, "fingerprint", lambda: "none")(),
+        }
+        if kept is None:
+            try:
+                state = snapshot(self._controller, {"model": trained}, hide)
+                return msgspec.msgpack.encode({**header, "state": state})
+            except (TypeError, OverflowError) as error:
+                raise HistoryError(f"the state cannot be recorded: {error}") from None
+        rules, transfers = kept.rules, kept.transfers
+        if hide is not None and isinstance(rules, dict):
+            rules = {number: _hidden(rule, hide) for number, rule in rules.items()}
+        if hide is not None and isinstance(transfers, dict):
+            hidden_rows = [_row(row, by, hide) for row, by in kept_rows(transfers)]
+            transfers = {**transfers, "rows": hidden_rows}
+        learned = learning.kept() if learning is not None else None
+        return msgspec.msgpack.encode(
+            {**header, "rules": rules, "transfers": transfers, "learned": learned}
+        )
 
     def _write(self) -> None:
         # Each record has its length before it, so that a reader needs no schema to find the next one.
@@ -93,31 +191,22 @@ class EventLog:
             self._written_bytes += self._file.write(gzip.compress(block, 6))
             self._file.flush()
         except OSError as error:
-            self._end(f"{self._path} cannot be written: {error.strerror}")
-            return
-        if self._written_bytes > MOST_BYTES:
-            self._end(f"{self._path} has {MOST_BYTES // 1_000_000} MB")
+            self._end(f"{self.path} cannot be written: {error.strerror}")
 
     def _end(self, why: str) -> None:
-        self._ended = True
-        if why:
-            _log.warning("events are not recorded any more", why=why)
+        self.problem = why
+        _log.warning("events are not recorded any more", why=why)
         self._file.close()
 
 
-def _hidden(rule: object, hide: Callable[[str], str]) -> object:
+def _hidden(rule: object, hide: Hider) -> object:
     """Return a kept rule without the name of its host."""
     if isinstance(rule, dict) and isinstance(rule.get("host"), str):
-        return {**rule, "host": hide(rule["host"])}
+        return {**rule, "host": hide.text(rule["host"])}
     return rule
 
 
-def _row(row: TableTransfer, by: dict[str, int], hide: Callable[[str], str]) -> list[object]:
+def _row(row: TableTransfer, by: Mapping[str, int], hide: Hider) -> list[object]:
     """Return a kept transfer without its name and its server's."""
     fields = msgspec.to_builtins(row)
-    fields |= {"name": hide(f"://{row.name}"), "server": hide(f"://{row.server}")}
-    return [fields, by]
-
-
-def _hash(label: str, key: bytes) -> str:
-    return "h" + blake2b(label.encode(), key=key, digest_size=5).hexdigest()
+    return [fields | {"name": hide.whole(row.name), "server": hide.whole(row.server)}, by]

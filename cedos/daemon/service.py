@@ -33,7 +33,7 @@ from cedos.daemon.decisions.choices import choices, curves, keep_learned
 from cedos.daemon.decisions.decision_log import DecisionLog
 from cedos.daemon.decisions.hints import Hints
 from cedos.daemon.driver import ControllerDriver
-from cedos.daemon.event_log import EventLog
+from cedos.daemon.event_log import EventLog, Kept
 from cedos.daemon.executor import RULES, RULES_FILE, HostExecutor
 from cedos.daemon.flows.told_connections import ToldConnections
 from cedos.daemon.lookups.held_answers import HeldAnswers, HostLookups, OwnQueue
@@ -50,6 +50,7 @@ from cedos.daemon.privileged.separate import (
     SeparateQuestions,
     SeparateQueue,
 )
+from cedos.daemon.recording import Recording
 from cedos.daemon.startup import NamedNetworks
 from cedos.errors import HostError
 from cedos.host.monitor.bus import SystemBus
@@ -236,10 +237,6 @@ class Daemon:
         )
         rules = state_file.read(state / RULES_FILE, RULES)
         transfers = state_file.read(state / FILE, WHAT)
-        recorded = None
-        if record is not None:
-            header = startup.log_header(settings, rules, transfers)
-            recorded = EventLog(record, header, names=record_names)
         self._controller = Controller(
             settings,
             rules,
@@ -247,6 +244,10 @@ class Daemon:
             reversed(history.flows(startup.JUDGED_FLOWS)) if history is not None else (),
         )
         self._driver = driver = ControllerDriver(self._controller)
+        recorded = None
+        if record is not None:
+            kept = Kept(rules, transfers)
+            recorded = EventLog(record, self._controller, kept, names=record_names)
         decider, ruled = self._controller.decider, self._controller.ruled
         steering.keep_to(ruled.may_use)
         steering.when_left_alone(
@@ -338,6 +339,7 @@ class Daemon:
             prefetching=self._prefetching,
             transfers=self._transfers,
             carried=self._carried,
+            recording=Recording(driver, state),
             problems=self.problems,
             open_sockets=open_sockets,
             rules_changed=self._rules_changed,

@@ -1,18 +1,14 @@
 """Open what the daemon needs at its start; go on without what cannot be had."""
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
-from importlib.metadata import version
 from pathlib import Path
 
 import structlog
 
 from cedos.config import Config, unknown_names
 from cedos.config.sections import ProbesConfig
-from cedos.controller.codec import LOG_FORMAT, encode_config
 from cedos.controller.config import Choices, ControllerConfig, ProbingConfig
-from cedos.controller.flows.learning import Learning
 from cedos.daemon import state_file
 from cedos.errors import HistoryError, HostError
 from cedos.host.monitor.networks.links import LinkMonitor
@@ -145,24 +141,6 @@ def controller_config(
         dry_run=dry_run,
         first_number=first_number,
     )
-
-
-def log_header(
-    config: ControllerConfig, rules: object, transfers: object = None
-) -> dict[str, object]:
-    """Return what a replay needs beside the events; the log replaces the names in it."""
-    model = config.choices.model
-    learning = model if isinstance(model, Learning) else None
-    return {
-        "format": LOG_FORMAT,
-        "cedos": version("cedos"),
-        "unix_s": time.time(),
-        "config": encode_config(config),
-        "rules": rules,
-        "transfers": transfers,
-        "model": getattr(model, "fingerprint", lambda: "none")(),
-        "learned": learning.kept() if learning is not None else None,
-    }
 
 
 class NamedNetworks:

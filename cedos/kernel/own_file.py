@@ -62,6 +62,20 @@ def take(directory: Path) -> None:
         os.fchown(folder, 0, 0)
 
 
+def folder(path: Path) -> None:
+    """Make a folder for its owner alone; one of ours that exists stays.
+
+    OSError: it cannot be made, or what has its name is no folder of ours (a link, say).
+    """
+    with suppress(FileExistsError):
+        path.mkdir(0o700)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise OSError(errno.ENOTDIR, "is no folder", str(path))
+    if found.st_uid not in (0, os.geteuid(), path.parent.stat().st_uid):
+        raise OSError(errno.EACCES, f"belongs to another user ({found.st_uid})", str(path))
+
+
 def extend(path: Path) -> int:
     """Open a file of ours to append to it. OSError: there is none, or it is not ours."""
     flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

@@ -172,7 +172,7 @@ class FakeDaemon:
 
     async def _nothing(self, *_asked: object) -> None: ...
 
-    transfer = transfers = rules = add_rule = remove_rule = _nothing
+    transfer = transfers = rules = add_rule = remove_rule = recording = record = _nothing
 
     async def hint(self, hint: HintRequest, uid: int) -> HintAccepted:
         await self._before()

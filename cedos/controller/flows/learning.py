@@ -22,6 +22,11 @@ class Learning:
         self._model, self._posterior = model, posterior
 
     @property
+    def trained(self) -> CompletionModel:
+        """Return the trained model, without what was learned here."""
+        return self._model
+
+    @property
     def features(self) -> Sequence[str]:
         return self._model.features
 

@@ -5,15 +5,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.controller import KEY, LTE, WLAN, Script, size_of, spent
 
 from cedos.controller import commands as give
 from cedos.controller import events as on
+from cedos.controller.codec import encode_commands
 from cedos.controller.commands import NOWHERE, Command
+from cedos.controller.controller import Controller
 from cedos.controller.events import Event, FlowSample, Witness
 from cedos.controller.rule import RuleRequest
+from cedos.controller.snapshot import restore, snapshot
 from cedos.model import Direction, FlowKey, Network, Transfer
 
 ETH = replace(WLAN, name="eth0", interface="eth0", index=4, addresses=())
@@ -225,6 +229,44 @@ class World(Script):
 
     forced = False
     """Whether networks come and go, so that moving often is right."""
+
+
+class Restored(World):
+    """A world beside which a second controller gets the same events; it was restored in the middle."""
+
+    def __init__(self) -> None:
+        self.second: Controller | None = None
+        super().__init__()
+
+    def restore(self) -> None:
+        """The controller's state is written, and read as another controller."""
+        apart = {"model": self.model}
+        written = msgspec.msgpack.encode(snapshot(self.controller, apart))
+        self.second = restore(msgspec.msgpack.decode(written), apart)
+
+    def tell(self, *events: Event, at_s: float | None = None) -> list[Command]:
+        found: list[Command] = []
+        for event in events:
+            given = super().tell(event, at_s=at_s)
+            found += given
+            if self.second is not None:
+                self.second.handle(event, self.now_s)
+                assert encode_commands(self.second.commands()) == encode_commands(given)
+                assert self.second.next_timer_s() == self.controller.next_timer_s()
+        return found
+
+
+@settings(max_examples=20)
+@given(st.lists(steps, max_size=25), st.integers(0, 24))
+def test_a_controller_restored_in_the_middle_commands_the_same_from_then_on(
+    happened: list[Step], middle: int
+) -> None:
+    world = Restored()
+    for number, step in enumerate(happened):
+        if number == middle:
+            world.restore()
+        world.happens(step)
+    world.wait(world.now_s + 10.0, world.carry_out)
 
 
 @settings(max_examples=20)

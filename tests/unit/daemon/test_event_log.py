@@ -34,15 +34,17 @@ from cedos.controller.events import (
     ScreenChanged,
     TimerFired,
     TransferTold,
+    Witness,
+    Witnessed,
 )
 from cedos.controller.rule import RuleRequest
-from cedos.daemon.event_log import EventLog
-from cedos.daemon.startup import log_header
+from cedos.daemon import event_log
+from cedos.daemon.event_log import EventLog, Kept
 from cedos.errors import CedosError, HistoryError
 from cedos.model import Direction
 from cedos.selector.deadlines.transfer_table import TableTransfer
 from cedos.selector.objective import MaxS
-from emu.replay import began, controller_of, open_log, records, replay
+from emu.replay import Replay, began, controller_of, open_log, records, replay
 
 CONFIG = ControllerConfig(
     Choices(MaxS(), None, 3000, 0.1, 0.1), probing=ProbingConfig(enabled=True, kinds=("dns",))
@@ -65,30 +67,48 @@ EVENTS: tuple[Event, ...] = (
     ScreenChanged(True),
     PingsPossible(frozenset({"wlan0"})),
     TransferTold(MOVED, 4.0, {"wlan0": 1000}, {}, 1.0),
+    Witnessed(
+        *("lte0", "intercepted", Witness.PAGE, 11.0),
+        why="answered by portal.example",
+        page="http://login.portal.example/",
+    ),
     spent("lte0"),
     TimerFired(),
     ResolverReplied(ASKED, 7, 1, refused=False),
 )
 
 
-def record(path: Path, *, names: bool) -> list[Command]:
-    """Record the events, and return the commands that they gave."""
+def record(path: Path, *, names: bool, begins: int = 0) -> list[Command]:
+    """Record the events from the one of a number on, and return the commands that they gave."""
     controller, given = Controller(CONFIG, KEPT, KEPT_TRANSFERS), []
-    log = EventLog(path, log_header(CONFIG, KEPT, KEPT_TRANSFERS), names=names)
-    for now_s, event in enumerate(EVENTS, 1):
-        controller.handle(event, float(now_s))
+    log = (
+        EventLog(path, controller, Kept(KEPT, KEPT_TRANSFERS), names=names) if not begins else None
+    )
+    for number, event in enumerate(EVENTS):
+        if number == begins and log is None:
+            log = EventLog(path, controller, names=names)
+        controller.handle(event, float(number + 1))
         commands = controller.commands()
-        log.add(event, float(now_s), commands)
-        given += commands
+        if log is not None:
+            log.add(event, float(number + 1), commands)
+            given += commands
+    assert log is not None
     log.close()
     return given
+
+
+def replayed(path: Path) -> Replay:
+    header, events = open_log(path)
+    return replay(controller_of(header, None), events)
+
+
+SECRETS = ("secret", "my file", "hidden", "other.example", "portal.example")
 
 
 @pytest.mark.parametrize("names", [False, True])
 def test_a_log_with_rules_replays_to_the_same_commands(tmp_path: Path, *, names: bool) -> None:
     given = record(tmp_path / "log", names=names)
-    header, events = open_log(tmp_path / "log")
-    found = replay(controller_of(header, None), events)
+    found = replayed(tmp_path / "log")
     assert found.different == []
     assert sum(found.commands.values()) == len(given)
     assert found.commands["SetRuled"] >= 1
@@ -101,8 +121,47 @@ def test_a_log_with_rules_replays_to_the_same_commands(tmp_path: Path, *, names:
         "SendProbe",
     ):
         assert found.commands[each] >= 1, each
-    for text in ("secret", "my file", "hidden"):
+    for text in SECRETS:
         assert (text in str(list(records(tmp_path / "log")))) is names
+
+
+@pytest.mark.parametrize("names", [False, True])
+@pytest.mark.parametrize("begins", range(1, len(EVENTS)))
+def test_a_log_that_begins_in_the_middle_replays_to_the_same_commands(
+    tmp_path: Path, begins: int, *, names: bool
+) -> None:
+    given = record(tmp_path / "log", names=names, begins=begins)
+    found = replayed(tmp_path / "log")
+    assert (found.events, found.different) == (len(EVENTS) - begins, [])
+    assert sum(found.commands.values()) == len(given)
+    written = str(list(records(tmp_path / "log")))
+    assert any(text in written for text in SECRETS) is names
+
+
+def test_a_long_log_goes_on_in_further_files_of_which_each_can_be_replayed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_log, "FILE_BYTES", 1)
+    monkeypatch.setattr(event_log, "MOST_BYTES", 30_000)
+    (tmp_path / "log.3").write_text("of somebody else")
+    controller = Controller(CONFIG, KEPT)
+    log = EventLog(tmp_path / "log", controller, Kept(KEPT))
+    counted = []
+    for number in range(40):  # (a file is written every 2 s)
+        for event in EVENTS:
+            controller.handle(event, float(number + 1))
+            log.add(event, float(number + 1), controller.commands())
+        counted.append(len(log.files))
+    assert log.problem == ""
+    assert log.files[0].name != "log"  # the oldest are gone
+    assert not (tmp_path / "log").exists()
+    assert counted[-1] == counted[-10]
+    assert log.size_bytes <= 30_000
+    log.close()
+    assert sum(path.stat().st_size for path in log.files) == log.size_bytes
+    events = [replayed(path) for path in log.files]
+    assert all(not each.different for each in events)
+    assert (tmp_path / "log.3").read_text() == "of somebody else"
 
 
 def test_a_damaged_log_is_refused_and_one_that_breaks_off_is_read_so_far(tmp_path: Path) -> None:
@@ -115,7 +174,7 @@ def test_a_damaged_log_is_refused_and_one_that_breaks_off_is_read_so_far(tmp_pat
     with pytest.raises(HistoryError, match="is no event log"):
         open_log(tmp_path / "none")
     with pytest.raises(HistoryError, match="is there already"):
-        EventLog(tmp_path / "log", {})
+        EventLog(tmp_path / "log", Controller(CONFIG))
 
 
 @pytest.mark.parametrize(
@@ -164,11 +223,11 @@ def write(path: Path, listed: Sequence[Any]) -> None:
     path.write_bytes(gzip.compress(b"".join(len(c).to_bytes(4, "big") + c for c in content)))
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A log as the daemon writes it, with names."""
+@pytest.fixture(scope="module", params=[0, 6], ids=["at the start", "in the middle"])
+def whole(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """A log as the daemon writes it, with names; it begins with what was kept, or with the state."""
     log = tmp_path_factory.mktemp("whole") / "log"
-    record(log, names=True)
+    record(log, names=True, begins=request.param)
     return log
 
 
@@ -179,7 +238,7 @@ def test_whatever_a_record_holds_it_is_replayed_or_refused_by_its_number(
 ) -> None:
     listed = list(records(whole))
     for at, value in odd:
-        changed(listed[number], at, value)
+        changed(listed[number % len(listed)], at, value)
     write(whole.with_name("odd"), listed)
     problem = "event 0: none"
     try:

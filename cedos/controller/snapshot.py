@@ -1,0 +1,267 @@
+"""The controller's whole state as plain lists, for a log that begins in the middle. Pure.
+
+All that a controller holds is an object of this program, a container of Python, an enum, an address, a
+number or a text. An object is written by its fields, under the name of its class. Each object and each
+container that can change is numbered when it is first met, and is that number from then on, so that
+parts that share one share it again. What only points to the program (classes, bound methods) is its
+name. The trained model is large and does not change, so that it stays apart, under a name.
+
+A state says nothing to a program whose classes have other fields. `codec.LOG_FORMAT` changes with them,
+and a recorded log among the tests (`tests/recorded/controller/`) tells when that is due.
+"""
+
+import enum
+import sys
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from ipaddress import (
+    IPv4Address,
+    IPv4Interface,
+    IPv4Network,
+    IPv6Address,
+    IPv6Interface,
+    IPv6Network,
+)
+from types import FunctionType, MappingProxyType, MethodType
+from typing import Any, Final, cast
+
+import msgspec
+
+from cedos.controller.controller import Controller
+from cedos.controller.hiding import Hider, without_names
+
+_ROOMS: Final = (
+    *("cedos.controller.", "cedos.selector.", "predictors."),
+    *("cedos.model", "cedos.budget_kinds", "cedos.token_bucket"),
+)
+_PLAIN: Final = (bool, int, float, bytes, type(None))
+_ADDRESSES: Final = {
+    each.__name__: each
+    for each in (
+        *(IPv4Address, IPv4Interface, IPv4Network),
+        *(IPv6Address, IPv6Interface, IPv6Network),
+    )
+}
+_CONTAINERS: Final[dict[type, str]] = {
+    each: each.__name__ for each in (dict, OrderedDict, list, set, deque, int, float)
+}
+
+
+def snapshot(controller: Controller, apart: Mapping[str, object], hide: Hider | None = None) -> Any:
+    """Return the state of a controller between two events.
+
+    Args:
+        apart: objects that are not written, by name.
+        hide: replaces names of hosts; None: they stay.
+
+    Raises:
+        TypeError: it holds what cannot be written.
+    """
+    if hide is not None:
+        networks = controller.decider.networks
+        known = [name for each in networks for name in (each.name, each.interface)]
+        for name in (*known, *controller.hard.names):
+            hide.keep(name)
+    return _Writer(apart, hide).plain(controller)
+
+
+def restore(plain: Any, apart: Mapping[str, object]) -> Controller:
+    """Return the controller that was written.
+
+    Raises:
+        ValueError: it is none, or one of another version of the program.
+    """
+    try:
+        found = _Reader(apart).value(plain)
+    except (TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise ValueError(f"the state is none of this version: {error}") from None
+    if not isinstance(found, Controller):
+        raise ValueError("the state is that of no controller")
+    return found
+
+
+class _Writer:
+    def __init__(self, apart: Mapping[str, object], hide: Hider | None) -> None:
+        self._hide = hide
+        self._apart = {id(each): name for name, each in apart.items()}
+        self._numbers: dict[int, int] = {}
+
+    def plain(self, value: object) -> Any:
+        """Return a value as what msgpack knows; lists begin with what they are."""
+        if isinstance(value, enum.Enum):
+            return ["enum", _name(type(value)), value.value]
+        if isinstance(value, _PLAIN):
+            return value
+        if isinstance(value, str):
+            return self._hide.text(value) if self._hide is not None else value
+        if id(value) in self._apart:
+            return ["apart", self._apart[id(value)]]
+        if isinstance(value, type):
+            return ["class", _name(value)]
+        if isinstance(value, MethodType):
+            return ["method", self.plain(value.__self__), value.__name__]
+        if type(value).__name__ in _ADDRESSES:
+            return [type(value).__name__, str(value)]
+        if type(value) is tuple:
+            return ["tuple", *map(self.plain, value)]
+        if type(value) is frozenset:
+            return ["frozenset", *map(self.plain, value)]
+        if type(value) is MappingProxyType:
+            return ["proxy", *([self.plain(key), self.plain(each)] for key, each in value.items())]
+        if (number := self._numbers.get(id(value))) is not None:
+            return ["number", number]
+        self._numbers[id(value)] = len(self._numbers)
+        return self._numbered(value)
+
+    def _numbered(self, value: object) -> Any:
+        kind = type(value)
+        if kind in (list, set):
+            return [kind.__name__, *map(self.plain, cast(Iterable[object], value))]
+        if isinstance(value, deque):
+            return ["deque", value.maxlen, *map(self.plain, value)]
+        if isinstance(value, dict):
+            pairs = [[self.plain(key), self.plain(each)] for key, each in value.items()]
+            if isinstance(value, defaultdict):
+                return ["defaultdict", _factory_name(value.default_factory), *pairs]
+            return [_CONTAINERS[kind], *pairs]
+        return self._object(value)
+
+    def _object(self, value: object) -> Any:
+        kind, hide = type(value), self._hide
+        fields, self._hide = without_names(value, _names(value), hide)
+        plain = [[name, self.plain(each)] for name, each in fields.items()]
+        self._hide = hide
+        return ["struct" if _is_whole(kind) else "object", _name(kind), *plain]
+
+
+class _Reader:
+    def __init__(self, apart: Mapping[str, object]) -> None:
+        self._apart = apart
+        self._numbered: list[Any] = []
+
+    def value(self, plain: Any) -> Any:
+        """Return what a plain value stands for. Errors: it stands for nothing of this program."""
+        if not isinstance(plain, list):
+            return plain
+        kind, *rest = plain
+        match kind:
+            case "number":
+                return self._numbered[rest[0]]
+            case "apart":
+                return self._apart[rest[0]]
+            case "enum":
+                return _class(rest[0])(rest[1])
+            case "class":
+                return _class(rest[0])
+            case "method":
+                return self._method(*rest)
+            case "tuple":
+                return tuple(map(self.value, rest))
+            case "frozenset":
+                return frozenset(map(self.value, rest))
+            case "proxy":
+                return MappingProxyType({self.value(key): self.value(each) for key, each in rest})
+            case _ if kind in _ADDRESSES:
+                return _ADDRESSES[kind](rest[0])
+        number = len(self._numbered)
+        self._numbered.append(None)
+        return self._filled(kind, rest, number)
+
+    def _filled(self, kind: str, rest: list[Any], number: int) -> Any:
+        """Return a numbered value; it has its number before its parts, which may lead back to it."""
+        if kind == "struct":  # it is made at once, so that nothing leads back
+            found = _class(rest[0])(**{name: self.value(each) for name, each in rest[1:]})
+            self._numbered[number] = found
+            return found
+        made: Any
+        match kind:
+            case "list":
+                made = self._numbered[number] = []
+                made.extend(map(self.value, rest))
+            case "set":
+                made = self._numbered[number] = set()
+                made.update(map(self.value, rest))
+            case "deque":
+                made = self._numbered[number] = deque(maxlen=rest[0])
+                made.extend(map(self.value, rest[1:]))
+            case "dict" | "OrderedDict" | "defaultdict":
+                pairs = rest
+                if kind == "defaultdict":
+                    made, pairs = defaultdict(_factory(rest[0])), rest[1:]
+                else:
+                    made = {} if kind == "dict" else OrderedDict()
+                self._numbered[number] = made
+                for plain_key, each in pairs:
+                    key = self.value(plain_key)  # (before the value, as they were numbered)
+                    made[key] = self.value(each)
+            case "object":
+                cls = _class(rest[0])
+                made = self._numbered[number] = object.__new__(cls)
+                for name, each in rest[1:]:
+                    if name.startswith("__"):
+                        raise ValueError(f"{rest[0]} has no field {name}")
+                    object.__setattr__(made, name, self.value(each))
+            case _:
+                raise ValueError(f"{kind!r} is no value")
+        return made
+
+    def _method(self, owner: Any, name: str) -> Any:
+        found = self.value(owner)
+        function = getattr(type(found), name)
+        if not isinstance(function, FunctionType):
+            raise ValueError(f"{name} is no method")
+        return MethodType(function, found)
+
+
+def _name(cls: type) -> str:
+    """Return the name of a class in a state. TypeError: it is none that a state may have."""
+    if not cls.__module__.startswith(_ROOMS):
+        raise TypeError(f"a {cls.__module__}.{cls.__qualname__} cannot be written")
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def _class(name: str) -> Any:
+    """Return the class of a name. Errors: the program has none."""
+    module, _, qualified = name.partition(":")
+    found: Any = sys.modules[module]
+    for part in qualified.split("."):
+        found = getattr(found, part)
+    if not isinstance(found, type) or _name(found) != name:
+        raise ValueError(f"{name} is no class of the controller")
+    return found
+
+
+def _factory_name(factory: object) -> str:
+    if not isinstance(factory, type):
+        raise TypeError("a defaultdict without a class cannot be written")
+    return _CONTAINERS.get(factory) or _name(factory)
+
+
+def _factory(name: str) -> Any:
+    by_name = {each: kind for kind, each in _CONTAINERS.items()}
+    return by_name[name] if name in by_name else _class(name)
+
+
+@lru_cache(maxsize=512)
+def _slots(cls: Any) -> tuple[str, ...]:
+    found: list[str] = []
+    for each in reversed(cls.__mro__):
+        slots = vars(each).get("__slots__", ())
+        found += [slots] if isinstance(slots, str) else slots
+    return tuple(name for name in found if not name.startswith("__"))
+
+
+def _is_whole(cls: type) -> bool:
+    """Return whether objects of a class are made of all their fields at once."""
+    return issubclass(cls, tuple | msgspec.Struct)
+
+
+def _names(value: Any) -> Iterable[str]:
+    """Return the fields that an object has."""
+    cls: Any = type(value)
+    if _is_whole(cls):
+        named: Iterable[str] = cls._fields if issubclass(cls, tuple) else cls.__struct_fields__
+        return named
+    slots = [name for name in _slots(cls) if hasattr(value, name)]
+    return [*slots, *getattr(value, "__dict__", ())]

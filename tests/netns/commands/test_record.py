@@ -1,0 +1,66 @@
+"""A log that begins in the middle of a daemon's life replays to the same commands, byte for byte."""
+
+import json
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cedos.api.client import ControlClient
+from cedos.api.recording import RecordingRequest
+from cedos.controller.rule import RuleRequest
+from cedos.errors import DaemonUnreachableError
+from emu.replay import controller_of, open_log, replay
+
+FIRST, SECOND = "middle.log", "later.log"
+
+
+@pytest.mark.timeout(300)
+def test_a_log_of_a_living_daemon_gives_the_same_commands(world: Any) -> None:
+    state, runtime = (Path(world.environment[f"CEDOS_{name}_DIR"]) for name in ("STATE", "RUNTIME"))
+    client = ControlClient(runtime / "control.sock", timeout_s=60.0)
+
+    def default(network: str) -> bool:
+        return client.status().default.network == network
+
+    def answers() -> bool:
+        with suppress(DaemonUnreachableError):
+            return any(each.kind == "udp-train" for each in client.status().probes)
+        return False
+
+    with world.probe_server(), world.daemon():
+        world.until(answers)
+        world.upload()
+        client.add_rule(RuleRequest(host="secret.example", never=("lte0",)))
+        client.record(RecordingRequest(on=True, file=FIRST))
+        world.upload()
+        world.near.ip("link", "set", "wlan0", "down")
+        world.until(lambda: default("lte0"))
+        world.upload()
+        ended = client.record(RecordingRequest(on=False))
+        client.record(RecordingRequest(on=True, file=SECOND))
+        world.near.ip("link", "set", "wlan0", "up")
+        world.near.ip("route", "add", "default", "via", "10.9.1.1", "metric", "601")
+        world.until(lambda: default("wlan0"))
+        world.upload()
+        command = world.near.command(sys.executable, "-m", "cedos", "record", "start", FIRST)
+        refused = subprocess.run(
+            command, env=world.environment, capture_output=True, text=True, check=False
+        )
+        assert (refused.returncode, "already" in refused.stderr) == (1, True)
+    folder = state / "records"
+    assert ended.files == (str(folder / FIRST),)
+    for name in (FIRST, SECOND):
+        header, events = open_log(folder / name)
+        assert "state" in header
+        found = replay(controller_of(header, None), events)
+        assert found.different == []
+        assert found.commands["SetDefault"] >= 1
+        assert min(found.flows, found.commands["RecordFlow"]) >= 1
+        assert b"secret" not in json.dumps(header, default=str).encode()
+        assert (folder / name).stat().st_mode & 0o777 == 0o600
+        if name == FIRST:
+            assert found.events == ended.events

@@ -1,0 +1,73 @@
+"""`cedos record`: what is asked of the daemon, and what people are shown."""
+
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from cedos.api.recording import RecordingMessage, RecordingRequest
+from cedos.commands import record
+from cedos.commands.cedos import COMMANDS
+
+TOLD = RecordingMessage(
+    on=True, files=("/var/lib/cedos/records/a.log",), since_unix_s=0.0, size_bytes=1234, events=5678
+)
+
+
+class Played:
+    """The daemon's answers, and what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[RecordingRequest] = []
+        self.answer = TOLD
+
+    def recording(self) -> RecordingMessage:
+        return self.answer
+
+    def record(self, request: RecordingRequest) -> RecordingMessage:
+        self.asked.append(request)
+        return self.answer
+
+
+@pytest.fixture
+def daemon(monkeypatch: pytest.MonkeyPatch) -> Played:
+    played = Played()
+    monkeypatch.setattr(record, "_client", lambda: played)
+    return played
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(record.command, list(arguments))
+
+
+def test_a_log_is_begun_and_ended(daemon: Played) -> None:
+    done = run("start", "a.log", "--names")
+    assert done.exit_code == 0, done.output
+    assert "/var/lib/cedos/records/a.log" in done.output
+    assert run("stop").exit_code == 0
+    assert daemon.asked == [
+        RecordingRequest(on=True, file="a.log", names=True),
+        RecordingRequest(on=False),
+    ]
+
+
+def test_what_is_recorded_is_shown(daemon: Played) -> None:
+    shown = run().output
+    assert "5,678 events, 1.23 kB, names of hosts replaced." in " ".join(shown.split())
+    assert '"size_bytes":1234' in run("--json").output.replace(" ", "")
+    daemon.answer = RecordingMessage(on=False, files=("x",), since_unix_s=0.0, problem="disk full")
+    assert "Nothing is recorded any more: disk full." in run().output
+    daemon.answer = RecordingMessage(on=False)
+    assert "Nothing is recorded." in run().output
+
+
+@pytest.mark.parametrize("name", ["../rules.json", "/etc/passwd", ".hidden", "a\n", "a b", ""])
+def test_a_path_is_refused_before_the_daemon_is_asked(daemon: Played, name: str) -> None:
+    done = run("start", name)
+    assert done.exit_code == 2
+    assert "no plain name" in done.output
+    assert daemon.asked == []
+
+
+def test_it_is_listed() -> None:
+    assert "record" in COMMANDS
