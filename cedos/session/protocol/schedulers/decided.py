@@ -83,25 +83,23 @@ def permissions(
     A choice must never end a flow: if none of the chosen networks is up, all may be used, unless the
     choice is to wait. The choice is among the host's own networks: helpers, which a person has asked for,
     carry data beside any of them. A path that will soon be gone carries nothing new. With `thrifty`,
-    labels without a decision may use metered paths only if there are no others.
+    labels without a decision may use own metered networks only if there are no other own ones.
     """
     masks = dict.fromkeys(paths, 0)
     staying = {number: path for number, path in paths.items() if not path.facts.leaving} or paths
     for rank, strategy in enumerate(strategies):
         if strategy is not None and strategy.kind is StrategyKind.DEFER:
             continue
-        # Without a decision all paths are meant, or with `thrifty` the unmetered ones. With one, the
-        # chosen networks and helpers are. If none of these is up, all paths that stay carry the label.
-        meant = [
-            number
-            for number, path in staying.items()
-            if (
-                not (thrifty and path.facts.metered)
-                if strategy is None
-                else path.facts.network in strategy.networks
-                or path.facts.kind is NetworkKind.HELPER
-            )
-        ]
+        # Without a decision all own networks are meant, or with `thrifty` the unmetered ones if there are
+        # some; with one, the chosen networks. Helpers always are. If none of these is up, all paths that
+        # stay carry the label.
+        helpers = [it for it, path in staying.items() if path.facts.kind is NetworkKind.HELPER]
+        own = {it: path.facts for it, path in staying.items() if it not in helpers}
+        if strategy is None:
+            meant = [it for it, facts in own.items() if not (thrifty and facts.metered)] or [*own]
+        else:
+            meant = [it for it, facts in own.items() if facts.network in strategy.networks]
+        meant += helpers
         for number in meant or staying:
             masks[number] |= 1 << rank
     return masks
