@@ -2,40 +2,23 @@
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address
-from pathlib import Path
 from typing import Any, Final
 
 import structlog
 
-from cedos.apps.sharing.drivers import (
-    STATUS_S,
-    Ask,
-    KernelCalls,
-    MachineTimer,
-    asked,
-    follow_gateway,
-    keep_contract,
-    write_status,
-)
-from cedos.apps.sharing.link_socket import LinkSocket
 from cedos.apps.sharing.own_identity import SharingClock
-from cedos.apps.sharing.protocol.accounting import OwnCounts
-from cedos.apps.sharing.protocol.certificates import HostIdentity, Trust
 from cedos.apps.sharing.protocol.commands import (
     AddPath,
-    LinkAddress,
     OfferRefused,
     RemovePath,
     ResumePath,
-    SendDatagram,
     SuspendPath,
     TakeAddress,
 )
-from cedos.apps.sharing.protocol.receipts import read_receipt
 from cedos.apps.sharing.protocol.requestor import RequestorMachine, RequestorWish
 from cedos.apps.sharing.questions import (
     AskRates,
@@ -45,13 +28,14 @@ from cedos.apps.sharing.questions import (
     GivenWaiting,
     PathDeclared,
 )
-from cedos.apps.sharing.store import SharingStore
+from cedos.apps.sharing.side_driver import Command, Side, SideDriver, asked
 from cedos.errors import CedosError
 from cedos.host.monitor.flows.flow_monitor import FlowMonitor
 from cedos.host.steer.sharing.helper_paths import HelperPaths
 from cedos.model import FlowKey
 
 _LOOK_S: Final = 0.2
+_STATUS_S: Final = 1.0
 _SEGMENT_BYTES: Final = 1448
 _BUSY_BYTES: Final = 10_000  # in the time between two looks
 _IDLE_SHARE: Final = 0.05
@@ -92,71 +76,23 @@ def idle_beside(carried_bytes: Mapping[bytes, int]) -> list[bytes]:
     return [helper for helper, count in carried_bytes.items() if count < _IDLE_SHARE * most_bytes]
 
 
-class RequestDriver:
+class RequestDriver(SideDriver[RequestorMachine]):
     """A requestor that uses helpers while `run` does.
 
     Args:
-        identity, trust: of this host.
         paths: the kernel's part; the caller undoes it.
-        interface: of the shared link.
-        ask: asks the gateway.
-        store: gets receipts.
-        status: the file that `cedos share` reads.
     """
 
-    def __init__(
-        self,
-        identity: HostIdentity,
-        trust: Trust,
-        wish: RequestorWish,
-        paths: HelperPaths,
-        interface: str,
-        ask: Ask,
-        store: SharingStore,
-        status: Path,
-    ) -> None:
-        self._now_s = SharingClock().now_s
-        self._machine = RequestorMachine(
-            identity, trust, wish, random=os.urandom, now_s=self._now_s()
+    def __init__(self, side: Side, wish: RequestorWish, paths: HelperPaths) -> None:
+        machine = RequestorMachine(
+            side.identity, side.trust, wish, random=os.urandom, now_s=SharingClock().now_s()
         )
-        self._gateway, self._wish = identity.gateway, wish
-        self._paths, self._ask, self._store, self._status = paths, ask, store, status
-        self._counts = OwnCounts(identity.gateway, overhead=0.0)
-        self._calls = KernelCalls()
+        # Its counts are of payload, as the gateway's.
+        super().__init__(side, machine, overhead=0.0, listens=False)
+        self._wish, self._paths = wish, paths
         self._ways: dict[bytes, _Way] = {}
         self._taken: dict[bytes, IPv4Address] = {}
         self._asks_waiting = False
-        self._interface = interface
-        self._socket = LinkSocket(interface, self._receive, listens=False)
-        self._timer = MachineTimer(self._machine, self._now_s, self._obey)
-
-    async def run(self) -> None:
-        """Find and use helpers until it is cancelled; then leave them all."""
-        gateway = asyncio.get_running_loop().create_task(
-            follow_gateway(
-                self._ask,
-                lambda: self._store.highest_serial(self._gateway),
-                lambda data: self._machine.on_revocations(data, self._now_s()),
-                self._on_receipt,
-            )
-        )
-        rates = asyncio.get_running_loop().create_task(self._follow_rates())
-        _log.info("looks for helpers", link=self._interface)
-        self._machine.start(self._now_s())
-        self._obey()
-        try:
-            async with FlowMonitor(self._is_ours) as flows:
-                await self._watch(flows)
-        finally:
-            gateway.cancel()
-            rates.cancel()
-            await asyncio.gather(gateway, rates, return_exceptions=True)
-            self._machine.stop(self._now_s())
-            self._obey()
-            self._timer.close()
-            await self._calls.close()
-            self._socket.close()
-            self._status.unlink(missing_ok=True)
 
     def facts(self) -> dict[str, Any]:
         """Return what the person sees."""
@@ -179,38 +115,36 @@ class RequestDriver:
                 }
                 for each in self._machine.helpers()
             ],
-            "differences": [
-                {"contract": each.contract.number.hex(), "bytes_more": each.bytes_more}
-                for each in self._counts.differences()
-            ],
         }
 
     def _is_ours(self, address: object) -> bool:
         return address in self._taken.values()
 
-    def _receive(self, data: bytes, source: LinkAddress) -> None:
-        self._machine.receive_datagram(data, source, self._now_s())
-        self._obey()
+    def _beside(self) -> Sequence[Coroutine[Any, Any, None]]:
+        return [self._follow_rates()]
 
-    def _obey(self) -> None:
-        for command in self._machine.commands():
-            match command:
-                case SendDatagram():
-                    self._socket.send(command.data, command.to)
-                case OfferRefused():
-                    price = f"{command.price / 1e6:.2f}{command.currency}/GB"
-                    _log.info("does not accept an offer", name=command.name, price=price)
-                case TakeAddress():
-                    self._calls.begin(self._take(command))
-                case AddPath():
-                    self._calls.begin(self._add(command))
-                case RemovePath():
-                    self._calls.begin(self._remove(command))
-                case SuspendPath():
-                    self._calls.begin(self._prefer(command.helper, False))
-                case ResumePath():
-                    self._calls.begin(self._prefer(command.helper, True))
-        self._timer.arm()
+    async def _share(self) -> None:
+        _log.info("looks for helpers", link=self._side.interface)
+        self._machine.start(self._now_s())
+        self._obey()
+        async with FlowMonitor(self._is_ours) as flows:
+            await self._watch(flows)
+
+    def _carry_out(self, command: Command) -> None:
+        match command:
+            case OfferRefused():
+                price = f"{command.price / 1e6:.2f}{command.currency}/GB"
+                _log.info("does not accept an offer", name=command.name, price=price)
+            case TakeAddress():
+                self._calls.begin(self._take(command))
+            case AddPath():
+                self._calls.begin(self._add(command))
+            case RemovePath():
+                self._calls.begin(self._remove(command))
+            case SuspendPath():
+                self._calls.begin(self._prefer(command.helper, False))
+            case ResumePath():
+                self._calls.begin(self._prefer(command.helper, True))
 
     async def _take(self, command: TakeAddress) -> None:
         try:
@@ -232,8 +166,7 @@ class RequestDriver:
             return
         via, there = IPv4Address(command.via), IPv4Address(gateway.address)
         source = IPv4Address(command.source)
-        self._counts.on_contract(command.contract)
-        keep_contract(self._store, command.contract, command.join, command.confirm)
+        self._agreed(command)
         self._ways[command.helper] = _Way(command, {})
         await self._calls.call(lambda: self._paths.add(via, there, source))
         _log.info("has a helper", name=command.name, source=str(source))
@@ -244,7 +177,7 @@ class RequestDriver:
         question = DeclarePath(command.source, command.join, command.confirm)
         while command.helper in self._ways and self._ways[command.helper].command is command:
             with suppress(CedosError):
-                await asked(self._ask, question, PathDeclared)
+                await asked(self._side.ask, question, PathDeclared)
                 return
             await asyncio.sleep(_DECLARE_S)
 
@@ -257,7 +190,7 @@ class RequestDriver:
             new = tuple(it.helper for it in self._machine.helpers() if it.helper not in told_s)
             if new:
                 with suppress(CedosError):
-                    given = await asked(self._ask, AskRates(new), GivenRates)
+                    given = await asked(self._side.ask, AskRates(new), GivenRates)
                     for helper, rate_bps in zip(new, given.rates_bps, strict=False):
                         told_s[helper] = now_s
                         if rate_bps is not None:
@@ -289,9 +222,9 @@ class RequestDriver:
                 _log.warning("the budget is spent; no helper is used any more")
             spent_up = self._machine.spent_up
             now_s = self._now_s()
-            if now_s - written_s >= STATUS_S:
+            if now_s - written_s >= _STATUS_S:
                 written_s = now_s
-                write_status(self._status, self.facts())
+                self._write_status()
             await asyncio.sleep(_LOOK_S)
 
     async def _look(self, flows: FlowMonitor) -> None:
@@ -324,15 +257,10 @@ class RequestDriver:
         ways = [way for helper in idle if (way := self._ways.get(helper)) is not None]
         try:
             question = AskWaiting(tuple(way.command.source for way in ways))
-            given = await asked(self._ask, question, GivenWaiting)
+            given = await asked(self._side.ask, question, GivenWaiting)
         except CedosError:
             return
         finally:
             self._asks_waiting = False
         for way, waiting_bytes in zip(ways, given.waiting_bytes, strict=False):
             way.waiting_there_bytes = waiting_bytes
-
-    def _on_receipt(self, data: bytes) -> None:
-        receipt = read_receipt(data, self._gateway)
-        self._store.add([(receipt, data)])
-        self._counts.on_receipt(data)

@@ -57,7 +57,10 @@ def every_command() -> Iterator[tuple[str, click.Command]]:
         assert command is not None
         yield f"cedos {name}", command
         if isinstance(command, click.Group):
-            yield from ((f"cedos {name} {sub}", each) for sub, each in command.commands.items())
+            for sub in command.list_commands(context):
+                found = command.get_command(context, sub)
+                assert found is not None
+                yield f"cedos {name} {sub}", found
     for name in sorted(files_in("cedos.commands.sessions")):
         module = importlib.import_module(f"cedos.commands.sessions.{name}")
         program = module.main if name == "cat" else module.command

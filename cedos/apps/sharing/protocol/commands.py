@@ -86,11 +86,13 @@ class RemovePath:
 class StartForwarding:
     """The need of NAT and forwarding, from `source` to `reaches` alone, of `limit_bytes` at most.
 
-    `on_forwarding` or `on_not_forwarding` answers. `join` and `confirm` prove the contract.
+    `on_forwarding` or `on_not_forwarding` answers. `join` and `confirm` prove the contract, and
+    `link` is where the latter came from.
     """
 
     requestor: bytes
     name: str
+    link: LinkAddress
     source: bytes
     reaches: tuple[Endpoint, ...]
     limit_bytes: int

@@ -408,6 +408,7 @@ class HelperMachine:
             StartForwarding(
                 requestor,
                 certificate.name,
+                link,
                 confirm.source,
                 uplink.reaches,
                 min(contract.limit_bytes, self.left_bytes),
