@@ -122,7 +122,7 @@ class RequestorTiming:
     """
 
     first_invite_s: float = 1.0
-    most_invite_s: float = 64.0
+    most_invite_s: float = 8.0
     gather_s: float = 1.0
     offer_s: float = 10.0
     address_s: float = 5.0
