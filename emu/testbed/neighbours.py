@@ -50,6 +50,7 @@ class Neighbourhood(Started):
         requestor: has `wlan0`, and `lte0` where it has a network of its own.
         helpers: each has `wlan0`, and its uplink.
         server: has 198.51.100.1 to .9.
+        air: the link's bridge, which passes on every frame.
         directory: for files that are removed with the namespaces.
     """
 
@@ -71,7 +72,7 @@ class Neighbourhood(Started):
         self.instance = stale.Instance()
         self._stack.callback(self.instance.close)
         self.directory = self.instance.directory
-        self.requestor, self.server, self._air = (
+        self.requestor, self.server, self.air = (
             self.instance.namespace(name) for name in ("requestor", "server", "air")
         )
         for host in (self.requestor, self.server):
@@ -79,8 +80,8 @@ class Neighbourhood(Started):
                 kernel.write_sysctls(kernel.HOST_SYSCTLS)
         kernel.use_cubic([self.requestor, self.server])
         hosts.add_address(self.server, *SERVER_ADDRESSES)
-        self._air.ip("link", "add", _BRIDGE, "type", "bridge")
-        self._air.ip("link", "set", _BRIDGE, "up")
+        self.air.ip("link", "add", _BRIDGE, "type", "bridge")
+        self.air.ip("link", "set", _BRIDGE, "up")
         self._plug(self.requestor, _REQUESTOR, "requestor")
         self._launch_all()
 
@@ -110,10 +111,10 @@ class Neighbourhood(Started):
 
     def walk_away(self, number: int) -> None:
         """Take a helper (from 0) out of the link's range, without a word."""
-        self._air.ip("link", "set", f"helper-{number}", "down")
+        self.air.ip("link", "set", f"helper-{number}", "down")
 
     def come_back(self, number: int) -> None:
-        self._air.ip("link", "set", f"helper-{number}", "up")
+        self.air.ip("link", "set", f"helper-{number}", "up")
 
     def _launch_all(self) -> None:
         accesses = [*self._accesses, *([self._own] if self._own is not None else [])]
@@ -172,8 +173,8 @@ class Neighbourhood(Started):
         self.requestor.ip("route", "add", "default", "via", far)
 
     def _plug(self, host: Namespace, address: str, port: str) -> None:
-        hosts.connect(End(host, LINK, f"{address}/24"), End(self._air, port))
-        self._air.ip("link", "set", port, "master", _BRIDGE, "up")
+        hosts.connect(End(host, LINK, f"{address}/24"), End(self.air, port))
+        self.air.ip("link", "set", port, "master", _BRIDGE, "up")
 
 
 def _subnet(number: int) -> str:

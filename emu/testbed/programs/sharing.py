@@ -17,12 +17,13 @@ _PROXY: Final = "127.0.0.1"
 class SharingHosts(Started):
     """The gateway in the server; helpers and requestor have joined it, and are registered.
 
-    Nothing is shared before `help`, `request` and `forward` begin.
+    Nothing is shared before `help`, `request` and `forward` begin. `gateway` is what `serve` began last.
     """
 
     def __init__(self, there: Neighbourhood) -> None:
         self._there = there
         self._services: list[Service] = []
+        self.gateway: Service
 
     def variables(self, host: str) -> dict[str, str]:
         """Return the environment of a host's programs: `requestor`, `helper-0`, ..."""
@@ -33,16 +34,32 @@ class SharingHosts(Started):
             "CEDOS_RUNTIME_DIR": str(folder / "run"),
         }
 
+    def namespace(self, host: str) -> Namespace:
+        """Return the namespace of a host: `gateway`, `requestor`, `helper-0`, ..."""
+        if host == "gateway":
+            return self._there.server
+        if host == "requestor":
+            return self._there.requestor
+        return self._there.helpers[int(host.removeprefix("helper-"))].namespace
+
     def cedos(self, host: str, *arguments: str) -> str:
         """Run a command of cedos on a host to its end; return what it printed."""
-        return self._namespace(host).run(*self._line(host, *arguments)).stdout
+        return self.namespace(host).run(*self._line(host, *arguments)).stdout
 
     def begin(self, host: str, *arguments: str, name: str = "") -> Service:
         """Begin a command of cedos that goes on."""
         log = self._there.directory / f"{host}-{name or arguments[-1]}.log"
-        service = Service(self._namespace(host), *self._line(host, *arguments), output=log)
+        service = Service(self.namespace(host), *self._line(host, *arguments), output=log)
         self._services.append(service)
         return service
+
+    def serve(self) -> Service:
+        """Begin the gateway, again if it has ended; return once it listens."""
+        self.gateway = self.begin(
+            "gateway", "gateway", "--name", GATEWAY, "--allow-local", "--no-cache", name="gateway"
+        )
+        self.gateway.wait_for(lambda: accepts(self._there.server, GATEWAY, PORT), _START_S)
+        return self.gateway
 
     def help(self, number: int, *options: str, rate: str = "4Mbit") -> Service:
         """Begin `cedos share help` on a helper; return once it listens."""
@@ -71,10 +88,7 @@ class SharingHosts(Started):
 
     def _start(self) -> None:
         there = self._there
-        gateway = self.begin(
-            "gateway", "gateway", "--name", GATEWAY, "--allow-local", "--no-cache", name="gateway"
-        )
-        gateway.wait_for(lambda: accepts(there.server, GATEWAY, PORT), _START_S)
+        self.serve()
         for number, _ in enumerate(there.helpers):
             self._register(f"helper-{number}")
         with there.at_home():
@@ -84,13 +98,6 @@ class SharingHosts(Started):
         line = self.cedos("gateway", "gateway", "--name", GATEWAY, "--invite", host)
         self.cedos(host, "join", line.strip().removeprefix("cedos join "))
         self.cedos(host, "share", "register", "--name", host)
-
-    def _namespace(self, host: str) -> Namespace:
-        if host == "gateway":
-            return self._there.server
-        if host == "requestor":
-            return self._there.requestor
-        return self._there.helpers[int(host.removeprefix("helper-"))].namespace
 
     def _line(self, host: str, *arguments: str) -> tuple[str, ...]:
         settings = [f"{name}={value}" for name, value in self.variables(host).items()]

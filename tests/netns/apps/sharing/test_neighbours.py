@@ -1,130 +1,16 @@
 """Three helpers with emulated uplinks carry a requestor's programs, all programs really running."""
 
-import itertools
 import json
 import os
 import signal
-import subprocess
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
 import pytest
+from kit.street import HELPERS, PERIOD_S, RATE_BPS, Street
 
 from cedos.errors import EmulationError
-from cedos.model import NetworkKind
-from emu.places.traces import TCP_GOODPUT_SHARE, Trace
-from emu.testbed.access import Access
-from emu.testbed.neighbours import LINK, Neighbourhood
-from emu.testbed.programs.gateway import PROXY_PORT
-from emu.testbed.programs.servers import Servers
-from emu.testbed.programs.sharing import SharingHosts
-from emu.testbed.services import Service
-from emu.testbed.wiring import SERVER
-
-RATE_BPS = 4e6
-HELPERS = 3
-PERIOD_S = 10
-
-
-@dataclass
-class Download:
-    """A program's download through the proxy, as it came."""
-
-    process: "subprocess.Popen[bytes]"
-    times_s: list[float] = field(default_factory=list)
-    received_bytes: int = 0
-
-    def read_until(self, count: int) -> None:
-        assert self.process.stdout is not None
-        while self.received_bytes < count:
-            data = os.read(self.process.stdout.fileno(), 1 << 16)
-            if not data:
-                break
-            self.received_bytes += len(data)
-            self.times_s.append(time.monotonic())
-
-    def end(self) -> int:
-        self.read_until(1 << 60)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        return self.process.wait()
-
-    def longest_pause_s(self, after_s: float) -> float:
-        times = [each for each in self.times_s if each >= after_s]
-        return max(after - before for before, after in itertools.pairwise(times))
-
-
-@dataclass
-class Street:
-    """The neighbourhood, its programs, and what of them runs."""
-
-    there: Neighbourhood
-    hosts: SharingHosts
-    helpers: list[Service] = field(default_factory=list)
-
-    def download(self, count: int) -> Download:
-        proxy = f"socks5h://127.0.0.1:{PROXY_PORT}"
-        url = f"http://{SERVER}/bytes/{count}"
-        return Download(
-            self.there.requestor.popen("curl", "-sS", "-x", proxy, url, stdout=subprocess.PIPE)
-        )
-
-    def status(self, host: str = "requestor") -> dict[str, object]:
-        found = json.loads(self.hosts.cedos(host, "share", "--json"))
-        return dict(found[0]) if found else {}
-
-    def active(self) -> int:
-        helpers = self.status().get("helpers", [])
-        assert isinstance(helpers, list)
-        return sum(each["state"] in ("active", "silent") for each in helpers)
-
-    def wait_for(self, helpers: int, within_s: float = 30.0) -> None:
-        until_s = time.monotonic() + within_s
-        while self.active() != helpers:
-            assert time.monotonic() < until_s, self.status()
-            time.sleep(0.3)
-
-    def receipts(self, host: str) -> dict[str, list[dict[str, object]]]:
-        return dict(json.loads(self.hosts.cedos(host, "share", "receipts", "--json")))
-
-    def rules(self, host: str) -> str:
-        namespace = self.there.requestor
-        if host != "requestor":
-            namespace = self.there.helpers[int(host.removeprefix("helper-"))].namespace
-        parts = [
-            namespace.ip("rule"),
-            namespace.ip("-4", "addr"),
-            namespace.ip("mptcp", "endpoint"),
-        ]
-        parts += [namespace.ip("-4", "route", "show", "table", "all")]
-        parts += [namespace.run("iptables-save").stdout]
-        parts += [namespace.run("sysctl", "-a", "-r", r"^net\.ipv4\.conf.*\.forwarding").stdout]
-        lines = [line for part in parts for line in part.splitlines()]
-        return "\n".join(line for line in lines if not line.startswith(("# ", ":")))
-
-
-def uplinks(rates_bps: Sequence[float]) -> list[Access]:
-    traces = [Trace.constant(rate) for rate in rates_bps]
-    return [Access(NetworkKind.CELLULAR, up=each, down=each, rtt_s=0.04) for each in traces]
-
-
-@pytest.fixture(scope="module")
-def standing() -> Iterator[Street]:
-    there = Neighbourhood(uplinks([RATE_BPS] * HELPERS))
-    with there, Servers(there), SharingHosts(there) as hosts:
-        yield Street(there, hosts)
-
-
-@pytest.fixture
-def street(standing: Street) -> Iterator[Street]:
-    """All three help, the requestor has found them, and its proxy runs."""
-    standing.helpers = [standing.hosts.help(number) for number in range(HELPERS)]
-    services = [standing.hosts.request(), standing.hosts.forward(), *standing.helpers]
-    standing.wait_for(HELPERS)
-    yield standing
-    for each in services:
-        each.close()
+from emu.places.traces import TCP_GOODPUT_SHARE
+from emu.testbed.neighbours import LINK
 
 
 def test_a_download_uses_all_helpers(street: Street) -> None:
@@ -195,16 +81,85 @@ def test_a_helper_that_drops_what_comes_is_left_within_seconds(street: Street) -
     assert download.received_bytes == count
 
 
+def test_a_helper_that_joins_is_used_soon(standing: Street) -> None:
+    """The requestor has two of the three that it wants, and invites ever more rarely."""
+    hosts = standing.hosts
+    services = [hosts.help(0), hosts.help(1), hosts.request(), hosts.forward()]
+    standing.wait_for(HELPERS - 1)
+    count = 36_000_000
+    download = standing.download(count)
+    download.read_until(count // 4)
+    services.append(hosts.help(HELPERS - 1))
+    began_s, seen = time.monotonic(), download.received_bytes
+    joins = standing.there.helpers[HELPERS - 1].namespace
+
+    def sent_bytes() -> int:
+        (link,) = json.loads(joins.ip("-j", "-s", "link", "show", LINK))
+        return int(link["stats64"]["tx"]["bytes"])
+
+    before = sent_bytes()
+    while sent_bytes() < before + 200_000:
+        seen += 100_000
+        download.read_until(seen)
+        assert download.received_bytes < count
+    soon_s = time.monotonic() - began_s
+    assert download.end() == 0
+    assert download.received_bytes == count
+    pause_s = download.longest_pause_s(began_s)
+    print(f"used after {soon_s:.1f} s, longest pause {pause_s:.2f} s")
+    assert soon_s < 15.0
+    assert pause_s < 1.0
+    for each in services:
+        each.close()
+
+
+@pytest.mark.parametrize("side", ["requestor", "helper-0", "gateway"])
+def test_a_side_that_is_killed_loses_at_most_a_period(
+    request: pytest.FixtureRequest, street: Street, side: str
+) -> None:
+    before = street.owed_bytes("requestor")
+    count = 36_000_000
+    download = street.download(count)
+    download.read_until(2 * count // 3)
+    killed = {"requestor": street.request, "helper-0": street.helpers[0]}
+    os.kill(killed.get(side, street.hosts.gateway).pid, signal.SIGKILL)
+    if side == "gateway":
+        # It ends the programs' connections; those that they begin next use all helpers again.
+        street.hosts.serve()
+        assert download.end() != 0
+        least = download.received_bytes - 1.1 * PERIOD_S * HELPERS * RATE_BPS / 8
+        until_s = time.monotonic() + 30.0
+        while (again := street.download(1_000_000)).end() != 0:
+            assert time.monotonic() < until_s
+        assert again.received_bytes == 1_000_000
+    else:
+        assert download.end() == 0
+        assert download.wrong_bytes == 0
+        least = download.received_bytes
+        assert least == count
+        # Its next process undoes what the dead one left, and fetches the receipts.
+        next_one = street.hosts.request() if side == "requestor" else street.hosts.help(0)
+        request.addfinalizer(next_one.close)
+    time.sleep(2 * PERIOD_S)
+    owed = street.owed_bytes("requestor")
+    assert sum(owed.values()) - sum(before.values()) >= least
+    mine = ("this host", "helper-0")
+    assert owed[mine] > before.get(mine, 0)
+    theirs = street.owed_bytes("helper-0")
+    assert list(theirs.values()) == [owed[mine]]
+
+
 def test_everyone_leaves_nothing_behind(standing: Street) -> None:
     hosts = ["requestor", *(f"helper-{number}" for number in range(HELPERS))]
-    for host in hosts:  # what killed ones of other tests may have left
-        standing.hosts.cedos(host, "restore")
-    before = {host: standing.rules(host) for host in hosts}
+    # Other tests have killed each of them, and the gateway; the processes after those undid it.
+    before = standing.clean
+    assert {host: standing.rules(host) for host in before} == before
     services = [standing.hosts.help(number) for number in range(HELPERS)]
     services.append(standing.hosts.request())
     standing.wait_for(HELPERS)
     assert all(standing.rules(host) != before[host] for host in hosts)
-    killed, ended = services[:1], services[1:]
+    # A helper and the requestor are killed.
+    killed, ended = [services[0], services[-1]], services[1:-1]
     for each in ended:
         each.close()
     for each in killed:
@@ -212,10 +167,12 @@ def test_everyone_leaves_nothing_behind(standing: Street) -> None:
         each.close()
     left = {host: standing.rules(host) for host in hosts}
     assert left.pop("helper-0") != before["helper-0"]
+    assert left.pop("requestor") != before["requestor"]
     assert left == {host: before[host] for host in left}
-    said = standing.hosts.cedos("helper-0", "restore")
-    assert "CEDOSHARE" in said
-    assert standing.rules("helper-0") == before["helper-0"]
+    assert "CEDOSHARE" in standing.hosts.cedos("helper-0", "restore")
+    assert "169.254." in standing.hosts.cedos("requestor", "restore")
+    for host in before:
+        assert standing.rules(host) == before[host]
     assert standing.hosts.cedos("helper-0", "restore") == "nothing to undo\n"
 
 
