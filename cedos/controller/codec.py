@@ -34,10 +34,9 @@ from cedos.selector.uncertainty import method_of
 from cedos.selector.uncertainty.times import CompletionModel
 
 # The version of the event log's format.
-LOG_FORMAT: Final = 2
+LOG_FORMAT: Final = 4
 _ADDRESSES: Final = frozenset({IPv4Address, IPv6Address})
 _INTERFACES: Final = frozenset({IPv4Interface, IPv6Interface})
-# Fields that may hold the name of a host.
 
 
 @lru_cache(maxsize=1)

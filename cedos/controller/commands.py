@@ -270,8 +270,21 @@ class RecordFlow:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckPortals:
-    """Look for portals anew: the host may be at another place."""
+class CheckPage:
+    """Ask for the test page over a network; `PageChecked` with this number is the answer."""
+
+    network: str
+    number: int
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ShakeHands:
+    """Make a TLS handshake with a well-known host; `HandshakeEnded` with this number is the answer."""
+
+    network: str
+    number: int
+    timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +327,7 @@ Command = (
     | AskResolver
     | BarNetworks
     | BoundQueues
-    | CheckPortals
+    | CheckPage
     | CloseConnection
     | CountUse
     | EndRescue
@@ -340,6 +353,7 @@ Command = (
     | SetFirstTimeouts
     | SetMark
     | SetRuled
+    | ShakeHands
     | Tell
     | TellVerdict
     | TurnsChanged

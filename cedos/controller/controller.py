@@ -37,6 +37,7 @@ from cedos.controller.flows.reliability import Reliability
 from cedos.controller.hard_budgets import HardBudgets
 from cedos.controller.lookups import Lookups
 from cedos.controller.networks.observation import NetworkObservation
+from cedos.controller.networks.portals import Portals
 from cedos.controller.outbox import Outbox
 from cedos.controller.probing import Probing
 from cedos.controller.rule import RuleRequest
@@ -89,6 +90,7 @@ class Controller:
         self._outbox = outbox = Outbox()
         self.flows = flows = LivingFlows()
         self.networks = NetworkObservation(outbox, flows)
+        self.portals = Portals(outbox, self.networks.keeper)
         self.decider = decider = Decider(config.choices, flows, outbox, config.first_number)
         self.default = DefaultNetwork(outbox, decider)
         self.ruled = RuledDestinations(outbox, decider, UserRules(outbox, rules))
@@ -139,7 +141,7 @@ class Controller:
             *(self._look_at_s, self._stuck_at_s, decide_s),
             *(self.rescuer.next_timer_s(), self.lookups.next_timer_s()),
             *(self.hard.next_timer_s(), self.transfers.next_timer_s()),
-            self.probing.next_timer_s(),
+            *(self.probing.next_timer_s(), self.portals.next_timer_s()),
         )
         return min((each for each in timers if each is not None), default=None)
 
@@ -199,9 +201,11 @@ class Controller:
             case on.IndicatorsRead(network, indicators):
                 self.networks.keeper.update(network, indicators)
             case on.Attached(network, point, name):
-                self.networks.keeper.observe_attachment(network, point, name, now_s)
+                if self.networks.keeper.observe_attachment(network, point, name, now_s):
+                    self.portals.recheck(now_s, network)
             case on.CountersRead(network, received_bytes, sent_bytes):
                 self.networks.on_counters(network, received_bytes, sent_bytes, now_s)
+                self.portals.on_bytes(network, received_bytes, now_s)
             case on.PingEnded(network, rtt_s, asked_s, at_s):
                 self.networks.on_ping(network, rtt_s, asked_s, at_s)
             case on.ScreenChanged(attended):
@@ -214,7 +218,7 @@ class Controller:
                 self._outbox.wake()
             case on.HostSlept(slept_s):
                 self.networks.keeper.slept(slept_s)
-                self._outbox.give(give.CheckPortals())
+                self.portals.recheck(now_s)
                 self.transfers.lock.on_slept(slept_s, self.decider.unix_s(now_s))
             case on.DecisionMade():
                 self._record(event, now_s)
@@ -265,9 +269,14 @@ class Controller:
             case on.HostsFileRead(hosts):
                 if self.ruled.rules.hosts_read(hosts):
                     self.ruled.lead(self.context(now_s))
-            case on.PortalHosts(hosts):
-                if self.ruled.rules.portals(hosts):
-                    self._outbox.wake(urgent=True)
+            case on.PortalDoubted():
+                self.portals.recheck(now_s)
+            case on.PageChecked():
+                if self.portals.on_page(event, now_s):
+                    self._portals_changed(now_s)
+            case on.HandshakeEnded():
+                if self.portals.on_handshake(event, now_s):
+                    self._portals_changed(now_s)
             # -- commands
             case on.CommandDone(give.BarNetworks()):
                 self._bar(self.hard.on_barred(), now_s)
@@ -289,6 +298,8 @@ class Controller:
         self.lookups.on_timer(now_s)
         self.hard.on_timer(now_s)
         self.probing.on_timer(self.flows.uploads, now_s)
+        if self.portals.on_timer(now_s):
+            self._portals_changed(now_s)
         plan_at_s = self.transfers.next_timer_s()
         if plan_at_s is not None and now_s >= plan_at_s:
             self.transfers.on_timer(self.context(now_s), now_s)
@@ -365,6 +376,7 @@ class Controller:
 
     def _usable_changed(self, now_s: float) -> None:
         self.probing.networks_changed(self.decider.usable, now_s)
+        self.portals.networks_changed(self.decider.usable, now_s)
         if self.config.rescue:
             self.rescuer.networks_changed(self.decider.usable, self.context(now_s))
         self._plan_stuck(now_s)
@@ -426,7 +438,11 @@ class Controller:
         self, event: FlowsSampled, asked_at_s: dict[str, float], now_s: float
     ) -> bool:
         """Take how the flows are; return whether that is a reason to decide at once."""
-        seen, context = self.flows.on_samples(event.samples, now_s), self.context(now_s)
+        seen = self.flows.on_samples(event.samples, now_s)
+        here, elsewhere = self.flows.at_home(event.samples), self.flows.elsewhere(event.samples)
+        if self.portals.observe_flows(here, elsewhere, now_s):
+            self._outbox.wake()
+        context = self.context(now_s)
         for flow in seen:
             network, transfer = flow.small_on, flow.transfer
             if network is not None and transfer is not None and flow.alone_on(network, context):
@@ -457,6 +473,9 @@ class Controller:
         flow = self.flows.find(event.key)
         path = flow.paths[event.key] if flow is not None else None
         carrier = path.network if path is not None and not path.rescued else None
+        # An answer to a flow that another network carries, or a host on the link, shows no portal.
+        if event.rtt_s is not None and (path is None or path.rescued or path.near):
+            self.portals.answered_elsewhere(event.key)
         self.networks.on_close(event, carrier, now_s)
         record = self.flows.on_close(event)
         if flow is None or (record and event.key.protocol == "udp" and not event.bytes_down):
@@ -497,22 +516,17 @@ class Controller:
 
     def _on_witness(self, event: on.Witnessed, now_s: float) -> None:
         liveness = self.networks.keeper.liveness(event.network)
-        match event.what:
-            case "heard" if event.remote is not None:
-                self.networks.on_heard(event.network, event.remote, event.at_s, event.witness)
-            case "heard":
-                liveness.on_heard(event.witness, event.at_s)
-            case "bytes":
-                liveness.on_bytes(event.at_s)
-            case "missed":
-                liveness.missed(event.witness, event.at_s, event.asked_s)
-            case "intercepted":
-                liveness.intercepted(event.witness, event.at_s, event.why, event.page)
-            case "useless":
-                liveness.useless(event.witness)
-        self._note_verdicts(now_s)
-        if event.what != "heard":
+        if not event.heard:
+            liveness.missed(event.witness, event.at_s, event.asked_s)
             self._outbox.wake()
+        else:
+            liveness.on_heard(event.witness, event.at_s)
+        self._note_verdicts(now_s)
+
+    def _portals_changed(self, now_s: float) -> None:
+        """Follow what a check has found: verdicts, and the hosts on the way to log-in pages."""
+        self._note_verdicts(now_s)
+        self._outbox.wake(urgent=self.ruled.rules.portals(self.portals.on_the_way()))
 
     def _note_verdicts(self, now_s: float) -> None:
         """Tell people of the networks whose state has changed."""
@@ -547,6 +561,7 @@ class Controller:
         if not isinstance(command, give.RescueFlow):
             return
         self.rescuer.on_rescue(command.key)
+        self.portals.on_rescue(command.key, now_s)
         flow = self.flows.on_rescue(command.key, command.network)
         for each in self.decider.usable:  # on which the first packet had no reply
             if each.up and any(command.key.local == address.ip for address in each.addresses):

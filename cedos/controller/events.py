@@ -287,20 +287,82 @@ class PingEnded:
 
 @dataclass(frozen=True, slots=True)
 class Witnessed:
-    """A witness says something of a network: `heard`, `bytes`, `missed`, `intercepted` or `useless`.
+    """A witness heard something from beyond a network's router, or missed it.
 
-    `why` and `page` belong to `intercepted`, `asked_s` to `missed` (`networks.liveness`). `remote`: the
-    host that was heard, where a host on the link must not count.
+    `asked_s`: when that was asked for which is missed.
     """
 
     network: str
-    what: str
+    heard: bool
     witness: Witness
     at_s: float
     asked_s: float | None = None
-    why: str = ""
+
+
+class PortalVerdict(StrEnum):
+    """The meaning of an answer to the test page.
+
+    `silent`: no answer came. `unclear`: the page's server is broken. `filtered`: this network keeps
+    the page from being asked for.
+    """
+
+    FREE = "free"
+    CAPTIVE = "captive"
+    SILENT = "silent"
+    UNCLEAR = "unclear"
+    FILTERED = "filtered"
+
+
+@dataclass(frozen=True, slots=True)
+class PortalFinding:
+    """A verdict with its reason in words, and the log-in page where that was told.
+
+    `witness` is who spoke: the page, or the resolver that was asked for its name. `likeness` is equal
+    for equal answers: two networks with the same wrong answer have not both the same portal, the test
+    page changed. `guessed`: what did not answer need not be a resolver. `hosts`: the hosts that a
+    person meets on the way to the log-in page, with their addresses in this network.
+    """
+
+    verdict: PortalVerdict
+    why: str
     page: str = ""
-    remote: Address | None = None
+    likeness: str = ""
+    witness: Witness = Witness.PAGE
+    guessed: bool = False
+    hosts: Mapping[str, Sequence[Address]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PageChecked:
+    """The end of `CheckPage`; `manager`: whether NetworkManager says that it is captive, if known."""
+
+    network: str
+    number: int
+    finding: PortalFinding
+    manager: bool | None = None
+
+
+class TlsAnswer(StrEnum):
+    """The end of a TLS handshake; `answered`: by something that could not prove to be the host."""
+
+    PROVEN = "proven"
+    ANSWERED = "answered"
+    REFUSED = "refused"
+    SILENT = "silent"
+
+
+@dataclass(frozen=True, slots=True)
+class HandshakeEnded:
+    """The end of `ShakeHands`; None: no host is known that could be asked."""
+
+    network: str
+    number: int
+    answer: TlsAnswer | None
+
+
+@dataclass(frozen=True, slots=True)
+class PortalDoubted:
+    """NetworkManager has changed its mind about a network: all are checked for portals again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -499,13 +561,6 @@ class HostsFileRead:
 
 
 @dataclass(frozen=True, slots=True)
-class PortalHosts:
-    """Hosts on the way to log-in pages: a network, and the addresses of a host."""
-
-    hosts: Sequence[tuple[str, Sequence[Address]]]
-
-
-@dataclass(frozen=True, slots=True)
 class CommandDone:
     command: RescueFlow | CloseConnection | BarNetworks
 
@@ -544,6 +599,7 @@ Event = (
     | FlowClosed
     | FlowOpened
     | FlowsSampled
+    | HandshakeEnded
     | HostDefaultsChanged
     | HostSlept
     | HostsFileRead
@@ -553,9 +609,10 @@ Event = (
     | NameResolved
     | NetworksChanged
     | ObjectiveChanged
+    | PageChecked
     | PingEnded
     | PingsPossible
-    | PortalHosts
+    | PortalDoubted
     | ProgramHinted
     | ProvidersRead
     | ResolverReplied

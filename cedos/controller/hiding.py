@@ -14,8 +14,8 @@ from cedos.controller.rule import is_host_name
 from cedos.model import is_address
 from cedos.selector.deadlines.transfer_table import TableTransfer
 
-KEPT = frozenset({"Network", "Attached", "Attachment", "PortalHosts", "Budget"})
-"""The classes whose texts stay, wherever they stand."""
+# The classes whose texts stay, wherever they stand.
+KEPT = frozenset({"Network", "Attached", "Attachment", "Budget"})
 _PAGE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s]*[^\s.,;:)]")
 _NAME = re.compile(r"[\w-]+(?:\.[\w-]+)*\.[A-Za-z][\w-]+")
 

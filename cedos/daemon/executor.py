@@ -111,7 +111,6 @@ class HostExecutor:
             case do.RescueFlow(key, network, why):
                 if steering.rescues.rescue(key, network):
                     _log.info("rescued", flow=flow_text(key), to=network, why=why)
-                    observer.portals.on_rescue(key)
                     post(CommandDone(command))
             case do.EndRescue(key):
                 steering.rescues.remove(key)
@@ -130,8 +129,10 @@ class HostExecutor:
                 observer.prober.silent(networks)
             case do.NoteUse(networks):
                 observer.prober.in_use(networks)
-            case do.CheckPortals():
-                observer.portals.recheck()
+            case do.CheckPage(name, number, timeout_s):
+                observer.check_page(name, number, timeout_s)
+            case do.ShakeHands(name, number, timeout_s):
+                observer.shake_hands(name, number, timeout_s)
             # -- records
             case do.RecordDecision(decision):
                 self.log.record(decision)

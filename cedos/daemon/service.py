@@ -309,7 +309,6 @@ class Daemon:
             steering=steering,
             profiler=self._profiler,
             packets=self._packets,
-            observer=self._observer,
         )
         opportunities = Opportunities(self._budgets, decider, self._prefetching.account)
         self._executor = HostExecutor(
@@ -361,6 +360,7 @@ class Daemon:
             *self._complaints,
             *self._own_problems,
             *self._observer.problems,
+            *self._controller.portals.problems(self._driver.now_s()),
             *self._steering.problems,
             *self._budgets.problems,
             *self._controller.hard.problems,

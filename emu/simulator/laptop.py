@@ -2,14 +2,14 @@
 
 It pings, looks at flows and counters, and learns sizes as the daemon does, with its delays. Its commands
 are carried out at once, as the kernel does it: new connections, moves, rescues, bars. Left out are radio
-indicators, look-ups and portals: the emulated laptop of the shipped runs has none.
+indicators and look-ups: the emulated laptop of the shipped runs has none.
 """
 
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from ipaddress import ip_address, ip_interface
 from pathlib import Path
 from typing import Final
@@ -35,9 +35,13 @@ from cedos.controller.events import (
     FlowOpened,
     FlowSample,
     FlowsSampled,
+    HandshakeEnded,
     HardBudgetUse,
     NetworksChanged,
+    PageChecked,
     PingEnded,
+    PortalFinding,
+    PortalVerdict,
     ProvidersRead,
     SizeLearned,
     SubflowJoined,
@@ -300,6 +304,27 @@ class SimulatedLaptop:
         link.to_server(Parcel(lambda parcel, packets: link.to_client(Parcel(back))), own=True)
         self._clock.after(self._probes.timeout_s, ended, None)
 
+    def _check_page(self, command: do.CheckPage) -> None:
+        """Ask for the test page: it comes after two round trips, or not in time."""
+        link, ended = self._links[command.network], False
+
+        def end(verdict: PortalVerdict, why: str) -> None:
+            nonlocal ended
+            if not ended:
+                ended = True
+                finding = PortalFinding(verdict, why)
+                self._post(PageChecked(command.network, command.number, finding))
+
+        def answered(parcel: Parcel, packets: int) -> None:
+            end(PortalVerdict.FREE, "the test page answered as it should")
+
+        def connected(parcel: Parcel, packets: int) -> None:
+            link.to_server(Parcel(lambda parcel, packets: link.to_client(Parcel(answered))))
+
+        link.to_server(Parcel(lambda parcel, packets: link.to_client(Parcel(connected))))
+        late = partial(end, PortalVerdict.SILENT, "the test page does not answer")
+        self._clock.after(command.timeout_s, late)
+
     def _count(self) -> None:
         for name, link in self._links.items():
             self._post(CountersRead(name, link.down.delivered_bytes, link.up.delivered_bytes))
@@ -410,6 +435,10 @@ class SimulatedLaptop:
                 self._clock.after(_LOOK_S, self._look)
             case do.AskNetwork(name):
                 self._ask(name)
+            case do.CheckPage():
+                self._check_page(command)
+            case do.ShakeHands(name, number):
+                self._waiting.append(HandshakeEnded(name, number, None))
             case do.WatchSilence(networks):
                 self._schedule.silent(networks)
             case do.NoteUse(networks):

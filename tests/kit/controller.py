@@ -17,13 +17,18 @@ from cedos.controller.events import (
     FlowOpened,
     FlowSample,
     FlowsSampled,
+    HandshakeEnded,
     HardBudgetUse,
     IndicatorsRead,
     NetworksChanged,
     ObjectiveChanged,
+    PageChecked,
+    PortalDoubted,
+    PortalFinding,
     SizeLearned,
     SubflowJoined,
     TimerFired,
+    TlsAnswer,
 )
 from cedos.controller.flows.living_flow import LivingFlow
 from cedos.model import (
@@ -211,6 +216,18 @@ class Script:
         """A look at the sockets, at the instant of its samples; `asked_at_s`: of pending pings."""
         now_s = samples[0].at_s if at_s is None else at_s
         return self.tell(FlowsSampled(samples, asked_at_s), at_s=now_s)
+
+    def checked(
+        self, network: str, finding: PortalFinding, tls: TlsAnswer | None = None
+    ) -> list[Command]:
+        """A check for a portal begins and ends now: with this page, and this end of a handshake."""
+        found = self.tell(PortalDoubted(), TimerFired())
+        (begun,) = [each for each in of_kind(give.CheckPage, found) if each.network == network]
+        found += self.tell(PageChecked(network, begun.number, finding))
+        for asked in of_kind(give.ShakeHands, found):
+            answer = tls if asked.network == network else TlsAnswer.PROVEN
+            found += self.tell(HandshakeEnded(asked.network, asked.number, answer))
+        return found
 
     # -- commands -------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Tell the controller, the profiler and the observer of flows, and keep the records of ended ones."""
+"""Tell the controller and the profiler of flows, and keep the records of ended ones."""
 
 import time
 from dataclasses import dataclass, replace
@@ -7,7 +7,6 @@ from cedos.controller.events import FlowClosed, FlowOpened, SizesKnown, Steerabl
 from cedos.daemon.driver import ControllerDriver
 from cedos.daemon.loop.opportunities import Opportunities
 from cedos.daemon.loop.packet_handler import PacketHandler
-from cedos.daemon.networks.observer import Observer
 from cedos.host.monitor.flows.flow_monitor import FlowMonitor
 from cedos.host.monitor.flows.own_flows import is_own
 from cedos.host.profiler.profiler import Profiler
@@ -26,7 +25,6 @@ class FlowEvents:
     steering: Steering
     profiler: Profiler
     packets: PacketHandler
-    observer: Observer
 
     async def follow_flows(self) -> None:
         async for event in self.monitor.events():
@@ -63,11 +61,6 @@ class FlowEvents:
 
     def _closed(self, event: FlowClosed) -> None:
         self.packets.read_before(event.at_s)  # the flow's last message may still wait
-        flow = self.driver.controller.flows.find(event.key)
-        path = flow.paths[event.key] if flow is not None else None
-        # An answer to a flow that another network carries, or a host on the link, shows no portal.
-        if event.rtt_s is not None and (path is None or path.rescued or path.near):
-            self.observer.portals.answered_elsewhere(event.key)
         self.driver.post(event)
 
 

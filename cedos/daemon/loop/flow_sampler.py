@@ -22,7 +22,7 @@ _log = structlog.get_logger(__name__)
 
 
 class FlowSampler:
-    """Looks at all sockets, and tells the controller, the profiler and the observer what it saw."""
+    """Looks at all sockets, and tells the controller and the profiler what it saw."""
 
     def __init__(
         self,
@@ -69,7 +69,6 @@ class FlowSampler:
         flows = self._driver.controller.flows
         now_s = time.monotonic()
         self._driver.post(FlowsSampled(tuple(samples), asked_at_s, now_s - began_s))
-        self._observer.on_samples(flows.at_home(samples), flows.elsewhere(samples))
         # A flow that has carried more than was expected has another size.
         for flow in {id(found): found for s in samples if (found := flows.find(s.key))}.values():
             carried = flow.carried_bytes(Direction.DOWN), flow.carried_bytes(Direction.UP)

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from ipaddress import ip_address
@@ -14,28 +14,28 @@ import structlog
 from cedos.config import Config
 from cedos.config.sections import endpoint
 from cedos.controller.events import (
-    SYN_SENT,
     Attached,
     CountersRead,
     Event,
-    FlowSample,
+    HandshakeEnded,
     IndicatorsRead,
+    PageChecked,
     PingEnded,
     PingsPossible,
-    PortalHosts,
+    PortalDoubted,
+    PortalFinding,
+    PortalVerdict,
     ProvidersRead,
     ScreenChanged,
     Witness,
     Witnessed,
 )
-from cedos.controller.networks.liveness import Liveness
 from cedos.controller.networks.observation import NetworkObservation
 from cedos.daemon.budgets.metering import radios_of
 from cedos.host.monitor.bus import SystemBus
 from cedos.host.monitor.liveness.portal_check import PortalCheck
 from cedos.host.monitor.liveness.portal_verdict import TestPage
-from cedos.host.monitor.liveness.portal_watch import Check, PortalWatch, usual_rtt_s
-from cedos.host.monitor.liveness.tls_check import TlsAnswer, shake_hands
+from cedos.host.monitor.liveness.tls_check import shake_hands
 from cedos.host.monitor.networks.counters import InterfaceCounters
 from cedos.host.monitor.probing.keyfile import read_key
 from cedos.host.monitor.probing.prober import Prober
@@ -52,11 +52,9 @@ from cedos.kernel.rtnetlink import Counters
 from cedos.model import (
     Address,
     Direction,
-    FlowKey,
     Indicator,
     Network,
     NetworkKind,
-    NetworkVerdict,
 )
 from cedos.selector.decision.liveness import usable
 from cedos.selector.energy import PowerModel
@@ -145,7 +143,7 @@ def joules_taken(config: Config) -> Price:
     return price
 
 
-def portal_page(config: Config) -> Check | None:
+def portal_page(config: Config) -> PortalCheck | None:
     """Return the check for the configured test page; None where none is."""
     if not (config.probes.enabled and config.probes.portal_url):
         return None
@@ -153,38 +151,8 @@ def portal_page(config: Config) -> Check | None:
     return PortalCheck(page, config.probes.dns_name)
 
 
-class LivenessReports:
-    """The state of a network, as `PortalWatch` reads it; what it reports goes out as events."""
-
-    def __init__(self, network: str, liveness: Liveness, post: Callable[[Event], None]) -> None:
-        self._network = network
-        self._liveness = liveness
-        self._post = post
-
-    def on_heard(self, witness: Witness, at_s: float) -> None:
-        self._post(Witnessed(self._network, "heard", witness, at_s))
-
-    def on_bytes(self, at_s: float) -> None:
-        self._post(Witnessed(self._network, "bytes", Witness.TRANSFER, at_s))
-
-    def missed(self, witness: Witness, at_s: float, asked_s: float | None = None) -> None:
-        self._post(Witnessed(self._network, "missed", witness, at_s, asked_s))
-
-    def intercepted(self, witness: Witness, at_s: float, why: str, page: str = "") -> None:
-        self._post(Witnessed(self._network, "intercepted", witness, at_s, None, why, page))
-
-    def useless(self, witness: Witness) -> None:
-        self._post(Witnessed(self._network, "useless", witness, time.monotonic()))
-
-    def verdict(self, now_s: float) -> NetworkVerdict:
-        return self._liveness.verdict(now_s)
-
-    def misses(self, witness: Witness) -> bool:
-        return self._liveness.misses(witness)
-
-
 class Observer:
-    """Reads providers, counters and screens, pings, and looks for portals; all it finds are events.
+    """Reads providers, counters and screens, and asks networks; all it finds are events.
 
     Args:
         post: takes the events.
@@ -204,26 +172,18 @@ class Observer:
         self._post = post
         self._known = known
         self._metered = metered
-        manager = NetworkManager(bus) if bus is not None and config.providers.host else None
+        self._manager = NetworkManager(bus) if bus is not None and config.providers.host else None
         self._providers = providers(config, bus)
         self.screen = Screen(bus)
-        self.portals = PortalWatch(
-            lambda name: LivenessReports(name, known.keeper.liveness(name), post),
-            self._portals_changed,
-            check=portal_page(config),
-            manager=manager.captive if manager is not None else None,
-            shake_hands=self._shake_hands if config.probes.enabled else None,
-            rtt_s=lambda name: usual_rtt_s(known.context(time.monotonic()).networks, name),
-        )
-        if manager is not None:
-            manager.on_change(self.portals.recheck)
+        self._check = portal_page(config)
+        if self._manager is not None:
+            self._manager.on_change(lambda: post(PortalDoubted()))
         self._counters = InterfaceCounters()
         self._counting: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._barred: frozenset[str] = frozenset()
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._networks: Sequence[Network] = ()
         self._points: dict[str, str] = {}
-        self._portal_hosts: tuple[tuple[str, tuple[Address, ...]], ...] = ()
         probes = config.probes
         self._target = probe_target(config)
         self.prober = Prober(
@@ -241,11 +201,11 @@ class Observer:
         self.screen.on_change(lambda attended: post(ScreenChanged(attended)))
         self._pingable: frozenset[str] = frozenset()
         self._probing: dict[str, asyncio.Task[None]] = {}
+        self._checking: set[asyncio.Task[None]] = set()
 
     @property
     def problems(self) -> list[str]:
         problems = [self.prober.problem] if self.prober.problem else []
-        problems += self.portals.problems
         return problems + [problem for each in self._providers for problem in each.problems]
 
     def networks_changed(self, networks: Sequence[Network]) -> None:
@@ -261,27 +221,8 @@ class Observer:
 
     def _watch_open(self) -> None:
         networks = usable(self._networks, self._barred)
-        self.portals.networks_changed(networks)
         if self._config.probes.enabled:
             self.prober.networks_changed(networks)
-
-    def _portals_changed(self) -> None:
-        self._post(ProvidersRead())
-        hosts = tuple((name, tuple(found)) for name, found in self.portals.on_the_way())
-        if hosts != self._portal_hosts:
-            self._portal_hosts = hosts
-            self._post(PortalHosts(hosts))
-
-    def on_rescue(self, key: FlowKey) -> None:
-        """Check the network of a flow's address, on which its first packet had no reply."""
-        self.portals.on_rescue(key)
-
-    def on_samples(self, here: Sequence[FlowSample], elsewhere: Sequence[FlowSample]) -> None:
-        """Take a look at the living flows; `elsewhere`: rescued ones, which another network carries."""
-        self.portals.observe_flows(here)
-        for sample in elsewhere:
-            if sample.state != SYN_SENT:  # it was answered, so its server lives
-                self.portals.answered_elsewhere(sample.key)
 
     def follow_heard(self) -> None:
         """Tell the prober what was heard, so that it pings no network that is known to live."""
@@ -323,6 +264,7 @@ class Observer:
             stack.callback(self._counters.close)
             stack.callback(lambda: [task.cancel() for task in self._asking.values()])
             stack.callback(lambda: [task.cancel() for task in self._probing.values()])
+            stack.callback(lambda: [task.cancel() for task in self._checking])
             for provider in self._providers:
                 stack.push_async_callback(provider.close)
             await stack.enter_async_context(self.prober)
@@ -331,14 +273,13 @@ class Observer:
                 tasks.create_task(self._read_providers(), name="providers")
                 tasks.create_task(self._follow_probes(), name="probes")
                 tasks.create_task(self.screen.run(), name="screen")
-                tasks.create_task(self.portals.run(), name="portals")
 
     async def _read_providers(self) -> None:
         while True:
             up = [network for network in self._networks if network.up]
             await asyncio.gather(*map(self._read, up))
             self._tell_pingable()
-            self._portals_changed()
+            self._post(ProvidersRead())
             await asyncio.sleep(self._until_next(time.monotonic()))
 
     async def _read(self, network: Network) -> None:
@@ -353,11 +294,9 @@ class Observer:
             self._post(Attached(network.name, *point))
         if point is not None and before not in (None, point.bssid):
             _log.info("another access point", network=network.name, point=point.bssid)
-            self.portals.recheck(network.name)
             await self.prober.ping(network)
         counted = await self.count(network)
         if counted is not None:
-            self.portals.on_bytes(network.name, counted.received_bytes)
             self._post(CountersRead(network.name, counted.received_bytes, counted.sent_bytes))
 
     def _read_from(self, network: str, indicators: Mapping[str, Indicator]) -> None:
@@ -380,11 +319,40 @@ class Observer:
         dropped = self._known.keeper.liveness(network.name).drops_pings
         return None if dropped else self._target(network)
 
-    async def _shake_hands(self, network: Network, timeout_s: float) -> TlsAnswer | None:
-        target = self._target(network)
-        if target is None or target in network.gateways:
-            return None
-        return await shake_hands(network, target, timeout_s)
+    def check_page(self, name: str, number: int, timeout_s: float) -> None:
+        """Ask for the test page over a network; the answer is an event."""
+        self._start_check(self._check_page(name, number, timeout_s))
+
+    def shake_hands(self, name: str, number: int, timeout_s: float) -> None:
+        """Make a TLS handshake with a well-known host; its end is an event."""
+        self._start_check(self._shake_hands(name, number, timeout_s))
+
+    def _start_check(self, check: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(check, name="portal")
+        self._checking.add(task)
+        task.add_done_callback(self._checking.discard)
+
+    async def _check_page(self, name: str, number: int, timeout_s: float) -> None:
+        network, manager = self.named(name), None
+        finding = PortalFinding(PortalVerdict.UNCLEAR, "nothing can be told")
+        try:
+            if network is not None and self._check is not None:
+                finding = await self._check(network, timeout_s)
+            # Where the page says nothing, NetworkManager's own check is a witness.
+            if network is not None and finding.verdict is not PortalVerdict.FREE and self._manager:
+                manager = await self._manager.captive(network)
+        except Exception as error:  # whatever it is, the controller waits for an answer
+            why = f"{type(error).__name__}: {error}"
+            finding = PortalFinding(PortalVerdict.UNCLEAR, why)
+        self._post(PageChecked(name, number, finding, manager))
+
+    async def _shake_hands(self, name: str, number: int, timeout_s: float) -> None:
+        network, answer = self.named(name), None
+        if network is not None and self._config.probes.enabled:
+            target = self._target(network)
+            if target is not None and target not in network.gateways:
+                answer = await shake_hands(network, target, timeout_s)
+        self._post(HandshakeEnded(name, number, answer))
 
     def _until_next(self, now_s: float) -> float:
         config = self._config.providers
@@ -407,7 +375,7 @@ class Observer:
             self._post(IndicatorsRead(result.network, found))
             # (A resolver may answer from its cache.)
             if not result.problem and result.kind is not ProbeKind.DNS:
-                self._post(Witnessed(result.network, "heard", Witness.TRANSFER, result.at_s))
+                self._post(Witnessed(result.network, True, Witness.TRANSFER, result.at_s))
 
     def ask_for_names(self, name: str) -> None:
         """Ask a network's resolver for a fresh name: a witness beside pings, or in place of them."""
@@ -423,6 +391,6 @@ class Observer:
         asked_s = time.monotonic()
         knows = await self.prober.knows_names(network)
         if knows is not None:
-            what, now_s = ("heard" if knows else "missed"), time.monotonic()
-            self._post(Witnessed(network.name, what, Witness.NAME, now_s, asked_s))
+            now_s = time.monotonic()
+            self._post(Witnessed(network.name, knows, Witness.NAME, now_s, asked_s))
         self._post(ProvidersRead())

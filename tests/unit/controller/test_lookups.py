@@ -13,9 +13,10 @@ from cedos.controller.events import (
     LookupAnswered,
     LookupAsked,
     NetworksChanged,
+    PortalFinding,
+    PortalVerdict,
     ResolverReplied,
-    Witness,
-    Witnessed,
+    TlsAnswer,
 )
 from cedos.controller.lookups import _MOST_LOOKUPS, Lookups
 from cedos.model import Address, FlowKey, NextHop
@@ -81,8 +82,8 @@ class Asking(Script):
         return []
 
     def captive(self, network: str) -> None:
-        self.tell(Witnessed(network, "intercepted", Witness.CONNECTION, self.now_s, None, "portal"))
-        self.tell(Witnessed(network, "intercepted", Witness.PAGE, self.now_s, None, "portal"))
+        found = PortalFinding(PortalVerdict.CAPTIVE, "portal")
+        self.checked(network, found, TlsAnswer.SILENT)
 
 
 @pytest.fixture

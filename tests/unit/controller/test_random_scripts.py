@@ -71,6 +71,8 @@ class World(Script):
         self.heard_s: dict[FlowKey, float] = {}
         self.tokens: dict[FlowKey, int] = {}
         self.refusing = False
+        self.page = on.PortalFinding(on.PortalVerdict.FREE, "as it should be")
+        self.tls: on.TlsAnswer | None = on.TlsAnswer.PROVEN
         self.pinged: dict[str, float] = {}
         self.moved_at_s: defaultdict[int, deque[float]] = defaultdict(
             lambda: deque(maxlen=MOST_MOVES + 1)
@@ -127,8 +129,7 @@ class World(Script):
                 return [on.PingEnded(network, None, now_s - 1.0, now_s)]
             case "heard":
                 witness = list(Witness)[step.amount % len(Witness)]
-                what = "heard" if step.yes else "missed"
-                return [on.Witnessed(network, what, witness, now_s, now_s - 1.0)]
+                return [on.Witnessed(network, step.yes, witness, now_s, now_s - 1.0)]
             case "rule":
                 which = {"only" if step.yes else "never": (network,)}
                 host = str(key.remote) if step.amount % 2 else "updates.example"
@@ -152,8 +153,11 @@ class World(Script):
                     on.NameResolved(on.DnsReply(1, 0, False, "updates.example", 1, (key.remote,)))
                 ]
             case "portal":
-                found = ((network, (key.remote,)),) if step.yes else ()
-                return [on.PortalHosts(found)]
+                hosts = {"portal": (key.remote,)}
+                verdict = list(on.PortalVerdict)[step.amount % len(on.PortalVerdict)]
+                self.page = on.PortalFinding(verdict, "as it is", hosts=hosts)
+                self.tls = list(on.TlsAnswer)[step.amount % len(on.TlsAnswer)] if step.yes else None
+                return [on.PortalDoubted()]
             case "sleep":
                 return [on.HostSlept(step.amount / 1000), on.ClockRead(2e9 + now_s)]
             case "refuse":
@@ -201,6 +205,10 @@ class World(Script):
                 why = "it is refused" if self.refusing else ""
                 failed = on.CommandFailed(command, why=why)
                 return [failed if self.refusing else on.CommandDone(command)]
+            case give.CheckPage(network, number):
+                return [on.PageChecked(network, number, self.page)]
+            case give.ShakeHands(network, number):
+                return [on.HandshakeEnded(network, number, self.tls)]
             case give.RescueFlow() | give.CloseConnection():
                 return [] if self.refusing else [on.CommandDone(command)]
         return []

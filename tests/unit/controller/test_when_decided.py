@@ -11,7 +11,7 @@ from kit.controller import KEY, LTE, WLAN, Script, of_kind, size_of, spent
 from cedos.controller.commands import (
     AnswerChoice,
     BoundQueues,
-    CheckPortals,
+    CheckPage,
     Command,
     LookAtFlows,
     NoteUse,
@@ -29,8 +29,10 @@ from cedos.controller.events import (
     HostDefaultsChanged,
     HostSlept,
     ObjectiveChanged,
+    PageChecked,
     PingEnded,
-    PortalHosts,
+    PortalFinding,
+    PortalVerdict,
     ProvidersRead,
     RuleSet,
     TimerFired,
@@ -104,7 +106,6 @@ def test_a_network_that_dies_or_returns_counts_at_once(script: Deciding) -> None
 URGENT: list[Event] = [
     spent("lte0"),
     HostDefaultsChanged({}),
-    PortalHosts((("wlan0", (KEY.remote,)),)),
     ObjectiveChanged(WeightedCost(1.0), urgent=True),
     ObjectiveChanged(MaxSPerE(beta=2.0)),  # (exponents that follow the battery)
 ]
@@ -281,10 +282,21 @@ def test_receive_buffers_are_bounded_by_what_was_measured() -> None:
 # -- the rest ---------------------------------------------------------------------------------
 
 
+def free(command: Command) -> Sequence[Event]:
+    """No network has a portal."""
+    if not isinstance(command, CheckPage):
+        return ()
+    finding = PortalFinding(PortalVerdict.FREE, "as it should be")
+    return (PageChecked(command.network, command.number, finding),)
+
+
 def test_a_sleep_makes_all_that_is_known_older_and_portals_are_looked_for() -> None:
     script = Script()
     script.known(9.0, wlan0={"rssi_dbm": -60.0})
-    assert CheckPortals() in script.tell(HostSlept(7200.0), at_s=10.0)
+    script.wait(9.5, free)
+    script.tell(HostSlept(7200.0), at_s=10.0)
+    checked = {each.network for each in of_kind(CheckPage, script.wait(10.3))}
+    assert checked == {"wlan0", "lte0"}
     (found,) = [script.controller.context(10.0).networks["wlan0"]["rssi_dbm"]]
     assert found.measured_at_s == 9.0 - 7200.0
 
@@ -307,10 +319,10 @@ def test_a_rule_leads_at_once_and_is_kept() -> None:
 def test_what_witnesses_say_is_a_reason_to_look_but_an_answer_is_none(script: Deciding) -> None:
     script.tell(ProvidersRead(), at_s=9.0)
     script.decided(9.0)
-    script.tell(Witnessed("wlan0", "heard", Witness.NAME, 9.5), at_s=9.5)
+    script.tell(Witnessed("wlan0", True, Witness.NAME, 9.5), at_s=9.5)
     timer_s = script.controller.next_timer_s()
     assert timer_s is None or timer_s > 9.6
-    script.tell(Witnessed("wlan0", "missed", Witness.NAME, 9.7, 9.6), at_s=9.7)
+    script.tell(Witnessed("wlan0", False, Witness.NAME, 9.7, 9.6), at_s=9.7)
     timer_s = script.controller.next_timer_s()
     assert timer_s is not None
     assert timer_s <= 9.7

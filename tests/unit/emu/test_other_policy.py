@@ -124,8 +124,8 @@ def test_without_its_network_a_fixed_policy_takes_the_other_as_routes_do() -> No
 
 def test_a_flow_that_the_policy_begins_on_a_dead_network_counts_and_is_not_predicted() -> None:
     script = Beside(WIFI_FIRST, lte=True)
-    script.tell(Witnessed("wlan0", "heard", Witness.PING, 8.1), at_s=8.1)
-    script.tell(Witnessed("wlan0", "missed", Witness.RADIO, 8.5), at_s=8.5)
+    script.tell(Witnessed("wlan0", True, Witness.PING, 8.1), at_s=8.1)
+    script.tell(Witnessed("wlan0", False, Witness.RADIO, 8.5), at_s=8.5)
     script.carry(ON_LTE, down=1000)
     found = script.other.total
     assert (found.elsewhere, found.dead, found.predicted) == (1, 1, 0)

@@ -10,13 +10,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from ipaddress import ip_address
 
-from cedos.controller.events import Witness
+from cedos.controller.events import PortalFinding, PortalVerdict, Witness
 from cedos.host.monitor.dns import message
 from cedos.host.monitor.flows import own_flows
 from cedos.host.monitor.liveness.portal_verdict import (
     MAX_ANSWER_BYTES,
-    PortalFinding,
-    PortalVerdict,
     TestPage,
     judge,
     origin,

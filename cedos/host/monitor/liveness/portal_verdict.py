@@ -5,13 +5,12 @@ The test page has a known answer; any other one comes from a box in the way.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass
 from hashlib import sha256
 from ipaddress import IPv6Address
 from urllib.parse import urlsplit
 
-from cedos.controller.events import Witness
+from cedos.controller.events import PortalFinding, PortalVerdict
 from cedos.host.monitor.dns.message import is_public
 from cedos.model import Address
 
@@ -22,39 +21,6 @@ _CHUNK_SIZE = re.compile(rb"\A[0-9A-Fa-f]{1,8}[^\r\n]{0,100}\r\n")
 _REDIRECTS = range(300, 400)
 # 511 is made for portals (RFC 6585, 6); proxies that want a name and a password answer 401, 403 or 407.
 _LOG_IN = frozenset({401, 403, 407, 511})
-
-
-class PortalVerdict(StrEnum):
-    """The meaning of an answer to the test page.
-
-    `silent`: no answer came. `unclear`: the page's server is broken. `filtered`: this network keeps
-    the page from being asked for.
-    """
-
-    FREE = "free"
-    CAPTIVE = "captive"
-    SILENT = "silent"
-    UNCLEAR = "unclear"
-    FILTERED = "filtered"
-
-
-@dataclass(frozen=True, slots=True)
-class PortalFinding:
-    """A verdict with its reason in words, and the log-in page where that was told.
-
-    `witness` is who spoke: the page, or the resolver that was asked for its name. `likeness` is equal
-    for equal answers: two networks with the same wrong answer have not both the same portal, the test
-    page changed. `guessed`: what did not answer need not be a resolver. `hosts`: the hosts that a
-    person meets on the way to the log-in page, with their addresses in this network.
-    """
-
-    verdict: PortalVerdict
-    why: str
-    page: str = ""
-    likeness: str = ""
-    witness: Witness = Witness.PAGE
-    guessed: bool = False
-    hosts: Mapping[str, Sequence[Address]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +79,7 @@ def judge(page: TestPage, answer: bytes) -> PortalFinding:
     status = int(words[1])
     named = [line.partition(":") for line in lines]
     location = next((v.strip() for n, _, v in named if n.strip().lower() == "location"), "")
-    likeness = f"{status} {location} {sha256(body).hexdigest()}"
+    likeness = sha256(f"{status} {location} ".encode() + body).hexdigest()
     if status == 204:
         return PortalFinding(PortalVerdict.FREE, "the test page answered as it should")
     if status == 200:
@@ -125,7 +91,8 @@ def judge(page: TestPage, answer: bytes) -> PortalFinding:
         return PortalFinding(PortalVerdict.CAPTIVE, why, likeness=likeness)
     if status in _REDIRECTS:
         log_in = location if _web_page(location) else ""
-        why = f"the test page was redirected to {log_in or 'something that is no web page'}"
+        nowhere = "" if log_in else " to something that is no web page"
+        why = f"the test page was redirected{nowhere}"
         return PortalFinding(PortalVerdict.CAPTIVE, why, log_in, likeness)
     if status in _LOG_IN:
         return PortalFinding(

@@ -6,22 +6,13 @@ A box in the way can answer for a name, a ping or a web page, but has no certifi
 import asyncio
 import socket
 import ssl
-from enum import StrEnum
 
+from cedos.controller.events import TlsAnswer
 from cedos.host.monitor.flows import own_flows
 from cedos.kernel.interface_socket import interface_socket
 from cedos.model import Address, Network
 
 _HTTPS = 443
-
-
-class TlsAnswer(StrEnum):
-    """`answered`: by something that could not prove to be the host."""
-
-    PROVEN = "proven"
-    ANSWERED = "answered"
-    REFUSED = "refused"
-    SILENT = "silent"
 
 
 async def shake_hands(

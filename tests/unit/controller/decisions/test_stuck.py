@@ -78,7 +78,7 @@ class Silence:
 
     def run(self, until_s: float) -> None:
         for at_s, event in (
-            (20.0, Witnessed("wlan0", "heard", Witness.NAME, 20.0)),
+            (20.0, Witnessed("wlan0", True, Witness.NAME, 20.0)),
             (21.0, None),
         ):
             if self.script.now_s < at_s <= until_s:
@@ -223,7 +223,7 @@ def test_a_reply_to_an_earlier_ping_is_forgotten(silence: Silence) -> None:
     key = silence.opens()
     silence.seen[key] = {"unacknowledged": 1}
     silence.run(22.6)
-    silence.script.tell(Witnessed("wlan0", "heard", Witness.NAME, 22.6, remote=SERVER))
+    silence.script.tell(PingEnded("wlan0", 0.02, 22.5, 22.6))
     silence.pinged.clear()
     silence.asked.clear()
     silence.run(40.0)

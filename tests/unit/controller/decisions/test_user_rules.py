@@ -23,11 +23,11 @@ from cedos.controller.events import (
     CommandFailed,
     DnsReply,
     NameResolved,
-    PortalHosts,
+    PortalFinding,
+    PortalVerdict,
     RuleSet,
     SizesKnown,
-    Witness,
-    Witnessed,
+    TlsAnswer,
 )
 from cedos.controller.outbox import Outbox
 from cedos.controller.rule import MOST_ADDRESSES, RuleRequest
@@ -366,23 +366,17 @@ def test_an_address_is_led_as_soon_as_a_resolver_tells_it(script: Script) -> Non
     }
 
 
-def in_a_portal(script: Script, at_s: float) -> None:
-    """Wi-Fi's test page is redirected, and nothing else is answered there."""
-    script.tell(
-        Witnessed("wlan0", "intercepted", Witness.PAGE, at_s, why="the test page was redirected"),
-        Witnessed("wlan0", "missed", Witness.CONNECTION, at_s, at_s),
-        at_s=at_s,
-    )
+def portal(script: Script, at_s: float, *addresses: str) -> None:
+    """Wi-Fi's test page is redirected by way of these hosts, and nothing else is answered there."""
+    script.now_s = at_s
+    hosts = {address: (ip_address(address),) for address in addresses}
+    found = PortalFinding(PortalVerdict.CAPTIVE, "the test page was redirected", hosts=hosts)
+    script.checked("wlan0", found, TlsAnswer.SILENT)
     script.decide(at_s)
 
 
-def portal(*addresses: str) -> PortalHosts:
-    return PortalHosts((("wlan0", tuple(map(ip_address, addresses))),))
-
-
 def test_hosts_of_a_portal_lead_over_its_network_until_the_log_in(script: Script) -> None:
-    script.tell(portal(str(SERVER), "198.51.100.2"), at_s=10.0)
-    in_a_portal(script, 10.0)
+    portal(script, 10.0, str(SERVER), "198.51.100.2")
     given = script.steering()
     assert led(given) == {PLACE: "wlan0", ("198.51.100.2/32", None): "wlan0"}
     assert given[-1] == SetDefault("lte0", {})
@@ -393,8 +387,9 @@ def test_hosts_of_a_portal_lead_over_its_network_until_the_log_in(script: Script
         " wlan0 carries nothing but the log-in until then"
     )
     assert not script.controller.ruled.may_use(KEY, "lte0"), "no rescue leads it elsewhere"
-    script.tell(Witnessed("wlan0", "heard", Witness.PAGE, 11.0), portal(), at_s=11.0)
-    given = script.wait(11.0)
+    script.now_s = 11.0
+    given = script.checked("wlan0", PortalFinding(PortalVerdict.FREE, "as it should be"))
+    given += script.wait(11.0)
     assert led(given) == {PLACE: None, ("198.51.100.2/32", None): None}
     assert SetDefault("wlan0", {}) in given
     assert script.given(KeepRules) == []
@@ -402,14 +397,13 @@ def test_hosts_of_a_portal_lead_over_its_network_until_the_log_in(script: Script
 
 def test_the_users_rule_counts_before_the_portals(script: Script) -> None:
     script.tell(RuleSet(1, RuleRequest(host=str(SERVER), only=("lte0",))), at_s=9.0)
-    script.tell(portal(str(SERVER)), at_s=10.0)
-    in_a_portal(script, 10.0)
+    portal(script, 10.0, str(SERVER))
     decision = script.controller.ruled.decision(KEY)
     assert decision is not None
     assert decision.choice.networks == ("lte0",)
     rules = script.controller.ruled.rules
     assert list(rules.state()) == ["1"]
-    script.tell(portal("203.0.113.1"))
+    portal(script, 11.0, "203.0.113.1")
     assert rules.number_for(RuleRequest(host="203.0.113.1", never=("lte0",))) == 2
 
 
@@ -417,8 +411,7 @@ def test_the_users_rule_counts_before_the_portals(script: Script) -> None:
 def test_a_portal_takes_no_host_out_of_the_users_prefix(script: Script, prefix: str) -> None:
     """The kernel takes the longest prefix: a portal may name any address."""
     script.tell(RuleSet(1, RuleRequest(host=prefix, never=("wlan0",))), at_s=9.0)
-    script.tell(portal(str(SERVER), "2001:db8::1"), at_s=10.0)
-    in_a_portal(script, 10.0)
+    portal(script, 10.0, str(SERVER), "2001:db8::1")
     assert not script.controller.ruled.may_use(KEY, "wlan0")
     found = led(script.steering())
     assert found.pop((prefix, None)) == "lte0"
@@ -426,7 +419,7 @@ def test_a_portal_takes_no_host_out_of_the_users_prefix(script: Script, prefix: 
 
 
 def test_a_rule_for_a_captive_network_alone_leads_there(script: Script) -> None:
-    in_a_portal(script, 10.0)
+    portal(script, 10.0)
     script.tell(RuleSet(1, NOT_METERED))
     assert steered(script) == [SetRuled({PLACE: "wlan0"})]
     found = script.controller.ruled.by_version(1)[4]

@@ -17,6 +17,8 @@ from cedos.controller.events import (
     FlowSample,
     FlowsSampled,
     PingEnded,
+    PortalFinding,
+    PortalVerdict,
     Witness,
     Witnessed,
 )
@@ -112,7 +114,7 @@ def test_who_drops_pings_and_answers_by_udp_lives(
     script.tell(FlowOpened(key, 9.0, 100.0), at_s=9.0)
     script.tell(FlowClosed(key, 0.0, bytes_down, 500, exact=False), at_s=200.0)
     for witness in (Witness.PING, Witness.PING, Witness.PING, Witness.PAGE):
-        script.tell(Witnessed("wlan0", "missed", witness, 200.0))
+        script.tell(Witnessed("wlan0", False, witness, 200.0))
     available = known(script, "available")
     assert available is not None
     assert available.value == float(lives)
@@ -121,13 +123,13 @@ def test_who_drops_pings_and_answers_by_udp_lives(
 @pytest.mark.parametrize(
     ("answer", "life"),
     [
-        ("heard", NetworkLife.ALIVE),
-        ("missed", NetworkLife.DEAD),
+        (True, NetworkLife.ALIVE),
+        (False, NetworkLife.DEAD),
         (None, NetworkLife.UNKNOWN),  # the resolver refuses: that tells nothing
     ],
 )
 def test_a_network_whose_pings_are_lost_is_asked_for_names(
-    answer: str | None, life: NetworkLife
+    answer: bool | None, life: NetworkLife
 ) -> None:
     script = Script()
     for second in range(9, 16):
@@ -147,14 +149,6 @@ def test_a_lost_ping_of_a_network_that_is_gone_asks_for_nothing(script: Script) 
     assert script.tell(PingEnded("wlan0", None, 9.0, 10.0), at_s=10.0) == []
 
 
-def test_what_a_host_on_the_link_answers_is_no_sign_of_what_is_behind_the_router() -> None:
-    script = Script()
-    for remote, hears in (("10.0.0.1", False), ("198.51.100.9", True)):
-        heard = Witnessed("wlan0", "heard", Witness.CONNECTION, 9.0, remote=ip_address(remote))
-        script.tell(heard, at_s=9.0)
-        assert ("wlan0" in script.controller.networks.heard_at_s) is hears
-
-
 def told(script: Script, at_s: float, *events: Event) -> Sequence[tuple[str, str]]:
     given = script.tell(*events, at_s=at_s)
     return [(each.life.value, each.before.value) for each in of_kind(TellVerdict, given)]
@@ -163,12 +157,14 @@ def told(script: Script, at_s: float, *events: Event) -> Sequence[tuple[str, str
 def test_the_states_of_networks_that_are_up_are_told_when_they_change() -> None:
     script = Script()
     page, connection = Witness.PAGE, Witness.CONNECTION
-    assert told(script, 10.0, Witnessed("wlan0", "heard", page, 10.0)) == []
-    boxed = Witnessed("wlan0", "intercepted", page, 11.0, why="another page")
-    assert told(script, 11.0, boxed) == [("unknown", "alive")]
-    missed = Witnessed("wlan0", "missed", connection, 12.0)
+    assert told(script, 10.0, Witnessed("wlan0", True, page, 10.0)) == []
+    script.now_s = 11.0
+    boxed = PortalFinding(PortalVerdict.CAPTIVE, "another page")
+    given = of_kind(TellVerdict, script.checked("wlan0", boxed))
+    assert [(each.life.value, each.before.value) for each in given] == [("unknown", "alive")]
+    missed = Witnessed("wlan0", False, connection, 12.0)
     assert told(script, 12.0, missed) == [("captive", "unknown")]
-    assert told(script, 13.0, Witnessed("wlan0", "heard", page, 13.0)) == [("alive", "captive")]
+    assert told(script, 13.0, Witnessed("wlan0", True, page, 13.0)) == [("alive", "captive")]
     # A network that went down while it was silent has replied to nothing.
     script.tell(PingEnded("wlan0", 0.02, 13.0, 13.0), at_s=13.0)
     pinged = {"wlan0": 14.0}
@@ -186,3 +182,38 @@ def test_a_network_that_comes_again_is_new() -> None:
     script.networks(WLAN, LTE, at_s=11.0)
     assert known(script, "rtt_s") is None
     assert "wlan0" not in script.controller.networks.heard_at_s
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [("as usual", False), ("rescued", True), ("on the link", True), ("not answered", False)],
+)
+def test_answers_of_other_networks_show_no_portal(
+    monkeypatch: pytest.MonkeyPatch, how: str, told: bool
+) -> None:
+    script, elsewhere = Script(), list[FlowKey]()
+    monkeypatch.setattr(script.controller.portals, "answered_elsewhere", elsewhere.append)
+    key = replace(KEY, remote=ip_address("10.0.0.9")) if how == "on the link" else KEY
+    script.tell(FlowOpened(key, 9.0, 100.0))
+    if how == "rescued":
+        script.tell(CommandDone(RescueFlow(key, "lte0", "no reply")))
+    rtt_s = None if how == "not answered" else 0.02
+    script.tell(FlowClosed(key, 102.0, 5_000, 500, rtt_s=rtt_s, at_s=9.5))
+    assert elsewhere == ([key] if told else [])
+
+
+def test_what_another_network_carries_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    script, told = Script(), []
+
+    def observe(here: list[FlowSample], elsewhere: list[FlowSample], now_s: float) -> bool:
+        told.append(([each.key for each in here], [each.key for each in elsewhere]))
+        return False
+
+    monkeypatch.setattr(script.controller.portals, "observe_flows", observe)
+    other = replace(KEY, local_port=4001)
+    for key in (KEY, other):
+        script.tell(FlowOpened(key, 9.0, 1.0), at_s=9.0)
+    script.tell(CommandDone(RescueFlow(KEY, "lte0", "no reply")))
+    sample = FlowSample(KEY, 10.0, 1, None, 0.02, 0.02, None, 50_000, 300, 0, 0.01, 0)
+    script.sampled(sample, replace(sample, key=other))
+    assert told == [([other], [KEY])]

@@ -1,4 +1,4 @@
-"""What the daemon tells the controller, the profiler and the watch for portals of flows."""
+"""What the daemon tells the controller and the profiler of flows."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -9,9 +9,8 @@ from typing import Any, cast
 import pytest
 from kit.controller import KEY, SERVER, TOKEN, Script, ScriptedDriver
 
-from cedos.controller.commands import ForgetFlow, RecordFlow, RescueFlow
+from cedos.controller.commands import ForgetFlow, RecordFlow
 from cedos.controller.events import (
-    CommandDone,
     FlowClosed,
     FlowOpened,
     SizesKnown,
@@ -32,7 +31,6 @@ class Host:
         self.script = Script()
         self.driver = ScriptedDriver(self.script)
         self.profiler = Profiler()
-        self.elsewhere: list[FlowKey] = []
         self.read_before_s: list[float] = []
         self.marks: dict[FlowKey, int] = {}
         self._events: list[FlowOpened | FlowClosed] = []
@@ -44,10 +42,6 @@ class Host:
             steering=cast(Any, None),
             profiler=self.profiler,
             packets=cast(Any, SimpleNamespace(read_before=self.read_before_s.append)),
-            observer=cast(
-                Any,
-                SimpleNamespace(portals=SimpleNamespace(answered_elsewhere=self.elsewhere.append)),
-            ),
         )
 
     async def tells(self, *events: FlowOpened | FlowClosed) -> None:
@@ -107,18 +101,3 @@ async def test_a_flow_that_was_none_is_forgotten_by_the_profiler() -> None:
     for command in host.driver.commands(ForgetFlow):
         host.records.forget(command.key)
     assert len(host.profiler) == 0
-
-
-@pytest.mark.parametrize(
-    ("how", "told"),
-    [("as usual", False), ("rescued", True), ("on the link", True), ("not answered", False)],
-)
-async def test_answers_of_other_networks_show_no_portal(how: str, told: bool) -> None:
-    host = Host()
-    key = replace(KEY, remote=ip_address("10.0.0.9")) if how == "on the link" else KEY
-    await host.tells(FlowOpened(key, 9.0, 100.0))
-    if how == "rescued":
-        host.driver.post(CommandDone(RescueFlow(key, "lte0", "no reply")))
-    rtt_s = None if how == "not answered" else 0.02
-    await host.tells(FlowClosed(key, 102.0, 5_000, 500, rtt_s=rtt_s, at_s=9.5))
-    assert host.elsewhere == ([key] if told else [])

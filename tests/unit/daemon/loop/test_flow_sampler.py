@@ -2,15 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 from kit.controller import KEY, Script, ScriptedDriver, size_of
 
-from cedos.controller.commands import RescueFlow
 from cedos.controller.events import (
-    CommandDone,
     FlowOpened,
     FlowSample,
     FlowsSampled,
@@ -26,7 +23,7 @@ SAMPLE = FlowSample(KEY, 10.0, 1, None, 0.02, 0.02, None, 50_000, 300, 0, 0.01, 
 
 
 class Sockets:
-    """The kernel's sockets, and the observer and the profiler that are told of them."""
+    """The kernel's sockets, and the profiler that is told of them."""
 
     def __init__(self) -> None:
         self.script = Script(rescue=False)
@@ -35,7 +32,6 @@ class Sockets:
         self.fails = False
         self.pinged: dict[str, float] = {}
         self.snapshots = 0
-        self.told: list[tuple[list[FlowSample], list[FlowSample]]] = []
         self.prober = self
         part = cast(Any, self)
         self.subject = FlowSampler(part, cast(Any, self.driver), part, part)
@@ -59,9 +55,6 @@ class Sockets:
     def asked_at_s(self) -> dict[str, float]:
         return self.pinged
 
-    def on_samples(self, here: list[FlowSample], elsewhere: list[FlowSample]) -> None:
-        self.told.append((here, elsewhere))
-
     def follow_heard(self) -> None:
         assert self.driver.posted, "the controller heard it first"
 
@@ -79,7 +72,7 @@ async def sockets() -> AsyncIterator[Sockets]:
 
 async def test_where_nothing_lives_no_socket_is_looked_at(sockets: Sockets) -> None:
     assert not (await sockets.looks()).looked
-    assert (sockets.snapshots, sockets.told) == (0, [])
+    assert sockets.snapshots == 0
     # A pending ping is waited for where pings were ever answered.
     sockets.pinged = {"wlan0": 9.0}
     assert not (await sockets.looks()).looked
@@ -95,23 +88,10 @@ async def test_a_look_is_told_to_all_and_what_carried_more_has_another_size(
     sockets.script.tell(FlowOpened(KEY, 9.0, 1.0), at_s=9.0)
     event = await sockets.looks()
     assert event.samples == (SAMPLE,)
-    assert sockets.told == [([SAMPLE], [])]
     learned = sockets.driver.posted[-1]
     assert learned == SizeLearned(
         KEY, Direction.DOWN, size_of(100_000, "progress"), progressed=True
     )
-
-
-async def test_what_another_network_carries_is_told_apart(sockets: Sockets) -> None:
-    other = replace(KEY, local_port=4001)
-    for key in (KEY, other):
-        sockets.script.tell(FlowOpened(key, 9.0, 1.0), at_s=9.0)
-    sockets.script.tell(CommandDone(RescueFlow(KEY, "lte0", "no reply")))
-    sockets.samples.append(replace(SAMPLE, key=other))
-    await sockets.looks()
-    assert [[[each.key for each in part] for part in told] for told in sockets.told] == [
-        [[other], [KEY]]
-    ]
 
 
 async def test_a_look_that_fails_is_none_and_the_next_one_comes(sockets: Sockets) -> None:

@@ -1,10 +1,10 @@
 """What the observer asks of networks and hands on: events, and nothing that it keeps itself."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_interface
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -12,14 +12,25 @@ from kit.controller import Script
 
 from cedos.config import Config, ProbesConfig, ProvidersConfig
 from cedos.config.sections import EnergyConfig
-from cedos.controller.events import Attached, CountersRead, Event, PingEnded, Witness, Witnessed
+from cedos.controller.events import (
+    Attached,
+    CountersRead,
+    Event,
+    HandshakeEnded,
+    PageChecked,
+    PingEnded,
+    PortalFinding,
+    PortalVerdict,
+    TlsAnswer,
+    Witness,
+    Witnessed,
+)
 from cedos.controller.flows.living_flows import LivingFlows
 from cedos.controller.networks.observation import NetworkObservation
 from cedos.controller.outbox import Outbox
 from cedos.daemon.budgets.metering import radios_of
-from cedos.daemon.networks.observer import LivenessReports, Observer, joules_taken
+from cedos.daemon.networks.observer import Observer, joules_taken
 from cedos.daemon.startup import probing_config
-from cedos.host.monitor.liveness.tls_check import TlsAnswer
 from cedos.host.monitor.probing.prober import Prober
 from cedos.host.monitor.probing.result import ProbeKind, ProbeOutcome, Spent
 from cedos.kernel.rtnetlink import Counters
@@ -69,8 +80,11 @@ async def test_a_well_known_host_is_asked_only_where_it_lies_beyond_the_router(
         return TlsAnswer.PROVEN
 
     monkeypatch.setattr("cedos.daemon.networks.observer.shake_hands", shake_hands)
-    assert await Watched("gateway").observer._shake_hands(WLAN, 1.0) is None
-    assert await Watched("1.1.1.1").observer._shake_hands(WLAN, 1.0) is TlsAnswer.PROVEN
+    for target, answer in (("gateway", None), ("1.1.1.1", TlsAnswer.PROVEN)):
+        watched = Watched(target)
+        watched.observer.shake_hands("wlan0", 3, 1.0)
+        await watched.rest()
+        assert watched.events == [HandshakeEnded("wlan0", 3, answer)]
     assert asked == [ip_address("1.1.1.1")]
 
 
@@ -97,10 +111,10 @@ async def test_pings_that_end_and_counters_are_events(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(
     ("dns", "knows", "said"),
-    [(True, True, ["heard"]), (True, False, ["missed"]), (True, None, []), (False, True, [])],
+    [(True, True, [True]), (True, False, [False]), (True, None, []), (False, True, [])],
 )
 async def test_a_network_that_is_asked_for_names_says_whether_it_knows_them(
-    monkeypatch: pytest.MonkeyPatch, dns: bool, knows: bool | None, said: list[str]
+    monkeypatch: pytest.MonkeyPatch, dns: bool, knows: bool | None, said: list[bool]
 ) -> None:
     watched = Watched(dns=dns)
     asked: list[str] = []
@@ -115,8 +129,8 @@ async def test_a_network_that_is_asked_for_names_says_whether_it_knows_them(
     await watched.rest()
     assert asked == ["wlan0"] * dns
     names = [each for each in watched.events if isinstance(each, Witnessed)]
-    assert [(each.network, each.what, each.witness) for each in names] == [
-        ("wlan0", what, Witness.NAME) for what in said
+    assert [(each.network, each.heard, each.witness) for each in names] == [
+        ("wlan0", heard, Witness.NAME) for heard in said
     ]
 
 
@@ -141,25 +155,43 @@ async def test_the_prober_is_told_once_of_what_was_heard() -> None:
     assert watched.observer.prober.heard_at_s["wlan0"] == 10.0
 
 
-REPORTS: list[tuple[Callable[[LivenessReports], None], str, Witness]] = [
-    (lambda it: it.on_heard(Witness.PAGE, 5.0), "heard", Witness.PAGE),
-    (lambda it: it.on_bytes(5.0), "bytes", Witness.TRANSFER),
-    (lambda it: it.missed(Witness.CONNECTION, 5.0, 4.0), "missed", Witness.CONNECTION),
-    (lambda it: it.intercepted(Witness.PAGE, 5.0, "a page"), "intercepted", Witness.PAGE),
-]
+@pytest.mark.parametrize("network", ["wlan0", "eth7"])
+async def test_every_check_has_an_answer(monkeypatch: pytest.MonkeyPatch, network: str) -> None:
+    """The controller waits for it: also if the check fails, or the network is gone."""
+    watched = Watched()
+
+    async def fails(network: Network, timeout_s: float) -> PortalFinding:
+        raise KeyError("a fault")
+
+    monkeypatch.setattr(watched.observer, "_check", fails)
+    watched.observer.check_page(network, 7, 1.0)
+    await watched.rest()
+    (event,) = watched.events
+    assert isinstance(event, PageChecked)
+    assert (event.network, event.number, event.manager) == (network, 7, None)
+    assert event.finding.verdict is PortalVerdict.UNCLEAR
+    assert ("KeyError" in event.finding.why) is (network == "wlan0")
 
 
-@pytest.mark.parametrize(("report", "what", "witness"), REPORTS)
-def test_what_the_watch_for_portals_finds_goes_out_as_an_event(
-    report: Callable[[LivenessReports], None], what: str, witness: Witness
+@pytest.mark.parametrize(
+    ("page", "captive"), [(PortalVerdict.FREE, None), (PortalVerdict.SILENT, True)]
+)
+async def test_networkmanager_is_asked_where_the_page_does_not_come(
+    monkeypatch: pytest.MonkeyPatch, page: PortalVerdict, captive: bool | None
 ) -> None:
     watched = Watched()
-    liveness = watched.known.keeper.liveness("wlan0")
-    report(LivenessReports("wlan0", liveness, watched.events.append))
-    (event,) = watched.events
-    assert isinstance(event, Witnessed)
-    assert (event.network, event.what, event.witness, event.at_s) == ("wlan0", what, witness, 5.0)
-    assert not liveness.answered(witness), "the controller notes it, nobody else"
+
+    async def check(network: Network, timeout_s: float) -> PortalFinding:
+        return PortalFinding(page, "as it is")
+
+    async def says(network: Network) -> bool:
+        return True
+
+    monkeypatch.setattr(watched.observer, "_check", check)
+    monkeypatch.setattr(watched.observer, "_manager", SimpleNamespace(captive=says))
+    watched.observer.check_page("wlan0", 7, 1.0)
+    await watched.rest()
+    assert watched.events == [PageChecked("wlan0", 7, PortalFinding(page, "as it is"), captive)]
 
 
 def test_nobody_at_the_screen_slows_the_pings_of_the_daemon_down() -> None:

@@ -38,9 +38,11 @@ class InVain(NamedTuple):
 
 
 class Unanswered:
-    """`carrying`: networks on which a flow was answered or received something within the last second.
+    """Servers without an answer, by network.
 
-    `proven`: those among them where a transfer received more than a box in the way would answer.
+    Attributes:
+        carrying: network -> when a flow was last answered there or received something, within a second.
+        proven: those among them where a transfer received more than a box in the way would answer.
     """
 
     def __init__(self) -> None:
@@ -49,8 +51,7 @@ class Unanswered:
         self._waiting: dict[str, dict[Address, float]] = {}
         self._rescued: dict[str, dict[Address, float]] = {}
         self._elsewhere: dict[str, set[Address]] = {}
-        self._carried_at_s: dict[str, float] = {}
-        self.carrying: frozenset[str] = frozenset()
+        self.carrying: dict[str, float] = {}
         self.proven: dict[str, set[Address]] = {}
 
     def observe(
@@ -74,17 +75,16 @@ class Unanswered:
             self._bytes_down[sample.key] = sample.bytes_down
             # One that came up since, or received something: the network does carry.
             if sample.bytes_down > before.get(sample.key, 0) or sample.key in since_s:
-                self._carried_at_s[name] = now_s
+                self.carrying[name] = now_s
                 self._rescued.pop(name, None)
                 if sample.bytes_down >= _PROVEN_BYTES and sample.key.remote_port != _WEB:
                     self.proven.setdefault(name, set()).add(sample.key.remote)
         there = {name for name, _ in owner.values()}
-        self.carrying = frozenset(
-            name
-            for name, at_s in self._carried_at_s.items()
+        self.carrying = {
+            name: at_s
+            for name, at_s in self.carrying.items()
             if name in there and now_s - at_s <= _CARRIES_S
-        )
-        self._carried_at_s = {name: self._carried_at_s[name] for name in self.carrying}
+        }
 
     def on_rescue(self, name: str, server: Address, now_s: float) -> None:
         """Note that a flow to `server` was rescued; that it is asked again does not restart its wait."""
