@@ -208,7 +208,7 @@ STACK: Final = 10
 
 
 class Opcode(IntEnum):
-    """Those that are used: loads and stores of 4 and 8 bytes, moves, jumps."""
+    """The instructions used here: loads and stores of 4 and 8 bytes, moves, jumps."""
 
     LOAD = 0x61
     LOAD_WIDE = 0x79

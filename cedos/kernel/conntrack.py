@@ -28,7 +28,7 @@ _SYN_SENT, _SYN_RECEIVED = 1, 2  # enum tcp_conntrack
 
 
 def program() -> bytes:
-    """For a netlink socket; what it cannot read passes."""
+    """Return the filter for a netlink socket; events that it cannot read pass."""
     code = Assembler()
     code.load(_TYPE_AT, 2)  # the kernel swaps bytes as if they came from a network; these did not
     code.if_equal(socket.htons(_NEW_MESSAGE), otherwise="pass")

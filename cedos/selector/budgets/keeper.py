@@ -33,7 +33,7 @@ _MONTHS = {Every.MONTH: 1, Every.YEAR: 12}
 
 
 class Period(NamedTuple):
-    """From its first instant to that of the next one, in seconds since the epoch."""
+    """A period, from its first instant to that of the next one, in seconds since the epoch."""
 
     begins_s: float
     ends_s: float

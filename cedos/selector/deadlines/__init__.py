@@ -1,1 +1,1 @@
-"""Transfers with deadlines (Cedos, III-C and III-D): plans of which are served now, and how."""
+"""Transfers with deadlines (Cedos, III-C and III-D): which of them are served now, and how."""

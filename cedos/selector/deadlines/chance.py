@@ -44,7 +44,7 @@ Point = tuple[int, float]
 
 @dataclass(frozen=True, slots=True)
 class DeadlineDemand:
-    """By deadline: when it is, the bytes of its flow, and those of all flows that are wanted by then."""
+    """The deadlines in order: the instant, the bytes of its flow, and those of all flows due by then."""
 
     at_s: Sequence[float]
     left_bytes: Sequence[float]

@@ -122,7 +122,7 @@ class SustainedRate:
         window.mean_bps += (mean_bps - window.mean_bps) / min(window.weight, _MEMORY)
 
     def mean_bps(self, over_s: float) -> float:
-        """Return the expected mean rate over so long; 0: unknown."""
+        """Return the expected mean rate over this time; 0: unknown."""
         return _on_line(self._means, _between(over_s))
 
     def _mean(self, index: int) -> float:
@@ -134,7 +134,7 @@ class SustainedRate:
         return first.bits / first.filled_s if first.filled_s else 0.0
 
     def error(self, over_s: float, now_s: float) -> float:
-        """Return the standard deviation of the logarithm of the rate over so long."""
+        """Return the standard deviation of the logarithm of the mean rate over this time."""
         return self._aged_error(_between(over_s), now_s)
 
     def _aged_error(self, between: _Between, now_s: float) -> float:
@@ -167,7 +167,7 @@ class SustainedRate:
         return found
 
     def quantile_bps(self, over_s: float, q: float, now_s: float) -> float:
-        """Return the rate that the mean over so long stays below with probability `q`."""
+        """Return the rate below which the mean over this time stays with probability `q`."""
         between = _between(over_s)
         error = self._aged_error(between, now_s)
         mean_bps = _on_line(self._means, between)

@@ -132,7 +132,7 @@ class Average:
 
     @property
     def stay_s(self) -> float:
-        """Mean length of a stretch with it."""
+        """The mean length of its stays."""
         gone = 1.0 - self.availability
         return self.absence_s * self.availability / gone if gone > 0.0 else inf
 
@@ -141,7 +141,7 @@ class Average:
         return 8.0 * max(size_bytes, 0.0) * self.s_per_bit + self.latency_s
 
 
-# An average of which only stays and absences are used.
+# An average for stays and absences only.
 _UNKNOWN = Average(0.5, 0.0, 0.0, 60.0)
 
 
@@ -194,7 +194,7 @@ class Outlook:
         """
         if not (isfinite(lasted_s) and lasted_s > 0.0):
             return
-        # Old sums fade, so that the averages follow what a network has been like of late.
+        # Old sums fade, so that the averages follow the last days of a network.
         sums = self._sums.setdefault(name, _NetworkSums())
         if name not in self._stretches:
             known = self.of(name) or _UNKNOWN

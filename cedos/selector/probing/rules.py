@@ -109,8 +109,8 @@ class PassiveChange:
 
     Args:
         threshold: Delphi's Th, in ranges.
-        longest_s: probe anyway after so long; infinite is the paper's rule, under which a network
-            without passive indicators is probed once and never again.
+        longest_s: the longest time between two probes; infinite is the paper's rule, under which a
+            network without passive indicators is probed once and never again.
     """
 
     def __init__(self, threshold: float, longest_s: float = float("inf")) -> None:

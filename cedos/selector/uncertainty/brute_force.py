@@ -159,7 +159,7 @@ def _first(
     low, high = min(each[0] for each in lists), min(each[-1] for each in lists)
     shared = _shared(parts)
     # Fast path: independent lists. Else each value of the shared quantities is a case of its own,
-    # weighted by the probability that the running ways are silent so long.
+    # weighted by the probability that the running ways are still silent.
     if not shared:
         survival = survival_of_first(lists)
         mean_s = mean_of_first(lists)

@@ -267,7 +267,7 @@ class ErrorBounds(Evaluator):
 
 
 def bounds(known: Known, now_s: float) -> tuple[float, float, float]:
-    """Lower bound, geometric mean and upper bound of the next error of a quantity."""
+    """Return lower bound, geometric mean and upper bound of the next error of a quantity."""
     return prediction_interval(known.errors.distribution(now_s).samples, known.errors.worth)
 
 
