@@ -1,0 +1,32 @@
+"""A requestor whose own phone carries beside three helpers."""
+
+import time
+
+from kit.street import HELPERS, RATE_BPS, Street, uplinks
+
+from emu.places.traces import TCP_GOODPUT_SHARE
+from emu.testbed.neighbours import Neighbourhood
+from emu.testbed.programs.servers import Servers
+from emu.testbed.programs.sharing import SharingHosts
+
+
+def test_a_download_uses_the_own_phone_and_all_helpers() -> None:
+    there = Neighbourhood(uplinks([RATE_BPS] * HELPERS), own=uplinks([RATE_BPS])[0])
+    with there, Servers(there), SharingHosts(there) as hosts:
+        street = Street(there, hosts)
+        for number in range(HELPERS):
+            hosts.help(number)
+        hosts.request()
+        hosts.forward()
+        street.wait_for(HELPERS)
+        # A first download lacks a second at its beginning, while each path finds its rate.
+        assert street.download(6_000_000).end() == 0
+        count = 48_000_000
+        began_s = time.monotonic()
+        download = street.download(count)
+        assert download.end() == 0
+        assert (download.received_bytes, download.wrong_bytes) == (count, 0)
+        rate_bps = 8 * count / (time.monotonic() - began_s)
+    share = rate_bps / ((HELPERS + 1) * RATE_BPS * TCP_GOODPUT_SHARE)
+    print(f"{share:.3f} of the sum of four")
+    assert share > 0.95
