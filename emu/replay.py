@@ -13,7 +13,13 @@ from typing import Any, Final
 import msgspec
 
 from cedos.api.messages import flow_matches
-from cedos.controller.codec import LOG_FORMAT, decode_config, decode_event, encode_commands
+from cedos.controller.codec import (
+    LARGEST_BYTES,
+    LOG_FORMAT,
+    decode_config,
+    decode_event,
+    encode_commands,
+)
 from cedos.controller.commands import Command, RecordDecision
 from cedos.controller.controller import Controller
 from cedos.controller.events import Event, FlowOpened
@@ -26,9 +32,6 @@ from cedos.storage import model_files
 from emu.other_policy import OtherPolicy
 from predictors.completion import CompletionModel as TrainedModel
 from predictors.posterior import Posterior
-
-# The largest record in bytes.
-_LARGEST: Final = 8_000_000
 
 # The faults that come of values which no daemon has written.
 _FAULTS: Final = (
@@ -61,7 +64,7 @@ def records(path: Path) -> Iterator[Any]:
             while True:
                 try:
                     length = int.from_bytes(file.read(4), "big")
-                    content = file.read(length) if 0 < length <= _LARGEST else b""
+                    content = file.read(length) if 0 < length <= LARGEST_BYTES else b""
                 except (EOFError, zlib.error):
                     return
                 if not content or len(content) < length:

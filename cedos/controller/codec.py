@@ -33,8 +33,10 @@ from cedos.selector.budgets import controller, odyssey
 from cedos.selector.uncertainty import method_of
 from cedos.selector.uncertainty.times import CompletionModel
 
-# The version of the event log's format.
-LOG_FORMAT: Final = 4
+# The version of the event log's format: of events, of the header and of the state (`snapshot.py`).
+LOG_FORMAT: Final = 5
+# The largest record in bytes: a state with some ten thousand flows.
+LARGEST_BYTES: Final = 8_000_000
 _ADDRESSES: Final = frozenset({IPv4Address, IPv6Address})
 _INTERFACES: Final = frozenset({IPv4Interface, IPv6Interface})
 
@@ -82,7 +84,8 @@ def encode(value: object, hint: Any, hide: Hider | None = None) -> Any:
     if _is_record(type(value)):
         cls = type(value)
         known = _fields(typing.cast(Any, cls))
-        values, inner = without_names(value, [each.name for each in known], hide)
+        found = {each.name: getattr(value, each.name) for each in known}
+        values, inner = without_names(value, found, hide)
         listed = [encode(values[each.name], each.hint, inner) for each in known]
         return listed if _record_of(hint) is cls else [cls.__name__, *listed]
     if isinstance(value, Mapping):

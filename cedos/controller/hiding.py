@@ -6,7 +6,6 @@ say nothing; so do the names of networks, access points and budgets.
 """
 
 import re
-from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Any
 
@@ -50,17 +49,16 @@ class Hider:
 
 
 def without_names(
-    value: object, fields: Iterable[str], hide: Hider | None
+    value: object, fields: dict[str, Any], hide: Hider | None
 ) -> tuple[dict[str, Any], Hider | None]:
     """Return the fields of an object, and what hides the names in them; None: they stay."""
-    found = {name: getattr(value, name) for name in fields}
     if hide is None:
-        return found, None
+        return fields, None
     if type(value).__name__ in KEPT:
-        for each in found.values():
+        for each in fields.values():
             if isinstance(each, str):
                 hide.keep(each)
-        return found, None
+        return fields, None
     if isinstance(value, TableTransfer):  # a file has a name, too
-        found |= {"name": hide.whole(value.name), "server": hide.whole(value.server)}
-    return found, hide
+        fields |= {"name": hide.whole(value.name), "server": hide.whole(value.server)}
+    return fields, hide

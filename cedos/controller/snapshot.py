@@ -1,7 +1,7 @@
 """The controller's whole state as plain lists, for a log that begins in the middle. Pure.
 
 All that a controller holds is an object of this program, a container of Python, an enum, an address, a
-number or a text. An object is written by its fields, under the name of its class. Each object and each
+number or a text. An object is written by its fields, under the number of its class. Each object and each
 container that can change is numbered when it is first met, and is that number from then on, so that
 parts that share one share it again. What only points to the program (classes, bound methods) is its
 name. The trained model is large and does not change, so that it stays apart, under a name.
@@ -13,7 +13,8 @@ and a recorded log among the tests (`tests/recorded/controller/`) tells when tha
 import enum
 import sys
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from ipaddress import (
     IPv4Address,
@@ -35,7 +36,7 @@ _ROOMS: Final = (
     *("cedos.controller.", "cedos.selector.", "predictors."),
     *("cedos.model", "cedos.budget_kinds", "cedos.token_bucket"),
 )
-_PLAIN: Final = (bool, int, float, bytes, type(None))
+_PLAIN: Final = frozenset({bool, int, float, bytes, type(None)})
 _ADDRESSES: Final = {
     each.__name__: each
     for each in (
@@ -63,7 +64,9 @@ def snapshot(controller: Controller, apart: Mapping[str, object], hide: Hider | 
         known = [name for each in networks for name in (each.name, each.interface)]
         for name in (*known, *controller.hard.names):
             hide.keep(name)
-    return _Writer(apart, hide).plain(controller)
+    writer = _Writer(apart, hide)
+    written = writer.plain(controller)
+    return [list(map(list, writer.kinds)), written]
 
 
 def restore(plain: Any, apart: Mapping[str, object]) -> Controller:
@@ -73,7 +76,8 @@ def restore(plain: Any, apart: Mapping[str, object]) -> Controller:
         ValueError: it is none, or one of another version of the program.
     """
     try:
-        found = _Reader(apart).value(plain)
+        kinds, written = plain
+        found = _Reader(apart, kinds).value(written)
     except (TypeError, LookupError, AttributeError, RecursionError) as error:
         raise ValueError(f"the state is none of this version: {error}") from None
     if not isinstance(found, Controller):
@@ -82,32 +86,34 @@ def restore(plain: Any, apart: Mapping[str, object]) -> Controller:
 
 
 class _Writer:
+    """Writes values as plain ones; `kinds`: the names of classes, each with those of its fields."""
+
     def __init__(self, apart: Mapping[str, object], hide: Hider | None) -> None:
+        self.kinds: dict[tuple[str, ...], int] = {}
         self._hide = hide
         self._apart = {id(each): name for name, each in apart.items()}
         self._numbers: dict[int, int] = {}
 
     def plain(self, value: object) -> Any:
         """Return a value as what msgpack knows; lists begin with what they are."""
-        if isinstance(value, enum.Enum):
-            return ["enum", _name(type(value)), value.value]
-        if isinstance(value, _PLAIN):
+        kind = type(value)
+        if kind in _PLAIN:
             return value
-        if isinstance(value, str):
-            return self._hide.text(value) if self._hide is not None else value
+        if kind is str:
+            return value if self._hide is None else self._hide.text(cast(str, value))
+        if isinstance(value, enum.Enum):
+            return ["enum", _name(kind), value.value]
         if id(value) in self._apart:
             return ["apart", self._apart[id(value)]]
         if isinstance(value, type):
             return ["class", _name(value)]
         if isinstance(value, MethodType):
             return ["method", self.plain(value.__self__), value.__name__]
-        if type(value).__name__ in _ADDRESSES:
-            return [type(value).__name__, str(value)]
-        if type(value) is tuple:
-            return ["tuple", *map(self.plain, value)]
-        if type(value) is frozenset:
-            return ["frozenset", *map(self.plain, value)]
-        if type(value) is MappingProxyType:
+        if kind.__name__ in _ADDRESSES:
+            return [kind.__name__, str(value)]
+        if kind in (tuple, frozenset):
+            return [kind.__name__, *map(self.plain, cast(Iterable[object], value))]
+        if isinstance(value, MappingProxyType):
             return ["proxy", *([self.plain(key), self.plain(each)] for key, each in value.items())]
         if (number := self._numbers.get(id(value))) is not None:
             return ["number", number]
@@ -128,16 +134,22 @@ class _Writer:
         return self._object(value)
 
     def _object(self, value: object) -> Any:
-        kind, hide = type(value), self._hide
-        fields, self._hide = without_names(value, _names(value), hide)
-        plain = [[name, self.plain(each)] for name, each in fields.items()]
+        hide = self._hide
+        fields, self._hide = without_names(value, _fields(value), hide)
+        known = (_name(type(value)), *fields)
+        number = self.kinds.setdefault(known, len(self.kinds))
+        plain = ["object", number, *map(self.plain, fields.values())]
         self._hide = hide
-        return ["struct" if _is_whole(kind) else "object", _name(kind), *plain]
+        return plain
 
 
 class _Reader:
-    def __init__(self, apart: Mapping[str, object]) -> None:
+    def __init__(self, apart: Mapping[str, object], kinds: Iterable[Sequence[str]]) -> None:
         self._apart = apart
+        self._kinds = [(_class(name), names) for name, *names in kinds]
+        for cls, names in self._kinds:
+            if any(name.startswith("__") for name in names):
+                raise ValueError(f"a {cls.__name__} has no such fields")
         self._numbered: list[Any] = []
 
     def value(self, plain: Any) -> Any:
@@ -170,10 +182,9 @@ class _Reader:
 
     def _filled(self, kind: str, rest: list[Any], number: int) -> Any:
         """Return a numbered value; it has its number before its parts, which may lead back to it."""
-        if kind == "struct":  # it is made at once, so that nothing leads back
-            found = _class(rest[0])(**{name: self.value(each) for name, each in rest[1:]})
-            self._numbered[number] = found
-            return found
+        if kind == "object":
+            cls, names = self._kinds[rest[0]]
+            return self._object(cls, names, rest[1:], number)
         made: Any
         match kind:
             case "list":
@@ -195,15 +206,19 @@ class _Reader:
                 for plain_key, each in pairs:
                     key = self.value(plain_key)  # (before the value, as they were numbered)
                     made[key] = self.value(each)
-            case "object":
-                cls = _class(rest[0])
-                made = self._numbered[number] = object.__new__(cls)
-                for name, each in rest[1:]:
-                    if name.startswith("__"):
-                        raise ValueError(f"{rest[0]} has no field {name}")
-                    object.__setattr__(made, name, self.value(each))
             case _:
                 raise ValueError(f"{kind!r} is no value")
+        return made
+
+    def _object(self, cls: Any, names: Sequence[str], values: Sequence[Any], number: int) -> object:
+        if _is_whole(cls):  # it is made at once, so that nothing leads back
+            pairs = zip(names, map(self.value, values), strict=True)
+            found = self._numbered[number] = cls(**dict(pairs))
+            return found
+        made: Any = object.__new__(cls)
+        self._numbered[number] = made
+        for name, each in zip(names, values, strict=True):
+            object.__setattr__(made, name, self.value(each))
         return made
 
     def _method(self, owner: Any, name: str) -> Any:
@@ -257,11 +272,14 @@ def _is_whole(cls: type) -> bool:
     return issubclass(cls, tuple | msgspec.Struct)
 
 
-def _names(value: Any) -> Iterable[str]:
+def _fields(value: Any) -> dict[str, Any]:
     """Return the fields that an object has."""
     cls: Any = type(value)
     if _is_whole(cls):
-        named: Iterable[str] = cls._fields if issubclass(cls, tuple) else cls.__struct_fields__
-        return named
-    slots = [name for name in _slots(cls) if hasattr(value, name)]
-    return [*slots, *getattr(value, "__dict__", ())]
+        names = cls._fields if issubclass(cls, tuple) else cls.__struct_fields__
+        return {name: getattr(value, name) for name in names}
+    found = {}
+    for name in _slots(cls):
+        with suppress(AttributeError):  # a slot may be empty
+            found[name] = getattr(value, name)
+    return found | getattr(value, "__dict__", {})

@@ -24,7 +24,13 @@ from typing import Final
 import msgspec
 import structlog
 
-from cedos.controller.codec import LOG_FORMAT, encode_commands, encode_config, encode_event
+from cedos.controller.codec import (
+    LARGEST_BYTES,
+    LOG_FORMAT,
+    encode_commands,
+    encode_config,
+    encode_event,
+)
 from cedos.controller.commands import Command
 from cedos.controller.controller import Controller
 from cedos.controller.deadlines import rows as kept_rows
@@ -38,13 +44,13 @@ from cedos.selector.deadlines.transfer_table import TableTransfer
 
 _log = structlog.get_logger(__name__)
 
+# Events that are written together: so many, or those of so many seconds.
 _TOGETHER_S: Final = 2.0
 _TOGETHER: Final = 2_000
-"""Events that are written together: so many, or those of so many seconds."""
+# A larger file is not continued, but followed by another one. A day has some 100 MB.
 FILE_BYTES: Final = 20_000_000
-"""A larger file is not continued, but followed by another one. A day has some 100 MB."""
+# The bytes of all files of a log; beyond them the oldest is removed.
 MOST_BYTES: Final = 500_000_000
-"""The bytes of all files of a log; beyond them the oldest is removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +175,12 @@ class EventLog:
         if kept is None:
             try:
                 state = snapshot(self._controller, {"model": trained}, hide)
-                return msgspec.msgpack.encode({**header, "state": state})
+                encoded = msgspec.msgpack.encode({**header, "state": state})
             except (TypeError, OverflowError) as error:
                 raise HistoryError(f"the state cannot be recorded: {error}") from None
+            if len(encoded) > LARGEST_BYTES:
+                raise HistoryError("the state cannot be recorded: there are too many flows")
+            return encoded
         rules, transfers = kept.rules, kept.transfers
         if hide is not None and isinstance(rules, dict):
             rules = {number: _hidden(rule, hide) for number, rule in rules.items()}
