@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from emu.runs.runs import Recorded
 
 # The modules of `emu.runs` that combine several run folders.
-_SETS = ("calibration", "fidelity", "mobility", "series", "walk", "wget")
+_SETS = ("calibration", "fidelity", "lost", "mobility", "series", "walk", "wget")
 
 
 @click.command(
@@ -45,9 +45,9 @@ def command(
 ) -> None:
     """Put the finished runs RUN... together.
 
-    As a SET of figures does: mobility (the mixed load), calibration (of the same runs), fidelity
-    (the simulator beside live runs), series (pages and videos, Delphi's Figure 10), walk and wget
-    (Figures 12 and 11).
+    As a SET of figures does: mobility (the mixed load), calibration (of the same runs), lost (the
+    daemon's lost seconds by cause), fidelity (the simulator beside live runs), series (pages and
+    videos, Delphi's Figure 10), walk and wget (Figures 12 and 11).
     """
     import importlib  # noqa: PLC0415
     import inspect  # noqa: PLC0415

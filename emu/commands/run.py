@@ -99,7 +99,8 @@ def command(
     while an unmodified client makes small requests, downloads and uploads over plain TCP and MPTCP.
 
     With `--engine simulator` nothing is started: the simulator computes what transfers take over plain
-    TCP and MPTCP, some 50 times as fast. It runs policies that never change their mind, not yet cedos.
+    TCP and MPTCP, some 50 times as fast, on all cores. It runs policies that never change their mind, and
+    cedos by the daemon's own controller.
 
     The run folder holds the resolved configuration, the environment, all raw records, the figures
     and a page with pictures (`report.html`); `cedos-emu report` draws the page again. A finished run is

@@ -1,11 +1,12 @@
 """An experiment: every policy on the same place from the same instant, into a run folder."""
 
 import dataclasses
+import os
 import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,24 +113,23 @@ def _run(scenario: Scenario, places: Places, directory: Path, report: Report) ->
         name: [] for name in tables_of(scenario) if name != "capacity"
     }
     progress = _Progress(scenario, report)
-    for repeat in range(scenario.repeats):
-        # All policies of a repeat get the same transfers and visits.
-        plan = schedule(
-            [load.transfer_class() for load in scenario.load],
-            duration_s=scenario.duration_s,
-            seed=scenario.seed + repeat,
-        )
-        wanted = browsing.plan(scenario, scenario.seed + repeat)
-        for name in scenario.policies:
-            with progress.during(f"{policies.title(name)}, {_amount(plan, wanted)}"):
-                if scenario.engine == "simulator":
-                    result = _simulate_policy(name, plan, scenario, place)
-                else:
-                    result = _run_ready_policy(name, repeat, plan, wanted, scenario, place, folder)
-            results[name].append(result)
-            for table, rows in result.tables().items():
-                if table in tables:
-                    tables[table] += [{"policy": name, "repeat": repeat, **row} for row in rows]
+    with _simulations(scenario, place) as simulated:
+        for repeat in range(scenario.repeats):
+            # All policies of a repeat get the same transfers and visits.
+            plan = _plan(scenario, repeat)
+            wanted = browsing.plan(scenario, scenario.seed + repeat)
+            for name in scenario.policies:
+                with progress.during(f"{policies.title(name)}, {_amount(plan, wanted)}"):
+                    if simulated:
+                        result = simulated[name, repeat].result()
+                    else:
+                        result = _run_ready_policy(
+                            name, repeat, plan, wanted, scenario, place, folder
+                        )
+                results[name].append(result)
+                for table, rows in result.tables().items():
+                    if table in tables:
+                        tables[table] += [{"policy": name, "repeat": repeat, **row} for row in rows]
     # Write tables once, at the end: a Parquet file cannot be appended to.
     for table, rows in tables.items():
         folder.write_table(table, rows)
@@ -231,6 +231,35 @@ def _run_ready_policy(
         shutil.rmtree(folder.logs / f"{name}-{repeat}")
         patient = msgspec.structs.replace(scenario, warm_up_s=_PATIENCE * scenario.warm_up_s)
         return _run_policy(name, repeat, plan, wanted, patient, place, folder)
+
+
+def _plan(scenario: Scenario, repeat: int) -> list[PlannedTransfer]:
+    return schedule(
+        [load.transfer_class() for load in scenario.load],
+        duration_s=scenario.duration_s,
+        seed=scenario.seed + repeat,
+    )
+
+
+@contextmanager
+def _simulations(
+    scenario: Scenario, place: Place
+) -> Iterator[Mapping[tuple[str, int], "Future[_Result]"]]:
+    """Compute all policies and repeats on all cores; live runs: give nothing."""
+    if scenario.engine != "simulator":
+        yield {}
+        return
+    pool = ProcessPoolExecutor(os.cpu_count())
+    try:
+        yield {
+            (name, repeat): pool.submit(
+                _simulate_policy, name, _plan(scenario, repeat), scenario, place
+            )
+            for repeat in range(scenario.repeats)
+            for name in scenario.policies
+        }
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _simulate_policy(

@@ -6,8 +6,12 @@ Every run of a policy that the simulator can run is simulated with the same plan
 are simulated over live. The simulator knows nothing of the live run but its configuration.
 """
 
+import os
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
@@ -18,6 +22,7 @@ from cedos.model import Direction
 from emu import policies
 from emu.places.places import Place
 from emu.runs.runs import Recorded
+from emu.runs.scenario import Scenario
 from emu.simulator.run import simulate
 from emu.statistics import Floats
 from emu.workloads.mixed import PlannedTransfer
@@ -36,73 +41,117 @@ def figures(recorded: Sequence[Recorded], places: Mapping[str, Place]) -> dict[s
         `together`: `n`, `mean_ratio`, `near_share`, the shares of policies and places whose mean and
         median are within 10 % (`means_within_share`, `medians_within_share`), and of pairs of policies
         of one place that are in the same order (`order_share`; null without a pair that is apart).
+        `speed`: seconds of a place by seconds of one core (`core`, `by_policy`), and on all cores at once
+        by the clock (`all_cores`).
 
     Raises:
         DataSetError: no live run of a policy that the simulator can run.
     """
-    times: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
-    for run in recorded:
-        for policy in run.policies:
-            # Only fixed policies can be simulated.
-            try:
-                simulated = policies.simulated(policy, run.scenario.policy.get(policy))
-            except ConfigError:
-                continue
-            if run.scenario.engine != "mahimahi":
-                raise DataSetError(f"{run.directory} is simulated; fidelity is asked of live runs")
-            times[policy, run.scenario.place] += _both(
-                run, policy, simulated, places[run.scenario.place]
-            )
-    if not times:
+    cells: dict[tuple[str, str], list[_Compared]] = defaultdict(list)
+    began_s = time.monotonic()
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        # What is computed for a cell: one repeat of one policy in one run.
+        pending: dict[tuple[str, str], list[Future[_Compared]]] = defaultdict(list)
+        for run in recorded:
+            for policy in run.policies:
+                # Others than fixed policies and the daemon cannot be simulated.
+                try:
+                    simulated = policies.simulated(policy, run.scenario.policy.get(policy))
+                except ConfigError:
+                    continue
+                if run.scenario.engine != "mahimahi":
+                    raise DataSetError(
+                        f"{run.directory} is simulated; fidelity is asked of live runs"
+                    )
+                place = places[run.scenario.place]
+                for repeat in range(run.scenario.repeats):
+                    rows = [
+                        row
+                        for row in run.flows
+                        if row["policy"] == policy and row["repeat"] == repeat
+                    ]
+                    pending[policy, run.scenario.place].append(
+                        pool.submit(_compare, run.scenario, rows, simulated, place)
+                    )
+        cells |= {key: [each.result() for each in of_cell] for key, of_cell in pending.items()}
+    took_s = time.monotonic() - began_s
+    if not cells:
         raise DataSetError("no run has a policy that the simulator can run")
+    times = {key: np.concatenate([each.times_s for each in cell]) for key, cell in cells.items()}
     # Each policy at each place is a cell of its own, then all together.
-    cells = {key: np.array(pairs) for key, pairs in times.items()}
     by_policy: dict[str, dict[str, Any]] = defaultdict(dict)
-    for (policy, place), pairs in sorted(cells.items()):
-        by_policy[policy][place] = _cell(pairs)
+    for (policy, place_name), pairs in sorted(times.items()):
+        by_policy[policy][place_name] = _cell(pairs)
     found = [cell for each in by_policy.values() for cell in each.values()]
-    ordered = list(_same_order(cells))
+    ordered = list(_same_order(times))
+    every = [each for cell in cells.values() for each in cell]
     return {
         "policies": dict(by_policy),
         "together": {
-            **_cell(np.concatenate(list(cells.values()))),
+            **_cell(np.concatenate(list(times.values()))),
             "means_within_share": _within([cell["mean_ratio"] for cell in found]),
             "medians_within_share": _within([cell["median_ratio"] for cell in found]),
             "order_share": float(np.mean(ordered)) if ordered else None,
         },
+        "speed": {
+            "by_policy": {
+                policy: _speed([each for name in of for each in cells[policy, name]])
+                for policy, of in by_policy.items()
+            },
+            "core": _speed(every),
+            "all_cores": sum(each.simulated_s for each in every) / took_s,
+        },
     }
 
 
-def _both(
-    run: Recorded, policy: str, simulated: policies.Simulated, place: Place
-) -> list[tuple[float, float]]:
-    """Return what each transfer took, simulated and live; s."""
-    pairs = []
-    for repeat in range(run.scenario.repeats):
-        rows = [row for row in run.flows if row["policy"] == policy and row["repeat"] == repeat]
-        plan = [
-            PlannedTransfer(
-                number=row["number"],
-                name=row["name"],
-                at_s=row["planned_s"],
-                host=row["host"],
-                direction=Direction(row["direction"]),
-                size_bytes=row["size_bytes"],
-                mptcp=row["mptcp"],
-            )
-            for row in sorted(rows, key=lambda row: row["number"])
-        ]
-        found = simulate(
-            place,
-            plan,
-            simulated,
-            start_s=run.scenario.start_s,
-            warm_up_s=run.scenario.warm_up_s,
-            limit_s=run.scenario.limit_s,
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """Seconds of each transfer, simulated and live; and what computing took of the processor."""
+
+    times_s: Floats
+    simulated_s: float
+    processor_s: float
+
+
+def _compare(
+    scenario: Scenario,
+    rows: Sequence[Mapping[str, Any]],
+    simulated: policies.Simulated,
+    place: Place,
+) -> _Compared:
+    """Simulate one repeat of a policy in a live run."""
+    began_s = time.process_time()
+    plan = [
+        PlannedTransfer(
+            number=row["number"],
+            name=row["name"],
+            at_s=row["planned_s"],
+            host=row["host"],
+            direction=Direction(row["direction"]),
+            size_bytes=row["size_bytes"],
+            mptcp=row["mptcp"],
         )
-        live_s = {row["number"]: row["time_s"] for row in rows}
-        pairs += [(each.time_s, live_s[each.planned.number]) for each in found.completed]
-    return pairs
+        for row in sorted(rows, key=lambda row: row["number"])
+    ]
+    found = simulate(
+        place,
+        plan,
+        simulated,
+        start_s=scenario.start_s,
+        warm_up_s=scenario.warm_up_s,
+        limit_s=scenario.limit_s,
+    )
+    live_s = {row["number"]: row["time_s"] for row in rows}
+    return _Compared(
+        np.array([(each.time_s, live_s[each.planned.number]) for each in found.completed]),
+        max(each.started_at_s + each.time_s for each in found.completed),
+        time.process_time() - began_s,
+    )
+
+
+def _speed(compared: Sequence[_Compared]) -> float:
+    """Return seconds of a place by seconds of one core."""
+    return sum(each.simulated_s for each in compared) / sum(each.processor_s for each in compared)
 
 
 def _cell(pairs: Floats) -> dict[str, Any]:
@@ -143,6 +192,8 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
         f"within 10 %: means {together['means_within_share']:.0%}, medians"
         f" {together['medians_within_share']:.0%} of policies and places"
     )
+    speed = found["speed"]
+    yield f"times real time: {speed['core']:.0f} a core, {speed['all_cores']:.0f} on all of them"
     if together["order_share"] is not None:
         yield f"in the same order: {together['order_share']:.0%} of pairs of policies"
 

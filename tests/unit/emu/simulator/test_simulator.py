@@ -1,8 +1,10 @@
 """The simulator against what can be counted by hand, and against what must never happen."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
@@ -336,3 +338,15 @@ def test_fidelity_is_asked_of_live_runs_only(made: Path, tmp_path: Path) -> None
     recorded = runs.read(run_folder(made, tmp_path / "run"))
     with pytest.raises(DataSetError, match="fidelity is asked of live runs"):
         fidelity.figures([recorded], places.load(made))
+
+
+def test_a_run_that_was_as_simulated_is_wholly_faithful(made: Path, tmp_path: Path) -> None:
+    recorded = runs.read(run_folder(made, tmp_path / "run"))
+    live = msgspec.structs.replace(recorded.scenario, engine="mahimahi")
+    found = fidelity.figures([replace(recorded, scenario=live)], places.load(made))
+    together = found["together"]
+    assert together["n"] == len(recorded.flows)
+    assert (together["mean_ratio"], together["near_share"]) == (1.0, 1.0)
+    assert together["means_within_share"] == 1.0
+    assert set(found["policies"]) == {"wifi-first", "mptcp-cellular", "cedos"}
+    assert found["speed"]["core"] > 0.0
