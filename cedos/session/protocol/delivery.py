@@ -139,6 +139,9 @@ class Run(Struct, gc=False):
     rank: int
     payloads: Sequence[Chunk]
 
+# The memory of a list of waiting runs, and of an entry in it.
+_LIST_BYTES, _ENTRY_BYTES = 200, 8
+
 
 class _Blocked(Struct):
     """A run that waits for `missing` of its listed IROBs."""
@@ -154,11 +157,12 @@ class Delivery:
     heap; for listed ids, under each id that is missing.
     """
 
-    __slots__ = ("_after_all", "_listed", "_ready", "_taken", "count", "delivered")
+    __slots__ = ("_after_all", "_awaited", "_listed", "_ready", "_taken", "count", "delivered")
 
     def __init__(self, first: int = 1) -> None:
         self.delivered = CumulativeSet(first)
         self.count = 0  # eligible now
+        self._awaited = 0  # entries of all lists of `_listed`
         self._ready: tuple[deque[Run], ...] = (deque(), deque(), deque(), deque())
         self._taken = [0, 0, 0, 0]  # how many of each label's first run were taken
         self._after_all: list[tuple[int, Run]] = []  # heap by id
@@ -173,6 +177,7 @@ class Delivery:
             missing = [each for each in set(after) if not self.delivered.covers(each, each + 1)]
             if missing:
                 blocked = _Blocked(run, len(missing))
+                self._awaited += len(missing)
                 for each in missing:
                     self._listed.setdefault(each, []).append(blocked)
                 return
@@ -216,6 +221,11 @@ class Delivery:
     def waiting(self) -> bool:
         return bool(self.count or self._after_all or self._listed)
 
+    @property
+    def list_bytes(self) -> int:
+        """Return the memory of the lists of IROBs that wait for others."""
+        return _LIST_BYTES * len(self._listed) + _ENTRY_BYTES * self._awaited
+
     def _eligible(self, run: Run) -> None:
         self._ready[run.rank].append(run)
         self.count += len(run.payloads)
@@ -232,5 +242,6 @@ class Delivery:
                 if first <= irob < stop:
                     for blocked in self._listed.pop(irob, ()):
                         blocked.missing -= 1
+                        self._awaited -= 1
                         if not blocked.missing:
                             self._eligible(blocked.run)

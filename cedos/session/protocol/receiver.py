@@ -23,6 +23,9 @@ from cedos.session.protocol.sender import ID_SPAN
 # The most gaps in the ids. No sender of this protocol leaves more, so such a peer is refused.
 MAX_ID_GAPS: Final = 20_000
 
+_PARTIAL_BYTES: Final = 1_600
+"""Memory of an IROB of which only a part has come, beside `IROB_COST`."""
+
 
 class _Partial:
     """A large IROB of which only some extents have arrived."""
@@ -165,7 +168,7 @@ class Receiver:
         self._dirty_irobs = True
         for low, high in self.irobs.missing(frame.first, stop):
             # Forget what has arrived of an abandoned IROB.
-            for irob in [each for each in self._partial if low <= each < high]:
+            for irob in self._partial_within(low, high):
                 arrivals = self._partial.pop(irob).arrivals
                 self._dirty_partial.discard(irob)
                 self._pieces -= arrivals.pieces
@@ -201,7 +204,9 @@ class Receiver:
 
     @property
     def held_bytes(self) -> int:
-        return self._held_cost + self.stream.ready_bytes + self.stream.waiting_bytes
+        """Return the memory of what arrived and was not read; more than its credit, if it is in parts."""
+        extra = _PARTIAL_BYTES * len(self._partial) + self.delivery.list_bytes
+        return self._held_cost + extra + self.stream.ready_bytes + self.stream.waiting_bytes
 
     @property
     def at_end(self) -> bool:
@@ -290,11 +295,17 @@ class Receiver:
             raise ProtocolError(f"more IROBs than the window of {self._irob_window} bytes allows")
 
     def _refuse_partial(self, low: int, high: int) -> None:
-        for irob in self._partial:
-            if low <= irob < high:
-                raise ProtocolError(
-                    f"IROB {irob} comes as a small one after it came as a large one"
-                )
+        for irob in self._partial_within(low, high):
+            raise ProtocolError(f"IROB {irob} comes as a small one after it came as a large one")
+
+    def _partial_within(self, low: int, high: int) -> list[int]:
+        """Return the ids from `low` below `high` that have arrived in part.
+
+        It looks through the shorter of two lists: a peer can name single ids without end.
+        """
+        if high - low < len(self._partial):
+            return [each for each in range(low, high) if each in self._partial]
+        return [each for each in self._partial if low <= each < high]
 
 
 def keep(payload: memoryview, record: bytes | memoryview) -> bytes | memoryview:

@@ -211,6 +211,11 @@ class Connection:
         return self._core.held_bytes
 
     @property
+    def unread_bytes(self) -> int:
+        """Return what arrived and is kept in memory, as the application has not read it."""
+        return self._core.receiver.held_bytes
+
+    @property
     def at_eof(self) -> bool:
         return self._core.at_eof
 

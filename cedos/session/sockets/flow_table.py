@@ -13,7 +13,7 @@ A flow has three states:
 import asyncio
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -75,7 +75,7 @@ class FlowTable:
             set()
         )  # quiet ones that could not be written down, or have no path
         self._soon: asyncio.TimerHandle | None = None
-        self._absent: dict[bytes, bytes] = {}  # flows without a path, and their hosts
+        self._absent: set[bytes] = set()  # flows without a path
         self._timer: asyncio.TimerHandle | None = None
         self._slept = 0  # since what they were was collected
         self._ended = False
@@ -119,14 +119,13 @@ class FlowTable:
 
         def presence(present: bool) -> None:
             if present:
-                self._absent.pop(flow_id, None)
+                self._absent.discard(flow_id)
             else:
-                self._absent[flow_id] = host
-                self._plan()
+                self._absent.add(flow_id)
 
         def over() -> None:
             failure = self._living.pop(flow_id).failure
-            self._absent.pop(flow_id, None)
+            self._absent.discard(flow_id)
             self._ledger.close_flow(host)
             self._active.pop(flow_id, None)
             self._not_idle.discard(flow_id)
@@ -148,6 +147,7 @@ class FlowTable:
             observer=FlowObserver(presence, None if self._idle is None else active, over),
         )
         self._ledger.open_flow(host)
+        self._plan()
         if self._idle is not None and not resumed:
             self._idle.note(opened.credentials, opened.deadline_s, time.time())
         return connection
@@ -178,35 +178,28 @@ class FlowTable:
             self._timer = self._driver.loop.call_later(_NOTE_S, self._check)
 
     def _check(self) -> None:
-        """Bound what absent hosts cost; write down idle flows."""
+        """Bound what hosts cost; write down idle flows."""
         self._timer = None
         self._bound()
         if self._idle is not None:
             self._write_down(self._idle)
-        if self._idle is not None or self._absent:
+        if self._idle is not None or self._living:
             self._plan()
 
     def _bound(self) -> None:
-        """End flows of absent hosts that cost more memory than they may, the largest first.
+        """End flows of hosts that cost more memory than they may, the largest first.
 
         An attacker may ask for very much on many flows and go (DTP, section 7, "State Explosion
-        Attacks").
+        Attacks"), or send on many flows what the application does not read.
         """
-        most_bytes = self._ledger.limits.idle_bytes_per_host
-        held: dict[bytes, int] = {}
-        for flow_id, host in self._absent.items():
-            held[host] = held.get(host, 0) + self._living[flow_id].held_bytes
-        for host in [host for host, held_bytes in held.items() if held_bytes > most_bytes]:
-            flows = [self._living[each] for each, of in self._absent.items() if of == host]
-            for connection in sorted(flows, key=lambda each: -each.held_bytes):
-                if held[host] <= most_bytes:
-                    break
-                held[host] -= connection.held_bytes
-                connection.fail(
-                    SessionError(
-                        f"its host is away and has more than {most_bytes} bytes kept here for it"
-                    )
-                )
+        limits = self._ledger.limits
+        most_bytes = limits.idle_bytes_per_host
+        why = f"its host is away and has more than {most_bytes} bytes kept here for it"
+        _end_largest(((self._living[each], self._living[each].held_bytes) for each in self._absent),
+                     most_bytes, why)  # fmt: skip
+        most_bytes = limits.unread_bytes_per_host
+        why = f"its host has sent more than {most_bytes} bytes that are not read here"
+        _end_largest(((each, each.unread_bytes) for each in self._living.values()), most_bytes, why)
 
     def _note_quiet(self) -> None:
         """Write down flows that have just fallen quiet."""
@@ -266,3 +259,18 @@ class FlowTable:
             self._idle.sync()
             self._idle.close()
             self._idle = None
+
+
+def _end_largest(held: Iterable[tuple[Connection, int]], most_bytes: int, why: str) -> None:
+    """End the largest flows of each host that holds more bytes than it may."""
+    of_host: dict[bytes, int] = {}
+    flows = [(bytes_, each) for each, bytes_ in held if bytes_]
+    for bytes_, each in flows:
+        of_host[each.peer_key] = of_host.get(each.peer_key, 0) + bytes_
+    over = {host for host, bytes_ in of_host.items() if bytes_ > most_bytes}
+    if not over:
+        return
+    for bytes_, each in sorted(flows, key=lambda flow: -flow[0]):
+        if each.peer_key in over and of_host[each.peer_key] > most_bytes:
+            of_host[each.peer_key] -= bytes_
+            each.fail(SessionError(why))

@@ -50,6 +50,7 @@ class HandshakeLimits:
     flows: int = 250_000  # of all hosts: an attacker can make any number of keys, each a host
     flows_per_host: int = 10_000
     idle_bytes_per_host: int = 256 << 20  # in memory, for its flows without a network
+    unread_bytes_per_host: int = 256 << 20  # received for all its flows, and not read
     resumptions_per_s: float = 50.0
     resumption_burst: int = 500
     deadline_s: int = 30 * 86_400  # no flow is granted a longer sleep

@@ -1,5 +1,8 @@
 """What a peer must not say, and records of a program that lost its state."""
 
+import math
+import time
+
 import pytest
 
 from cedos.errors import ProtocolError
@@ -144,6 +147,60 @@ def test_pings_without_end_get_a_bounded_number_of_answers(cores: Cores) -> None
         if type(each).__name__ == "Pong"
     ]
     assert 1 < len(pongs) <= 64
+
+
+def begun(cores: Cores, count: int) -> Session:
+    """A session with so many IROBs of which a byte has come, behind one that is missing."""
+    core = cores.session(limits=SessionLimits())
+    cores.up(core)
+    for first in range(2, count + 2, 1_000):
+        core.receive(
+            1,
+            b"".join(
+                packing.extent_header(irob, 3, Order.FREE, (), 0, 1, False) + b"x"
+                for irob in range(first, min(first + 1_000, count + 2))
+            ),
+            0.0,
+        )
+    return core
+
+
+@pytest.mark.parametrize("kind", ["abandoned", "small"])
+def test_single_ids_cost_the_same_however_many_irobs_have_come_in_part(
+    cores: Cores, kind: str
+) -> None:
+    """Each looked through all parts: a record of 256 KiB kept all sessions waiting for 77 s."""
+
+    def took_s(parts: int) -> float:
+        core, best_s = begun(cores, parts), math.inf
+        for first in range(40_000, 44_000, 1_000):
+            frames = (
+                packing.fixed(Abandon(irob, 1))
+                if kind == "abandoned"
+                else packing.messages_header(irob, 0, Order.FREE, (), [0])
+                for irob in range(first, first + 1_000)
+            )
+            record, began_s = b"".join(frames), time.perf_counter()
+            core.receive(1, record, 0.0)
+            best_s = min(best_s, time.perf_counter() - began_s)
+        return best_s
+
+    assert took_s(20_000) < 10 * took_s(10)
+
+
+def test_what_lies_in_parts_or_waits_for_others_counts_with_its_real_memory(cores: Cores) -> None:
+    assert begun(cores, 10_000).held_bytes > 10_000 * 1_500
+    core = cores.session(limits=SessionLimits())
+    cores.up(core)
+    for irob in range(1_000, 2_000):
+        after = tuple(range(irob - 256, irob))
+        core.receive(1, packing.messages_header(irob, 0, Order.LISTED, after, [0]), 0.0)
+    before = core.held_bytes
+    assert before > 1_000 * (256 + 256 * 8)
+    core.receive(1, packing.fixed(Abandon(1, 999)), 0.0)
+    while core.receive_run() is not None:
+        pass
+    assert core.held_bytes == 0
 
 
 NOW, UNIX = 0.0, 1e9

@@ -296,6 +296,24 @@ def test_who_is_there_is_not_held_to_the_bytes_of_the_absent() -> None:
     serving(scenario, HandshakeLimits(idle_bytes_per_host=1_000))
 
 
+def test_a_host_that_is_there_is_held_to_what_is_not_read_of_all_its_flows() -> None:
+    one, other = KeyPair(os.urandom(32)), KeyPair(os.urandom(32))
+
+    async def scenario(listener: session.Listener, connect: Connect) -> None:
+        flows = []
+        for who, size in ((one, 240_000), (one, 200_000), (one, 190_000), (other, 250_000)):
+            near = await connect(who)
+            flows.append(await listener.accept())
+            await near.write(bytes(size))  # nobody reads it
+        while not flows[0].ended:
+            await asyncio.sleep(0.05)
+        assert "more than 500000 bytes that are not read" in str(flows[0].failure)
+        await asyncio.sleep(2.2)
+        assert [each.ended for each in flows[1:]] == [False, False, False]
+
+    serving(scenario, HandshakeLimits(unread_bytes_per_host=500_000))
+
+
 def test_sleeping_flows_count_and_over_a_restart(tmp_path: Path) -> None:
     who, other = KeyPair(os.urandom(32)), KeyPair(os.urandom(32))
     limits = HandshakeLimits(flows_per_host=2)
