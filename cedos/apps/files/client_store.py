@@ -8,6 +8,7 @@ memory's (records, and what each costs beside). All that is done for one body ta
 import fcntl
 import os
 import re
+import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -26,6 +27,7 @@ LONGEST_RECORD: Final = 1 << 17
 MEMORY_BYTES: Final = 32 << 20
 
 _EACH_BYTES: Final = 4_096  # of memory, beside its record
+_LATER_BYTES: Final = 1_024  # of a record: its body's digest, say, and what became of it
 _BLOCK: Final = 4_096
 _TIDIED_EVERY_S: Final = 60.0
 _CLIENT: Final = re.compile(r"[0-9a-f]{32}")
@@ -174,13 +176,15 @@ class ClientStore(Generic[Kept]):
         """Count a body, new or changed, with its record."""
         of = self._kept.setdefault(client, OrderedDict())
         of.setdefault(kept.record.id, kept)
-        if record is not None:
-            cost = cost_of(kept.held_bytes, len(record))
-        else:
-            old = self._costs.get(kept.record.id, _NOTHING)
-            in_record = max(old.memory - _EACH_BYTES, 0)
-            cost = cost_of(kept.held_bytes, in_record)
-        self._settle(client, kept.record.id, cost)
+        self._settle(client, kept.record.id, self._cost(kept, record or b""))
+
+    def _cost(self, kept: Kept, record: bytes) -> Cost:
+        """Return the cost of a body with its record; what a record took stays its own."""
+        old = self._costs.get(kept.record.id)
+        if old is None:
+            return cost_of(kept.held_bytes, len(record))
+        taken = old.memory - _EACH_BYTES - _LATER_BYTES
+        return cost_of(kept.held_bytes, max(taken, len(record) - _LATER_BYTES))
 
     def _settle(self, client: str, name: str, cost: Cost) -> None:
         old = self._costs.pop(name, _NOTHING)
@@ -190,9 +194,17 @@ class ClientStore(Generic[Kept]):
             account.change(old, cost)
 
     def write(self, client: str, kept: Kept) -> None:
-        """Write the record, so that the body survives a restart. TransferError."""
+        """Write the record, so that the body survives a restart.
+
+        TransferError: the disk fails, or there is no room for what was added to the record.
+        """
         draft, folder = kept.path.with_suffix(".new"), self._folder_of(client)
         record = encoded(kept.record)
+        if (old := self._costs.get(kept.record.id)) is not None:
+            cost = self._cost(kept, record)
+            if cost.memory > old.memory:
+                more = Cost(cost.disk - old.disk, cost.memory - old.memory)
+                self.make_room(client, more, time.time(), but=kept)
         try:
             draft.unlink(missing_ok=True)
             with os.fdopen(own_file.create(draft), "wb") as written:
@@ -207,8 +219,13 @@ class ClientStore(Generic[Kept]):
             raise TransferError(f"the gateway cannot store it: {error.strerror}") from error
         self.account(client, kept, record)
 
-    def make_room(self, client: str, more: Cost, now_unix_s: float) -> None:
-        """Make room for one more body of a client. TransferError: there is none."""
+    def make_room(
+        self, client: str, more: Cost, now_unix_s: float, *, but: Kept | None = None
+    ) -> None:
+        """Make room for one more body of a client, or for more of one. TransferError: there is none.
+
+        `but`: stays, whatever goes.
+        """
         if more.disk > self.most_per_client:
             raise TransferError(
                 f"the file is larger than the {self.most_per_client} bytes that this gateway stores for a"
@@ -218,15 +235,16 @@ class ClientStore(Generic[Kept]):
             self.tidy(now_unix_s)
         half = Cost(self._most.disk // 2, self._most.memory // 2)
         while not self._accounts[client].has_room(more, half):
-            self._drop_oldest([client])
+            self._drop_oldest([client], but)
         while not self._total.has_room(more, self._most):
-            self._drop_oldest(list(self._kept))
+            self._drop_oldest(list(self._kept), but)
 
-    def _drop_oldest(self, clients: list[str]) -> None:
+    def _drop_oldest(self, clients: list[str], but: Kept | None) -> None:
         """Drop what was used longest ago of what may go. TransferError: nothing may."""
         oldest = []
         for client in clients:
-            found = next((each for each in self.of(client) if each.may_make_room), None)
+            may = (each for each in self.of(client) if each.may_make_room and each is not but)
+            found = next(may, None)
             if found is not None:
                 oldest.append((found.used_unix_s, client, found))
         if not oldest:
@@ -279,6 +297,8 @@ def encoded(record: Any) -> bytes:
 
 
 def cost_of(body_bytes: int, record_bytes: int) -> Cost:
+    """Return the cost of a body and its first record, with room for what is added to that later."""
+    record_bytes += _LATER_BYTES
     blocks = -(-body_bytes // _BLOCK) + -(-record_bytes // _BLOCK)
     return Cost(blocks * _BLOCK, _EACH_BYTES + record_bytes)
 

@@ -140,6 +140,7 @@ class Run(Struct, gc=False):
     payloads: Sequence[Chunk]
 
 # The memory of a list of waiting runs, and of an entry in it.
+
 _LIST_BYTES, _ENTRY_BYTES = 200, 8
 
 

@@ -351,7 +351,11 @@ class ObjectFetcher:
         for name, newer in verdict.updated.items():
             kept[name].record.headers = newer
             kept[name].record.received_unix_s = time.time()
-            self.store.write(client, kept[name])
+            try:
+                self.store.write(client, kept[name])
+            except TransferError:
+                self.store.remove(client, kept[name])  # it came with more than there is room for
+                raise
         for name in verdict.replaced:
             if name != verdict.fresh and name in kept:
                 self.store.remove(client, kept[name])

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import structlog
 from yarl import URL
 
@@ -237,7 +238,12 @@ class WebUploads:
         try:
             if answer.good:
                 self.store.forget_body(upload)
-            self.store.write(client, upload)
+            try:
+                self.store.write(client, upload)
+            except TransferError:  # there is no room for the origin's words: its status is kept
+                shorter = {"headers": [], "body": b"", "shortened": True}
+                record.answer = msgspec.structs.replace(answer, **shorter)
+                self.store.write(client, upload)
         except (TransferError, OSError) as error:
             _log.warning("what became of an upload cannot be kept", why=str(error))
         finally:

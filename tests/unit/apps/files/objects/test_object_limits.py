@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from kit.waiting import until
 
+from cedos.apps.files.client_store import Cost
 from cedos.apps.files.messages import FileRequest, pack
 from cedos.apps.files.objects import object_fetcher
 from cedos.apps.files.objects.object_fetcher import AT_ONCE, AT_ONCE_OF_ORIGIN
@@ -201,3 +202,36 @@ async def test_other_clients_have_slots_of_their_own(
     tasks = await ask(fetching, silent.port, 3 * AT_ONCE)
     assert await fetching.get(fetching.url("/file"), who=other) == b"here"
     await end(tasks)
+
+
+LONG = b"".join(b"x-%d: %s\r\n" % (number, b"y" * 4_000) for number in range(10))
+
+
+async def confirms(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """An origin that adds to what it had said, where it is asked again."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    fields = b'ETag: "1"\r\nCache-Control: max-age=0\r\n'
+    if b"if-none-match" in head.lower():
+        writer.write(b"HTTP/1.1 304 Not Modified\r\n" + fields + LONG + b"\r\n")
+    else:
+        writer.write(b"HTTP/1.1 200 OK\r\n" + fields + b"Content-Length: 1\r\n\r\nx")
+    await writer.drain()
+    writer.close()
+
+
+async def test_what_an_origin_adds_to_a_kept_object_is_bounded(
+    fetching: Fetching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each confirmation (304) let a record grow to 128 KiB: 440 MB of memory, and as much of the disk."""
+    await fetching.start()
+    store = fetching.fetcher.store
+    monkeypatch.setattr(store, "_most", Cost(1 << 30, 200_000))
+    server = await asyncio.start_server(confirms, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    for number in range(12):
+        for _ in range(2):
+            assert await fetching.get(f"http://127.0.0.1:{port}/stale{number}") == b"x"
+    kept = store.of(client_of(fetching))
+    assert any("x-1" in each.record.headers for each in kept)
+    assert store._accounts[client_of(fetching)].memory <= 100_000
+    server.close()

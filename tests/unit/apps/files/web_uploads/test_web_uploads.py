@@ -15,8 +15,8 @@ import pytest
 from kit.waiting import until
 
 from cedos.apps.files.client_store import Cost
-from cedos.apps.files.messages import PutAnswer, PutRequest, pack, read
-from cedos.apps.files.web_uploads.upload_store import UploadState
+from cedos.apps.files.messages import PutAnswer, PutRequest, WebAnswer, pack, read
+from cedos.apps.files.web_uploads.upload_store import UploadRecord, UploadState
 from cedos.errors import TransferError
 from cedos.session.protocol.crypto import KeyPair, host_id
 from tests.unit.apps.files.web_uploads.conftest import CREATED
@@ -380,3 +380,26 @@ async def test_a_failure_at_the_gateway_is_told(
     for number in range(10):
         with pytest.raises(TransferError, match="not known"):
             await uploading.put(uploading.file(b"x" * 1000, f"file{number}"))
+
+
+async def test_answers_of_one_clients_servers_leave_room_for_the_uploads_of_others(
+    uploading: Uploading,
+) -> None:
+    """They were not counted before others came: 1,000 of 24 KiB shut all clients out for a week."""
+    store = uploading.store
+    store.open()
+    store._most = Cost(1 << 30, 600_000)
+    one, other = "1" * 32, "2" * 32
+    long = WebAnswer(200, "OK", [("x", "y" * 8_000)], bytes(24_000), at_unix_s=time.time())
+    for each in [store.create(one, upload_record(number)) for number in range(20)]:
+        uploading.uploads._is_answered(one, each, long)
+    assert store._accounts[one].memory <= 300_000
+    assert [each.record.answer.status for each in store.of(one)] == [200] * 20
+    assert store.of(one)[0].record.answer.body == bytes(24_000)
+    assert store.of(one)[-1].record.answer.body == b""
+    assert store.of(one)[-1].record.answer.shortened
+    assert store.create(other, upload_record(99))
+
+
+def upload_record(number: int) -> UploadRecord:
+    return UploadRecord(f"{number:032x}", "http://192.0.2.1/", "PUT", [], 1, "v", 60.0, time.time())
