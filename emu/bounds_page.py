@@ -24,9 +24,9 @@ Generated from the code by `python -m emu.bounds_page`, which a test repeats. [s
 | **An invited client of a gateway** | | |
 | sessions, those asleep included; paths of each | {proxy.gateway.gateway:GatewaySettings.sessions_per_client}; {session.io.flow:MOST_PATHS} | refused; the oldest path closes |
 | connections | {proxy.gateway.gateway:GatewaySettings.most_per_client} of one, {proxy.gateway.gateway:GatewaySettings.most} of all; half of what open files allow, where those are fewer | 503 |
-| bytes that servers do not read | {proxy.streams.unread:MOST_OF_ONE_BYTES MiB} of one, {proxy.streams.unread:MOST_BYTES MiB} of all; half of free memory | the fullest connection breaks |
+| bytes that servers do not read, and frames that wait for the client; bytes that its sessions hold and nothing reads | {proxy.streams.unread:MOST_OF_ONE_BYTES MiB} of one, {proxy.streams.unread:MOST_BYTES MiB} of all, half of free memory; {session.protocol.handshake.limits:HandshakeLimits.unread_bytes_per_host MiB} of one | the fullest connection breaks; the largest session ends |
 | a stream's window; frames that wait | {proxy.streams.stream:WINDOW_BYTES KiB}; {proxy.streams.multiplexer:_MOST_WAITING} | the session ends |
-| associations; peers and names of each | {proxy.gateway.associations:MOST_PER_CLIENT} of one, {proxy.gateway.associations:MOST} of all; {proxy.gateway.packet_relay:MOST_PEERS}, {proxy.gateway.packet_relay:MOST_NAMES} | 503; the oldest is forgotten |
+| associations; peers and names of each; packets of each that wait for look-ups | {proxy.gateway.associations:MOST_PER_CLIENT} of one, {proxy.gateway.associations:MOST} of all; {proxy.gateway.packet_relay:MOST_PEERS}, {proxy.gateway.packet_relay:MOST_NAMES}; {proxy.gateway.packet_relay:MOST_WAITING_BYTES KiB} | 503; the oldest is forgotten; dropped |
 | questions for names; look-ups of servers; questions about sharing, certificates, paths with receipts | {proxy.gateway.name_service:MOST_PER_CLIENT} of {proxy.gateway.name_service:MOST}; {proxy.gateway.origin:_MOST_LOOKUPS_EACH} of {proxy.gateway.origin:_MOST_LOOKUPS}; {apps.sharing.gateway_sharing:_ASKED_PER_S} a second, {apps.sharing.store:MOST_CERTIFICATES} in 30 days, {apps.sharing.gateway_sharing:_MOST_HELPED_EACH} | not answered; they wait; refused |
 | addresses of a server's name; attempts beside each connection's first | {proxy.gateway.origin:MOST_ADDRESSES}; {proxy.gateway.origin:MOST_SECOND_ATTEMPTS} | left out; they wait |
 | requests to origins at once | {apps.files.objects.object_fetcher:AT_ONCE}, {apps.files.objects.object_fetcher:AT_ONCE_OF_ORIGIN} of one origin; of programs {apps.files.objects.object_fetcher:PROGRAMS_AT_ONCE} | they wait; programs' go to the origin |
@@ -35,7 +35,7 @@ Generated from the code by `python -m emu.bounds_page`, which a test repeats. [s
 | memory for their records; one record | half of {apps.files.client_store:MEMORY_BYTES MiB}; {apps.files.client_store:LONGEST_RECORD KiB} | the same; it is not kept |
 | uploads that are kept; at once | {apps.files.web_uploads.upload_store:_MOST_OF_CLIENT}; {apps.files.web_uploads.web_uploads:_AT_ONCE} in, {apps.files.web_uploads.web_uploads:_AT_ONCE} out | refused; they wait |
 | **A client of `cedos-serve`** | | |
-| sessions; memory while it is away | {session.protocol.handshake.limits:HandshakeLimits.flows_per_host}; {session.protocol.handshake.limits:HandshakeLimits.idle_bytes_per_host MiB} | refused; the largest ends |
+| sessions; memory while it is away; what it sent and is not read | {session.protocol.handshake.limits:HandshakeLimits.flows_per_host}; {session.protocol.handshake.limits:HandshakeLimits.idle_bytes_per_host MiB}; {session.protocol.handshake.limits:HandshakeLimits.unread_bytes_per_host MiB} | refused; the largest ends |
 | open files of a session; uploads at once | {apps.files.serving:_OPEN_FILES}; {apps.files.serving:_AT_ONCE} | it waits; refused |
 | one upload; files in the tree | {apps.files.serving:UploadLimits.largest_bytes GB}; {apps.files.serving:UploadLimits.most_files} | refused |
 | **A stranger at a listening port** | | |

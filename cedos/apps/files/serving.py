@@ -65,8 +65,8 @@ class Uploads:
     async def make_folder(self, path: str) -> None:
         """Make a folder. TransferError: the name cannot be, or there is no room."""
         parts = self._parts(path)
-        await self._count(parts)
-        os.close(self._tree.folder(parts, make=True))
+        async with self._counted(parts):
+            os.close(self._tree.folder(parts, make=True))
 
     @asynccontextmanager
     async def begun(self, peer_key: bytes, request: PutRequest) -> AsyncIterator[Partial]:
@@ -80,10 +80,16 @@ class Uploads:
             raise TransferError(
                 f"{request.size} bytes; {self._limits.largest_bytes} are the most for one file here"
             )
-        running = self._of_host.get(peer_key, 0)
-        if running >= _AT_ONCE:
+        if self._of_host.get(peer_key, 0) >= _AT_ONCE:
             raise TransferError(f"{_AT_ONCE} files at once are the most here; try again later")
-        await self._count(parts)
+        async with self._counted(parts), self._begun(peer_key, request, parts) as partial:
+            yield partial
+
+    @asynccontextmanager
+    async def _begun(
+        self, peer_key: bytes, request: PutRequest, parts: list[str]
+    ) -> AsyncIterator[Partial]:
+        running = self._of_host.get(peer_key, 0)
         # Open the folder once: its path may lead elsewhere later.
         folder = self._tree.folder(parts[:-1], make=True)
         self._of_host[peer_key] = running + 1
@@ -128,17 +134,23 @@ class Uploads:
             )
         return parts
 
-    async def _count(self, parts: list[str]) -> None:
-        """Count a file and its folders, as if all were new. TransferError: there are too many."""
+    @asynccontextmanager
+    async def _counted(self, parts: list[str]) -> AsyncIterator[None]:
+        """Count what is made of a file and its folders. TransferError: there are too many."""
         most = self._limits.most_files
         async with self._counting:
+            new = self._tree.missing(parts)
             due = time.monotonic() > self._counted_s + _COUNTED_EVERY_S
-            if self._files + len(parts) > most and due:
+            if new and self._files + new > most and due:
                 self._files = await asyncio.to_thread(self._tree.count, most)
                 self._counted_s = time.monotonic()
-            if self._files + len(parts) > most:
+            if new and self._files + new > most:
                 raise TransferError(f"{most} files and folders are the most here")
-            self._files += len(parts)
+            self._files += new
+        try:
+            yield
+        finally:
+            self._files -= min(new, self._tree.missing(parts))  # what has not come to be
 
 
 REQUEST_S: Final = 60.0

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from cedos.apps.files.messages import MOST_ENTRIES, Entry, path_of, path_text, unix_time
-from cedos.apps.files.partial import PART_NAME
+from cedos.apps.files.partial import PART_NAME, files_of
 from cedos.errors import TransferError
 
 _DIGESTS_KEPT: Final = 1000
@@ -110,6 +110,24 @@ class Tree:
             os.close(number)
             raise TransferError(f"there is no folder {'/'.join(parts)!r}") from error
         return number
+
+    def missing(self, parts: list[str]) -> int:
+        """Return how many names of a path are not there yet; a file's part stands for the file."""
+        flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+        number, there = os.open(self.root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), 0
+        try:
+            for part in parts[:-1]:
+                number = _replaced(number, os.open(part, flags | os.O_DIRECTORY, dir_fd=number))
+                there += 1
+            for name in (parts[-1], files_of(Path(parts[-1]))[0].name):
+                with suppress(FileNotFoundError):
+                    os.stat(name, dir_fd=number, follow_symlinks=False)
+                    return 0
+        except OSError:
+            pass  # there is no folder of this name, or none can be
+        finally:
+            os.close(number)
+        return len(parts) - there
 
     def entries(self, path: str) -> list[Entry]:
         """Return what is in a folder, without parts.

@@ -85,7 +85,8 @@ class GatewaySession:
         )
 
     def __len__(self) -> int:
-        return len(self._tasks)
+        """Return the number of connections; one that the client has not ended is there still."""
+        return max(len(self._tasks), len(self._streams.streams))
 
     async def run(self) -> None:
         _log.info("client came", client=self._name)

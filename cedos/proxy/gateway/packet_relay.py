@@ -25,6 +25,11 @@ IDLE_S: Final = 300.0
 MOST_PEERS: Final = 1_024
 MOST_NAMES: Final = 64
 _MOST_WAITING: Final = 16  # packets for a name that is being looked up
+
+# Bytes of an association's packets that wait for look-ups.
+MOST_WAITING_BYTES: Final = 1 << 16
+
+_LOOK_UP_S: Final = 10.0
 _NAME_S: Final = 60.0
 _REFUSED_S: Final = 10.0
 _AT_ONCE: Final = 64
@@ -74,6 +79,7 @@ class PacketRelay:
         # The address of a host's port (None: not permitted), and until when that holds.
         self._places: OrderedDict[_Peer, tuple[str | None, float]] = OrderedDict()
         self._waiting: dict[_Peer, list[bytes]] = {}
+        self._waiting_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self.refused = self.strangers = 0
         self.used_s = self._loop.time()
@@ -87,12 +93,16 @@ class PacketRelay:
             self._send_to(place[0], port, data)
             return
         # Else the packet waits for the look-up, which the first one begins.
+        if self._waiting_bytes + len(data) > MOST_WAITING_BYTES:
+            return
         waiting = self._waiting.get((host, port))
         if waiting is not None:
             if len(waiting) < _MOST_WAITING:
                 waiting.append(data)
+                self._waiting_bytes += len(data)
         elif len(self._waiting) < MOST_NAMES:
             self._waiting[host, port] = [data]
+            self._waiting_bytes += len(data)
             task = self._loop.create_task(self._find(host, port))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -108,7 +118,9 @@ class PacketRelay:
     async def _find(self, host: str, port: int) -> None:
         address, good_s = None, _REFUSED_S
         try:
-            address = _reachable(await self._permitted(host, port), port)
+            async with asyncio.timeout(_LOOK_UP_S):
+                permitted = await self._permitted(host, port)
+            address = _reachable(permitted, port)
             if address is not None:
                 good_s = _NAME_S
             else:
@@ -117,6 +129,7 @@ class PacketRelay:
             pass
         finally:
             waiting = self._waiting.pop((host, port), [])
+            self._waiting_bytes -= sum(map(len, waiting))
         self._places[host, port] = address, self._loop.time() + good_s
         while len(self._places) > MOST_PEERS:
             self._places.popitem(last=False)

@@ -16,6 +16,9 @@ _BLOCK: Final = MOST_CHUNK_BYTES
 _READS: Final = 4
 
 _MOST_CHUNKS: Final = 64
+# Pieces of a head; with each that comes all are looked at.
+_MOST_PIECES: Final = 256
+
 _HEAD_END: Final = b"\r\n\r\n"
 
 # The time for a program to read the bytes that arrived before the stream broke.
@@ -232,7 +235,8 @@ async def waiting_head(stream: ProxiedStream, most_bytes: int, within_s: float) 
     try:
         async with asyncio.timeout(within_s):
             while _HEAD_END not in (come := b"".join(stream.waiting)):
-                if stream.broken is not None or stream.peer_ended or len(come) > most_bytes:
+                many = len(come) > most_bytes or len(stream.waiting) > _MOST_PIECES
+                if stream.broken is not None or stream.peer_ended or many:
                     return None
                 changed.clear()
                 await changed.wait()

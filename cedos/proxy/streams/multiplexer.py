@@ -48,6 +48,9 @@ _MOST_AHEAD: Final = 65_536
 # The most frames that wait for room in the session. Programs' bytes do not count.
 _MOST_WAITING: Final = 65_536
 
+# Memory of a frame that waits, with the stream that it is kept for.
+_FRAME_BYTES: Final = 2_560
+
 # The most window lent to all streams together. A few begin as large as their downloads; hundreds
 # of unread ones must not fill memory.
 _LENT_BYTES: Final = 8 << 20
@@ -64,7 +67,7 @@ class Multiplexer:
         opened: called with a stream that the other end opens, and its OPEN; None: it may not.
         associated: likewise with associations.
         asked: called with the other end's questions; None: they are not answered.
-        unread: bounds the unread bytes; None: each stream's window alone does.
+        unread: bounds the unread bytes, and frames that wait; None: each stream's window alone does.
         sizes: of servers' earlier bursts, learnt from streams that this end opens; None: not learnt.
 
     Attributes:
@@ -144,6 +147,8 @@ class Multiplexer:
             why = await self._over
         finally:
             self.connection.on_change(None)
+            self._waiting.clear()
+            self._account()
             for stream in list(self._streams.values()):
                 stream.broke(SessionLostError(why))
                 stream.on_change()
@@ -155,13 +160,20 @@ class Multiplexer:
         goes_on = self._streams or self._associations or self._waiting or self._opened_ahead
         return None if goes_on else self._all_opened_to.to_bytes(STATE_BYTES)
 
+    def drop(self) -> None:
+        """End the session, whose other end takes no answers."""
+        self._waiting.clear()
+        self._account()
+        self.connection.abort("the other end takes no answers")
+
     # Called by streams
 
     def put(self, stream: Numbered, data: bytes, label: Label, *, ordered: bool) -> None:
         if self._waiting or not self._sent(stream, data, label, ordered=ordered):
             self._waiting.append((stream, data, label, ordered))
+            self._account()
             if len(self._waiting) > _MOST_WAITING:
-                self.connection.abort("the other end takes no answers")
+                self.drop()
 
     def try_put(self, stream: ProxiedStream, head: bytes, data: Chunk, label: Label) -> bool:
         large = label is LARGE
@@ -194,6 +206,10 @@ class Multiplexer:
         return may
 
     # Inside
+
+    def _account(self) -> None:
+        if self._unread is not None:
+            self._unread.waits(self, _FRAME_BYTES * len(self._waiting))
 
     def _lasting(self) -> dict[int, float]:
         if all(each.unread_bytes < ENOUGH_BYTES for each in self._streams.values()):
@@ -248,6 +264,7 @@ class Multiplexer:
             if not self._sent(sender, data, label, ordered=ordered):
                 break
             self._waiting.popleft()
+        self._account()
         if self._no_room and not self._waiting:
             touched |= self._no_room
             self._no_room.clear()

@@ -23,7 +23,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Fillable(Protocol):
-    """A stream for which bytes wait."""
+    """A stream, or a session, for which bytes wait."""
 
     def drop(self) -> None:
         """Break, and give up the bytes that wait (`Share.waits`)."""

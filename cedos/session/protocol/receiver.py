@@ -23,8 +23,8 @@ from cedos.session.protocol.sender import ID_SPAN
 # The most gaps in the ids. No sender of this protocol leaves more, so such a peer is refused.
 MAX_ID_GAPS: Final = 20_000
 
+# Memory of an IROB of which only a part has come, beside `IROB_COST`.
 _PARTIAL_BYTES: Final = 1_600
-"""Memory of an IROB of which only a part has come, beside `IROB_COST`."""
 
 
 class _Partial:

@@ -382,6 +382,27 @@ async def test_what_is_not_delivered_is_told(
     association.reset()
 
 
+async def test_packets_for_names_that_nobody_answers_for_take_little_and_have_an_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """45 MB waited for the 64 names of each association, of which a client has 512."""
+    monkeypatch.setattr(packet_relay, "_LOOK_UP_S", 0.1)
+
+    async def silent(_host: str, _port: int) -> list[str]:
+        return await asyncio.get_running_loop().create_future()
+
+    relay = packet_relay.PacketRelay(silent, lambda *_answer: None, lambda *_undelivered: None)
+    for number in range(packet_relay.MOST_NAMES):
+        for _ in range(16):
+            relay.send(f"{number}.test", 9, bytes(50_000))
+    waits = sum(len(data) for each in relay._waiting.values() for data in each)
+    assert 0 < waits <= packet_relay.MOST_WAITING_BYTES
+    await until(lambda: not relay._waiting and not relay._tasks)
+    relay.send("1.test", 10, bytes(packet_relay.MOST_WAITING_BYTES))
+    assert len(relay._waiting) == 1
+    relay.close()
+
+
 async def test_a_relay_forgets_whom_it_spoke_to_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packet_relay, "MOST_PEERS", 3)
 

@@ -14,8 +14,12 @@ from kit.waiting import until
 from cedos.apps.files.objects.object_fetcher import PROGRAMS_AT_ONCE, ObjectFetcher
 from cedos.apps.files.objects.object_store import ObjectStore
 from cedos.apps.files.objects.program_requests import ProgramRequests
+from cedos.proxy.gateway.gateway import LIMITS
+from cedos.proxy.http import RefusedError
+from cedos.proxy.streams.multiplexer import Multiplexer
 from cedos.proxy.streams.stream import WINDOW_BYTES
 from cedos.session.protocol.crypto import host_id
+from cedos.session.sockets.sockets import connect
 
 pytestmark = pytest.mark.anyio
 
@@ -382,3 +386,30 @@ async def test_an_answer_that_is_passed_on_ends_with_its_program(fetching: Ends)
     await until(lambda: b"".join(stream.waiting).endswith(b": first\n\n"))
     stream.reset()
     await until(lambda: living == 0)
+
+
+async def test_a_client_that_ends_no_connection_has_only_so_many(
+    ends: Ends, tmp_path: Path
+) -> None:
+    """Answers were whole and forgotten, their streams were not: they were without number."""
+    fetcher = ObjectFetcher(ObjectStore(tmp_path / "kept", 100_000_000), lambda _host, _port: "")
+    ends.requests = ProgramRequests(fetcher)
+    await ends.start(most_per_client=4)
+    origin = Origin()
+    origin.body = b"small"
+    port = await ends.origin(origin)
+    async with await connect(
+        ends.gateway.address, server_key=ends.me.public, key=ends.client, limits=LIMITS
+    ) as connection:
+        streams = Multiplexer(connection)
+        running = asyncio.create_task(streams.run())
+        for number in range(6):
+            stream = streams.open("127.0.0.1", port, fetch=True)
+            stream.write(b"GET /%d HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n\r\n" % (number, port))
+            await until(lambda one=stream: one.peer_ended or one.broken is not None)
+            assert (stream.broken is None) == (number < 4)
+        assert isinstance(stream.broken, RefusedError)
+        next(iter(streams.streams.values())).finish()
+        await until(lambda: ends.gateway.streams == 3)
+        running.cancel()
+    await fetcher.close()

@@ -1,5 +1,6 @@
 """`cedos-put`, listing and folders: two programs, real kills, what a server does not take."""
 
+import asyncio
 import hashlib
 import json
 import os
@@ -14,7 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from cedos.apps.files.messages import PutRequest
 from cedos.apps.files.partial import files_of
+from cedos.apps.files.serving import UploadLimits, Uploads
+from cedos.apps.files.tree import Tree
+from cedos.errors import SessionError, TransferError
 from cedos.session import keys
 
 BIG = random.Random(4).randbytes(30_000_000)
@@ -361,3 +366,26 @@ def test_the_number_of_files_has_a_limit(programs: TwoPrograms) -> None:
     assert sent.returncode == 1
     assert sent.stderr == "cedos-put: c: the server says: 3 files and folders are the most here\n"
     assert sorted(each.name for each in programs.inbox.iterdir()) == ["a", "b", "theirs"]
+
+
+def test_what_is_there_already_is_not_counted_again(tmp_path: Path) -> None:
+    """A client that asked 488 times for one deep folder shut all clients out for a minute."""
+    deep, new = "a/" * 40 + "b", PutRequest("new", 1, "v")
+
+    async def broken(uploads: Uploads) -> None:
+        async with uploads.begun(b"one", new) as partial:
+            partial.begin(0, "v", 1)
+            raise SessionError("it broke off")
+
+    async def run() -> None:
+        uploads = Uploads(Tree(tmp_path), UploadLimits(keep_free_bytes=0, most_files=50))
+        for _ in range(20):
+            await uploads.make_folder(deep)
+            with pytest.raises(SessionError, match="broke off"):
+                await broken(uploads)
+        async with uploads.begun(b"other", PutRequest("another", 1, "v")):
+            pass
+        with pytest.raises(TransferError, match="50 files"):
+            await uploads.make_folder("c/" * 12)
+
+    asyncio.run(run())

@@ -1,12 +1,14 @@
 """Streams of one session share it: whose bytes go next."""
 
 from collections.abc import Callable, Mapping
+from http import HTTPStatus
 from typing import cast
 
 import pytest
 
 from cedos.model import Direction, Label
-from cedos.proxy.streams.frames import StreamBytes, parse
+from cedos.proxy.http import RefusedError
+from cedos.proxy.streams.frames import OpenStream, StreamBytes, parse
 from cedos.proxy.streams.multiplexer import Multiplexer
 from cedos.proxy.streams.stream import (
     LARGE,
@@ -15,6 +17,7 @@ from cedos.proxy.streams.stream import (
     WINDOW_BYTES,
     ProxiedStream,
 )
+from cedos.proxy.streams.unread import Unread
 from cedos.session.protocol.schedulers.interface import rank_of
 from cedos.session.sockets.connection import Connection
 
@@ -196,3 +199,35 @@ async def test_what_came_lasts_as_long_as_for_the_program_that_needs_more_first(
     assert session.lasting() == {}, "one waits for what comes"
     second.reset()
     assert session.lasting() == {rank_of(LARGE): 12.0}
+
+
+async def test_refusals_that_a_client_does_not_take_count_over_all_its_sessions() -> None:
+    """Each kept its stream, and each of 128 sessions 65,536 of them."""
+    share = Unread(1 << 30, 1 << 20).share("client")
+    made = [(ClosedSession(), count) for count in (150, 300, 100)]
+    refuse = RefusedError(HTTPStatus.FORBIDDEN, "http_request_denied", "no")
+    for session, count in made:
+        session.full = True
+        streams = Multiplexer(
+            cast(Connection, session), lambda one, _asked: one.refuse(refuse), unread=share
+        )
+        session.come = [OpenStream(number + 1, "a", 1).pack() for number in range(count)]
+        streams._changed()
+    assert [bool(session.why) for session, _ in made] == [False, True, False]
+    assert 0 < share.total_bytes <= 1 << 20
+
+
+class ClosedSession(SlowSession):
+    """One that takes nothing; `come` is what its other end has sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.come: list[bytes] = []
+        self.why = ""
+
+    def receive_data_now(self) -> list[bytes]:
+        come, self.come = self.come, []
+        return come
+
+    def abort(self, why: str) -> None:
+        self.why = why
