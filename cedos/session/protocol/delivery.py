@@ -139,8 +139,8 @@ class Run(Struct, gc=False):
     rank: int
     payloads: Sequence[Chunk]
 
-# The memory of a list of waiting runs, and of an entry in it.
 
+# The memory of a list of waiting runs, and of an entry in it.
 _LIST_BYTES, _ENTRY_BYTES = 200, 8
 
 
