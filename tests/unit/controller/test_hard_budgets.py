@@ -290,7 +290,7 @@ def test_the_reason_is_that_of_the_budget_that_bars_now(script: Spending) -> Non
 def test_bars_do_not_outlive_their_controller() -> None:
     script = Spending()
     script.use(1e9)
-    again = Controller(script.controller._config)
+    again = Controller(script.controller.config)
     again.handle(NetworksChanged((WLAN, LTE)), 1.0)
     again.handle(script.counted(), 2.0)
     assert BarNetworks(("lte0",)) in again.commands(), "another one bars again"

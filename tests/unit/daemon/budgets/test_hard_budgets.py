@@ -31,7 +31,7 @@ class Barring:
 
     def begin(self) -> None:
         prices = host_prices(self.host)
-        choices = replace(Script().controller._config.choices, price_per_mb=prices)
+        choices = replace(Script().controller.config.choices, price_per_mb=prices)
         self.script = Script(choices=choices)
         self.host.budgets._post = self.post
         self.host.budgets.tick()

@@ -40,7 +40,7 @@ class Host:
 
     def begin(self) -> None:
         kept = state_file.read(self.folder / FILE, WHAT)
-        choices = Script().controller._config.choices
+        choices = Script().controller.config.choices
         choices = replace(choices, objective=WeightedCost(0.01, 2e-7))
         script = Script(transfers=kept, choices=choices, wake_above_percent=40)
         self.controller: Controller = script.controller
