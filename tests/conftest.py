@@ -31,7 +31,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function):
             used = getattr(item, "_fixtureinfo").name2fixturedefs.values()  # noqa: B009
-            if any(each[-1].scope == "module" for each in used):
+            shares = any(each[-1].scope == "module" for each in used)
+            if shares and item.get_closest_marker("xdist_group") is None:
                 item.add_marker(pytest.mark.xdist_group(str(item.path)))
         for tier in ("netns", "emulation"):
             if f"/tests/{tier}/" in str(item.path):

@@ -7,12 +7,16 @@ import socket
 import time
 from pathlib import Path
 
+import pytest
 from kit.packet_queue import PacketQueue, with_another_last_byte
 from kit.street import HELPERS, PERIOD_S, Street
 
 from emu.testbed.neighbours import LINK
 from emu.testbed.netns import Namespace
 from emu.testbed.services import Watcher
+
+# Several of these at once are too much for two cores: they run one after the other.
+pytestmark = pytest.mark.xdist_group("sharing")
 
 _ALL = socket.htons(0x0003)
 _IPV4 = b"\x08\x00"

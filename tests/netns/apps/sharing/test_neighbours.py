@@ -12,6 +12,9 @@ from cedos.errors import EmulationError
 from emu.places.traces import TCP_GOODPUT_SHARE
 from emu.testbed.neighbours import LINK
 
+# Several of these at once are too much for two cores: they run one after the other.
+pytestmark = pytest.mark.xdist_group("sharing")
+
 
 def test_a_download_uses_all_helpers(street: Street) -> None:
     count = 24_000_000

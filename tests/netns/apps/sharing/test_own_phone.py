@@ -2,12 +2,16 @@
 
 import time
 
+import pytest
 from kit.street import HELPERS, RATE_BPS, Street, uplinks
 
 from emu.places.traces import TCP_GOODPUT_SHARE
 from emu.testbed.neighbours import Neighbourhood
 from emu.testbed.programs.servers import Servers
 from emu.testbed.programs.sharing import SharingHosts
+
+# Several of these at once are too much for two cores: they run one after the other.
+pytestmark = pytest.mark.xdist_group("sharing")
 
 
 def test_a_download_uses_the_own_phone_and_all_helpers() -> None:
