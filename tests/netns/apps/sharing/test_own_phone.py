@@ -11,7 +11,7 @@ from emu.testbed.programs.servers import Servers
 from emu.testbed.programs.sharing import SharingHosts
 
 # Several of these at once are too much for two cores: they run one after the other.
-pytestmark = pytest.mark.xdist_group("sharing")
+pytestmark = [pytest.mark.xdist_group("sharing"), pytest.mark.long]
 
 
 def test_a_download_uses_the_own_phone_and_all_helpers() -> None:
