@@ -5,5 +5,5 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 
+# Files that a measurement itself changes; changes there do not make a tree a modified one.
 WRITTEN: Final = ("notebooks/results/", "docs/claims.toml", "docs/state.md", "README.md")
-"""Files that a measurement itself changes; changes there do not make a tree a modified one."""

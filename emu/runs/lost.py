@@ -1,4 +1,4 @@
-"""Where the daemon's transfers lose their seconds, by cause, in live runs or simulated ones.
+"""Causes of the seconds that the daemon's transfers lose, in live or simulated runs.
 
     cedos-emu run SCENARIO --engine simulator --repeats 50 --out runs/lost/P ...
     cedos-emu figures lost runs/lost/* --json FILE

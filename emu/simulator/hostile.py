@@ -92,7 +92,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a case: its faults (kind, in words), and a digest of all that happened.
+    """The result of a case: its faults (kind, in words), and a digest of all that happened.
 
     `flights`: moves away from silence, beyond six in ten seconds.
     """

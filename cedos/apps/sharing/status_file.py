@@ -8,8 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+# The names of both sides' files, in the runtime directory.
 STATUS_FILES: Final = {"help": "share-help.json", "request": "share-request.json"}
-"""The names of both sides' files, in the runtime directory."""
 
 _OLD_S: Final = 5.0
 

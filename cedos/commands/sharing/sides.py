@@ -50,8 +50,8 @@ from cedos.selector.sharing import STRATEGIES, NetworkType
 from cedos.session.io.links import NetworkIdentifier, user_overrides
 
 _MILLIONTHS: Final = 1_000_000
+# More than an attempt to reach the gateway takes, so that its failure is what is told.
 _PATIENCE_S: Final = 12.0
-"""More than an attempt to reach the gateway takes, so that its failure is what is told."""
 
 _DAEMON_S: Final = 2.0
 _TYPES: Final = {

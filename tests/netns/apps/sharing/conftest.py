@@ -19,7 +19,7 @@ def standing() -> Iterator[Street]:
 
 @pytest.fixture
 def street(standing: Street) -> Iterator[Street]:
-    """All three help, the requestor has found them, and its proxy runs."""
+    """Return a street on which all three help and the requestor's proxy runs."""
     standing.helpers = [standing.hosts.help(number) for number in range(HELPERS)]
     standing.request = standing.hosts.request()
     services = [standing.request, standing.hosts.forward(), *standing.helpers]

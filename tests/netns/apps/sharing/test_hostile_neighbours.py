@@ -41,7 +41,7 @@ def test_a_helper_can_neither_read_nor_change_what_it_carries(street: Street) ->
 
 
 def test_a_helper_that_holds_back_what_comes_is_left_and_hardly_paid(street: Street) -> None:
-    """It forwards small packets at once, answers each Hello, and keeps data for seconds."""
+    """A helper forwards small packets at once, answers each Hello, and keeps data for seconds."""
     before = street.owed_bytes("requestor")
     count = 24_000_000
     download = street.download(count)

@@ -162,7 +162,7 @@ async def test_a_question_that_is_captured_and_not_read_yet_was_asked(stage: Sta
 
 
 async def test_claims_leave_room_for_answers_that_are_believed(stage: Stage) -> None:
-    """One user's look-ups of slow names kept all others from names under a rule."""
+    """Look-ups of slow names by one user keep no other user from names under a rule."""
     stage.may_answer.clear()
     for number in range(500):
         stage.comes(number, answer(f"{number}.{HOST}", "198.18.0.1"), STRANGER)

@@ -1,4 +1,4 @@
-"""What the daemon tells the controller and the profiler of flows."""
+"""Events of flows, as the daemon tells them to the controller and the profiler."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace

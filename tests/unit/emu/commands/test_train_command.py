@@ -92,7 +92,7 @@ def test_each_mistake_in_a_scenario_has_its_line(
 
 
 def test_data_are_asked_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `observed` gives holds the times of one strategy a row."""
+    """Rows of `observed` hold the times of one strategy each."""
     files = [data(tmp_path / f"{name}.csv", name) for name in STRATEGIES]
     out = tmp_path / "model.json"
     asked = ("train", *files, "--out", out, "--kind", "last-rate")

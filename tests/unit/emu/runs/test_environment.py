@@ -1,4 +1,4 @@
-"""What a run notes of its environment."""
+"""The environment that a run notes."""
 
 import subprocess
 from pathlib import Path

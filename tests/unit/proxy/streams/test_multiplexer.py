@@ -218,7 +218,7 @@ async def test_refusals_that_a_client_does_not_take_count_over_all_its_sessions(
 
 
 class ClosedSession(SlowSession):
-    """One that takes nothing; `come` is what its other end has sent."""
+    """A client that takes nothing; `come` is what its other end has sent."""
 
     def __init__(self) -> None:
         super().__init__()
