@@ -22,8 +22,8 @@ from typing import Final, NamedTuple, Protocol
 # The counter of joules of all radios together.
 RADIOS: Final = "radios"
 
+# Before a network's name: the odometers of its joules, its metered bytes, its other bytes.
 RADIO, METERED, FREE = "radio/", "metered/", "free/"
-"""Before a network's name: the odometers of its joules, its metered bytes, its other bytes."""
 
 _PER_MB: Final = 1e6
 

@@ -70,8 +70,8 @@ MAX_BODY_BYTES: Final = 65_536
 MAX_LISTENERS: Final = 64
 
 MAX_LISTENERS_OF_USER: Final = 16
+# Requests at once of all users but root, and of one: each of 1,000 transfers waits for its turn.
 MAX_REQUESTS, MAX_REQUESTS_OF_USER = 4_800, 1_200
-"""Requests at once of all users but root, and of one: each of 1,000 transfers waits for its turn."""
 MALFORMED_PAUSE_S: Final = 10.0
 _KEEP_ALIVE_S: Final = 15.0
 _STATUS: Final[dict[type[CedosError], int]] = {

@@ -15,6 +15,7 @@ from typing import Final
 
 from cedos.controller import commands as give
 from cedos.controller import events as on
+from cedos.controller.beat import next_beat_s
 from cedos.controller.commands import Command
 from cedos.controller.config import ControllerConfig
 from cedos.controller.deadlines import DeadlineTransfers
@@ -26,7 +27,7 @@ from cedos.controller.decisions.destinations import (
 )
 from cedos.controller.decisions.moves import Moves, Programs
 from cedos.controller.decisions.rescue import Rescuer
-from cedos.controller.decisions.stuck import StuckConnections, next_beat_s
+from cedos.controller.decisions.stuck import StuckConnections
 from cedos.controller.decisions.user_rules import RuledDestinations, UserRules
 from cedos.controller.events import Event, FlowClosed, FlowOpened, FlowsSampled
 from cedos.controller.flows.finished_transfer import FinishedTransfer, finished_transfer

@@ -10,32 +10,30 @@ from typing import Any, Final
 
 import msgspec
 
+from cedos.controller.beat import next_beat_s
 from cedos.controller.commands import KeepAwake, KeepTransfers, SetAlarm, Tell, TurnsChanged
 from cedos.controller.decisions.decider import Decider
-from cedos.controller.decisions.stuck import next_beat_s
 from cedos.controller.events import BatteryRead, TransferEnded, TransferTold
 from cedos.controller.outbox import Outbox
 from cedos.model import Context
-from cedos.selector.deadlines.network_state import SeenNetwork
+from cedos.selector.deadlines.network_state import METERED_S, SeenNetwork
 from cedos.selector.deadlines.plan import EPOCH_S
 from cedos.selector.deadlines.transfer_table import TableTransfer, TransferTable, Wake
 from cedos.selector.decision.liveness import why_dead
 from cedos.selector.objective import WeightedCost
 
+# Seconds between two writes of the table, at rest and while bytes arrive: a kill loses no more.
 _KEEP_S, _KEEP_CARRYING_S = 30.0, 0.9
-"""Seconds between two writes of the table, at rest and while bytes arrive: a kill loses no more."""
 _ENDED: Final = 1000
-# The price of a metered byte, in seconds, if the objective has none.
-_METERED_S: Final = 0.2 / 1e6
 
 _SOONEST_S: Final = 15.0
+# The seconds that urgent transfers go on after the host was put to sleep (the paper's period);
+# twice as long after each time that it was woken and nothing moved, as the phone was not here.
 _GOES_ON_S, _LONGEST_S = 120.0, 3600.0
-"""The seconds that urgent transfers go on after the host was put to sleep (the paper's period); twice as
-long after each time that it was woken and nothing moved, as the phone was not here."""
 # The daemon resets an alarm only if it moves by at least this time.
 _MOVED_S: Final = 5.0
+# Seconds until an alarm, or a lock against sleep, that was refused is wanted again.
 _AGAIN_S, _AWAKE_AGAIN_S = 60.0, 30.0
-"""Seconds until an alarm, or a lock against sleep, that was refused is wanted again."""
 # The time for which a woken host with a closed lid looks for a network.
 _LOOK_S: Final = 60.0
 _SLEPT_S: Final = 1.0
@@ -304,7 +302,7 @@ class DeadlineTransfers:
                 if isinstance(objective, WeightedCost):
                     price_s += objective.s_per_metered_byte
                 else:
-                    price_s += _METERED_S
+                    price_s += METERED_S
             up = network.up and network.name not in barred
             up = up and why_dead(context, network.name) is None
             price_s = math.inf if network.name in barred else price_s

@@ -25,8 +25,8 @@ from cedos.selector.decision.case import Sent
 from cedos.selector.decision.sessions import Detour
 from cedos.selector.objective import Objective
 
+# States of a TCP socket, by the kernel's numbers.
 ESTABLISHED, SYN_SENT = 1, 2
-"""States of a TCP socket, by the kernel's numbers."""
 
 
 class Witness(StrEnum):

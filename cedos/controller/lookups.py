@@ -28,8 +28,8 @@ from cedos.token_bucket import TokenBucket
 
 PATIENCE_S, USUAL_TIMES, _MOST_PATIENCE_S = 0.3, 3.0, 1.0
 _MOST_LOOKUPS, _MOST_REPEATED, _MOST_RESOLVERS = 256, 64, 64
+# The rate at which questions are asked again: a program that asks without end costs no more.
 _PER_S, _BURST = 20.0, 64
-"""The rate at which questions are asked again: a program that asks without end costs no more."""
 # The lifetime of a question. The program has given up by then, or asked again.
 _KEPT_S: Final = 6.0
 # If a network has not answered within this time, the next network is asked too.

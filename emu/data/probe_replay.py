@@ -30,8 +30,8 @@ PINGED = ("rtt_s", "rtt_min_s", "ping_loss")
 ACTIVE = ("dns_s", "udp_bps", "udp_loss")
 
 NETWORKS = ("wifi", "cellular")
+# On the wire, both ways, of one ping and one lookup.
 PING_BYTES, DNS_BYTES = 2 * 84, 150
-"""On the wire, both ways, of one ping and one lookup."""
 
 # Lower edges of the 5 dB bins of RSSI, for the delivered rate of a client that moves past access
 # points.

@@ -30,12 +30,13 @@ PING_S, PING_TIMEOUT_S = 0.25, 1.0
 EVERY_S = 2
 
 TRAIN_AT_S, TRAIN_TIMEOUT_S = 0.4, 1.5
+# When in each `EVERY_S` these begin, and for how long they are waited for.
 LOOKUP_AT_S, LOOKUP_TIMEOUT_S = 1.3, 1.0
-"""When in each `EVERY_S` these begin, and for how long they are waited for."""
 
+# A place is played again, so many times in all, if in more than this share of its seconds the host
+# was later than `LATE_S` with something: then it is the host that was measured. `host_late_s`
+# tells.
 LATE_S, LATE_SHARE, TRIES = 0.03, 0.15, 3
-"""A place is played again, so many times in all, if in more than this share of its seconds the host was
-later than `LATE_S` with something: then it is the host that was measured. `host_late_s` tells."""
 
 TEXTS = ("place", "group", "scenario", "network")
 # The columns of the file, described in `traces/README.md`. All but the texts are numbers.

@@ -203,14 +203,14 @@ class ProbeLaptop(Started):
 # Seconds that a replay runs before the start.
 LEAD_S = 5.0
 
+# When each probe begins, from the start on. It ends when the next one begins, or with the start.
+#
+# A train up comes first: what it leaves in a slow network's queue then has the longest time to
+# drain.
 DNS_AT_S, UP_AT_S, DOWN_AT_S = -4.0, -3.1, -1.55
-"""When each probe begins, from the start on. It ends when the next one begins, or with the start.
 
-A train up comes first: what it leaves in a slow network's queue then has the longest time to drain.
-"""
-
+# A start is probed again, so many times in all, if the host was later than this with something.
 LATE_S, TRIES = 0.02, 4
-"""A start is probed again, so many times in all, if the host was later than this with something."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,8 +70,8 @@ class Programs:
 
 
 _MOVES_S = 30.0
+# A connection on which nothing comes over any network moves no more often than so.
 _OFTEN_S, _MOST_OFTEN = 10.0, 6
-"""A connection on which nothing comes over any network moves no more often than so."""
 # The largest margin for the next move. Each recent move of a flow triples the margin: its reason
 # may have been noise, and each move costs time.
 _MOST_MARGIN = 0.8

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from cedos.controller.beat import next_beat_s
 from cedos.controller.commands import AskNetwork, CloseConnection
 from cedos.controller.config import ControllerConfig
 from cedos.controller.decisions.decider import Decider
@@ -43,7 +44,7 @@ _LIVES_S: Final = 10.0
 _FRESH_S: Final = 2.0
 _RECEIVING_S: Final = 0.5
 _USUAL_BPS: Final = 10e6
-_LOOK_S, _CLOSE_LOOK_S, _LATE_S = 1.0, 0.1, 0.02
+_LOOK_S, _CLOSE_LOOK_S = 1.0, 0.1
 _SHOWN_S: Final = 600.0
 _MOST_SHOWN: Final = 1_000
 
@@ -224,15 +225,6 @@ class StuckConnections:
             else:
                 self._outbox.give(AskNetwork(network.name))
         return None
-
-
-def next_beat_s(now_s: float, interval_s: float) -> float:
-    """Return the next full multiple of an interval, a little late: an idle host wakes once for all.
-
-    It is later than now, however the division is rounded.
-    """
-    beat_s = (math.floor((now_s - _LATE_S) / interval_s) + 1) * interval_s + _LATE_S
-    return beat_s if beat_s > now_s else beat_s + interval_s
 
 
 def _heard_s(path: FlowPath, now_s: float) -> float:

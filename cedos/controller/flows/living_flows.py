@@ -26,8 +26,8 @@ from predictors.inputs import FIRST_WINDOW_BYTES
 # The most competing transfers of a network that count. More would change nothing.
 _COMPETING = 32
 
+# The most sizes that wait for their flow to be known, and for how many seconds.
 _EARLY, _EARLY_S = 64, 2.0
-"""The most sizes that wait for their flow to be known, and for how many seconds."""
 
 
 class LivingFlows:

@@ -3,9 +3,9 @@
 # A program that was slower than its network counts as slow for this time.
 _HOLDS_S = 5.0
 
+# At so many of the looks of so long a time. (A program may stop for a moment; and when a gap in
+# what came is filled, all of it waits for an instant.)
 _SHARE, _SHARE_S = 0.5, 10.0
-"""At so many of the looks of so long a time. (A program may stop for a moment; and when a gap in what
-came is filled, all of it waits for an instant.)"""
 
 # The time over which a program's pace is measured, because programs read in bursts (a player, a
 # limited rate).

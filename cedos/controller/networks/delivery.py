@@ -18,11 +18,11 @@ from predictors.inputs import after_slow_start
 # A flow that carried this many times the capacity of its path has left slow start.
 _ROUNDS = 4.0
 
+# Data that are no older than this are still coming.
 _FRESH_S, _FRESH_RTTS = 0.1, 1.5
-"""Data that are no older than this are still coming."""
 
+# A flow that has heard nothing for so long starts again, with a window of a few segments.
 _STALLED_S, _STALLED_RTTS = 0.25, 3.0
-"""A flow that has heard nothing for so long starts again, with a window of a few segments."""
 
 # If a transfer filled the network for a smaller share of others' time, others set the pace.
 _COVERED = 0.8
@@ -45,8 +45,8 @@ _LEAST_SATURATED_BYTES = 3_000
 # If a sender has fewer bytes in flight, it had no more to send: no window is smaller.
 _LEAST_UNDER_WAY_BYTES = 2 * 1_448
 
+# Bytes sent are requests if the answer is so many times larger: requests set the pace.
 _LEAST_REQUESTS, _MOST_REQUEST_BYTES = 1 / 32, 15_000
-"""Bytes sent are requests if the answer is so many times larger: requests set the pace."""
 _USUAL_RTT_S = 0.05
 _MOST_CLOSED = 1_000
 

@@ -114,11 +114,10 @@ class Portals:
 
     def problems(self, now_s: float) -> list[str]:
         """Return what people should know of each network."""
-        found = (self._problem(one, self._verdict(name, now_s)) for name, one in self._all())
+        found = (
+            self._problem(one, self._verdict(name, now_s)) for name, one in self._watched.items()
+        )
         return [problem for problem in found if problem]
-
-    def _all(self) -> Iterable[tuple[str, _NetworkPortal]]:
-        return self._watched.items()
 
     def _problem(self, one: _NetworkPortal, verdict: NetworkVerdict) -> str:
         name, finding = one.network.name, one.finding
@@ -147,7 +146,7 @@ class Portals:
 
     def on_the_way(self) -> Iterator[tuple[str, Sequence[Address]]]:
         """Yield a network that may want a log-in, and the addresses of a host on the way to its page."""
-        for name, one in self._all():
+        for name, one in self._watched.items():
             if one.finding is not None and one.captive:
                 for addresses in one.finding.hosts.values():
                     yield name, addresses
@@ -192,7 +191,7 @@ class Portals:
 
     def recheck(self, now_s: float, name: str | None = None) -> None:
         """Check a network (None: all) now: it is another place, or the host has slept."""
-        for each, one in self._all():
+        for each, one in self._watched.items():
             if name in (None, each):
                 one.due_s, one.tries = max(now_s, one.at_s + _SHORTEST_REST_S), 0
                 one.dead_again_s = _DEAD_AGAIN_S
@@ -214,7 +213,7 @@ class Portals:
                 self.answered_elsewhere(sample.key)
         self._unanswered.observe(here, [one.network for one in self._watched.values()], now_s)
         missed = False
-        for name, one in self._all():
+        for name, one in self._watched.items():
             missed |= self._note_in_vain(one, now_s)
             if (carried_at_s := self._unanswered.carrying.get(name)) is not None:
                 self._liveness(name).on_heard(Witness.TRANSFER, carried_at_s)
@@ -226,14 +225,14 @@ class Portals:
 
     def on_rescue(self, key: FlowKey, now_s: float) -> None:
         """Take a flow whose first packet found no answer, and was led over another network."""
-        for name, one in self._all():
+        for name, one in self._watched.items():
             if one.owns(key):
                 self._unanswered.on_rescue(name, key.remote, now_s)
                 one.in_vain_s = min(one.in_vain_s, now_s + RESCUED_AFTER_S + _MOMENT_S)
 
     def answered_elsewhere(self, key: FlowKey) -> None:
         """Take that the server of a rescued flow has answered over the other network."""
-        for name, one in self._all():
+        for name, one in self._watched.items():
             if one.owns(key):
                 self._unanswered.answered_elsewhere(name, key.remote)
 

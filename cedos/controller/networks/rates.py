@@ -16,10 +16,10 @@ SPANS_S = (1, 5, 10)
 # the network's rate, not that it became slower (docs/decisions/passive-rates.md).
 _BEST_OF_S = 20.0
 
+# A network that sets the pace has a queue. A flow that carries less than half of what the network
+# did within the last minute, while its round trips are as short as ever, waits for something else:
+# MPTCP for what is under way on its other path.
 _TRICKLE, _TRICKLE_S = 0.5, 60.0
-"""A network that sets the pace has a queue. A flow that carries less than half of what the network did
-within the last minute, while its round trips are as short as ever, waits for something else: MPTCP for
-what is under way on its other path."""
 
 # A round trip longer than this many times the minimum has a queue in it.
 QUEUE_EMPTY = 1.2

@@ -54,8 +54,8 @@ _MOST_QUESTIONS: Final = 1024
 _LONGEST_S: Final = 2.0
 _AGAIN_S: Final = 0.1
 _ASKED_S: Final = 10.0
+# The rate at which claimed names are looked up.
 _PER_S, _BURST = 5.0, 32
-"""The rate at which claimed names are looked up."""
 _LENGTH: Final = struct.Struct("!H")
 _NUMBERS: Final = 0xFFFFFFFF
 # The number of a stream's next byte, and the received part of a message.

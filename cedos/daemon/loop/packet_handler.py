@@ -20,8 +20,8 @@ _AT_ONCE = 256
 # No network carries loopback's packets, and no event reports the ends of its flows.
 _LOOPBACK = "lo"
 
+# The most packets from outside that wait for their flow to be known, and for how many seconds.
 _HELD, _HELD_S = 64, 2.0
-"""The most packets from outside that wait for their flow to be known, and for how many seconds."""
 
 
 class PacketHandler:

@@ -92,8 +92,8 @@ class Share:
 # The most bytes that wait for a program that reads at once.
 ENOUGH_BYTES: Final = 256_000
 
+# A stream with fewer bytes in this time (a conversation) does not keep large data waiting.
 _COMES_BYTES, _COMES_S = 32_000, 2.0
-"""A stream with fewer bytes in this time (a conversation) does not keep large data waiting."""
 
 _EVERY_S: Final = 0.5
 _OVER_S: Final = 10.0

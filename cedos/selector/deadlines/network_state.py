@@ -331,6 +331,8 @@ STAY_S: Final = 600.0
 ABSENCE: Final = Weibull(shape=0.5, scale_s=10.0)
 
 _MOST_NETWORKS: Final = 64
+# The price of a metered byte, in seconds, where no objective sets one.
+METERED_S: Final = 0.2 / 1e6
 
 
 class SeenNetwork(NamedTuple):

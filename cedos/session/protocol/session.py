@@ -59,8 +59,8 @@ from cedos.session.protocol.unpacking import unpack
 # The value of `after` that makes an IROB wait for everything sent before it, as a plain send does.
 ALL: Final = None
 
+# Codes of Abort.
 BROKEN_PROTOCOL, LOST_STATE = 1, 2
-"""Codes of Abort."""
 
 _HEADER_BYTES: Final = 40  # of an extent or a table, without its lengths and dependencies
 _WORTH_BYTES: Final = 256  # less room than this is left empty: another frame costs more

@@ -13,16 +13,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from cedos.model import Direction
-from cedos.selector.deadlines.network_state import SeenNetwork
+from cedos.selector.deadlines.network_state import METERED_S, SeenNetwork
 from cedos.selector.deadlines.transfer_table import TableTransfer, TransferTable
 from cedos.session.io.driver import Driver
 from cedos.session.io.flow import SessionFlow
 from cedos.session.io.path import SessionPath
 from cedos.session.protocol.buffer_manager import BufferManager, BufferSituation
 from cedos.session.protocol.session import Session
-
-# The price of a metered byte in seconds.
-_METERED_S: Final = 0.2 / 1e6
 
 
 class OwnTable:
@@ -53,7 +50,7 @@ class OwnTable:
     def plan(self, networks: Mapping[str, bool]) -> None:
         """Decide again, for these networks."""
         seen = [
-            SeenNetwork(name, up=True, price_s=_METERED_S if metered else 0.0)
+            SeenNetwork(name, up=True, price_s=METERED_S if metered else 0.0)
             for name, metered in networks.items()
         ]
         self.table.plan(seen, time.time(), time.monotonic())

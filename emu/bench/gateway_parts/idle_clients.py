@@ -31,8 +31,8 @@ from emu.bench.gateway_parts.flows import (
 
 _HOST, _GATEWAY_PORT, _ORIGIN_PORT = "127.0.0.1", 17_911, 17_912
 _KEYS: Final = 10
+# Clients of a batch, which goes before the next comes, as laptops do; the first is not counted.
 _COUNT, _BATCHES = 1_000, 3
-"""Clients of a batch, which goes before the next comes, as laptops do; the first is not counted."""
 
 _AT_ONCE: Final = 20
 _ANSWER_S: Final = 30.0

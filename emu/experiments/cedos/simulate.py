@@ -23,8 +23,8 @@ from emu.experiments.cedos.world import World
 
 _LONGEST_S = 10**7
 _LOOK_S = 60.0
+# Seconds to the next wake-up without a network, as the daemon's `WakeAlarm` has them.
 _PAUSE_S, _LONGEST_PAUSE_S = 120.0, 3600.0
-"""Seconds to the next wake-up without a network, as the daemon's `WakeAlarm` has them."""
 
 
 @dataclass(slots=True)

@@ -15,13 +15,13 @@ from predictors.error import ErrorHistory, steady
 
 VALUE = "value"
 
+# A value outside these bounds is no measurement.
 _LEAST, _LARGEST = 1e-12, 1e12
-"""A value outside these bounds is no measurement."""
 
 _RUNS = 100
 _FADING = 0.97
+# By how much of its value a run misses the line, and by how much of it the prior may be wrong.
 _SCATTER, _UNSURE = 0.1, 0.5
-"""By how much of its value a run misses the line, and by how much of it the prior may be wrong."""
 
 # The least prediction, as a share of the smallest observed value. A line may cross zero.
 _LEAST_SHARE = 0.05

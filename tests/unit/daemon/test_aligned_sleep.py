@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from cedos.daemon.aligned_sleep import LATE_S, aligned_sleep
+from cedos.controller.beat import LATE_S
+from cedos.daemon.aligned_sleep import aligned_sleep
 
 pytestmark = pytest.mark.anyio
 

@@ -11,11 +11,11 @@ from ipaddress import IPv4Address, IPv6Address, ip_network
 from cedos.controller.events import DnsReply
 from cedos.model import Address
 
+# Kinds of records: a name's IPv4 addresses, and those of IPv6.
 A, AAAA = 1, 28
-"""Kinds of records: a name's IPv4 addresses, and those of IPv6."""
 _CNAME, _SVCB, _HTTPS = 5, 64, 65
+# Parameters of services (RFC 9460), whose addresses programs use like those of A and AAAA.
 _IPV4_HINT, _IPV6_HINT = 4, 6
-"""Parameters of services (RFC 9460), whose addresses programs use like those of A and AAAA."""
 
 _HEADER = struct.Struct("!6H")
 _QUESTION = struct.Struct("!2H")

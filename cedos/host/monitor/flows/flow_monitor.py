@@ -64,8 +64,8 @@ _REST_S = 1.0
 _GRACE_S = 0.05
 # The longest time until an event that tells of an opening is handled.
 _EVENT_S = 1.0
+# The most flows from outside that wait for a socket, and the most known UDP flows of this host.
 _MOST_CALLERS, _MOST_UDP = 1024, 2048
-"""The most flows from outside that wait for a socket, and the most known UDP flows of this host."""
 # The times after which an opening is looked for again if no socket was found.
 _CHECKED_AGAIN_S = (2.0, 4.0, 8.0)
 

@@ -37,8 +37,8 @@ TAG_BYTES = 16
 COOKIE_LIFE_S = 5.0
 
 MIN_PACKETS, MAX_PACKETS = 2, 200
+# Payload of a train's datagrams; the largest one fits an Ethernet frame over IPv6, too.
 MIN_PACKET_BYTES, MAX_PACKET_BYTES = 64, 1452
-"""Payload of a train's datagrams; the largest one fits an Ethernet frame over IPv6, too."""
 
 _MAGIC = b"cPb1"
 _HEAD = struct.Struct("!4sB16s")

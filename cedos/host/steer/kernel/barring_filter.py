@@ -25,8 +25,8 @@ _UNREACHABLE_ICMPV6: Final = 1
 _NEIGHBOURS: Final = (130, 133, 134, 135, 136, 137)
 HOST_ICMPV6: Final = (_UNREACHABLE_ICMPV6, *_NEIGHBOURS)
 LISTENER_REPORTS: Final = (131, 132, 143)
+# The most that such a packet may have: a report of seven groups, a reset with all options.
 REPORT_BYTES, RESET_BYTES = 200, 120
-"""The most that such a packet may have: a report of seven groups, a reset with all options."""
 _UNREACHABLE: Final = 3
 _SELDOM: Final = "-m limit --limit 6/minute --limit-burst 10 -m length --length 0:{bytes}"
 _DHCP_BYTES: Final = 1000

@@ -18,8 +18,8 @@ GROUP_TRAFFIC_CONTROL: Final = 4
 PASS: Final = 0xFFFFFFFF
 # TC_ACT_SHOT.
 DROP: Final = 2
+# The parents of the filters of a `clsact`.
 INGRESS, EGRESS = 0xFFFFFFF2, 0xFFFFFFF3
-"""The parents of the filters of a `clsact`."""
 
 CLSACT: Final = "clsact"
 _CLSACT_PARENT, _CLSACT_HANDLE = 0xFFFFFFF1, 0xFFFF0000
