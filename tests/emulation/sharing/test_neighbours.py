@@ -116,7 +116,6 @@ def test_a_helper_that_joins_is_used_soon(standing: Street) -> None:
         each.close()
 
 
-@pytest.mark.long  # what it kills, the next tests of the module find again only on a quiet machine
 @pytest.mark.parametrize("side", ["requestor", "helper-0", "gateway"])
 def test_a_side_that_is_killed_loses_at_most_a_period(
     request: pytest.FixtureRequest, street: Street, side: str

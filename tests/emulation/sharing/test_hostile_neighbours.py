@@ -16,7 +16,7 @@ from emu.testbed.netns import Namespace
 from emu.testbed.services import Watcher
 
 # Several of these at once are too much for two cores: they run one after the other.
-pytestmark = [pytest.mark.xdist_group("sharing"), pytest.mark.long]
+pytestmark = pytest.mark.xdist_group("sharing")
 
 _ALL = socket.htons(0x0003)
 _IPV4 = b"\x08\x00"

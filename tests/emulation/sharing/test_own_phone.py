@@ -11,7 +11,7 @@ from emu.testbed.programs.servers import Servers
 from emu.testbed.programs.sharing import SharingHosts
 
 # Several of these at once are too much for two cores: they run one after the other.
-pytestmark = [pytest.mark.xdist_group("sharing"), pytest.mark.long]
+pytestmark = pytest.mark.xdist_group("sharing")
 
 
 def test_a_download_uses_the_own_phone_and_all_helpers() -> None:
@@ -33,4 +33,4 @@ def test_a_download_uses_the_own_phone_and_all_helpers() -> None:
         rate_bps = 8 * count / (time.monotonic() - began_s)
     share = rate_bps / ((HELPERS + 1) * RATE_BPS * TCP_GOODPUT_SHARE)
     print(f"{share:.3f} of the sum of four")
-    assert share > 0.9  # 0.96 to 0.97 on a quiet machine
+    assert share > 0.95
