@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dbus_fast import BusType, Message, MessageFlag, MessageType, unpack_variants
-from dbus_fast.aio import MessageBus
+from dbus_fast import Message, MessageFlag, MessageType, unpack_variants
 from dbus_fast.errors import AuthError
 
 from cedos.errors import HostError
+from cedos.host.monitor.bus_messages import BoundedBus
 
 _BUS = "org.freedesktop.DBus"
 
@@ -39,7 +39,7 @@ class SystemBus:
         self._address = address
         self._timeout_s = timeout_s
         self._retry_s = retry_s
-        self._bus: MessageBus | None = None
+        self._bus: BoundedBus | None = None
         self._connecting = asyncio.Lock()
         self._not_before_s = 0.0
         self._absence = ""
@@ -139,7 +139,7 @@ class SystemBus:
         )
         await self.call(_BUS, "/org/freedesktop/DBus", _BUS, "AddMatch", "s", [rule])
 
-    async def _connected(self) -> MessageBus:
+    async def _connected(self) -> BoundedBus:
         async with self._connecting:
             if self._bus is not None and self._bus.connected:
                 return self._bus
@@ -147,7 +147,7 @@ class SystemBus:
                 raise BusError(self._absence)
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    bus = MessageBus(self._address, BusType.SYSTEM, negotiate_unix_fd=True)
+                    bus = BoundedBus(self._address)
                     await bus.connect()
             except Exception as error:
                 self._not_before_s = time.monotonic() + self._retry_s
