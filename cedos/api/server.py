@@ -190,6 +190,7 @@ class Backend(Protocol):
 class OpenConnections:
     """Limits on connections without a request (30 s each, 128 in all), and on requests of each user.
 
+    A connection that is closed has a second to take the rest of its answer.
     `living` returns the connections of the server. `during` is a middleware that notes requests.
     """
 
@@ -203,6 +204,7 @@ class OpenConnections:
         self._asking: set[object] = set()
         self._users: Counter[int] = Counter()
         self._idle_since_s: dict[object, float] = {}
+        self._closing: dict[object, asyncio.Transport | None] = {}
 
     @web.middleware
     async def during(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -226,12 +228,17 @@ class OpenConnections:
     def close_idle(self) -> None:
         now_s = self._clock()
         there = [each for each in self._living() if isinstance(each, web.RequestHandler)]
+        for each in self._closing.keys() & set(there):
+            if (transport := self._closing[each]) is not None:
+                transport.abort()
+        self._closing = {}
         idle = [each for each in there if each not in self._asking]
         self._idle_since_s = {each: self._idle_since_s.get(each, now_s) for each in idle}
         idle.sort(key=self._idle_since_s.__getitem__)
         superfluous = max(0, len(there) - MOST)
         for number, each in enumerate(idle):
             if number < superfluous or now_s - self._idle_since_s[each] >= IDLE_S:
+                self._closing[each] = each.transport
                 each.force_close()
 
     async def run(self) -> None:

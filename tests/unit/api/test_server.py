@@ -534,6 +534,36 @@ def test_who_sends_a_question_for_ever_makes_room_for_others(
             each.close()
 
 
+def test_who_takes_no_answer_is_sent_away(control: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their connections stayed for ever, beyond all limits, with a descriptor and the answers each."""
+    monkeypatch.setattr(server, "MOST", 10)
+    crowd: list[socket.socket] = []
+    path = b"/v1/" + b"x" * 8_000
+
+    def is_open(each: socket.socket) -> bool:
+        try:
+            each.send(b" ")
+        except ConnectionError:
+            return False
+        except BlockingIOError:
+            return True
+        return True
+
+    try:
+        for _ in range(3):
+            crowd += [opened(control) for _ in range(10)]
+            for each in crowd[-10:]:
+                each.setblocking(False)
+                with suppress(BlockingIOError):
+                    each.sendall(60 * (b"GET " + path + b" HTTP/1.1\r\nHost: x\r\n\r\n"))
+            time.sleep(1.0)
+        wait_until(lambda: sum(map(is_open, crowd)) <= 10, 10.0)
+        assert ControlClient(control).status().pid == 7
+    finally:
+        for each in crowd:
+            each.close()
+
+
 def test_where_a_crowd_stands_before_the_door_one_waits(tmp_path: Path) -> None:
     """Its time-out is the whole time, and what it says is not that there is no daemon to be found."""
     path = tmp_path / "s"
