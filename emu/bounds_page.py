@@ -40,7 +40,8 @@ Generated from the code by `python -m emu.bounds_page`, which a test repeats. [s
 | one upload; files in the tree | {apps.files.serving:UploadLimits.largest_bytes GB}; {apps.files.serving:UploadLimits.most_files} | refused |
 | **A stranger at a listening port** | | |
 | handshakes | {session.protocol.handshake.limits:HandshakeLimits.half_open_per_address} of an address, {session.protocol.handshake.limits:HandshakeLimits.half_open} of all, {session.protocol.handshake.limits:HandshakeLimits.handshake_s} s each | the oldest goes |
-| sessions of all hosts | {session.protocol.handshake.limits:HandshakeLimits.flows} | refused |
+| sessions of all hosts; of them without a network; asleep; what all sent and is not read | {session.protocol.handshake.limits:HandshakeLimits.flows}; {session.protocol.handshake.limits:HandshakeLimits.absent}; {session.protocol.handshake.limits:HandshakeLimits.asleep}; {session.protocol.handshake.limits:HandshakeLimits.unread_bytes MiB} | refused; the busiest host's oldest ends; awake; the largest ends |
+| sessions of `cedos-serve` with one address; those without a network | {apps.files.serving:_MOST_OF_ADDRESS}, half of open files; a quarter of open files | refused; as above |
 | **A web server, or a server of files** | | |
 | a head; its fields | {apps.files.objects.origin_client:LONGEST_HEAD KiB}; {web:_MOST_FIELDS} | an error |
 | silence, or less than 16 KiB; redirects | {apps.files.objects.object_fetcher:SILENCE_S} s; {apps.files.objects.object_fetcher:_MOST_REDIRECTS} | given up |

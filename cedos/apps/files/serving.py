@@ -32,7 +32,9 @@ from cedos.apps.files.partial import PART_NAME, Partial, when_free
 from cedos.apps.files.tree import Tree, Version, reader
 from cedos.errors import SessionError, TransferError
 from cedos.session import keys
+from cedos.session.io.flow import MOST_PATHS
 from cedos.session.protocol.crypto import host_id
+from cedos.session.protocol.handshake.limits import HandshakeLimits
 
 if TYPE_CHECKING:
     from cedos.session.sockets.connection import Connection
@@ -157,8 +159,19 @@ REQUEST_S: Final = 60.0
 _READ_BYTES: Final = 1 << 18
 _OPEN_FILES: Final = 8  # of one session, that are not acknowledged yet
 _LOOK_S: Final = 0.02
+_MOST_OF_ADDRESS: Final = 2_000
 
 log = structlog.get_logger("cedos-serve")
+
+
+def host_limits(files: int) -> HandshakeLimits:
+    """Return limits for a process with so many open files: anybody can make any number of keys."""
+    usual = HandshakeLimits()
+    return HandshakeLimits(
+        # All sessions of an address have half of the files, those without a network a quarter.
+        flows_per_address=max(min(_MOST_OF_ADDRESS, files // 2 // (MOST_PATHS + _OPEN_FILES)), 1),
+        absent=min(usual.absent, files // 4 // _OPEN_FILES),
+    )
 
 
 class Serving:
@@ -231,6 +244,9 @@ class Serving:
             connection.abort("no request came")
         except SessionError as error:
             log.info("broken off", path=path, to=who, seconds=_since(began_s), why=str(error))
+        except OSError as error:
+            log.error("serving a client failed", why=error.strerror)
+            connection.abort("the server failed")
         except asyncio.CancelledError:
             connection.abort("the server stops")
             raise

@@ -9,7 +9,14 @@ from pathlib import Path
 import click
 
 from cedos import logs
-from cedos.apps.files.serving import Serving, UploadLimits, Uploads, client_names, log
+from cedos.apps.files.serving import (
+    Serving,
+    UploadLimits,
+    Uploads,
+    client_names,
+    host_limits,
+    log,
+)
 from cedos.apps.files.tree import Tree
 from cedos.commands.console.manual import Program
 from cedos.commands.console.option_types import SIZE
@@ -29,6 +36,7 @@ from cedos.session import keys
 from cedos.session.io.idle_sessions import IdleSessions
 from cedos.session.known_hosts import shown
 from cedos.session.protocol.crypto import KeyPair, host_id
+from cedos.session.protocol.handshake.limits import HandshakeLimits
 from cedos.session.sockets.listener import open_listening
 from cedos.session.sockets.sockets import listen as session_listen
 
@@ -158,13 +166,13 @@ def command(
     if remember is not None and forget:
         raise click.UsageError("--remember and --forget exclude each other")
     logs.configure(log_level, log_format)
-    process_limits.allow()  # one for each connection and file
+    files = process_limits.allow()  # one for each connection and file
     limits = UploadLimits(largest, keep_free, most_files) if writable else None
     # Listen before making a file, because listening may fail.
     with contextlib.closing(open_listening(listen)) as listening:
         if remember is None and not forget:
             remember = _usual(listen, me)
-        asyncio.run(_serve(folder, listening, me, clients, limits, remember))
+        asyncio.run(_serve(folder, listening, me, clients, limits, remember, host_limits(files)))
 
 
 def _usual(listen: tuple[str, int], me: KeyPair) -> Path | None:
@@ -191,6 +199,7 @@ async def _serve(
     clients: Path | None,
     limits: UploadLimits | None,
     remember: Path | None,
+    hosts: HandshakeLimits,
 ) -> None:
     tree = Tree(folder)
     # With a file of clients only their keys are let in.
@@ -198,7 +207,7 @@ async def _serve(
     allow = None if clients is None else names.__contains__
     listener = await session_listen(
         listening.getsockname()[:2], key=me, allow=allow, scheduler=SCHEDULER, idle=remember,
-        listening=listening,
+        hosts=hosts, listening=listening,
     )  # fmt: skip
     uploads = None if limits is None else Uploads(tree, limits)
     serving = Serving(tree, listener, names, uploads)

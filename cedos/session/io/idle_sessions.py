@@ -298,8 +298,9 @@ class IdleSessions:
     gone on is told so, with proof, and one that had not goes on.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, most: int | None = None) -> None:
         self._file = IdleFile(path, RECORD_BYTES)
+        self._most = most
         self._scanned_to = 0
         self._hosts = HostCounts()
         for record in self._file:
@@ -399,6 +400,9 @@ class IdleSessions:
 
     def _put(self, record: bytes, state: RecordState) -> bool:
         before = len(self._file)
+        # Beyond the limit, new ones stay in memory.
+        if self._most is not None and before >= self._most and self._file.get(record[:16]) is None:
+            return False
         try:
             self._file.put(record, state)
         # The disk is full: the session stays in memory.

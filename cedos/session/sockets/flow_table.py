@@ -13,6 +13,7 @@ A flow has three states:
 import asyncio
 import gc
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
@@ -68,14 +69,14 @@ class FlowTable:
         self._allow = allow
         self._ledger = ledger
         self._living: dict[bytes, Connection] = {}
-        self._idle = None if idle is None else IdleSessions(idle)
+        self._idle = None if idle is None else IdleSessions(idle, ledger.limits.asleep)
         # The one that was quiet for the longest time first; how often it was not idle since then.
         self._active: dict[bytes, int] = {}
         self._not_idle: set[bytes] = (
             set()
         )  # quiet ones that could not be written down, or have no path
         self._soon: asyncio.TimerHandle | None = None
-        self._absent: set[bytes] = set()  # flows without a path
+        self._absent: dict[bytes, None] = {}  # flows without a path, the longest time first
         self._timer: asyncio.TimerHandle | None = None
         self._slept = 0  # since what they were was collected
         self._ended = False
@@ -94,13 +95,19 @@ class FlowTable:
     def get(self, flow_id: bytes) -> Connection | None:
         return self._living.get(flow_id)
 
+    def has_room(self, flow_id: bytes, address: str) -> bool:
+        """Return whether a connection from an address may become a path of this flow."""
+        living = self._living.get(flow_id)
+        return (living is not None and bool(living.flow.paths)) or self._ledger.has_room(address)
+
     def admit(self, request: OpenRequest) -> FlowGrant | FlowRefusal:
         if self.find(request.flow_id) is not None:
             return FlowRefusal(FlowRefusalReason.DUPLICATE)
         if self._only_known or (self._allow is not None and not self._allow(request.peer_key)):
             return FlowRefusal(FlowRefusalReason.NOT_ALLOWED)
         kept = 0 if self._idle is None else self._idle.of_host(request.peer_key)
-        if not self._ledger.may_open(request.host_id, kept):
+        ledger = self._ledger
+        if not (ledger.may_open(request.host_id, kept) and ledger.has_room(request.address)):
             return FlowRefusal(FlowRefusalReason.LIMIT, _AGAIN_S)
         return FlowGrant(min(request.deadline_s, LONGEST_S))
 
@@ -117,16 +124,29 @@ class FlowTable:
     ) -> Connection:
         flow_id, host = opened.credentials.flow_id, opened.host_id
 
+        came_from: str | None = None
+
         def presence(present: bool) -> None:
+            nonlocal came_from
             if present:
-                self._absent.discard(flow_id)
+                self._absent.pop(flow_id, None)
+                came_from = next(iter(self._living[flow_id].flow.paths.values())).peer
+                self._ledger.came(came_from)
             else:
-                self._absent.add(flow_id)
+                self._absent[flow_id] = None
+                gone()
+
+        def gone() -> None:
+            nonlocal came_from
+            if came_from is not None:
+                self._ledger.went(came_from)
+                came_from = None
 
         def over() -> None:
             failure = self._living.pop(flow_id).failure
-            self._absent.discard(flow_id)
+            self._absent.pop(flow_id, None)
             self._ledger.close_flow(host)
+            gone()
             self._active.pop(flow_id, None)
             self._not_idle.discard(flow_id)
             if self._idle is not None and not isinstance(failure, SessionAsleepError):
@@ -197,9 +217,14 @@ class FlowTable:
         why = f"its host is away and has more than {most_bytes} bytes kept here for it"
         _end_largest(((self._living[each], self._living[each].held_bytes) for each in self._absent),
                      most_bytes, why)  # fmt: skip
+        _end_oldest([self._living[each] for each in self._absent], limits.absent)
         most_bytes = limits.unread_bytes_per_host
         why = f"its host has sent more than {most_bytes} bytes that are not read here"
         _end_largest(((each, each.unread_bytes) for each in self._living.values()), most_bytes, why)
+        most_bytes = limits.unread_bytes
+        why = f"more than {most_bytes} bytes of all hosts are not read here"
+        _end_largest(((each, each.unread_bytes) for each in self._living.values()), most_bytes, why,
+                     together=True)  # fmt: skip
 
     def _note_quiet(self) -> None:
         """Write down flows that have just fallen quiet."""
@@ -261,16 +286,31 @@ class FlowTable:
             self._idle = None
 
 
-def _end_largest(held: Iterable[tuple[Connection, int]], most_bytes: int, why: str) -> None:
-    """End the largest flows of each host that holds more bytes than it may."""
+def _end_largest(
+    held: Iterable[tuple[Connection, int]], most_bytes: int, why: str, *, together: bool = False
+) -> None:
+    """End the largest flows of each host, or of all `together`, that holds more bytes than it may."""
     of_host: dict[bytes, int] = {}
-    flows = [(bytes_, each) for each, bytes_ in held if bytes_]
-    for bytes_, each in flows:
-        of_host[each.peer_key] = of_host.get(each.peer_key, 0) + bytes_
-    over = {host for host, bytes_ in of_host.items() if bytes_ > most_bytes}
-    if not over:
+    flows = [(bytes_, b"" if together else each.peer_key, each) for each, bytes_ in held if bytes_]
+    for bytes_, host, _ in flows:
+        of_host[host] = of_host.get(host, 0) + bytes_
+    if not any(bytes_ > most_bytes for bytes_ in of_host.values()):
         return
-    for bytes_, each in sorted(flows, key=lambda flow: -flow[0]):
-        if each.peer_key in over and of_host[each.peer_key] > most_bytes:
-            of_host[each.peer_key] -= bytes_
+    for bytes_, host, each in sorted(flows, key=lambda flow: -flow[0]):
+        if of_host[host] > most_bytes:
+            of_host[host] -= bytes_
             each.fail(SessionError(why))
+
+
+def _end_oldest(flows: list[Connection], most: int) -> None:
+    """End the flows beyond `most`, the oldest first: those of hosts that have many before others."""
+    if len(flows) <= most:
+        return
+    newer: Counter[bytes] = Counter()  # of the same host
+    order: list[tuple[int, int, Connection]] = []
+    for age, each in enumerate(reversed(flows)):
+        order.append((newer[each.peer_key], age, each))
+        newer[each.peer_key] += 1
+    order.sort(key=lambda each: each[:2], reverse=True)
+    for _, _, each in order[: len(flows) - most]:
+        each.fail(SessionError(f"{most} sessions without a network are all that are kept here"))

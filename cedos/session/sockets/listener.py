@@ -240,6 +240,9 @@ class Listener:
         """Give the path of a proved peer to its flow."""
         opened = path.channel.opened
         assert opened is not None
+        if not self._flows.has_room(opened.credentials.flow_id, path.peer):
+            path.close("too many sessions are connected from its address", reset=True)
+            return
         # A new flow, a further path of a living one, or a flow that slept.
         connection = self._flows.get(opened.credentials.flow_id)
         only = connection is not None and opened.kind is ConnectionKind.RESUME

@@ -93,6 +93,7 @@ class OpenRequest:
     flow_id: bytes
     peer_key: bytes
     deadline_s: int
+    address: str
 
     @property
     def host_id(self) -> bytes:
@@ -205,7 +206,8 @@ class AcceptorHandshake:
         if offer.purpose != Purpose.OPEN:
             raise MalformedError("a set-up for an unknown purpose")
         # A new flow: admitted, refused, or a duplicate of one that is known.
-        answer = here.flows.admit(OpenRequest(offer.flow_id, noise.peer, offer.deadline_s))
+        asked = OpenRequest(offer.flow_id, noise.peer, offer.deadline_s, self._address)
+        answer = here.flows.admit(asked)
         if isinstance(answer, FlowRefusal):
             granted = Granted(answer.reason.value, retry_after_s=answer.retry_after_s)
             reply = self._answer(noise, granted)

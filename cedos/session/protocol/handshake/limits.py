@@ -13,6 +13,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
+from ipaddress import IPv6Address
 from typing import Final, Generic, TypeVar
 
 from cedos.token_bucket import TokenBucket
@@ -49,8 +50,12 @@ class HandshakeLimits:
 
     flows: int = 250_000  # of all hosts: an attacker can make any number of keys, each a host
     flows_per_host: int = 10_000
+    flows_per_address: int = 250_000  # connected from it, or from its IPv6 network of 64 bits
+    absent: int = 4_096  # of all hosts, in memory and without a network
+    asleep: int = 1_000_000  # of all hosts, written down
     idle_bytes_per_host: int = 256 << 20  # in memory, for its flows without a network
     unread_bytes_per_host: int = 256 << 20  # received for all its flows, and not read
+    unread_bytes: int = 1 << 30  # the same of all hosts
     resumptions_per_s: float = 50.0
     resumption_burst: int = 500
     deadline_s: int = 30 * 86_400  # no flow is granted a longer sleep
@@ -67,6 +72,7 @@ class HostLedger:
     def __init__(self, limits: HandshakeLimits) -> None:
         self.limits = limits
         self._flows: dict[bytes, int] = {}
+        self._of_address: dict[str, int] = {}
         self._all_flows = 0
         self._rates: OrderedDict[bytes, TokenBucket] = OrderedDict()
 
@@ -85,10 +91,21 @@ class HostLedger:
         self._all_flows += 1
 
     def close_flow(self, host: bytes) -> None:
-        self._flows[host] -= 1
         self._all_flows -= 1
-        if not self._flows[host]:
-            del self._flows[host]
+        _take_one(self._flows, host)
+
+    def has_room(self, address: str) -> bool:
+        """Return whether one more flow may be connected from an address."""
+        theirs = self._of_address.get(_network(address), 0)
+        return theirs < self.limits.flows_per_address
+
+    def came(self, address: str) -> None:
+        """Count a flow that has a connection from an address now, and none before."""
+        network = _network(address)
+        self._of_address[network] = self._of_address.get(network, 0) + 1
+
+    def went(self, address: str) -> None:
+        _take_one(self._of_address, _network(address))
 
     def resume(self, host: bytes, now: float) -> float:
         """Count a resumption or join; return the seconds to wait if there are too many, else 0."""
@@ -100,6 +117,21 @@ class HostLedger:
                 self._rates.popitem(last=False)
         self._rates.move_to_end(host)
         return 0.0 if rate.take(now) else rate.wait_s
+
+
+Counted = TypeVar("Counted", bound=Hashable)
+
+
+def _take_one(counts: dict[Counted, int], whose: Counted) -> None:
+    counts[whose] -= 1
+    if not counts[whose]:
+        del counts[whose]
+
+
+def _network(address: str) -> str:
+    """Return an IPv4 address, or what one holder of IPv6 addresses has at least: 64 bits of it."""
+    address = address.removeprefix("::ffff:").partition("%")[0]
+    return str(IPv6Address(int(IPv6Address(address)) >> 64 << 64)) if ":" in address else address
 
 
 Pending = TypeVar("Pending", bound=Hashable)

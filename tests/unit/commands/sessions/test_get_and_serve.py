@@ -49,10 +49,13 @@ class Programs:
         self.key = keys.to_text(keys.own(folder / "server.key").public)
         self.running: list[subprocess.Popen[str]] = []
 
-    def start(self, program: str, *arguments: str) -> subprocess.Popen[str]:
+    def start(
+        self, program: str, *arguments: str, files: int | None = None
+    ) -> subprocess.Popen[str]:
         code = f"from cedos.commands.sessions.{program} import main; main()"
+        limited = [] if files is None else ["prlimit", f"--nofile={files}"]
         process = subprocess.Popen(
-            [sys.executable, "-c", code, *arguments],
+            [*limited, sys.executable, "-c", code, *arguments],
             env=self.environment,
             cwd=self.folder,
             stdout=subprocess.PIPE,
@@ -413,3 +416,36 @@ def test_a_server_whose_sessions_cannot_be_kept_serves(programs: Programs) -> No
     _, log = server.communicate(timeout=30)
     assert "idle sessions end with this program" in log
     assert server.returncode == 0
+
+
+@pytest.mark.anyio
+async def test_clients_that_ask_and_go_leave_files_for_others(programs: Programs) -> None:
+    """Each, with a key of its own, left eight files open, for as long as it had asked for."""
+    server = programs.start(
+        "serve", "-l", f"127.0.0.1:{programs.port}", "--own-key", "server.key", "served",
+        files=400,
+    )  # fmt: skip
+    assert server.stderr is not None
+    server.stderr.readline()
+    address, ask = ("127.0.0.1", programs.port), messages.FileRequest(path="file")
+    for _ in range(12):
+        connections = []
+        for _ in range(5):
+            connections.append(
+                await session.connect(
+                    address, server_key=keys.from_text(programs.key), key=KeyPair(os.urandom(32))
+                )
+            )
+            await connections[-1].write(messages.pack(ask) * 8)
+        await asyncio.sleep(0.3)
+        for each in connections:
+            assert each.flow.dialler is not None
+            each.flow.dialler.close()
+            for path in list(each.flow.paths.values()):
+                path.close("gone", reset=True)
+            each.abort()
+    await asyncio.sleep(3.0)
+    assert len(list(Path(f"/proc/{server.pid}/fd").iterdir())) < 200
+    client = programs.get()
+    _, errors = await asyncio.to_thread(client.communicate, timeout=60)
+    assert client.returncode == 0, errors

@@ -4,6 +4,7 @@ import errno
 import os
 import random
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -191,6 +192,22 @@ def test_a_session_sleeps_wakes_after_a_restart_and_expires_in_its_time(tmp_path
     assert sleepers.expire(1e9 + 90, lambda _: True) == 0
     assert sleepers.wake(mine.flow_id, RoundRobin(), 3.0, 1e9 + 90, limits=SessionLimits()) is None
     assert len(sleepers) == 0
+    sleepers.close()
+
+
+def test_beyond_the_limit_new_sessions_are_not_written_down(tmp_path: Path) -> None:
+    sleepers, first = IdleSessions(tmp_path / "idle", most=1), credentials()
+    second = replace(first, flow_id=bytes(16))
+    sleepers.note(first, 50, 1e9)
+    sleepers.note(second, 50, 1e9)
+    core = session()
+    core.path_up(1, PathFacts(), 0.0)
+    core.path_lost(1, 5.0)
+    assert not sleepers.sleep(second, core, 15.0, 1e9)
+    assert len(sleepers) == 1
+    assert sleepers.sleep(first, core, 15.0, 1e9)
+    sleepers.forget(first.flow_id)
+    assert sleepers.sleep(second, core, 15.0, 1e9)
     sleepers.close()
 
 

@@ -314,6 +314,77 @@ def test_a_host_that_is_there_is_held_to_what_is_not_read_of_all_its_flows() -> 
     serving(scenario, HandshakeLimits(unread_bytes_per_host=500_000))
 
 
+def test_unread_bytes_of_all_hosts_together_have_a_limit() -> None:
+    async def scenario(listener: session.Listener, connect: Connect) -> None:
+        flows = []
+        for size in (240_000, 200_000, 190_000):
+            near = await connect(KeyPair(os.urandom(32)))
+            flows.append(await listener.accept())
+            await near.write(bytes(size))  # nobody reads it
+        while not flows[0].ended:
+            await asyncio.sleep(0.05)
+        assert "more than 500000 bytes of all hosts" in str(flows[0].failure)
+        await asyncio.sleep(2.2)
+        assert [each.ended for each in flows[1:]] == [False, False]
+
+    serving(scenario, HandshakeLimits(unread_bytes=500_000))
+
+
+async def gone(listener: session.Listener, near: session.Connection) -> session.Connection:
+    far = await listener.accept()
+    await far.write(b"never acknowledged")  # it cannot sleep
+    leave(near)
+    while far.paths():
+        await asyncio.sleep(0.005)
+    return far
+
+
+def test_of_those_that_are_away_few_stay_the_busy_hosts_go_first() -> None:
+    busy = KeyPair(os.urandom(32))
+
+    async def scenario(listener: session.Listener, connect: Connect) -> None:
+        hosts = [KeyPair(os.urandom(32)), busy, busy, busy, KeyPair(os.urandom(32))]
+        flows = [await gone(listener, await connect(each)) for each in hosts]
+        while not any(each.ended for each in flows):
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(2.2)
+        assert [each.ended for each in flows] == [False, True, True, False, False]
+        assert "3 sessions without a network" in str(flows[1].failure)
+
+    serving(scenario, HandshakeLimits(absent=3))
+
+
+def test_an_address_has_so_many_sessions_whatever_keys_it_makes(tmp_path: Path) -> None:
+    async def scenario(listener: session.Listener, connect: Connect) -> None:
+        here = [await connect(KeyPair(os.urandom(32))) for _ in range(2)]
+        with pytest.raises(SessionError, match="takes no more flows"):
+            await connect(KeyPair(os.urandom(32)))
+        # One that is away, or sleeps, takes nothing of it, and comes back only where there is room.
+        far = await gone(listener, here[0])
+        third = await connect(KeyPair(os.urandom(32)))
+        await listener.accept()
+        await listener.accept()
+        assert far.flow.credentials is not None
+        assert not listener._flows.has_room(far.flow.credentials.flow_id, "127.0.0.1")
+        third.abort()
+        await third.drained()
+        assert not (await connect(KeyPair(os.urandom(32)))).ended
+
+    serving(scenario, HandshakeLimits(flows_per_address=2), tmp_path / "idle")
+
+
+def test_an_ipv6_network_is_one_address() -> None:
+    ledger = HostLedger(HandshakeLimits(flows_per_address=1))
+    ledger.came("2001:db8:1:2::3")
+    assert not ledger.has_room("2001:db8:1:2:ffff::")
+    assert ledger.has_room("2001:db8:1:3::3")
+    ledger.came("::ffff:192.0.2.1")
+    assert not ledger.has_room("192.0.2.1")
+    ledger.went("192.0.2.1")
+    ledger.went("2001:db8:1:2::4")
+    assert not ledger._of_address
+
+
 def test_sleeping_flows_count_and_over_a_restart(tmp_path: Path) -> None:
     who, other = KeyPair(os.urandom(32)), KeyPair(os.urandom(32))
     limits = HandshakeLimits(flows_per_host=2)
