@@ -57,7 +57,7 @@ Generated from the code by `python -m emu.bounds_page`, which a test repeats. [s
 | requests that wait; programs that listen to decisions | {api.server:MAX_REQUESTS_OF_USER} of one, {api.server:MAX_REQUESTS} of all but root; {api.server:MAX_LISTENERS_OF_USER}, {api.server:MAX_LISTENERS} | 503 |
 | programs that report connections; connections | {daemon.flows.told_connections:_MOST_OF_A_USER} of one, {daemon.flows.told_connections:_MOST_PROGRAMS} of all; {daemon.flows.told_connections:_MOST_CONNECTIONS} of all | not believed |
 | hints; transfers with deadlines | {daemon.decisions.hints:MOST_OF_A_USER} of one, {daemon.decisions.hints:MOST} of all; {selector.deadlines.transfer_table:MOST_OF_USER} of one, {selector.deadlines.transfer_table:MOST} of all | refused |
-| rules | {controller.decisions.user_rules:MOST} | refused |
+| rules; budgets that commands set | {controller.decisions.user_rules:MOST}; {daemon.budgets.host_budgets:MOST} | refused |
 | **A neighbour, by packets** | | |
 | look-ups that are watched; asked again at once | {controller.lookups:_MOST_LOOKUPS}; {controller.lookups:_MOST_REPEATED} | the oldest goes; it stays as it is |
 | names with addresses under rules; addresses of each; aliases of a rule's names | {controller.decisions.named_addresses:_MOST_NAMES}; {controller.decisions.named_addresses:_MOST_OF_A_NAME}; {controller.decisions.user_rules:MOST_ALIASES} | the oldest goes |

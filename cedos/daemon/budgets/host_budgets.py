@@ -33,6 +33,7 @@ from cedos.selector.budgets.prices import FREE, Prices, prices
 from cedos.selector.objective import Curves, Objective, WeightedCost
 from cedos.storage import budget_file
 from cedos.storage.usage import Usage
+from cedos.token_bucket import TokenBucket
 
 _log = structlog.get_logger(__name__)
 
@@ -43,6 +44,8 @@ _WRITE_S = 30.0
 _FILE = "pacing.json"
 _WHAT = "what budgets have learned"
 _PHONE_FILE, _PHONE = "phone.json", "what the phone is for"
+# Budgets that commands have set. Each time one is set, a reading of all counters is kept for good.
+MOST, MOST_AT_ONCE, AGAIN_S = 64, 64, 60.0
 # A smaller change of the clock changes no budget.
 _JUMP_S = 2.0
 
@@ -88,6 +91,7 @@ class HostBudgets:
         self._battery = battery
         self._clock, self._steady = clock, steady
         self._difference_s = clock() - steady()
+        self._settings = TokenBucket(1 / AGAIN_S, MOST_AT_ONCE, steady())
         self._full: Battery | None = None
         self._told: BatteryRead | None = None
         self._rates: tuple[float, ...] = ()
@@ -186,9 +190,13 @@ class HostBudgets:
         budget = budget_file.begun(budget, wall(self._clock()), earlier)
         if budget.battery and self._battery is None:
             raise ConfigError("UPower reports no battery over D-Bus")
+        if not self._settings.take(self._steady()):
+            raise ConfigError("budgets were set too often: wait a minute")
         if self._unread:  # never written over
             self._open_file()
         await asyncio.to_thread(self._usage.write, self._clock(), mark=True)
+        if budget.name not in self._set and len(self._set) >= MOST:
+            raise ConfigError(f"there are {MOST} budgets already: remove one first")
         self._set[budget.name] = budget
         budget_file.write(self._file, self._set)
         self._keep(budget)
@@ -214,6 +222,10 @@ class HostBudgets:
         del self.keepers[name]
         if name in self._configured:
             self._keep(self._configured[name])
+        else:  # names come without end
+            self._known.pop(name, None)
+            if isinstance(supplies := self._known.get("supplies"), dict):
+                supplies.pop(name, None)
         self.tick()
 
     def offered(self, options: Sequence[tuple[str, float, float, int]], chosen: int) -> None:

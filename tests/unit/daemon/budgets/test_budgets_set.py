@@ -5,11 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
 from cedos.budget_kinds import Resource
 from cedos.config import Config, PlanConfig
+from cedos.daemon.budgets.host_budgets import MOST
 from cedos.errors import ConfigError, NotFoundError
 from cedos.model import Budget, Every
 
@@ -49,6 +51,27 @@ async def test_configured_ones_are_taken_out_where_they_are(make_host: MakeHost)
 def test_what_cannot_be_a_budget_is_refused(wrong: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         replace(DATA, **wrong)
+
+
+async def test_nobody_fills_memory_or_disk_with_budgets(host: Host, tmp_path: Path) -> None:
+    """What removed ones had learnt was kept for ever, and a reading of all counters for each."""
+    for number in range(MOST):
+        await host.budgets.set(replace(DATA, name=f"b{number}"))
+    host.budgets.write()
+    for number in range(1, MOST):
+        host.budgets.remove(f"b{number}")
+    host.budgets.write()
+    assert msgspec.json.decode((tmp_path / "pacing.json").read_bytes()).keys() == {"b0"}
+    with pytest.raises(ConfigError, match="set too often"):
+        await host.budgets.set(DATA)
+    for number in range(1, MOST):
+        host.tick(61.0)
+        await host.budgets.set(replace(DATA, name=f"b{number}"))
+    host.tick(61.0)
+    with pytest.raises(ConfigError, match=f"{MOST} budgets already"):
+        await host.budgets.set(DATA)
+    host.tick(61.0)
+    await host.budgets.set(replace(DATA, name="b1", supply=2e9))
 
 
 async def test_one_that_would_be_over_is_refused(host: Host) -> None:
