@@ -8,6 +8,7 @@ kernel acknowledged there, both with the session's own overhead.
 
 import asyncio
 import hmac
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -100,6 +101,10 @@ class GatewaySharing:
         )
         self._declared: dict[tuple[bytes, int], tuple[bytes, bytes]] = {}
         self._followed: dict[int, _Followed] = {}
+        self._helped: Counter[bytes] = Counter()  # by session: paths with a contract
+        # Of one look at all paths: the contracts that were verified, and the hosts of sessions.
+        self._tried: Counter[bytes] = Counter()
+        self._hosts: dict[bytes, bytes | None] = {}
         self._asked: dict[bytes, TokenBucket] = {}
         self._unwritten: list[tuple[Receipt, bytes]] = []
         secret = hmac.digest(key.private, b"bandwidth map", "sha256")
@@ -189,16 +194,18 @@ class GatewaySharing:
         """Take the counts of all helpers' paths."""
         self._trust.revoke(self._withdrawn(self._now_s()))
         here: set[int] = set()
-        for session, source, path in self._paths():
+        self._hosts.clear()
+        self._tried.clear()
+        for session, source, path in self._paths(self._connections()):
             here.add(path.path_id)
             self._count(session, source, path)
             self._learn(path.path_id, path.facts)
         for number in self._followed.keys() - here:
             self._finish(number)
 
-    def _paths(self) -> Iterator[tuple[bytes, int, SessionPath]]:
+    def _paths(self, connections: Iterable[Connection]) -> Iterator[tuple[bytes, int, SessionPath]]:
         """Yield the paths by helpers: the session's key, the source address as a number, the path."""
-        for connection in self._connections():
+        for connection in connections:
             for flight in connection.flow.core.paths:
                 path = connection.flow.paths.get(flight.path_id)
                 if path is not None and flight.peer is not None and flight.peer.source:
@@ -207,11 +214,11 @@ class GatewaySharing:
     def _waiting_bytes(self, session: bytes) -> dict[int, int]:
         """Return by source address what a host's paths were given and its kernel has not received."""
         found: dict[int, int] = {}
-        for key, source, path in self._paths():
-            if key == session:
-                with suppress(OSError):
-                    waits = tcp_info.unacknowledged_bytes(path.connection)
-                    found[source] = found.get(source, 0) + waits
+        theirs = (each for each in self._connections() if each.peer_key == session)
+        for _, source, path in self._paths(theirs):
+            with suppress(OSError):
+                waits = tcp_info.unacknowledged_bytes(path.connection)
+                found[source] = found.get(source, 0) + waits
         return found
 
     def write_receipts(self, *, early: bool = False) -> None:
@@ -230,24 +237,27 @@ class GatewaySharing:
     def _count(self, session: bytes, source: int, path: SessionPath) -> None:
         followed = self._followed.get(path.path_id)
         if followed is None:
-            host = self._store.host_of_session(session)
+            if session not in self._hosts:
+                self._hosts[session] = self._store.host_of_session(session)
+            host = self._hosts[session]
             if host is None:
                 return
             followed = self._followed[path.path_id] = _Followed(path, session)
             self._accounts.on_path(path.path_id, host)
         contract = self._declared.get((session, source))
-        if contract is not None and contract != followed.declared and self._may_help(session):
+        few = max(self._helped[session], self._tried[session]) < _MOST_HELPED_EACH
+        if contract is not None and contract != followed.declared and few:
             followed.declared = contract
+            self._tried[session] += (
+                1  # a wrong one costs four signatures, and a source may have many paths
+            )
             try:
                 agreed = self._accounts.on_declared(path.path_id, *contract, self._now_s())
+                self._helped[session] += followed.helper is None
                 followed.helper = agreed.helper
             except UntrustedError as error:
                 _log.warning("a contract is not accepted", why=str(error))
         self._accounts.on_counts(path.path_id, path.received_bytes, path.acknowledged_bytes())
-
-    def _may_help(self, session: bytes) -> bool:
-        theirs = [each for each in self._followed.values() if each.session == session]
-        return sum(each.helper is not None for each in theirs) < _MOST_HELPED_EACH
 
     def _learn(self, number: int, facts: PathFacts) -> None:
         """Take the rate towards the requestor, if the session has measured it well since."""
@@ -259,7 +269,10 @@ class GatewaySharing:
             self._rates.learn(followed.helper, facts.rate_bps, self._now_s())
 
     def _finish(self, number: int) -> None:
-        path = self._followed.pop(number).path
+        followed = self._followed.pop(number)
+        path = followed.path
+        if followed.helper is not None:
+            self._helped[followed.session] -= 1
         with suppress(OSError):
             # On a closed path the kernel does not say what was acknowledged: the last count stands.
             self._accounts.on_counts(number, path.received_bytes, 0)

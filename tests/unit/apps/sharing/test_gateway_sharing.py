@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from kit.neighbours import GATEWAY, REACHES, START_S, identity, key_of
@@ -180,15 +182,11 @@ async def test_a_failure_to_count_does_not_end_the_gateway(
     store.close()
 
 
-def test_one_client_has_a_few_paths_that_cost_receipts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = [START_S]
-    store = SharingStore(tmp_path / "s.db")
-    monkeypatch.setattr(store, "host_of_session", lambda _session: ANN)
+def client_with(paths: int, source: Callable[[int], int]) -> Any:
+    """A client's session with so many paths, each from an address as it says."""
     flights = [
-        SimpleNamespace(path_id=each, peer=SimpleNamespace(source=each), facts=NO_FACTS)
-        for each in range(1, 41)
+        SimpleNamespace(path_id=each, peer=SimpleNamespace(source=source(each)), facts=NO_FACTS)
+        for each in range(1, paths + 1)
     ]
     path = {
         each.path_id: SimpleNamespace(path_id=each.path_id, received_bytes=1) for each in flights
@@ -196,9 +194,38 @@ def test_one_client_has_a_few_paths_that_cost_receipts(
     for each in path.values():
         each.acknowledged_bytes, each.facts = (lambda: 1), NO_FACTS
     flow = SimpleNamespace(core=SimpleNamespace(paths=flights), paths=path)
-    session = SimpleNamespace(peer_key=b"ann" * 10, flow=flow)
+    return SimpleNamespace(peer_key=b"ann" * 10, flow=flow)
+
+
+def test_thousands_of_paths_of_one_client_cost_little(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each path beyond the limit looked through all, and each tried the contract of its source."""
+    store = SharingStore(tmp_path / "s.db")
+    monkeypatch.setattr(store, "host_of_session", lambda _session: ANN)
+    session = client_with(8_000, source=lambda _number: 1)
+    gateway = GatewaySharing(GATEWAY, store, lambda: [session], lambda: START_S)
+    join, confirm = contract()
+    for each in (confirm[:-1] + bytes([confirm[-1] ^ 1]), confirm):
+        question = DeclarePath((1).to_bytes(4, "big"), join, each)
+        gateway.answer(Session(session.peer_key), pack_question(question))
+        for _ in range(3):
+            began_s = time.process_time()
+            gateway.count()
+            assert time.process_time() - began_s < 1.0
+    assert sum(each.helper == BOB for each in gateway._followed.values()) == 16
+    store.close()
+
+
+def test_one_client_has_a_few_paths_that_cost_receipts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [START_S]
+    store = SharingStore(tmp_path / "s.db")
+    monkeypatch.setattr(store, "host_of_session", lambda _session: ANN)
+    session = client_with(40, source=lambda number: number)
     gateway = GatewaySharing(GATEWAY, store, lambda: [session], lambda: now[0])
-    for each in path:
+    for each in session.flow.paths:
         question = DeclarePath(each.to_bytes(4, "big"), *contract())
         gateway.answer(Session(session.peer_key), pack_question(question))
     gateway.count()
