@@ -11,7 +11,7 @@ import structlog
 from cedos.kernel.process_limits import MemoryRoom
 from cedos.proxy.gateway.admission import no_memory
 from cedos.proxy.gateway.origin import Origins
-from cedos.proxy.gateway.packet_relay import IDLE_S, PacketRelay
+from cedos.proxy.gateway.packet_relay import IDLE_S, PacketRelay, Places
 from cedos.proxy.http import RefusedError
 from cedos.proxy.streams.association import ProxiedAssociation
 from cedos.proxy.streams.frames import ProgramPacket
@@ -38,6 +38,7 @@ class Associations:
         self._origins = origins
         self._memory = memory
         self._most, self._most_per_client, self._idle_s = most, most_per_client, idle_s
+        self._places = Places()
         self._relays: dict[ProxiedAssociation, PacketRelay] = {}
         self._per_client: Counter[bytes] = Counter()
         self._checking: asyncio.TimerHandle | None = None
@@ -73,6 +74,7 @@ class Associations:
             partial(self._origins.addresses, asker=client),
             association.send,
             association.tell_undelivered,
+            self._places.share(client),
         )
         self._relays[association] = relay
         self._per_client[client] += 1

@@ -13,7 +13,8 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from ipaddress import IPv6Address, ip_address
-from typing import Final
+from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from cedos.proxy.http import RefusedError
 from cedos.proxy.streams.frames import Obstacle
@@ -28,6 +29,11 @@ _MOST_WAITING: Final = 16  # packets for a name that is being looked up
 
 # Bytes of an association's packets that wait for look-ups.
 MOST_WAITING_BYTES: Final = 1 << 16
+
+# Peers and names of all associations, each of 300 to 700 bytes.
+MOST_PLACES: Final = 131_072
+MOST_PLACES_OF_CLIENT: Final = 16_384
+_LOOK_UP_PLACES: Final = 8  # so many places have the memory of a look-up
 
 _LOOK_UP_S: Final = 10.0
 _NAME_S: Final = 60.0
@@ -51,6 +57,45 @@ _Peer = tuple[str, int]
 Permitted = Callable[[str, int], Awaitable[list[str]]]
 
 
+class Places:
+    """The number of peers and names that all associations remember."""
+
+    def __init__(self, most: int = MOST_PLACES, most_of_one: int = MOST_PLACES_OF_CLIENT) -> None:
+        self.most, self.most_of_one = most, most_of_one
+        self.count = 0
+        self._shares: WeakValueDictionary[bytes, PlacesShare] = WeakValueDictionary()
+
+    def share(self, client: bytes) -> "PlacesShare":
+        """Return a client's share; all its associations have the same one."""
+        found = self._shares.get(client)
+        if found is None:
+            found = self._shares[client] = PlacesShare(self)
+        return found
+
+    @property
+    def equal(self) -> int:
+        """Return how many each client may have where all together have too many."""
+        return self.most // max(len(self._shares), 1)
+
+
+class PlacesShare:
+    """The number of peers and names that one client's associations remember."""
+
+    def __init__(self, all_: Places) -> None:
+        self._all = all_
+        self._count = 0
+
+    def add(self, more: int) -> None:
+        self._count += more
+        self._all.count += more
+
+    @property
+    def full(self) -> bool:
+        if self._count > self._all.most_of_one:
+            return True
+        return self._all.count > self._all.most and self._count > self._all.equal
+
+
 class PacketRelay:
     """The packets of one association, until `close`. Made within the event loop.
 
@@ -58,6 +103,7 @@ class PacketRelay:
         permitted: returns the addresses that may be sent to.
         received: called with each answer: from which address and port, and its data.
         undelivered: called with the host and port of an undelivered packet, and the reason.
+        share: counts the peers and names that are remembered; without, they are no one else's.
 
     Attributes:
         refused: number of packets that may not be sent, or whose name was not found.
@@ -70,7 +116,9 @@ class PacketRelay:
         permitted: Permitted,
         received: Callable[[str, int, bytes], None],
         undelivered: Callable[[str, int, Obstacle], None],
+        share: PlacesShare | None = None,
     ) -> None:
+        self._share = share or Places().share(b"")
         self._permitted, self._received = permitted, received
         self._undelivered = undelivered
         self._loop = asyncio.get_running_loop()
@@ -100,12 +148,13 @@ class PacketRelay:
             if len(waiting) < _MOST_WAITING:
                 waiting.append(data)
                 self._waiting_bytes += len(data)
-        elif len(self._waiting) < MOST_NAMES:
+        elif len(self._waiting) < MOST_NAMES and not self._share.full:
             self._waiting[host, port] = [data]
+            self._share.add(_LOOK_UP_PLACES)
             self._waiting_bytes += len(data)
             task = self._loop.create_task(self._find(host, port))
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(self._found)
 
     def close(self) -> None:
         for task in self._tasks:
@@ -114,6 +163,22 @@ class PacketRelay:
             self._loop.remove_reader(one)
             one.close()
         self._sockets.clear()
+        self._share.add(-len(self._peers) - len(self._places))
+        self._peers.clear()
+        self._places.clear()
+
+    def _remember(self, places: OrderedDict[_Peer, Any], place: _Peer, what: object) -> None:
+        """Remember a peer or a name, the newest one for sure."""
+        self._share.add(place not in places)
+        places[place] = what
+        places.move_to_end(place)
+        while len(places) > 1 and (len(places) > MOST_PEERS or self._share.full):
+            places.popitem(last=False)
+            self._share.add(-1)
+
+    def _found(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._share.add(-_LOOK_UP_PLACES)
 
     async def _find(self, host: str, port: int) -> None:
         address, good_s = None, _REFUSED_S
@@ -130,9 +195,7 @@ class PacketRelay:
         finally:
             waiting = self._waiting.pop((host, port), [])
             self._waiting_bytes -= sum(map(len, waiting))
-        self._places[host, port] = address, self._loop.time() + good_s
-        while len(self._places) > MOST_PEERS:
-            self._places.popitem(last=False)
+        self._remember(self._places, (host, port), (address, self._loop.time() + good_s))
         for data in waiting:
             self._send_to(address, port, data)
 
@@ -142,11 +205,7 @@ class PacketRelay:
             self.refused += 1
             return
         # Remember the peer: only it may answer.
-        peer = address, port
-        self._peers[peer] = self.used_s
-        self._peers.move_to_end(peer)
-        while len(self._peers) > MOST_PEERS:
-            self._peers.popitem(last=False)
+        self._remember(self._peers, (address, port), self.used_s)
         try:
             one.sendto(data, (address, port))
         except OSError:
