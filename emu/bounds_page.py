@@ -54,7 +54,7 @@ Generated from the code by `python -m emu.bounds_page`, which a test repeats. [s
 | associations by SOCKS | {proxy.local.local_proxy:MOST_ASSOCIATIONS_OF_USER} of one, {proxy.local.local_proxy:MOST_ASSOCIATIONS} of all | refused |
 | questions to the resolver; by TCP | {proxy.local.name_stub:_MOST}; {proxy.local.name_stub:_MOST_CONNECTIONS} | not answered; closed |
 | connections to the control socket; one without a request; a request | {api.server:MOST}; {api.server:IDLE_S} s; {api.server:MAX_BODY_BYTES KiB} | the idle ones close; 413 |
-| requests that wait; programs that listen to decisions | {api.server:MAX_REQUESTS_OF_USER} of one, {api.server:MAX_REQUESTS} of all but root; {api.server:MAX_LISTENERS_OF_USER}, {api.server:MAX_LISTENERS} | 503 |
+| requests that wait; of them for the disk; programs that listen to decisions | {api.server:MAX_REQUESTS_OF_USER} of one, {api.server:MAX_REQUESTS} of all but root; {api.server:MAX_DISK_OF_USER} of one; {api.server:MAX_LISTENERS_OF_USER}, {api.server:MAX_LISTENERS} | 503 |
 | programs that report connections; connections | {daemon.flows.told_connections:_MOST_OF_A_USER} of one, {daemon.flows.told_connections:_MOST_PROGRAMS} of all; {daemon.flows.told_connections:_MOST_CONNECTIONS} of all | not believed |
 | hints; transfers with deadlines | {daemon.decisions.hints:MOST_OF_A_USER} of one, {daemon.decisions.hints:MOST} of all; {selector.deadlines.transfer_table:MOST_OF_USER} of one, {selector.deadlines.transfer_table:MOST} of all | refused |
 | rules; budgets that commands set | {controller.decisions.user_rules:MOST}; {daemon.budgets.host_budgets:MOST} | refused |

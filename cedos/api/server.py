@@ -9,8 +9,8 @@ import socket
 import struct
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import aclosing, asynccontextmanager, suppress
 from math import isfinite, nan
 from pathlib import Path
 from types import TracebackType
@@ -72,6 +72,8 @@ MAX_LISTENERS: Final = 64
 MAX_LISTENERS_OF_USER: Final = 16
 # Requests at once of all users but root, and of one: each of 1,000 transfers waits for its turn.
 MAX_REQUESTS, MAX_REQUESTS_OF_USER = 4_800, 1_200
+# Questions that read the disk: of one user, and of all at once. The daemon's own work needs threads, too.
+MAX_DISK_OF_USER, _DISK_AT_ONCE = 4, 2
 MALFORMED_PAUSE_S: Final = 10.0
 _KEEP_ALIVE_S: Final = 15.0
 _STATUS: Final[dict[type[CedosError], int]] = {
@@ -203,6 +205,8 @@ class OpenConnections:
         self._clock = clock
         self._asking: set[object] = set()
         self._users: Counter[int] = Counter()
+        self._disk_users: Counter[int] = Counter()
+        self._disk = asyncio.Semaphore(_DISK_AT_ONCE)
         self._idle_since_s: dict[object, float] = {}
         self._closing: dict[object, asyncio.Transport | None] = {}
 
@@ -225,6 +229,21 @@ class OpenConnections:
                 del users[user]
             self._idle_since_s.pop(protocol, None)
 
+    @asynccontextmanager
+    async def reading_disk(self, request: web.Request) -> AsyncIterator[None]:
+        """Wait for a turn to read the disk. HostError: too many questions of this user wait."""
+        user, users = _asker(request), self._disk_users
+        if users[user] >= MAX_DISK_OF_USER:
+            raise HostError(f"{MAX_DISK_OF_USER} such questions of this user wait already")
+        users[user] += 1
+        try:
+            async with self._disk:
+                yield
+        finally:
+            users[user] -= 1
+            if not users[user]:
+                del users[user]
+
     def close_idle(self) -> None:
         now_s = self._clock()
         there = [each for each in self._living() if isinstance(each, web.RequestHandler)]
@@ -237,7 +256,9 @@ class OpenConnections:
         idle.sort(key=self._idle_since_s.__getitem__)
         superfluous = max(0, len(there) - MOST)
         for number, each in enumerate(idle):
-            if number < superfluous or now_s - self._idle_since_s[each] >= IDLE_S:
+            idle_s = now_s - self._idle_since_s[each]
+            # One that has just come is given the time to ask.
+            if (number < superfluous and idle_s > 0.0) or idle_s >= IDLE_S:
                 self._closing[each] = each.transport
                 each.force_close()
 
@@ -416,7 +437,8 @@ class ControlServer:
         return application
 
     async def _explain(self, request: web.Request) -> web.Response:
-        return _json(await self._backend.explain(request.query.get("flow") or None))
+        async with self._connections.reading_disk(request):
+            return _json(await self._backend.explain(request.query.get("flow") or None))
 
     async def _usage(self, request: web.Request) -> web.Response:
         try:
@@ -425,7 +447,8 @@ class ControlServer:
             since_unix_s = nan
         if not isfinite(since_unix_s):
             raise ConfigError("usage: `since` is to be in seconds since the epoch")
-        return _json(await self._backend.usage(since_unix_s))
+        async with self._connections.reading_disk(request):
+            return _json(await self._backend.usage(since_unix_s))
 
     async def _set_budget(self, request: web.Request) -> web.Response:
         return _json(await self._backend.set_budget(parse_budget(await request.read())), status=201)

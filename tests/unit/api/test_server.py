@@ -318,6 +318,41 @@ def test_waiting_requests_are_bounded_for_each_user(
         assert ControlClient(control).status().pid == 7
 
 
+def test_questions_that_read_the_disk_leave_threads_to_others(
+    control: Path, fake_daemon: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """900 questions for the usage held all threads for minutes, also the watchdog's and the budgets'."""
+    user, now, most = 1000, 0, 0
+    monkeypatch.setattr(server, "_asker", lambda _request: user)
+    may_answer = threading.Event()
+
+    async def waits() -> None:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        while not may_answer.is_set():
+            await asyncio.sleep(0.02)
+        now -= 1
+
+    monkeypatch.setattr(fake_daemon, "_before", waits)
+    with ExitStack() as kept:
+        waiting = []
+        for each in (1000, 1001):
+            user = each
+            for number in range(server.MAX_DISK_OF_USER + 1):
+                waiting.append(kept.enter_context(opened(control)))
+                waiting[-1].sendall(b"GET /v1/explain HTTP/1.1\r\nHost: x\r\n\r\n")
+                if number < server.MAX_DISK_OF_USER:
+                    with opened(control) as other:
+                        other.sendall(REQUEST.replace(b"status", b"none"))
+                        assert other.recv(12) == b"HTTP/1.1 404"  # it has been read by then
+            assert waiting.pop().recv(12) == b"HTTP/1.1 503"
+        assert most == 2
+        may_answer.set()
+        assert all(each.recv(12) == b"HTTP/1.1 200" for each in waiting)
+        assert most == 2
+
+
 def test_only_owner_and_group_may_open_it(control: Path) -> None:
     assert stat.S_IMODE(control.stat().st_mode) == 0o660
 
