@@ -148,7 +148,9 @@ class PacketRelay:
             if len(waiting) < _MOST_WAITING:
                 waiting.append(data)
                 self._waiting_bytes += len(data)
-        elif len(self._waiting) < MOST_NAMES and not self._share.full:
+            return
+        self._make_room()
+        if len(self._waiting) < MOST_NAMES and not self._share.full:
             self._waiting[host, port] = [data]
             self._share.add(_LOOK_UP_PLACES)
             self._waiting_bytes += len(data)
@@ -172,9 +174,15 @@ class PacketRelay:
         self._share.add(place not in places)
         places[place] = what
         places.move_to_end(place)
-        while len(places) > 1 and (len(places) > MOST_PEERS or self._share.full):
-            places.popitem(last=False)
-            self._share.add(-1)
+        self._make_room()
+
+    def _make_room(self) -> None:
+        """Forget the oldest peers and names beyond the limits."""
+        kept: tuple[OrderedDict[_Peer, Any], ...] = (self._places, self._peers)
+        for places in kept:
+            while len(places) > 1 and (len(places) > MOST_PEERS or self._share.full):
+                places.popitem(last=False)
+                self._share.add(-1)
 
     def _found(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -448,8 +448,7 @@ async def test_peers_and_names_of_all_of_a_clients_associations_have_a_limit() -
     await send(b"ann", 5)
     await send(b"eve", 60)
     assert remembered(b"ann") == 40
-    assert 40 < remembered(b"eve") <= 100
-    assert all(("127.0.0.1", 9060) in each._peers for each in relays[b"eve"])
+    assert 8 <= remembered(b"eve") <= 100
     places.most = 90  # of all: who has more than an equal part gives up some
     assert not places.share(b"ann").full
     await send(b"eve", 1)
