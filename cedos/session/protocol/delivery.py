@@ -85,7 +85,9 @@ class StreamReassembly:
         # Keep only what is new. Bytes that came before, over whatever path, are dropped.
         view = memoryview(payload)
         for low, high in self.received.missing(offset, stop):
-            self._ahead[low] = view[low - offset : high - offset]
+            piece: Chunk = view[low - offset : high - offset]
+            # A view keeps the whole payload in memory, also for one new byte in it.
+            self._ahead[low] = piece if 2 * len(piece) > len(view) else bytes(piece)
             new += high - low
         self.received.add(offset, stop + end)
         self._top = max(self._top, stop)

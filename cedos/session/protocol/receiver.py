@@ -26,6 +26,9 @@ MAX_ID_GAPS: Final = 20_000
 # Memory of an IROB of which only a part has come, beside `IROB_COST`.
 _PARTIAL_BYTES: Final = 1_600
 
+# Memory of a piece behind a gap, with its place in two tables.
+_PIECE_BYTES: Final = 256
+
 
 class _Partial:
     """A large IROB of which only some extents have arrived."""
@@ -205,7 +208,9 @@ class Receiver:
     @property
     def held_bytes(self) -> int:
         """Return the memory of what arrived and was not read; more than its credit, if it is in parts."""
+        pieces = self._pieces + self.stream.pieces + len(self.irobs.beyond)
         extra = _PARTIAL_BYTES * len(self._partial) + self.delivery.list_bytes
+        extra += _PIECE_BYTES * pieces
         return self._held_cost + extra + self.stream.ready_bytes + self.stream.waiting_bytes
 
     @property

@@ -2,6 +2,7 @@
 
 import math
 import time
+import tracemalloc
 
 import pytest
 
@@ -22,7 +23,7 @@ from cedos.session.protocol.frames import (
 from cedos.session.protocol.idle_record import IdleRecord, pack, unpack_session
 from cedos.session.protocol.intervals import CumulativeSet
 from cedos.session.protocol.life import SessionLimits, SessionState
-from cedos.session.protocol.receiver import MAX_ID_GAPS
+from cedos.session.protocol.receiver import MAX_ID_GAPS, Receiver
 from cedos.session.protocol.schedulers.interface import PathFacts
 from cedos.session.protocol.sender import ID_SPAN
 from cedos.session.protocol.session import Session
@@ -293,3 +294,27 @@ def test_an_acknowledgement_of_a_part_that_was_never_sent_is_refused(cores: Core
     part.add(0, 10)
     with pytest.raises(ProtocolError, match="never begun"):
         server.sender.acknowledge(Ack(Space.EXTENTS, 7, part.floor, ()))
+
+
+def test_a_new_byte_among_old_ones_does_not_keep_them_all() -> None:
+    """A record repeats 200 kB and has one new byte: each kept the whole record, 20,000 times."""
+    receiver = Receiver(8 << 20, 1 << 20, 1 << 20)
+    receiver.window()
+    tracemalloc.start()
+    for number in range(200):
+        data = bytes(200_000 + number)
+        receiver.on_stream(StreamData(1, False, memoryview(data)), data)
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert 200_199 < receiver.held_bytes < 300_000
+    assert used < 1e6
+
+
+def test_pieces_behind_gaps_count_with_their_memory() -> None:
+    receiver = Receiver(8 << 20, 1 << 20, 1 << 20)
+    tracemalloc.start()
+    for number in range(10_000):
+        receiver.on_stream(StreamData(1 + 2 * number, False, memoryview(b"x")), b"x")
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert receiver.held_bytes > 0.8 * used
