@@ -27,7 +27,7 @@ MAX_ID_GAPS: Final = 20_000
 _PARTIAL_BYTES: Final = 1_600
 
 # Memory of a piece behind a gap, with its place in two tables.
-_PIECE_BYTES: Final = 256
+_PIECE_BYTES: Final = 448
 
 
 class _Partial:
