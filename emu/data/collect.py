@@ -3,7 +3,8 @@
 A row of the plan is one place, start, size and direction. For it, every strategy (TCP on each
 network, MPTCP with each primary) is measured once, each from a fresh replay rotated to the very same
 instant, together with the context just before it. This is the method of Delphi's data collection
-(section 6.1), on replayed instead of on live networks.
+(section 6.1), on replayed instead of on live networks. The simulator computes the same rows without
+waiting.
 """
 
 import functools
@@ -15,6 +16,7 @@ from typing import Any
 
 from cedos.model import Direction
 from emu.data import side_by_side
+from emu.data.computed import ComputedRows
 from emu.data.measure import MeasuringLaptop, Row
 from emu.places.places import Place
 
@@ -83,11 +85,13 @@ def collect(
     *,
     jobs: int,
     seed: int = 1,
+    simulated: bool = False,
     done: Callable[[int, int], None] = lambda finished, total: None,
 ) -> list[dict[str, Any]]:
+    """Measure all rows, or compute them (`simulated`); `side_by_side.run` says how and what it raises."""
     return side_by_side.run(
         rows,
-        functools.partial(MeasuringLaptop, directory),
+        functools.partial(ComputedRows if simulated else MeasuringLaptop, directory),
         partial,
         jobs=jobs,
         seed=seed,

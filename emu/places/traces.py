@@ -173,7 +173,11 @@ class Trace:
         shift = round(start_s * 1000) % self.period_ms
         times = self.times_ms
         if shift:
-            times = np.sort((times[:-1] - shift) % self.period_ms)
+            # What lies before the start comes behind the rest, a period later.
+            first = int(np.searchsorted(times[:-1], shift))
+            times = np.concatenate(
+                (times[first:-1] - shift, times[:first] + (self.period_ms - shift))
+            )
         if length_s is not None:
             length_ms = max(1, round(length_s * 1000))
             if length_ms < self.period_ms:

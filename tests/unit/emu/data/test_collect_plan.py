@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from cedos.errors import DataSetError
 from cedos.model import Direction
-from emu.data import collect, derived, probes
+from emu.commands.cedos_emu import group
+from emu.data import collect, datasets, derived, probes
 from emu.data.choices import context_of
+from emu.data.computed import ComputedRows
 from emu.data.derived import MOST_LENGTHENED, observed
 from emu.data.measure import Row, history
 from emu.places import places, synth
@@ -193,3 +196,32 @@ def test_a_place_that_is_not_there_is_named() -> None:
 )
 def test_what_tells_nothing_of_the_network_is_left_out(change: dict[str, Any]) -> None:
     assert not list(observed([SEEN | change], "home", "homes"))
+
+
+# Computed rows.
+
+
+def test_the_simulator_computes_rows_of_every_strategy(tmp_path: Path) -> None:
+    synth.generate("walk-away", 1, 60, tmp_path / "places")
+    out = tmp_path / "computed.parquet"
+    arguments = ["collect", "--places", str(tmp_path / "places"), "--engine", "simulator"]
+    arguments += ["--starts", "2", "--size", "30000:down", "--size", "300000:up", "--jobs", "1"]
+    result = CliRunner().invoke(group, [*arguments, "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    rows = datasets.read(out).to_rows()
+    assert len(rows) == 4
+    bench = ComputedRows(tmp_path / "places")
+    (place,) = load(tmp_path / "places").values()
+    for row in rows:
+        # Each strategy took at least two round trips of its network, and the same seed gives the same.
+        for kind, access in place.networks.items():
+            assert row[f"t_{kind}_s"] > 2 * access.rtt_s
+            assert row[f"t_mptcp_{kind}_s"] > 2 * access.rtt_s
+        again = bench.measure(
+            Row(place.name, row["start_s"], int(row["size_bytes"]), Direction(row["direction"]))
+        )
+        assert again is not None
+        assert {name: again[name] for name in row if name in again} == row
+    assert bench.measure(Row(place.name, 1.0, 3000, Direction.DOWN)) is not None
+    cancelled = ComputedRows(tmp_path / "places", lambda: True)
+    assert cancelled.measure(Row(place.name, 1.0, 3000, Direction.DOWN)) is None
