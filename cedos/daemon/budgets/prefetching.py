@@ -1,8 +1,9 @@
 """Pace budgets for what programs still prefetch, and tell the programs the prices."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 
@@ -41,6 +42,12 @@ _MOST_CLAIMED = 0.5
 _KEPT = 0.997
 
 _PROGRAMS = 100
+
+# The ways of all programs' items that one update works through for all budgets.
+MOST_WAYS = 4_000
+
+
+_Item = TypeVar("_Item")
 
 
 @dataclass(slots=True)
@@ -88,14 +95,16 @@ class Prefetching:
         key = (request.pid, request.program)
         if key in self._programs or len(self._programs) < _PROGRAMS:
             self._programs[key] = _PrefetchingProgram(request, self._steady())
+        networks = {each.name for each in known}
         for name, received in zip(request.networks, request.used_bytes, strict=False):
-            self._received[name] = self._received.get(name, 0.0) + received
-        for name, keeper in self._budgets.keepers.items():
-            for started in request.started:
+            if name in networks:
+                self._received[name] = self._received.get(name, 0.0) + received
+        begun = list(_within(request.started, lambda each: each.ways, self._share(1)))
+        for keeper in self._budgets.keepers.values():
+            for started in begun:
                 options = [self._option(keeper.budget, request, way) for way in started.ways]
                 keeper.credited(options, options[started.chosen])
             keeper.controller.foreseen(self._used(keeper.budget, request))
-            self._tell(name)
         return PrefetchingAnswer(
             networks=list(known), radios=self._radio_messages(known), prices=self._prices()
         )
@@ -140,8 +149,9 @@ class Prefetching:
         open_ones: list[list[Option]] = []
         if keeper is not None:
             free = _MOST_CLAIMED * max(keeper.budget.supply - keeper.spent, 0.0)
+            most = self._share(len(self._programs))
             for each in self._programs.values():
-                for ways in each.request.waiting:
+                for ways in _within(each.request.waiting, lambda ways: ways, most):
                     options = [self._option(keeper.budget, each.request, way) for way in ways]
                     least = min((option.amount for option in options), default=free)
                     if least < free:
@@ -153,6 +163,10 @@ class Prefetching:
             self._waited.add(name)
         else:
             self._waited.discard(name)
+
+    def _share(self, programs: int) -> int:
+        """Return how many ways of each program one budget works through."""
+        return MOST_WAYS // max(len(self._budgets.keepers) * programs, 1)
 
     def _option(self, budget: Budget, request: PrefetchingRequest, way: TakingMessage) -> Option:
         """Return a way as this budget sees it: its own units, and everything else in seconds."""
@@ -206,3 +220,14 @@ class Prefetching:
                 )
             )
         return found
+
+
+def _within(
+    items: Iterable[_Item], ways: Callable[[_Item], Sequence[object]], most: int
+) -> Iterator[_Item]:
+    """Yield the first items, which have `most` ways together; an item counts as one more."""
+    for each in items:
+        most -= len(ways(each)) + 1
+        if most < 0:
+            return
+        yield each

@@ -1,5 +1,7 @@
 """What programs prefetch, as the daemon hears of it: paced, accounted for, shown, and forgotten."""
 
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from ipaddress import ip_interface
@@ -22,11 +24,11 @@ from cedos.budget_kinds import Resource
 from cedos.config import Config, NetworkConfig
 from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.daemon.budgets.metering import Metering, money_per_mb, radios_of
-from cedos.daemon.budgets.prefetching import Prefetching
+from cedos.daemon.budgets.prefetching import MOST_WAYS, Prefetching
 from cedos.errors import ConfigError
 from cedos.kernel.rtnetlink import Counters
 from cedos.model import Budget, Network, NetworkKind
-from cedos.selector.budgets.controller import PROHIBITIVE
+from cedos.selector.budgets.controller import PROHIBITIVE, Option
 from cedos.selector.objective import MaxS
 from cedos.storage.usage import Usage
 
@@ -98,8 +100,10 @@ async def test_the_price_rises_with_what_programs_have_open_and_falls_when_they_
 ) -> None:
     before = host.rate()
     host.ask(waiting=[[LEFT, OVER_LTE]] * 100)
+    host.prefetching.update()
     assert host.rate() > 10 * before
     host.ask(pid=8, waiting=[[LEFT, OVER_LTE]] * 100)
+    host.prefetching.update()
     both = host.rate()
     host.later(4.0)
     host.ask(pid=8, waiting=[[LEFT, OVER_LTE]] * 100)
@@ -179,12 +183,37 @@ async def test_each_network_that_is_told_has_its_radio_though_it_has_just_gone(h
     assert answer.radios["usb0"].radio == answer.radios["lte0"].radio
 
 
-async def test_names_that_a_program_makes_up_are_forgotten(host: Host) -> None:
+async def test_names_that_a_program_makes_up_are_not_kept(host: Host) -> None:
+    """64 new ones in each request filled the memory, 2 MB a second."""
     for number in range(50):
-        host.ask(networks=[f"made-up-{number}"], used_bytes=[1e3])
-    for _ in range(2400):  # 1 kB is nothing after 40 minutes
+        host.ask(networks=[f"made-up-{number}", "lte0"], used_bytes=[1e15, 1e3])
+    assert host.prefetching._received == {"lte0": 50e3}
+    for _ in range(4000):  # 50 kB is nothing after an hour
         host.prefetching.update()
     assert host.prefetching._received == {}
+
+
+async def test_many_programs_with_many_ways_do_not_hold_the_daemon(host: Host) -> None:
+    """100 programs of one user with 400 items each held it for minutes, once a request."""
+    asked = Counter[str]()
+    for name, keeper in host.budgets.keepers.items():
+        waiting = keeper.controller.waiting
+
+        def counted(
+            choices: Sequence[Sequence[Option]],
+            name: str = name,
+            waiting: Callable[[Sequence[Sequence[Option]]], None] = waiting,
+        ) -> None:
+            asked[name] += sum(map(len, choices))
+            waiting(choices)
+
+        setattr(keeper.controller, "waiting", counted)  # noqa: B010  # as mypy wants it
+    for pid in range(1, 101):
+        host.ask(pid=pid, waiting=[[LEFT, OVER_LTE] * 5] * 300)
+    assert not asked
+    host.prefetching.update()
+    assert 0 < asked["data"] <= MOST_WAYS
+    assert asked.total() <= MOST_WAYS
 
 
 async def test_people_are_shown_what_it_said(host: Host) -> None:
