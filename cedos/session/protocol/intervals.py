@@ -4,8 +4,28 @@ All intervals are half-open, `start <= position < end`. Everything else in a ses
 sets: an extent may come over any path any number of times, and only what is new in it counts.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
+
+
+class SortedIds:
+    """Different ids in order: those of a range cost a search, however many there are."""
+
+    __slots__ = ("_ids",)
+
+    def __init__(self) -> None:
+        self._ids: list[int] = []
+
+    def add(self, new: int) -> None:
+        insort(self._ids, new)
+
+    def within(self, low: int, high: int) -> list[int]:
+        ids = self._ids
+        return ids[bisect_left(ids, low) : bisect_left(ids, high)]
+
+    def remove(self, low: int, high: int) -> None:
+        ids = self._ids
+        del ids[bisect_left(ids, low) : bisect_left(ids, high)]
 
 
 class IntervalSet:

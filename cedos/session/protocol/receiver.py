@@ -11,7 +11,7 @@ from cedos.errors import ProtocolError
 from cedos.session.protocol import packing
 from cedos.session.protocol.delivery import MAX_GAPS, Delivery, Run, StreamReassembly
 from cedos.session.protocol.frames import Abandon, Extent, Messages, Space, StreamData, Window
-from cedos.session.protocol.intervals import CumulativeSet
+from cedos.session.protocol.intervals import CumulativeSet, SortedIds
 from cedos.session.protocol.room import (
     INITIAL_IROB_BYTES,
     INITIAL_IROB_CREDIT,
@@ -77,6 +77,7 @@ class Receiver:
         # The credit of IROBs that arrived, whole or in part, and were not delivered.
         self._held_cost = 0
         self._partial: dict[int, _Partial] = {}
+        self._partial_ids = SortedIds()  # the same ids
         # What arrived since it was last acknowledged.
         self._dirty_stream = False
         self._dirty_irobs = False
@@ -120,6 +121,7 @@ class Receiver:
         # Slow path: the IROB comes in several extents, in any order.
         if partial is None:
             partial = self._partial[irob] = _Partial(extent)
+            self._partial_ids.add(irob)
             self._hold(IROB_COST)
         elif not partial.agrees(extent):
             raise ProtocolError(f"IROB {irob} has two labels or orders")
@@ -138,6 +140,7 @@ class Receiver:
             self._dirty_partial.add(irob)
             return
         del self._partial[irob]
+        self._partial_ids.remove(irob, irob + 1)
         self._dirty_partial.discard(irob)
         self.irobs.add(irob, irob + 1)
         whole = b"".join(arrivals.ready)
@@ -171,11 +174,12 @@ class Receiver:
         self._dirty_irobs = True
         for low, high in self.irobs.missing(frame.first, stop):
             # Forget what has arrived of an abandoned IROB.
-            for irob in self._partial_within(low, high):
+            for irob in self._partial_ids.within(low, high):
                 arrivals = self._partial.pop(irob).arrivals
                 self._dirty_partial.discard(irob)
                 self._pieces -= arrivals.pieces
                 self._held_cost -= arrivals.ready_bytes + arrivals.waiting_bytes + IROB_COST
+            self._partial_ids.remove(low, high)
             self.irobs.add(low, high)
             self.delivery.never(low, high)
         if len(self.irobs.beyond) > MAX_ID_GAPS:
@@ -300,17 +304,8 @@ class Receiver:
             raise ProtocolError(f"more IROBs than the window of {self._irob_window} bytes allows")
 
     def _refuse_partial(self, low: int, high: int) -> None:
-        for irob in self._partial_within(low, high):
+        for irob in self._partial_ids.within(low, high):
             raise ProtocolError(f"IROB {irob} comes as a small one after it came as a large one")
-
-    def _partial_within(self, low: int, high: int) -> list[int]:
-        """Return the ids from `low` below `high` that have arrived in part.
-
-        It looks through the shorter of two lists: a peer can name single ids without end.
-        """
-        if high - low < len(self._partial):
-            return [each for each in range(low, high) if each in self._partial]
-        return [each for each in self._partial if low <= each < high]
 
 
 def keep(payload: memoryview, record: bytes | memoryview) -> bytes | memoryview:
