@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from cedos.errors import ProtocolError, SessionError
+from cedos.session.protocol.delivery import MAX_GAPS
 from cedos.session.protocol.frames import Ack, Chunk, Order, Space, Window
 from cedos.session.protocol.intervals import CumulativeSet
 from cedos.session.protocol.packing import MAX_DEPENDENCIES, MAX_POSITION
@@ -355,6 +356,7 @@ class Sender:
         freed = queue.acknowledge(0, ack.floor)
         for start, stop in ack.ranges:
             freed += queue.acknowledge(start, stop)
+        _check_gaps(queue.acked)
         if freed:
             self.replay.give(freed)
 
@@ -368,6 +370,7 @@ class Sender:
                     if queue is not None and low <= irob < high:
                         self._drop(queue, delivered=True)
         self.irobs.add(start, stop)
+        _check_gaps(self.irobs)
 
     def _drop(self, queue: ByteQueue, *, delivered: bool = False) -> None:
         """Forget a large IROB. The credit of one that was delivered is spent; else it is free again."""
@@ -382,3 +385,9 @@ class Sender:
         queue.held_bytes = 0
         # Pieces of it that are still in flight count as acknowledged: nothing sends them again.
         queue.acked.add(0, MAX_POSITION)
+
+
+def _check_gaps(acknowledged: CumulativeSet) -> None:
+    """Refuse more gaps than a receiver leaves. Each costs memory, and a piece if sent again."""
+    if len(acknowledged.beyond) > MAX_GAPS:
+        raise ProtocolError(f"the peer acknowledges data with more than {MAX_GAPS} gaps")

@@ -336,3 +336,23 @@ def test_abandoned_ids_without_end_do_not_look_through_those_that_wait() -> None
         came += len(run.payloads)
     assert came == 2 * few
     assert not receiver.delivery.waiting
+
+
+@pytest.mark.parametrize("space", [Space.STREAM, Space.IROBS])
+def test_acknowledgements_with_gaps_without_end_are_refused(space: Space) -> None:
+    """Who acknowledged every other byte of a large file had each gap remembered, 16 bytes for 80."""
+    core = Session(Plain(), 0.0)
+    core.write_source(lambda _offset, count: bytes(count), 1 << 30)
+    core.sender.stream.fresh, core.sender.next_irob = 1 << 20, ID_SPAN
+
+    def acknowledge_every_other() -> None:
+        for first in range(2, 1 << 19, 2_048):
+            ranges = tuple((each, each + 1) for each in range(first, first + 2_048, 2))
+            core.sender.acknowledge(Ack(space, 0, 1, ranges))
+
+    tracemalloc.start()
+    with pytest.raises(ProtocolError, match="more than 20000 gaps"):
+        acknowledge_every_other()
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert used < 4e6
