@@ -41,7 +41,8 @@ _MOST_CLAIMED = 0.5
 # The factor by which received bytes fade each second if no end of their flow is seen.
 _KEPT = 0.997
 
-_PROGRAMS = 100
+# A request takes up to 1.1 MB of memory.
+_PROGRAMS = 16
 
 # The ways of all programs' items that one update works through for all budgets.
 MOST_WAYS = 4_000
