@@ -22,8 +22,9 @@ from typing import Final, NamedTuple, Protocol
 # The counter of joules of all radios together.
 RADIOS: Final = "radios"
 
-# Before a network's name: the odometers of its joules, its metered bytes, its other bytes.
-RADIO, METERED, FREE = "radio/", "metered/", "free/"
+# Before a network's name: the odometers of its joules, its metered bytes, its other bytes, and of the
+# bytes of helpers, which are metered, and none of this host's own plan.
+RADIO, METERED, FREE, HELPED = "radio/", "metered/", "free/", "helped/"
 
 _PER_MB: Final = 1e6
 
@@ -223,4 +224,4 @@ _KINDS: Final[Mapping[Resource, tuple[Unit, Meter]]] = {
 
 def of_networks(names: Iterable[str]) -> list[str]:
     """Return the odometers of all bytes over these networks."""
-    return [f"{kind}{name}" for name in names for kind in (METERED, FREE)]
+    return [f"{kind}{name}" for name in names for kind in (METERED, FREE, HELPED)]

@@ -149,6 +149,9 @@ class Network:
     `next_hops` has at most one of each IP version, IPv4 first; none: the link itself, of both.
     `resolvers` are the DNS servers that belong to this network. `up` is whether packets can leave:
     `carrier`, address and default route.
+
+    A helper (CBSP) is one of several addresses of an interface. It leads to one host, `leads_to` (None:
+    everywhere), and costs `money_per_mb` for 10^6 bytes.
     """
 
     name: str
@@ -162,10 +165,21 @@ class Network:
     up: bool = True
     carrier: bool = True
     translator: Translator | None = None
+    leads_to: Address | None = None
+    money_per_mb: float = 0.0
+
+    @property
+    def egress(self) -> str:
+        """Return the name of its paths in sessions: its interface, with a helper's address behind it."""
+        return (
+            self.interface if self.leads_to is None else f"{self.interface}/{self.addresses[0].ip}"
+        )
 
     @property
     def lacks(self) -> str:
         """Say what this network lacks to be up; empty where it is."""
+        if self.leads_to is not None and self.carrier:
+            return "" if self.up else "it leaves"
         lacking = [] if self.addresses else ["no address"]
         lacking += [] if self.next_hops else [NO_DEFAULT_ROUTE]
         return "" if self.up else " and ".join(lacking) or "no carrier"
@@ -178,10 +192,14 @@ class Network:
 
     def leads_out(self, *versions: int) -> bool:
         """Return whether packets of one of these IP versions (of either, without) can leave by it."""
-        return self.up and any(
-            any(each.version == version and _may_leave(each.ip) for each in self.addresses)
-            and (not self.next_hops or any(hop.version == version for hop in self.next_hops))
-            for version in versions or (4, 6)
+        return (
+            self.leads_to is None
+            and self.up
+            and any(
+                any(each.version == version and _may_leave(each.ip) for each in self.addresses)
+                and (not self.next_hops or any(hop.version == version for hop in self.next_hops))
+                for version in versions or (4, 6)
+            )
         )
 
     def carries(self, version: int) -> bool:
@@ -191,6 +209,8 @@ class Network:
 
     def reaches(self, remote: Address) -> bool:
         """Return whether packets to an address can be sent over this network."""
+        if self.leads_to is not None:
+            return self.up and remote == self.leads_to
         on_link = any(remote in each.network for each in self.addresses)
         return self.up and (on_link or remote.is_link_local or self.leads_out(remote.version))
 
@@ -509,6 +529,7 @@ class Every(StrEnum):
 
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,30}")
+_HELPER_NAME: Final = re.compile(r"helper-\d+")
 _MOST_SUPPLY: Final = 1e15
 _MOST_MONEY: Final = 1e9
 _MOST_UNITS: Final = 1_000_000
@@ -587,6 +608,11 @@ class Budget:
             )
         if self.battery and self.resource is not Resource.ENERGY:
             raise ValueError("only energy comes from a battery")
+        if self.hard and any(map(is_helper_name, self.networks)):
+            raise ValueError(
+                "a hard budget cannot name a helper: no program is kept off it;"
+                " `cedos share request --budget` ends its use"
+            )
         if self.hard and not self.resource.meter.can_bar:
             raise ValueError(
                 f"a budget of {'the battery' if self.battery else 'energy'} cannot be hard: programs"
@@ -602,6 +628,11 @@ class Budget:
 def is_name(text: str) -> bool:
     """Tell whether a budget or a network can have this name."""
     return _NAME.fullmatch(text) is not None
+
+
+def is_helper_name(text: str) -> bool:
+    """Tell whether this is the name of a helper, of which each one's table has one."""
+    return _HELPER_NAME.fullmatch(text) is not None
 
 
 def end_wrong(end: datetime) -> str:

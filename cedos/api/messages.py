@@ -61,7 +61,8 @@ class NetworkMessage(ControlMessage, frozen=True, kw_only=True):
     `barred` says why no connection is led to it (a hard budget is spent) and whether programs are
     kept off it; "": it is not barred. `lacks` says why it is down. `predicted` compares
     predictions with transfers over it; None: there were none. `life` is its state, and `why` the
-    reason in words.
+    reason in words. Of a helper, `leads_to` is its gateway, `price_per_gb` the money for 10^9 bytes, and
+    `carried_bytes` what went over helpers of this name since the daemon's start.
     """
 
     name: str
@@ -80,6 +81,9 @@ class NetworkMessage(ControlMessage, frozen=True, kw_only=True):
     predicted: Calibration | None = None
     life: NetworkLife = NetworkLife.UNKNOWN
     why: str = ""
+    leads_to: str | None = None
+    price_per_gb: float = 0.0
+    carried_bytes: int = 0
 
     @classmethod
     def of(
@@ -89,13 +93,14 @@ class NetworkMessage(ControlMessage, frozen=True, kw_only=True):
         now_s: float,
         barred: str = "",
         predicted: Calibration | None = None,
+        carried_bytes: int = 0,
     ) -> "NetworkMessage":
         known = context.networks.get(network.name, {}) if context else {}
         attached = context.attachments.get(network.name) if context else None
         verdict = context.verdicts.get(network.name) if context else None
         return cls(
             name=network.name,
-            interface=network.interface,
+            interface=network.egress,
             kind=network.kind,
             metered=network.metered,
             up=network.up,
@@ -110,6 +115,9 @@ class NetworkMessage(ControlMessage, frozen=True, kw_only=True):
             predicted=predicted,
             life=verdict.life if verdict is not None else NetworkLife.UNKNOWN,
             why=verdict.why if verdict is not None else "",
+            leads_to=None if network.leads_to is None else str(network.leads_to),
+            price_per_gb=network.money_per_mb * 1e3,
+            carried_bytes=carried_bytes,
         )
 
 

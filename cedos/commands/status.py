@@ -79,6 +79,8 @@ def lines(status: StatusMessage) -> Iterator[str]:
             yield from render.wrapped(
                 f"{network.name} has no default route, so nothing leads over it"
             )
+        if network.leads_to is not None:
+            yield from render.wrapped(_helper(network))
         yield from render.wrapped(predicted_text(network.name, network.predicted))
     yield ""
     yield from default_lines(status)
@@ -191,6 +193,13 @@ def _network(network: NetworkMessage) -> tuple[str, ...]:
         else render.UNKNOWN,
         render.indicator(signal, known[signal].value) if signal else render.UNKNOWN,
         network.interface,
+    )
+
+
+def _helper(network: NetworkMessage) -> str:
+    return (
+        f"{network.name} is a neighbour who leads to {network.leads_to} alone, for"
+        f" {network.price_per_gb:.4g} a GB; {render.size(network.carried_bytes)} were carried"
     )
 
 

@@ -34,7 +34,7 @@ from cedos.selector.uncertainty import method_of
 from cedos.selector.uncertainty.times import CompletionModel
 
 # The version of the event log's format: of events, of the header and of the state (`snapshot.py`).
-LOG_FORMAT: Final = 5
+LOG_FORMAT: Final = 6
 # The largest record in bytes: a state with some ten thousand flows.
 LARGEST_BYTES: Final = 8_000_000
 _ADDRESSES: Final = frozenset({IPv4Address, IPv6Address})

@@ -182,14 +182,14 @@ class Controller:
             case on.FirstTimeoutsSet(early):
                 self.rescuer.on_timeouts_set(early)
             # -- networks
-            case on.NetworksChanged(networks):
+            case on.NetworksChanged(networks, helpers):
                 self._outbox.give(give.FollowNetworks(networks))
-                self.networks.networks_changed(networks, now_s)
-                self.decider.networks_changed(networks)
+                self.networks.networks_changed(networks, helpers, now_s)
+                self.decider.networks_changed(networks, helpers)
                 if self.hard.networks_changed(networks, now_s):
                     self.decider.bar(self.hard.why)
                 self.destinations.networks_changed(networks)
-                self.flows.networks_changed(networks)
+                self.flows.networks_changed((*networks, *helpers))
                 self._usable_changed(now_s)
                 context = self.context(now_s)
                 self.reconsider(context)
@@ -402,6 +402,9 @@ class Controller:
         if flow.incoming or flow.key.protocol != "tcp":
             return
         network = flow.paths[flow.key].network
+        if any(each.name == network for each in self.decider.helpers):
+            flow.note_leading(None)  # a session has bound it to the helper
+            return
         if flow.key.remote.version in self.decider.host_defaults and network is None:
             return  # the host's own default carries it
         # (MPTCP connections are told of again with each subflow.)

@@ -187,9 +187,13 @@ class HostSlept:
 
 @dataclass(frozen=True, slots=True)
 class NetworksChanged:
-    """A network appeared, changed or went; these are all now."""
+    """A network appeared, changed or went; these are all now.
+
+    `helpers` are neighbours by whom sessions reach the gateway. Nothing else goes over them.
+    """
 
     networks: tuple[Network, ...]
+    helpers: tuple[Network, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

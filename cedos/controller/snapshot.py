@@ -60,7 +60,7 @@ def snapshot(controller: Controller, apart: Mapping[str, object], hide: Hider | 
         TypeError: it holds what cannot be written.
     """
     if hide is not None:
-        networks = controller.decider.networks
+        networks = (*controller.decider.networks, *controller.decider.helpers)
         known = [name for each in networks for name in (each.name, each.interface)]
         for name in (*known, *controller.hard.names):
             hide.keep(name)

@@ -57,7 +57,7 @@ from cedos.errors import ConfigError, NotFoundError
 from cedos.host.monitor.flows.flow_source import OpenSockets
 from cedos.host.monitor.flows.own_flows import is_own
 from cedos.host.steer.routing.plan import is_second_choice
-from cedos.model import Budget, Direction, Network, PhoneUse
+from cedos.model import Budget, Direction, Network, NetworkKind, PhoneUse
 from cedos.selector.budgets.controller import PROHIBITIVE
 from cedos.selector.decision.case import Sent
 from cedos.selector.decision.reason import sentences
@@ -163,16 +163,17 @@ class ApiBackend:
 
     async def networks(self) -> list[NetworkMessage]:
         context = self._driver.context()
-        barred = self._known.decider.barred
+        decider, by_helpers = self._known.decider, self._known.networks.by_helpers
         return [
             NetworkMessage.of(
                 network,
                 context,
                 context.at_s,
-                barred.get(network.name, ""),
+                decider.barred.get(network.name, ""),
                 self._known.reliability.of(network.name),
+                sum(by_helpers.of(network.name)),
             )
-            for network in self._known.decider.networks
+            for network in (*decider.networks, *decider.helpers)
         ]
 
     async def flows(self) -> list[FlowMessage]:
@@ -197,9 +198,8 @@ class ApiBackend:
 
     async def explain(self, flow: str | None) -> DecisionMessage:
         known = Explanations(self._log, self._known.flows, self._carried, self._known.ruled.about)
-        return await known.of(
-            flow, time.time(), self._driver.context(), self._known.decider.networks
-        )
+        networks = (*self._known.decider.networks, *self._known.decider.helpers)
+        return await known.of(flow, time.time(), self._driver.context(), networks)
 
     async def standing_budgets(self) -> list[BudgetMessage]:
         hard = self._known.hard
@@ -251,15 +251,16 @@ class ApiBackend:
         name = request.sent_over
         if name is None:
             return None
-        networks = self._known.decider.networks
+        networks = (*self._known.decider.networks, *self._known.decider.helpers)
         for network in networks:
-            if name in (network.name, network.interface):
+            if name in (network.name, network.egress):
                 return Sent(network.name, request.waited_s)
         known = ", ".join(each.name for each in networks)
         raise ConfigError(f"There is no network {name}. The networks are: {known or 'none'}")
 
     async def prefetching(self, request: PrefetchingRequest) -> PrefetchingAnswer:
-        return self._prefetching.on_request(request, await self.networks())
+        own = [each for each in await self.networks() if each.kind is not NetworkKind.HELPER]
+        return self._prefetching.on_request(request, own)
 
     async def prefetched(self) -> list[ProgramMessage]:
         return self._prefetching.programs()

@@ -326,7 +326,9 @@ class Daemon:
         )
         driver.begin(self._executor, recorded)
         # -- people and programs
-        self._carried = ToldConnections(lambda: decider.networks, self._log.choice, history)
+        self._carried = ToldConnections(
+            lambda: (*decider.networks, *decider.helpers), self._log.choice, history
+        )
         self._hints = Hints(self._profiler, driver)
         self.backend = ApiBackend(
             driver=driver,
@@ -373,10 +375,10 @@ class Daemon:
 
     async def networks_changed(self) -> None:
         """Tell all parts what networks there are; the controller decides again."""
-        networks = self._links.networks()
-        self._observer.networks_changed(networks)
-        self._named.networks_changed(networks)
-        self._driver.post(NetworksChanged(tuple(networks)))
+        networks, helpers = self._links.networks(), self._links.helpers()
+        self._observer.networks_changed(networks, helpers)
+        self._named.networks_changed([*networks, *helpers])
+        self._driver.post(NetworksChanged(tuple(networks), tuple(helpers)))
         await self._steering.barring.networks_changed()
         # An interface that goes takes its counter with it: what it showed last is kept now.
         await self._budgets.keep()

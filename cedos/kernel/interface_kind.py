@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from cedos.errors import ConfigError
 from cedos.kernel.rtnetlink import Link
-from cedos.model import Address, NetworkKind, NetworkOverride
+from cedos.model import Address, NetworkKind, NetworkOverride, is_helper_name
 
 ANNOUNCEMENT: Final = b"ANDROID_METERED"
 NETWORKD: Final = Path("/run/systemd/netif/leases")
@@ -324,7 +324,7 @@ def check(overrides: Mapping[str, NetworkOverride]) -> None:
     """Refuse overrides that cannot hold.
 
     Raises:
-        ConfigError: an unknown kind, or one name for two networks.
+        ConfigError: an unknown kind, a helper's name, or one name for two networks.
     """
     seen: dict[str, str] = {}
     for interface, override in overrides.items():
@@ -334,6 +334,10 @@ def check(overrides: Mapping[str, NetworkOverride]) -> None:
                 f"one of {', '.join(NetworkKind)} would be right"
             )
         name = override.get("name", interface)
+        if is_helper_name(name):
+            raise ConfigError(
+                f"interface {interface}: helpers are called {name!r}; another name would be right"
+            )
         if name in seen:
             raise ConfigError(
                 f"interfaces {seen[name]} and {interface} are both called {name!r}; "

@@ -26,6 +26,9 @@ Prefix = IPv4Network | IPv6Network
 PROTOCOL: Final = 206
 # The mark of what sharing adds: addresses (IFA_PROTO), neighbours, rules, routes.
 SHARING_PROTOCOL: Final = 207
+# The tables of a requestor's helpers, one each; then those of a helper's requestors.
+HELPER_TABLES: Final = range(7_200_100, 7_200_164)
+REQUESTOR_TABLES: Final = range(7_200_000, 7_200_064)
 MAIN_TABLE: Final = 254
 LOOPBACK_INDEX: Final = 1
 EVERYWHERE: Final[dict[int, Prefix]] = {4: ip_network("0.0.0.0/0"), 6: ip_network("::/0")}
@@ -350,6 +353,16 @@ def parse_default_routes(
 def is_main_default(message: NetlinkMessage) -> bool:
     """Return whether a message is of a default route of the main table."""
     return _main_default(message) is not None
+
+
+def is_of_sharing(message: NetlinkMessage) -> bool:
+    """Return whether a message is of a route that sharing made."""
+    payload = message.payload
+    return (
+        message.type in (RTM_NEWROUTE, RTM_DELROUTE)
+        and len(payload) >= _ROUTE.size
+        and payload[_PROTOCOL_AT] == SHARING_PROTOCOL
+    )
 
 
 def _main_default(message: NetlinkMessage) -> dict[int, bytes] | None:

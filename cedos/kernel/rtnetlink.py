@@ -132,7 +132,9 @@ def is_up(message: NetlinkMessage) -> bool:
 # -- addresses ------------------------------------------------------------------------------------
 
 _ADDRESS: Final = struct.Struct("=BBBBI")  # family, prefix's length, flags, scope, index
-_IFA_ADDRESS, _IFA_LOCAL, _IFA_CACHEINFO, _IFA_FLAGS, _IFA_PROTO = 1, 2, 6, 8, 11
+_IFA_ADDRESS, _IFA_LOCAL, _IFA_CACHEINFO, _IFA_FLAGS = 1, 2, 6, 8
+_IFA_RT_PRIORITY, _IFA_PROTO = 9, 11
+MOST_METRIC: Final = 0xFFFF_FFFF
 _CACHEINFO: Final = struct.Struct("=IIII")  # preferred and valid lifetimes in seconds, two times
 _FOREVER: Final = 0xFFFF_FFFF
 _DEPRECATED: Final = 0x20  # IFA_F_DEPRECATED
@@ -146,7 +148,8 @@ class LinkAddress:
     """An address on interface `index` from which packets can be sent.
 
     `wide`: its scope is wider than the link. `protocol` says who added it (IFA_PROTO); 0: unknown.
-    `preferred` False: it is deprecated (RFC 4862), and nothing new should begin from it.
+    `preferred` False: it is deprecated (RFC 4862), and nothing new should begin from it. `metric` is that
+    of its subnet's route.
     """
 
     index: int
@@ -154,6 +157,7 @@ class LinkAddress:
     wide: bool = True
     protocol: int = 0
     preferred: bool = True
+    metric: int = 0
 
 
 def addresses_request(family: int = 0) -> bytes:
@@ -176,13 +180,18 @@ def parse_address(message: NetlinkMessage) -> LinkAddress | None:
         return None
     protocol = found.get(_IFA_PROTO, b"\0")[0]
     preferred = not flags & _DEPRECATED
-    return LinkAddress(index, ip_interface((own, length)), scope < SCOPE_LINK, protocol, preferred)
+    metric = unsigned(found.get(_IFA_RT_PRIORITY)) or 0
+    wide = scope < SCOPE_LINK
+    return LinkAddress(index, ip_interface((own, length)), wide, protocol, preferred, metric)
 
 
-def address_request(index: int, own: Address, protocol: int, *, preferred: bool = True) -> bytes:
+def address_request(
+    index: int, own: Address, protocol: int, *, preferred: bool = True, metric: int = 0
+) -> bytes:
     """Return the request to add, change or delete an address without a subnet (RTM_*ADDR).
 
-    `preferred` False: its preferred lifetime is 0, which makes it deprecated (RFC 4862, 5.5.4).
+    `preferred` False: its preferred lifetime is 0, which makes it deprecated (RFC 4862, 5.5.4). Without a
+    subnet's route the kernel only keeps the `metric`.
     """
     return _ADDRESS.pack(FAMILIES[own.version], own.max_prefixlen, 0, 0, index) + b"".join(
         (
@@ -190,6 +199,7 @@ def address_request(index: int, own: Address, protocol: int, *, preferred: bool 
             attribute(_IFA_ADDRESS, own.packed),
             attribute(_IFA_CACHEINFO, _CACHEINFO.pack(_FOREVER * preferred, _FOREVER, 0, 0)),
             attribute(_IFA_PROTO, bytes([protocol])),
+            attribute(_IFA_RT_PRIORITY, _U32.pack(metric)) if metric else b"",
         )
     )
 

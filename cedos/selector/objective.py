@@ -34,6 +34,10 @@ METERED: Final[Mapping[PhoneUse, MeteredPrice]] = {
 }
 
 
+# The seconds of waiting that one unit of money is worth where no budget prices it. Assumed.
+S_PER_MONEY: Final = 60.0
+
+
 class Outcome(NamedTuple):
     """The expected cost of a strategy: seconds, joules, metered bytes and money for a size.
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from cedos.selector.objective import Objective, Outcome, WeightedCost
+from cedos.selector.objective import S_PER_MONEY, Objective, Outcome, WeightedCost
 
 
 class Relative(NamedTuple):
@@ -174,7 +174,7 @@ class LeastCost:
     """
 
     objective: Objective = field(default_factory=WeightedCost)
-    s_per_money: float = 60.0
+    s_per_money: float = S_PER_MONEY
     horizon_s: float = 60.0
     pause_s: float = 0.5
 

@@ -1,10 +1,12 @@
 """One object for each address, IPv4 in whatever form."""
 
+from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address
 
 import pytest
 
-from cedos.model import address
+from cedos.budget_kinds import Resource
+from cedos.model import Budget, address
 
 
 def test_addresses_are_made_once() -> None:
@@ -21,3 +23,9 @@ def test_ipv4_in_ipv6_is_ipv4() -> None:
 def test_other_octets_are_none(octets: bytes) -> None:
     with pytest.raises(ValueError, match="not permitted"):
         address(octets)
+
+
+def test_a_hard_budget_names_no_helper() -> None:
+    neighbours = Budget("n", Resource.DATA, 1e9, "2026-12-01T00:00:00", networks=("helper-1",))
+    with pytest.raises(ValueError, match="cannot name a helper"):
+        replace(neighbours, hard=True)

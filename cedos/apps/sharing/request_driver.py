@@ -168,7 +168,8 @@ class RequestDriver(SideDriver[RequestorMachine]):
         source = IPv4Address(command.source)
         self._agreed(command)
         self._ways[command.helper] = _Way(command, {})
-        await self._calls.call(lambda: self._paths.add(via, there, source))
+        price = command.contract.price
+        await self._calls.call(lambda: self._paths.add(via, there, source, price))
         _log.info("has a helper", name=command.name, source=str(source))
         self._calls.begin(self._declare(command))
 

@@ -24,6 +24,7 @@ from cedos.model import (
 )
 from cedos.selector.decision.case import Case, Sent
 from cedos.selector.decision.decide import decide, decide_again
+from cedos.selector.decision.helpers import with_helpers
 from cedos.selector.decision.liveness import having, silent_s, usable, why_dead
 from cedos.selector.decision.living import Living, rest_of
 from cedos.selector.decision.reason import sentences
@@ -44,7 +45,8 @@ class Decider:
     """Decides; its callers carry out, and say with `record` what was carried out.
 
     Attributes:
-        networks: all networks.
+        networks: all networks of this host.
+        helpers: neighbours by whom sessions reach the gateway; nothing else is led to them.
         barred: those among them that programs are kept off, or should be -> why, in words.
         host_defaults: by IP version the host's own default, where that is left alone.
         decisions: how many were taken.
@@ -59,6 +61,7 @@ class Decider:
     ) -> None:
         self.choices = choices
         self.networks: Sequence[Network] = ()
+        self.helpers: Sequence[Network] = ()
         self.barred: Mapping[str, str] = {}
         self.host_defaults: Mapping[int, HostDefault] = {}
         self.decisions = 0
@@ -77,8 +80,10 @@ class Decider:
     def objective(self) -> Objective:
         return self.choices.objective
 
-    def networks_changed(self, networks: Sequence[Network]) -> None:
-        self.networks = networks
+    def networks_changed(
+        self, networks: Sequence[Network], helpers: Sequence[Network] = ()
+    ) -> None:
+        self.networks, self.helpers = networks, helpers
 
     def bar(self, why: Mapping[str, str]) -> None:
         """Exclude these networks, and no others, from decisions; each with the reason in words."""
@@ -188,6 +193,9 @@ class Decider:
         if multipath and sent is None:
             kinds.add(StrategyKind.MPTCP)
         decision = self._decide(transfer, context, kinds, sent)
+        if StrategyKind.MPTCP in kinds and self.helpers:
+            case = self.case(transfer, context, kinds)
+            decision = with_helpers(case, decision, self.helpers)
         if StrategyKind.MPTCP in kinds and detour is None:
             decision = self._looks.beside(decision, self.usable)
         if twice and not self.choices.redundant:
@@ -280,10 +288,14 @@ class Decider:
     ) -> Case:
         """Return all that a decision on a transfer takes into account."""
         choices = self.choices
+        networks = self.usable
+        if sent is not None:
+            # What a helper has not answered may be sent again over this host's own networks.
+            networks = [*networks, *(each for each in self.helpers if each.name == sent.network)]
         return Case(
             transfer=transfer,
             context=context,
-            networks=self.usable,
+            networks=networks,
             model=choices.model,
             objective=choices.objective,
             power=choices.power,

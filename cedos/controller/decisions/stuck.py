@@ -121,6 +121,7 @@ class StuckConnections:
         """Find the connections to close at the context's instant."""
         now_s = context.at_s
         up = {network.name for network in self._decider.networks if network.up}
+        up |= {helper.name for helper in self._decider.helpers}
         used = {path.network for flow in self._flows for path in flow.paths.values()}
         gone = {name for name in used if name is not None and name not in up}
         self._gone_since_s = {name: self._gone_since_s.get(name, now_s) for name in gone}

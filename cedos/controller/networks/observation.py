@@ -10,6 +10,7 @@ from cedos.controller.events import SYN_SENT, FlowClosed, FlowOpened, FlowSample
 from cedos.controller.flows.living_flows import LivingFlows
 from cedos.controller.networks.context import ContextKeeper
 from cedos.controller.networks.delivery import DeliveryWatch
+from cedos.controller.networks.helpers import HelperBytes
 from cedos.controller.networks.passive import PassiveWatch
 from cedos.controller.networks.rates import LEAST_BYTES
 from cedos.controller.networks.silence import Due, RoundTrips, Silence
@@ -31,17 +32,20 @@ class NetworkObservation:
 
     Attributes:
         keeper: the indicators and the liveness of each network.
+        by_helpers: the bytes that each helper has carried.
         heard_at_s: network -> when anything last came from beyond its router.
         silent: the networks from which an answer is overdue.
     """
 
     def __init__(self, outbox: Outbox, flows: LivingFlows) -> None:
         self.keeper = ContextKeeper()
+        self.by_helpers = HelperBytes()
         self.heard_at_s: dict[str, float] = {}
         self.silent: frozenset[str] = frozenset()
         self._outbox = outbox
         self._flows = flows
         self._networks: Sequence[Network] = ()
+        self._helpers: Sequence[Network] = ()
         self._recent: Context | None = None
         self._delivery = DeliveryWatch()
         self._passive = PassiveWatch()
@@ -64,8 +68,13 @@ class NetworkObservation:
             recent = self._recent = self.context(now_s)
         return recent
 
-    def networks_changed(self, networks: Sequence[Network], now_s: float) -> None:
+    def networks_changed(
+        self, own: Sequence[Network], helpers: Sequence[Network], now_s: float
+    ) -> None:
         """Take the networks; what is gone is forgotten."""
+        networks = (*own, *helpers)
+        self._helpers = helpers
+        self.by_helpers.networks_changed(helpers)
         for gone in {each.name for each in self._networks} - {each.name for each in networks}:
             self.keeper.forget(gone)
             self.heard_at_s.pop(gone, None)
@@ -118,6 +127,7 @@ class NetworkObservation:
             self._delivery.forget(event.key)
             return
         self._delivery.on_close(event)
+        self.by_helpers.on_close(event)
         remote = event.key.remote
         if event.key.protocol == "udp" and event.bytes_down:
             self.on_heard(network, remote, now_s - _UDP_KEPT_S, Witness.DATAGRAM)
@@ -140,14 +150,23 @@ class NetworkObservation:
         for name, stretches in self._delivery.observe(beyond, self._networks, now_s).items():
             self.keeper.observe_delivery(name, stretches)
         self._take_answers(samples)
+        self._take_helpers(samples, now_s)
         if not full:
             return frozenset()
+        for helper in self._helpers:
+            self.keeper.observe_bytes(helper.name, *self.by_helpers.of(helper.name), now_s)
         seen = self._passive.observe(beyond, self._networks)
         for name, glimpse in seen.items():
             for rtt_s in glimpse.rtts_s:
                 self.keeper.observe_rtt(name, rtt_s, now_s)
             self.keeper.observe_losses(name, glimpse.segments, glimpse.segments_again, now_s)
         return frozenset(name for name, glimpse in seen.items() if glimpse.carried)
+
+    def _take_helpers(self, samples: Sequence[FlowSample], now_s: float) -> None:
+        """Count what helpers carry. They are on the link: that is none of its network's rate."""
+        busy = self.by_helpers.on_samples(samples)
+        links = {helper.index for helper in self._helpers if helper.name in busy}
+        self._near_at_s |= {each.name: now_s for each in self._networks if each.index in links}
 
     def _take_answers(self, samples: Sequence[FlowSample]) -> None:
         """Note what came from beyond the routers: it shows that their networks carry."""

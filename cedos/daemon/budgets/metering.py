@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from cedos.budget_kinds import FREE, METERED, RADIO, RADIOS, Tariff
+from cedos.budget_kinds import FREE, HELPED, METERED, RADIO, RADIOS, Tariff
 from cedos.config import Config
 from cedos.errors import ConfigError
 from cedos.kernel.rtnetlink import Counters
@@ -66,12 +66,18 @@ class Metering:
         self._watches: dict[str, tuple[NetworkKind, RadioWatch, float]] = {}
         self._tariff = Tariff(money_per_mb)
         self._moved = moved
+        # By helper the counters of the last look; by interface what its helpers carried since then.
+        self._helped: dict[str, Counters] = {}
+        self._beside: dict[tuple[int, str], int] = {}
 
     def on_counters(self, network: Network, counters: Counters, now_s: float) -> None:
-        """Take an interface's counters.
+        """Take an interface's counters, or the daemon's own of a helper.
 
         `now_s`: of a clock that does not jump.
         """
+        if network.kind is NetworkKind.HELPER:
+            self._on_helper(network, counters)
+            return
         down = self._difference(network, "down", counters.received_bytes)
         up = self._difference(network, "up", counters.sent_bytes)
         if down + up:
@@ -79,6 +85,18 @@ class Metering:
             self._usage.add(f"{kind}{network.name}", down + up)
             self._moved(network.name, down + up)
         self._radio(network, up, down, now_s)
+
+    def _on_helper(self, helper: Network, counters: Counters) -> None:
+        before = self._helped.get(helper.name, Counters(0, 0))
+        self._helped[helper.name] = counters
+        down = counters.received_bytes - before.received_bytes
+        up = counters.sent_bytes - before.sent_bytes
+        if down + up:
+            self._usage.add(f"{HELPED}{helper.name}", down + up)
+            self._moved(helper.name, down + up)
+        for way, risen in (("down", down), ("up", up)):
+            place = helper.index, way
+            self._beside[place] = self._beside.get(place, 0) + risen
 
     def _difference(self, network: Network, way: str, value: int) -> int:
         source = f"{network.interface}/{way}"
@@ -90,7 +108,12 @@ class Metering:
             counted_from_start=network.index not in self._strangers,
         )
         self._usage.counters[source] = now
-        return risen
+        # What helpers carried over the same interface is counted as theirs.
+        place = network.index, way
+        helped = min(risen, self._beside.get(place, 0))
+        if helped:
+            self._beside[place] -= helped
+        return risen - helped
 
     def _radio(self, network: Network, up: int, down: int, now_s: float) -> None:
         kind, watch, before_j = self._watches.get(network.name, (None, None, 0.0))
@@ -116,7 +139,7 @@ class Metering:
         """Return the bytes over each network, ever."""
         found: dict[str, float] = {}
         for key, total in self._usage.totals.items():
-            for kind in (METERED, FREE):
+            for kind in (METERED, FREE, HELPED):
                 if key.startswith(kind):
                     name = key.removeprefix(kind)
                     found[name] = found.get(name, 0.0) + total

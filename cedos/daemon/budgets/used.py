@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from cedos.api.budgets import NetworkUsage, ServerUsage, UsageMessage
-from cedos.budget_kinds import FREE, METERED, RADIO, RADIOS
+from cedos.budget_kinds import FREE, HELPED, METERED, RADIO, RADIOS
 from cedos.model import CarriedConnection
 from cedos.storage.usage import Server, Usage, bytes_by_server
 
@@ -23,13 +23,13 @@ def by_network(usage: Usage, since_unix_s: float) -> UsageMessage:
     names = {
         key.removeprefix(kind)
         for key in usage.totals
-        for kind in (METERED, FREE, RADIO)
+        for kind in (METERED, FREE, HELPED, RADIO)
         if key.startswith(kind)
     }
     networks = [
         NetworkUsage(
             network=name,
-            metered_bytes=used(f"{METERED}{name}"),
+            metered_bytes=used(f"{METERED}{name}") + used(f"{HELPED}{name}"),
             free_bytes=used(f"{FREE}{name}"),
             radio_j=used(f"{RADIO}{name}"),
         )

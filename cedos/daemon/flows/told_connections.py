@@ -132,7 +132,7 @@ class ToldConnections:
                 )
             program = self._programs[key] = _Program(report.gateway)
         program.on_report(report, now_s)
-        self._names.update((each.interface, each.name) for each in self._networks())
+        self._names.update((each.egress, each.name) for each in self._networks())
         for news in report.connections:
             self._told(key, program, news, now_s)
             if news.ended_unix_s is not None:

@@ -157,7 +157,7 @@ class Observer:
     Args:
         post: takes the events.
         known: what the controller knows of the networks.
-        metered: is given each network's counters once a second, and the monotonic time.
+        metered: is given each network's and helper's counters once a second, and the monotonic time.
     """
 
     def __init__(
@@ -183,6 +183,7 @@ class Observer:
         self._barred: frozenset[str] = frozenset()
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._networks: Sequence[Network] = ()
+        self._helpers: Sequence[Network] = ()
         self._points: dict[str, str] = {}
         probes = config.probes
         self._target = probe_target(config)
@@ -208,9 +209,12 @@ class Observer:
         problems = [self.prober.problem] if self.prober.problem else []
         return problems + [problem for each in self._providers for problem in each.problems]
 
-    def networks_changed(self, networks: Sequence[Network]) -> None:
-        """Take the networks."""
-        self._networks = networks
+    def networks_changed(
+        self, networks: Sequence[Network], helpers: Sequence[Network] = ()
+    ) -> None:
+        """Take the networks. Of helpers the bytes are metered, and nothing is asked."""
+        self._count_helpers()  # of those that are gone
+        self._networks, self._helpers = networks, helpers
         self._points = {n.name: p for n in networks if (p := self._points.get(n.name)) is not None}
         self._watch_open()
 
@@ -277,6 +281,7 @@ class Observer:
     async def _read_providers(self) -> None:
         while True:
             up = [network for network in self._networks if network.up]
+            self._count_helpers()
             await asyncio.gather(*map(self._read, up))
             self._tell_pingable()
             self._post(ProvidersRead())
@@ -313,7 +318,14 @@ class Observer:
 
     async def count_all(self) -> None:
         """Have the counters of all networks metered, now."""
+        self._count_helpers()
         await asyncio.gather(*map(self.count, self._networks))
+
+    def _count_helpers(self) -> None:
+        """Have what helpers carried metered, by the last look at the connections."""
+        for helper in self._helpers:
+            counted = Counters(*self._known.by_helpers.of(helper.name))
+            self._metered(helper, counted, time.monotonic())
 
     def _ping_target(self, network: Network) -> Address | None:
         dropped = self._known.keeper.liveness(network.name).drops_pings

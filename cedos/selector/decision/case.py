@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cedos.model import Context, Network, StrategyKind, Transfer
+from cedos.model import Context, Network, NetworkKind, StrategyKind, Transfer
 from cedos.selector.decision.roles import USUAL_KINDS
 from cedos.selector.energy import DELPHI, PowerModel
 from cedos.selector.objective import MaxS, Objective
@@ -25,6 +25,8 @@ class Sent:
 
 
 _MAX_S = MaxS()
+# The price of a metered megabyte where none is configured; only ratios to other prices matter.
+_PRICE_PER_METERED_MB = 0.01
 
 
 @dataclass(slots=True)
@@ -61,3 +63,10 @@ class Case:
     barred: Mapping[str, str] = field(default_factory=dict)
     number: int = 0
     made_unix_s: float = 0.0
+
+    def money_per_mb(self, network: Network) -> float:
+        """Return the money for a megabyte over a network; a helper names its own price."""
+        if network.kind is NetworkKind.HELPER:
+            return network.money_per_mb
+        default = _PRICE_PER_METERED_MB if network.metered else 0.0
+        return self.price_per_mb.get(network.name, default)

@@ -25,8 +25,6 @@ from predictors.base import Distribution, minimum_of
 _UNKNOWN_RTT_S = 0.1
 _MPTCP = ("mptcp_wifi", "mptcp_cellular")
 _REDUNDANT = StrategyKind.REDUNDANT
-# The price of a metered megabyte where none is configured; only ratios to other prices matter.
-_PRICE_PER_METERED_MB = 0.01
 
 # Pairs of a predictor's name and its strategy.
 Named = Sequence[tuple[str, Strategy]]
@@ -216,10 +214,9 @@ def _parts(case: Case, roles: Roles, begun: str | None) -> dict[str, _Part]:
             # The bytes of the copy that was sent are spent, whatever is chosen.
             parts[role] = _Part(watts, tail_j, False, 0.0, None)
             continue
-        default = _PRICE_PER_METERED_MB if network.metered else 0.0
-        per_mb = case.price_per_mb.get(network.name, default)
+        price = case.money_per_mb(network) / 1e6
         budgeted = network.name if network.name in counted else None
-        parts[role] = _Part(watts, tail_j, network.metered, per_mb / 1e6, budgeted)
+        parts[role] = _Part(watts, tail_j, network.metered, price, budgeted)
     return parts
 
 

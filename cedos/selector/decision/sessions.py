@@ -64,7 +64,13 @@ class DetourVerdict:
 
 def weigh(decision: Decision, networks: Sequence[Network], detour: Detour) -> DetourVerdict:
     """Judge by the times of a decision, which knows all strategies that a session could carry out."""
-    singles = [each for each in decision.evaluations if each.strategy.kind is StrategyKind.SINGLE]
+    # Only sessions go by helpers.
+    own = {network.name for network in networks}
+    singles = [
+        each
+        for each in decision.evaluations
+        if each.strategy.kind is StrategyKind.SINGLE and each.strategy.networks[0] in own
+    ]
     if not singles:
         return DetourVerdict(False, "through the gateway: no network is known to be usable")
     # Direct, the connection has one network. Through the gateway it has the chosen strategy, takes

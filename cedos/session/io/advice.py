@@ -184,7 +184,7 @@ class Advice:
         self._scheduler.on_use(self.note_use)
 
     def apply(self) -> None:
-        """Let labels onto paths as was chosen. To be called when paths have come or gone."""
+        """Let labels onto paths as was chosen."""
         now = self._loop.time()
         # 1. The daemon knows better what kind a network is, and whether it is metered.
         for path in self._core.paths:
@@ -210,6 +210,11 @@ class Advice:
         ]
         if any(moved):
             self._changed()
+
+    def paths_changed(self) -> None:
+        """Let labels onto the paths of now, and ask about them: the choice was made without some."""
+        self._asked_bytes = [0] * len(LABELS)
+        self.apply()
 
     def note_use(self) -> None:
         """Note that data was sent or received: check soon, and then now and again."""

@@ -209,10 +209,10 @@ class Dialler:
         }
 
     def _egresses(self, endpoint: Endpoint) -> Iterator[Egress]:
-        # The daemon's kind and price count, except for helpers, which it does not know.
+        # The daemon's kind and price count.
         for egress in self._driver.links.egresses(endpoint[0]):
-            known = self._server.known(egress.interface)
-            if known is None or egress.source:
+            known = self._server.known(egress.name)
+            if known is None:
                 yield egress
             else:
                 yield replace(egress, kind=known.kind, metered=known.metered)

@@ -241,7 +241,7 @@ class SessionFlow:
     def _permit(self) -> None:
         """Let labels onto the paths of now, as the daemon advises; onto all that stay without advice."""
         if self._advice is not None:
-            self._advice.apply()
+            self._advice.paths_changed()
         elif self.dialler is not None:
             paths = {path.path_id: path for path in self.core.paths}
             now = self.driver.now()

@@ -101,6 +101,25 @@ async def test_a_question_about_what_was_sent_already_is_passed_on(
     ]
 
 
+async def test_a_helper_and_its_link_are_two_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client()
+    egress = "wlan0/169.254.1.5"
+    helper = SimpleNamespace(
+        name="helper-1", interface=egress, kind=NetworkKind.HELPER, metered=True
+    )
+    chosen = SimpleNamespace(
+        number=1, evaluations=[object()],
+        choice=Strategy(StrategyKind.MPTCP, ("home", "helper-1")),
+    )  # fmt: skip
+    own = client.networks()
+    monkeypatch.setattr(client, "networks", lambda: [*own, helper])
+    monkeypatch.setattr(client, "choose", lambda _: chosen)
+    made = chooser(monkeypatch, client)
+    assert await made.choose(BULK) == Strategy(StrategyKind.MPTCP, ("wlan0", egress))
+    assert made.network(egress) == KnownNetwork(NetworkKind.HELPER, metered=True)
+    assert made.network("wlan0") == KnownNetwork(NetworkKind.WIFI, metered=True)
+
+
 async def test_networks_are_what_the_daemon_says(monkeypatch: pytest.MonkeyPatch) -> None:
     client = Client()
     made = chooser(monkeypatch, client)

@@ -96,6 +96,19 @@ def test_status_in_full() -> None:
     assert text.endswith("Problems\n  history is degraded: no space left on the disk.")
 
 
+def test_status_says_what_a_helper_costs_and_has_carried() -> None:
+    helper = NetworkMessage(
+        name="helper-1", interface="wlan0/169.254.1.5", kind=NetworkKind.HELPER, metered=True,
+        up=True, leads_to="198.51.100.9", price_per_gb=0.5, carried_bytes=12_300_000,
+    )  # fmt: skip
+    text = "\n".join(status.lines(msgspec.structs.replace(STATUS, networks=[helper])))
+    assert "helper-1  helper  up     yes      -    -     -       wlan0/169.254.1.5" in text
+    assert (
+        "helper-1 is a neighbour who leads to 198.51.100.9 alone, for 0.5 a GB; 12.3 MB were carried"
+        in text
+    )
+
+
 def carried(
     server: str = "github.com", gateway: str = "gw.example", **more: Any
 ) -> CarriedConnection:

@@ -229,6 +229,8 @@ def test_whose_word_on_its_bytes_counts(
 def test_wrong_words_are_refused_with_what_would_be_right() -> None:
     with pytest.raises(ConfigError, match=r"wlan0: kind 'wfi'; one of wifi, cellular, ethernet"):
         check({"wlan0": {"kind": "wfi"}})
+    with pytest.raises(ConfigError, match="wlan0: helpers are called 'helper-2'"):
+        check({"wlan0": {"name": "helper-2"}})
     with pytest.raises(ConfigError, match="wlan0 and lte0 are both called 'a'"):
         check({"wlan0": {"name": "a"}, "lte0": {"name": "a"}})
 

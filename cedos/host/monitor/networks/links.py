@@ -15,6 +15,7 @@ from typing import Protocol
 from cedos.errors import HostError
 from cedos.host.monitor.dns.resolvers import HostResolvers, Resolvers, ResolverSource
 from cedos.host.monitor.events import Change, Mailbox, NetworkEvent
+from cedos.host.monitor.networks.helpers import helpers, is_of_helper
 from cedos.kernel import policy_routing, rtnetlink
 from cedos.kernel.interface_kind import (
     HardwareSource,
@@ -34,7 +35,9 @@ from cedos.kernel.netlink import (
 )
 from cedos.kernel.policy_routing import (
     RTM_GETNEXTHOP,
+    SHARING_PROTOCOL,
     DefaultRoute,
+    SeenRoute,
     nexthops_request,
     parse_nexthops,
 )
@@ -85,14 +88,22 @@ class Tables:
         self.links: dict[int, Link] = {}
         self.addresses: dict[int, list[LinkAddress]] = {}
         self.routes: dict[int, list[DefaultRoute]] = {}
+        # Of helpers: their addresses and the routes from there.
+        self.shared: list[LinkAddress] = []
+        self.shared_routes: list[SeenRoute] = []
         answers = list(answers)
         objects = parse_nexthops(answers)
         for answer in answers:
             if (link := rtnetlink.parse_link(answer)) is not None:
                 self.links[link.index] = link
             elif (address := rtnetlink.parse_address(answer)) is not None:
-                if address.wide:
+                if is_of_helper(address):
+                    self.shared.append(address)
+                elif address.wide:
                     self.addresses.setdefault(address.index, []).append(address)
+            elif policy_routing.is_of_sharing(answer):
+                if (seen := policy_routing.parse_route(answer)) is not None:
+                    self.shared_routes.append(seen)
             else:
                 for route in policy_routing.parse_default_routes(answer, objects):
                     self.routes.setdefault(route.index, []).append(route)
@@ -233,7 +244,7 @@ class KernelTables:
     async def read(self) -> Tables:
         dump = self._requester.dump
         answers = await dump(rtnetlink.RTM_GETLINK, rtnetlink.links_request())
-        answers += await dump(rtnetlink.RTM_GETADDR, rtnetlink.addresses_request())
+        answers += (addresses := await dump(rtnetlink.RTM_GETADDR, rtnetlink.addresses_request()))
         with suppress(OSError):  # an older kernel has none
             answers += await dump(RTM_GETNEXTHOP, nexthops_request())
         for version in (4, 6):
@@ -241,6 +252,10 @@ class KernelTables:
             request = policy_routing.routes_request(version, table=policy_routing.MAIN_TABLE)
             keeps = policy_routing.DefaultRoutesFilter()
             answers += await dump(rtnetlink.RTM_GETROUTE, request, keeps=keeps)
+        if any(map(is_of_helper, filter(None, map(rtnetlink.parse_address, addresses)))):
+            request = policy_routing.routes_request(4, protocol=SHARING_PROTOCOL)
+            shared = await dump(rtnetlink.RTM_GETROUTE, request, keeps=policy_routing.is_of_sharing)
+            answers += shared
         return Tables(answers)
 
     def close(self) -> None:
@@ -251,7 +266,11 @@ class KernelTables:
 
 def changes_networks(message: NetlinkMessage) -> bool:
     """Return whether an event can change a network: steering's own tables, and most routes, cannot."""
-    return message.type in _OF_LINKS or policy_routing.is_main_default(message)
+    return (
+        message.type in _OF_LINKS
+        or policy_routing.is_main_default(message)
+        or policy_routing.is_of_sharing(message)
+    )
 
 
 class LinkMonitor:
@@ -277,6 +296,7 @@ class LinkMonitor:
         self._resolvers = resolvers or HostResolvers(None)
         self._metered = metered or NobodysWord()
         self._networks: dict[str, Network] = {}
+        self._helpers: dict[str, Network] = {}
         self._metrics: dict[str, int] = {}
         self._addresses: set[Address] = set()
         self._mailbox: Mailbox[NetworkEvent] = Mailbox()
@@ -313,15 +333,19 @@ class LinkMonitor:
         self._mailbox.close()
 
     def networks(self) -> list[Network]:
-        """Return all networks now, up or not, those with the better metric first."""
+        """Return all own networks now, up or not, those with the better metric first."""
         return list(self._networks.values())
+
+    def helpers(self) -> list[Network]:
+        """Return the neighbours now by whom a way leads to the gateway."""
+        return list(self._helpers.values())
 
     def metrics(self) -> Mapping[str, int]:
         """Return the metric of each network's default route; a network without one is missing."""
         return dict(self._metrics)
 
     def is_local(self, address: Address) -> bool:
-        """Return whether the address is one of a network's own."""
+        """Return whether the address is one of a network's or a helper's."""
         return address in self._addresses
 
     def events(self) -> AsyncIterator[NetworkEvent]:
@@ -334,11 +358,14 @@ class LinkMonitor:
         interfaces = {link.name: link.index for link in tables.links.values()}
         metered = await self._metered.read(interfaces)
         found = assemble(tables, resolvers, self._hardware, self._overrides, metered)
-        before = self._networks
+        before = self._helpers | self._networks
         self._networks = {network.name: network for network, _ in found}
         self._metrics = {network.name: m for network, m in found if m is not None}
-        self._addresses = {a.ip for network, _ in found for a in network.addresses}
-        return compare(before, self._networks, time.monotonic())
+        shared = helpers(tables.links, tables.shared, tables.shared_routes)
+        self._helpers = {each.name: each for each in shared}
+        now = self._helpers | self._networks
+        self._addresses = {a.ip for network in now.values() for a in network.addresses}
+        return compare(before, now, time.monotonic())
 
     async def _follow(self) -> None:
         failures = 0

@@ -30,12 +30,16 @@ _ARP: Final = struct.Struct("!HHBBH6s4s6s4s")
 
 @dataclass(frozen=True, slots=True)
 class HelperPath:
-    """A path by way of a helper: the address that leads there, and the gateway that it leads to."""
+    """A path by way of a helper: the address that leads there, and the gateway that it leads to.
+
+    `price`: millionths of the currency for 10^9 bytes.
+    """
 
     address: IPv4Address
     helper: IPv4Address
     gateway: IPv4Address
     slot: int
+    price: int = 0
 
 
 class HelperPaths:
@@ -85,7 +89,11 @@ class HelperPaths:
         raise SteeringError(f"no free address on {self._shared.name} in {_TRIES} tries")
 
     def add(
-        self, helper: IPv4Address, gateway: IPv4Address, own: IPv4Address | None = None
+        self,
+        helper: IPv4Address,
+        gateway: IPv4Address,
+        own: IPv4Address | None = None,
+        price: int = 0,
     ) -> HelperPath:
         """Lead an address (`new_address`) to the gateway by way of a helper; return the path.
 
@@ -94,11 +102,11 @@ class HelperPaths:
         free = set(range(MOST_NEIGHBOURS)) - {each.slot for each in self._paths.values()}
         if not free:
             raise SteeringError(f"no more than {MOST_NEIGHBOURS} helpers are used at once")
-        path = HelperPath(own or self.new_address(), helper, gateway, min(free))
+        path = HelperPath(own or self.new_address(), helper, gateway, min(free), price)
         self._paths[path.address] = path
         # The way first: what programs see last is the address, and nothing leaves by another one.
         self._kernel.add_rules(_rules(path))
-        self._kernel.add_address(self._shared.index, path.address)
+        self._kernel.add_address(self._shared.index, path.address, price)
         self._kernel.add_routes(self._routes(path))
         self._kernel.add_endpoint(path.address, self._shared.index)
         return path
@@ -108,8 +116,8 @@ class HelperPaths:
 
         A deprecated address (RFC 4862, 5.5.4) keeps its connections. Sessions send nothing new from it.
         """
-        if address in self._paths:
-            self._kernel.prefer_address(self._shared.index, address, preferred)
+        if (path := self._paths.get(address)) is not None:
+            self._kernel.prefer_address(self._shared.index, address, preferred, path.price)
 
     def remove(self, address: IPv4Address) -> None:
         """Give a path up; its connections end. None with this address is fine."""

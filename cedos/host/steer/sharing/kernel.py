@@ -26,18 +26,27 @@ from cedos.kernel.netlink import (
     NLM_F_REPLACE,
     Requester,
 )
-from cedos.kernel.policy_routing import MAIN_TABLE, SHARING_PROTOCOL, Prefix, Route, Rule, SeenRoute
+from cedos.kernel.policy_routing import (
+    HELPER_TABLES,
+    MAIN_TABLE,
+    REQUESTOR_TABLES,
+    SHARING_PROTOCOL,
+    Prefix,
+    Route,
+    Rule,
+    SeenRoute,
+)
 from cedos.kernel.rtnetlink import Link, LinkAddress, Neighbour
 
 _GONE: Final = (errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL)
 _SETTINGS: Final = Path("/proc/sys/net/ipv4/conf")
 # The most requestors of a helper, or helpers of a requestor; each has a table of its own.
-MOST_NEIGHBOURS: Final = 64
+MOST_NEIGHBOURS: Final = len(HELPER_TABLES)
 
 
 @dataclass(frozen=True, slots=True)
 class _Numbers:
-    first_table: int
+    tables: range
     first_preference: int
     last_preference: int
 
@@ -45,18 +54,18 @@ class _Numbers:
 class SharingRole(Enum):
     """The side of sharing; one process of each side may run on a host."""
 
-    HELP = _Numbers(7_200_000, 31_900, 31_949)
-    REQUEST = _Numbers(7_200_100, 31_950, 31_999)
+    HELP = _Numbers(REQUESTOR_TABLES, 31_900, 31_949)
+    REQUEST = _Numbers(HELPER_TABLES, 31_950, 31_999)
 
     def table(self, slot: int) -> int:
-        return self.value.first_table + slot
+        return self.value.tables[slot]
 
     @property
     def preference(self) -> int:
         return self.value.first_preference
 
     def owns_table(self, table: int) -> bool:
-        return 0 <= table - self.value.first_table < MOST_NEIGHBOURS
+        return table in self.value.tables
 
     def owns_rule(self, preference: int) -> bool:
         return self.value.first_preference <= preference <= self.value.last_preference
@@ -90,13 +99,18 @@ class SharingKernel:
     def own_addresses(self) -> list[LinkAddress]:
         return [each for each in self.addresses() if each.protocol == SHARING_PROTOCOL]
 
-    def add_address(self, index: int, own: IPv4Address) -> None:
-        request = rtnetlink.address_request(index, own, SHARING_PROTOCOL)
+    def add_address(self, index: int, own: IPv4Address, price: int = 0) -> None:
+        """Add an address. Its price (millionths for 10^9 bytes) is its metric, which the daemon reads."""
+        metric = min(price, rtnetlink.MOST_METRIC)
+        request = rtnetlink.address_request(index, own, SHARING_PROTOCOL, metric=metric)
         self._change(rtnetlink.RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, request, errno.EEXIST)
 
-    def prefer_address(self, index: int, own: IPv4Address, preferred: bool) -> None:
+    def prefer_address(self, index: int, own: IPv4Address, preferred: bool, price: int = 0) -> None:
         """Set whether an address is deprecated. OSError: there is none, among others."""
-        request = rtnetlink.address_request(index, own, SHARING_PROTOCOL, preferred=preferred)
+        metric = min(price, rtnetlink.MOST_METRIC)
+        request = rtnetlink.address_request(
+            index, own, SHARING_PROTOCOL, preferred=preferred, metric=metric
+        )
         self._change(rtnetlink.RTM_NEWADDR, NLM_F_REPLACE, request)
 
     def delete_address(self, index: int, own: IPv4Address) -> None:

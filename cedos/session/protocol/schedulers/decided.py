@@ -81,25 +81,26 @@ def permissions(
     """Return a mask of labels by path id; None as a choice: nothing was decided for a label.
 
     A choice must never end a flow: if none of the chosen networks is up, all may be used, unless the
-    choice is to wait. The choice is among the host's own networks: helpers, which a person has asked for,
-    carry data beside any of them. A path that will soon be gone carries nothing new. With `thrifty`,
-    labels without a decision may use own metered networks only if there are no other own ones.
+    choice is to wait. A path that will soon be gone carries nothing new. With `thrifty`, labels without a
+    decision may use own metered networks only if there are no other own ones; helpers, which a person has
+    asked for, carry such labels beside any of them.
     """
     masks = dict.fromkeys(paths, 0)
     staying = {number: path for number, path in paths.items() if not path.facts.leaving} or paths
     for rank, strategy in enumerate(strategies):
         if strategy is not None and strategy.kind is StrategyKind.DEFER:
             continue
-        # Without a decision all own networks are meant, or with `thrifty` the unmetered ones if there are
-        # some; with one, the chosen networks. Helpers always are. If none of these is up, all paths that
-        # stay carry the label.
-        helpers = [it for it, path in staying.items() if path.facts.kind is NetworkKind.HELPER]
-        own = {it: path.facts for it, path in staying.items() if it not in helpers}
-        if strategy is None:
-            meant = [it for it, facts in own.items() if not (thrifty and facts.metered)] or [*own]
+        # With a decision, the chosen networks are meant. Without one all are, or with `thrifty` helpers
+        # and the unmetered own ones if there are some. If none of these is up, all paths that stay carry
+        # the label.
+        if strategy is not None:
+            chosen = strategy.networks
+            meant = [it for it, path in staying.items() if path.facts.network in chosen]
         else:
-            meant = [it for it, facts in own.items() if facts.network in strategy.networks]
-        meant += helpers
+            helpers = [it for it, path in staying.items() if path.facts.kind is NetworkKind.HELPER]
+            own = {it: path.facts for it, path in staying.items() if it not in helpers}
+            meant = [it for it, facts in own.items() if not (thrifty and facts.metered)] or [*own]
+            meant += helpers
         for number in meant or staying:
             masks[number] |= 1 << rank
     return masks

@@ -1,16 +1,19 @@
 """A helper's kernel forwards for one requestor to one gateway; everything else on its way stays shut."""
 
+import asyncio
 import contextlib
 import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, ip_interface
 from pathlib import Path
 
 import pytest
 
 from cedos.errors import AlreadyRunningError, HostError
+from cedos.host.monitor.events import Change
+from cedos.host.monitor.networks.links import LinkMonitor
 from cedos.host.steer.journal.journal import Journal
 from cedos.host.steer.kernel.forwarding_filter import ForwardedRequestor
 from cedos.host.steer.sharing.forwarding import Forwarding
@@ -26,6 +29,7 @@ METADATA = "169.254.169.254"
 HELPER, REQUESTOR, STRANGER = "10.77.0.1", "10.77.0.9", "10.77.0.66"
 PRINTER = "192.168.5.7"
 LIMIT = 1_000_000
+PRICE = 500_000
 
 
 class Neighbours:
@@ -145,7 +149,7 @@ class Shared:
             self.admitted = ForwardedRequestor(self.own, there.hardware_address(), GATEWAY, PORT)
             self.forwarding.admit(self.admitted)
         with there.requestor.entered():
-            self.path = self.paths.add(IPv4Address(HELPER), GATEWAY, self.own)
+            self.path = self.paths.add(IPv4Address(HELPER), GATEWAY, self.own, PRICE)
 
     def _journal(self, host: str, role: SharingRole) -> Journal:
         journal = open_journal(self._there.directory / host, role)
@@ -188,6 +192,34 @@ def test_the_requestors_address_leads_by_the_helper_to_the_gateway(
     assert there.reach(str(GATEWAY)) is None  # it has no network of its own
     assert there.reach(str(GATEWAY), own=shared.own) == "100.70.0.2"  # the helper's
     assert 500 < shared.carried() < 2000
+
+
+@pytest.mark.anyio
+async def test_the_daemons_monitor_sees_a_network_with_a_price(
+    there: Neighbours, shared: Shared
+) -> None:
+    with there.requestor.entered():
+        async with LinkMonitor() as monitor:
+            events = monitor.events()
+            (known,) = monitor.helpers()
+            assert (known.name, known.interface, known.up) == ("helper-1", "wlan0", True)
+            assert known.addresses == (ip_interface(f"{shared.own}/32"),)
+            assert (known.leads_to, known.gateways) == (GATEWAY, (IPv4Address(HELPER),))
+            assert known.money_per_mb == pytest.approx(PRICE / 1e9)
+            for own in monitor.networks():
+                assert shared.own not in {each.ip for each in own.addresses}
+            # It leaves, comes back, and is gone; each time the kernel says so.
+            async with asyncio.timeout(10):
+                for change in (False, True):
+                    shared.paths.prefer(shared.own, change)
+                    seen = await anext(events)
+                    assert (seen.network.up, seen.network.money_per_mb) == (
+                        *(change, known.money_per_mb),
+                    )
+                shared.paths.remove(shared.own)
+                while (seen := await anext(events)).change is not Change.LOST:
+                    pass
+            assert (seen.network.name, monitor.helpers()) == ("helper-1", [])
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """What the observer asks of networks and hands on: events, and nothing that it keeps itself."""
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_address, ip_interface
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +19,7 @@ from cedos.controller.events import (
     HandshakeEnded,
     PageChecked,
     PingEnded,
+    PingsPossible,
     PortalFinding,
     PortalVerdict,
     TlsAnswer,
@@ -256,3 +257,22 @@ async def test_a_network_that_answers_nothing_holds_up_no_other() -> None:
     assert asked == [("wlan0", ProbeKind.DNS, down), *lte]
     for task in observer._probing.values():
         task.cancel()
+
+
+async def test_helpers_are_counted_and_neither_asked_nor_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted: list[tuple[str, Counters]] = []
+    watched = Watched()
+    observer = watched.observer
+    monkeypatch.setattr(observer, "_metered", lambda net, read, _: counted.append((net.name, read)))
+    helper = replace(WLAN, name="helper-1", kind=NetworkKind.HELPER)
+    observer.networks_changed([WLAN, LTE], [helper])
+    observer._count_helpers()
+    observer._tell_pingable()
+    assert watched.events == [PingsPossible(frozenset({"wlan0", "lte0"}))]
+    observer.networks_changed([WLAN, LTE], [])
+    observer._count_helpers()
+    # Once as it is there, and once when it goes.
+    assert counted == [("helper-1", Counters(0, 0))] * 2
+    assert observer.named("helper-1") is None

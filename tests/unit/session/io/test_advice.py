@@ -227,6 +227,18 @@ async def test_a_path_that_comes_later_is_chosen_about_too(case: Case) -> None:
     assert case.masks() == (0b0111, 0b1111)
 
 
+async def test_a_path_that_comes_is_asked_about_at_once(case: Case) -> None:
+    case.desk.answer = WIFI
+    await case.send(bytes(500_000), BULK)
+    assert len(case.desk.asked) == 1
+    case.core.path_up(3, PathFacts("wlan0/169.254.1.5"), 0.0)
+    case.desk.answer = Strategy(StrategyKind.MPTCP, ("wlan0", "wlan0/169.254.1.5"))
+    case.advice.paths_changed()
+    assert case.masks() == (0b1111, 0b0111, 0b0111)
+    await until(lambda: case.masks() == (0b1111, 0b0111, 0b1111))
+    assert len(case.desk.asked) == 2
+
+
 async def test_a_download_asks_for_what_is_still_to_come(case: Case) -> None:
     case.pump()
     case.progress = TransferProgress(100_000, 5_000_000, asyncio.get_running_loop().time() + 60, 1)

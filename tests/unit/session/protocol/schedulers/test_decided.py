@@ -89,7 +89,9 @@ class TestPermissions:
         only = {2: self.paths[2]}
         assert permissions([None] * 4, only, thrifty=True) == {2: 0b1111}
 
-    def test_helpers_carry_beside_the_hosts_own_networks(self, make: Make) -> None:
+    def test_helpers_carry_what_was_not_decided_and_else_only_where_they_were_chosen(
+        self, make: Make
+    ) -> None:
         for phone_alone in (False, True):
             own = make.path(1, metered=phone_alone)
             self.paths = {1: own, 2: make.path(2, metered=True), 3: make.path(3, metered=True)}
@@ -97,8 +99,9 @@ class TestPermissions:
             others = 0b1111 if phone_alone else 0
             found = permissions([None] * 4, self.paths, thrifty=True)
             assert found == {1: 0b1111, 2: others, 3: 0b1111}
-        found = permissions([single("net1"), single("net7"), None, None], self.paths)
-        assert found == {1: 0b1101, 2: 0b1100, 3: 0b1111}
+        both = Strategy(StrategyKind.MPTCP, ("net2", "net3"))
+        found = permissions([single("net1"), single("net7"), both, None], self.paths)
+        assert found == {1: 0b1011, 2: 0b1110, 3: 0b1110}
 
     def test_a_path_that_will_be_gone_gets_nothing_new_unless_it_is_the_last(
         self, make: Make

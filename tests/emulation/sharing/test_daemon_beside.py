@@ -1,0 +1,116 @@
+"""The daemon on a requestor knows its helpers as networks: their prices, their bytes, when they go."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+from kit.street import HELPERS, PERIOD_S, RATE_BPS, Street, uplinks
+
+from cedos.api.messages import NetworkMessage, StatusMessage
+from emu.places.traces import TCP_GOODPUT_SHARE
+from emu.testbed.neighbours import Neighbourhood
+from emu.testbed.programs.servers import Servers
+from emu.testbed.programs.sharing import SharingHosts
+
+# Several of these at once are too much for two cores: they run one after the other.
+pytestmark = pytest.mark.xdist_group("sharing")
+
+CONFIG = """
+[networks.lte0]
+kind = "wifi"
+metered = false
+[probes]
+target = "198.51.100.1"
+dns = false
+portal_url = ""
+[providers]
+host = false
+adb = false
+"""
+PRICES = {f"{0.5 + 0.1 * number:.2f}" for number in range(HELPERS)}
+COUNT = 10_000_000
+
+
+class Watched(Street):
+    """A street whose requestor has a fast network that costs nothing, and the daemon."""
+
+    def begin(self) -> None:
+        config = self.there.directory / "cedos.toml"
+        config.write_text(CONFIG)
+        self.hosts.begin("requestor", "up", "--config", str(config), name="daemon")
+        for number, price in enumerate(sorted(PRICES)):
+            offer = ("--price", f"{price}EUR/GB", "--limit", "500MB")
+            self.helpers.append(self.hosts.help(number, *offer))
+        self.hosts.request()
+        self.hosts.forward()
+        self.wait_for(HELPERS)
+
+    def known(self) -> StatusMessage:
+        found = self.hosts.cedos("requestor", "status", "--json")
+        return msgspec.json.decode(found, type=StatusMessage)
+
+    def neighbours(self) -> dict[str, NetworkMessage]:
+        return {each.name: each for each in self.known().networks if each.kind == "helper"}
+
+    def carried(self) -> int:
+        return sum(each.carried_bytes for each in self.neighbours().values())
+
+
+@pytest.fixture
+def watched() -> Iterator[Watched]:
+    there = Neighbourhood(uplinks([RATE_BPS] * HELPERS), own=uplinks([6 * RATE_BPS])[0])
+    with there, Servers(there), SharingHosts(there) as hosts:
+        street = Watched(there, hosts)
+        street.begin()
+        yield street
+
+
+@pytest.mark.timeout(600)
+def test_helpers_are_networks_of_the_daemon(watched: Watched) -> None:
+    # 1. Each has the price that it signed, and leads to the gateway alone.
+    known = watched.neighbours()
+    assert list(known) == [f"helper-{number + 1}" for number in range(HELPERS)]
+    assert {f"{each.price_per_gb:.2f}" for each in known.values()} == PRICES
+    for each in known.values():
+        assert each.up
+        assert each.metered
+        assert each.interface == f"wlan0/{each.addresses[0].removesuffix('/32')}"
+        assert each.leads_to == "198.51.100.9"
+    assert watched.known().default.network == "lte0"
+
+    # 2. Beside a network that is fast and free they carry next to nothing.
+    watched.download(COUNT).end()
+    idle_bytes = watched.carried()
+    print(f"{idle_bytes} bytes of {COUNT} over helpers beside a free network of 24 Mbit/s")
+    assert idle_bytes < 0.1 * COUNT
+    assert "would cost more than the time saved is worth" in watched.hosts.cedos(
+        "requestor", "explain"
+    ).replace("\n  ", " ")
+
+    # 3. Without it all of them carry, and the daemon counts what the gateway's receipts say.
+    watched.there.requestor.ip("link", "set", "lte0", "down")
+    began_s = time.monotonic()
+    assert watched.download(2 * COUNT).end() == 0
+    share = 16 * COUNT / (time.monotonic() - began_s) / (HELPERS * RATE_BPS * TCP_GOODPUT_SHARE)
+    time.sleep(2 * PERIOD_S)
+    paid = {
+        int(str(each["amount"])): int(str(each["carried_bytes"]))
+        for each in watched.receipts("requestor")["owed"]
+    }
+    counted = watched.carried()
+    print(f"{share:.3f} of the sum of three; {counted} bytes counted, {sum(paid.values())} paid")
+    assert share > 0.85
+    assert len(paid) == HELPERS
+    assert abs(counted - sum(paid.values())) < 0.01 * counted
+    assert watched.known().default.network is None
+
+    # 4. One that goes is gone for the daemon.
+    os.kill(watched.helpers[0].pid, signal.SIGTERM)
+    until_s = time.monotonic() + 10.0
+    while len(watched.neighbours()) == HELPERS:
+        assert time.monotonic() < until_s
+        time.sleep(0.2)
+    assert watched.download(COUNT).end() == 0

@@ -1,0 +1,70 @@
+"""The bytes of helpers, by looks at connections and their ends."""
+
+from dataclasses import replace
+from ipaddress import ip_address, ip_interface
+
+from cedos.controller.events import FlowClosed, FlowSample
+from cedos.controller.networks.helpers import HelperBytes
+from cedos.model import FlowKey, Network, NetworkKind
+
+GATEWAY = ip_address("198.51.100.9")
+
+
+def helper(number: int) -> Network:
+    own = ip_interface(f"169.254.1.{number}/32")
+    return Network(
+        f"helper-{number}", "wlan0", 2, NetworkKind.HELPER, True, (own,), leads_to=GATEWAY
+    )
+
+
+def key(number: int, port: int = 4000) -> FlowKey:
+    return FlowKey(ip_address(f"169.254.1.{number}"), port, GATEWAY, 443)
+
+
+def sample(number: int, down: int, up: int, port: int = 4000) -> FlowSample:
+    return FlowSample(
+        key(number, port), 10.0, 1, None, 0.02, 0.02, None, down, up, 0, 0.01, 0, idle_ack_s=0.1
+    )
+
+
+def counting(*there: int, at_the_start: bool = False) -> HelperBytes:
+    counted = HelperBytes()
+    if not at_the_start:
+        counted.networks_changed([])
+    counted.networks_changed([helper(each) for each in there])
+    return counted
+
+
+def test_each_helper_has_the_bytes_of_its_address() -> None:
+    counted = counting(1, 2)
+    assert counted.on_samples([sample(1, 1000, 10), sample(2, 300, 3)]) == {"helper-1", "helper-2"}
+    assert counted.on_samples([sample(1, 1500, 10), sample(2, 300, 3)]) == {"helper-1"}
+    assert (counted.of("helper-1"), counted.of("helper-2")) == ((1500, 10), (300, 3))
+
+
+def test_connections_add_up_and_their_ends_count() -> None:
+    counted = counting(1)
+    counted.on_samples([sample(1, 1000, 10), sample(1, 200, 2, port=4001)])
+    counted.on_close(FlowClosed(key(1), 100.0, 1600, 20))
+    counted.on_close(FlowClosed(key(1, 4002), 100.0, 50, 5))  # too short to be seen alive
+    assert counted.of("helper-1") == (1600 + 200 + 50, 20 + 2 + 5)
+    # The same ports again are another connection.
+    counted.on_samples([sample(1, 100, 1)])
+    assert counted.of("helper-1") == (1950, 28)
+
+
+def test_of_helpers_before_the_daemon_only_what_they_carry_from_now_on_counts() -> None:
+    counted = counting(1, at_the_start=True)
+    counted.on_samples([sample(1, 1_000_000, 10_000)])
+    assert counted.of("helper-1") == (0, 0)
+    counted.on_samples([sample(1, 1_000_500, 10_000)])
+    assert counted.of("helper-1") == (500, 0)
+
+
+def test_the_next_helper_of_a_name_goes_on_counting() -> None:
+    counted = counting(1)
+    counted.on_samples([sample(1, 1000, 10)])
+    next_one = replace(helper(3), name="helper-1")
+    counted.networks_changed([next_one])
+    counted.on_samples([sample(3, 70, 7), sample(1, 5000, 10)])
+    assert counted.of("helper-1") == (1070, 17)

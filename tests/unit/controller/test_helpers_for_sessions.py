@@ -1,0 +1,133 @@
+"""Helpers in the controller: sessions are told of them, and nothing else goes over them."""
+
+from dataclasses import replace
+from ipaddress import ip_address, ip_interface
+from typing import Any
+
+from kit.controller import LTE, SERVER, WLAN, Script, of_kind, size_of
+
+from cedos.controller import commands as give
+from cedos.controller.commands import AnswerChoice
+from cedos.controller.events import (
+    ChoiceAsked,
+    CountersRead,
+    FlowOpened,
+    FlowSample,
+    NetworksChanged,
+    TimerFired,
+)
+from cedos.model import Context, Direction, FlowKey, Network, NetworkKind, Transfer
+from cedos.selector.decision.case import Sent
+
+GATEWAY = ip_address("198.51.100.9")
+OWN = ip_interface("169.254.1.5/32")
+# A neighbour on the Wi-Fi's own link.
+HELPER = Network(
+    "helper-1", "wlan0", WLAN.index, NetworkKind.HELPER, True, (OWN,), leads_to=GATEWAY,
+    money_per_mb=0.0005,
+)  # fmt: skip
+KEY = FlowKey(OWN.ip, 4000, GATEWAY, 443)
+LARGE = Transfer(size_of(10_000_000))
+
+
+class Street(Script):
+    """A controller with Wi-Fi, LTE, and a helper."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.there(WLAN, LTE)
+
+    def there(self, *networks: Network, helpers: tuple[Network, ...] = (HELPER,)) -> list[Any]:
+        return self.tell(NetworksChanged(networks, helpers))
+
+    def chosen(self, transfer: Transfer = LARGE, **asked: Any) -> tuple[str, ...]:
+        question = ChoiceAsked(transfer, redundant=False, multipath=True, **asked)
+        (answer,) = of_kind(AnswerChoice, self.tell(question))
+        return answer.decision.choice.networks
+
+    def looked(self, down: int, at_s: float, state: int = 1) -> list[Any]:
+        sample = FlowSample(
+            KEY, at_s, state, None, 0.05, 0.04, 4e6, down, 300, 0, 0.01, 0, idle_ack_s=0.1
+        )
+        return self.sampled(sample)
+
+    def context(self) -> Context:
+        return self.controller.context(self.now_s)
+
+
+def test_a_sessions_large_transfer_goes_over_the_helper_too() -> None:
+    script = Street()
+    assert "helper-1" in script.chosen()
+    assert script.recorded().choice.networks[-1] == "helper-1"
+
+
+def test_a_program_that_cannot_use_several_networks_is_not_led_there() -> None:
+    script = Street()
+    asked = ChoiceAsked(LARGE, redundant=False, multipath=False)
+    (answer,) = of_kind(AnswerChoice, script.tell(asked))
+    assert "helper-1" not in answer.decision.choice.networks
+
+
+def test_it_is_no_network_of_steering_nor_the_default_nor_asked_anything() -> None:
+    script = Street()
+    script.there(helpers=(HELPER,))  # this host's own networks are gone
+    script.decide(10.0)
+    script.wait(40.0)
+    given = script.given(object)
+    for each in given:
+        if isinstance(each, give.AnswerChoice | give.RecordDecision):
+            continue
+        assert "helper-1" not in repr(each), each
+    assert script.controller.default.decision is None or not (
+        script.controller.default.decision.choice.networks
+    )
+    assert script.chosen() == ("helper-1",)
+
+
+def test_its_connections_are_neither_rescued_nor_closed_nor_do_they_teach_destinations() -> None:
+    script = Street(rescue=True, close_stuck="always")
+    script.tell(FlowOpened(KEY, 9.0, 109.0), at_s=9.0)
+    script.looked(5_000_000, 10.0)
+    found = script.wait(
+        30.0, lambda each: [TimerFired()] if isinstance(each, give.LookAtFlows) else []
+    )
+    kinds = (give.LookAtFirstPacket, give.RescueFlow, give.CloseConnection, give.SetDestinations)
+    assert not [each for each in found if isinstance(each, kinds)]
+    assert script.flow(KEY).paths[KEY].network == "helper-1"
+
+
+def test_what_it_carries_is_its_own_rate_and_none_of_its_link() -> None:
+    script = Street()
+    script.tell(FlowOpened(KEY, 9.0, 109.0), at_s=9.0)
+    for second in range(10, 16):
+        down = 500_000 * (second - 9)
+        script.looked(down, float(second))
+        script.tell(CountersRead("wlan0", down, 1000), at_s=float(second))
+    known = script.context().networks
+    assert 3.5e6 < known["helper-1"]["past5_bps"].value < 4.5e6
+    assert "past5_bps" not in known["wlan0"]
+    assert script.controller.networks.by_helpers.of("helper-1") == (3_000_000, 300)
+
+
+def test_when_it_goes_it_is_forgotten() -> None:
+    script = Street()
+    script.looked(500_000, 10.0)
+    script.there(WLAN, LTE, helpers=(replace(HELPER, up=False),))
+    assert "helper-1" not in script.chosen()
+    script.there(WLAN, LTE, helpers=())
+    assert "helper-1" not in script.context().networks
+    assert "helper-1" not in script.chosen()
+
+
+def test_what_it_has_not_answered_may_be_sent_again_over_another_network() -> None:
+    script = Street()
+    urgent = Transfer(size_of(3000), Direction.UP)
+    assert script.chosen(urgent, sent=Sent("helper-1", 2.0)) != ("helper-1",)
+
+
+def test_a_server_of_its_link_stays_reachable_without_it() -> None:
+    """Connections that are not a session's go where they went."""
+    script = Street()
+    key = FlowKey(WLAN.addresses[0].ip, 4001, SERVER, 80)
+    script.tell(FlowOpened(key, 9.0, 109.0), at_s=9.0)
+    assert script.flow(key).paths[key].network == "wlan0"
