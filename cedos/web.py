@@ -121,6 +121,18 @@ class AnswerHead:
             return None
         return first, size
 
+    def continues(self, have: int, version: str) -> bool:
+        """Return whether the body goes on at byte `have` of a version; "": an unknown one.
+
+        A server may send one of another version though it was asked with `If-Range` (RFC 9110, 15.3.7).
+        """
+        name = hdrs.ETAG if date(version) is None else hdrs.LAST_MODIFIED
+        same = not version or self.field(name) in ("", version)
+        whole = self.field(hdrs.CONTENT_ENCODING).strip().lower() in ("", "identity")
+        return (
+            self.status == 206 and self.part is not None and self.part[0] == have and same and whole
+        )
+
     @property
     def validator(self) -> str:
         return strong_validator(self.fields)

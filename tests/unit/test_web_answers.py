@@ -48,6 +48,25 @@ def test_a_part_is_of_known_bytes(text: str, part: tuple[int, int] | None) -> No
 
 
 @pytest.mark.parametrize(
+    ("version", "more", "goes_on"),
+    [
+        ('"a"', {"etag": '"a"'}, True), ('"a"', {"etag": '"b"'}, False),
+        ('"a"', {"etag": 'W/"a"'}, False),
+        ('"a"', {}, True), ("", {"etag": '"b"'}, True), (THEN, {"etag": '"b"'}, True),
+        (THEN, {"last_modified": THEN}, True), (THEN, {"last_modified": NOW}, False),
+        ('"a"', {"etag": '"a"', "content_encoding": "gzip"}, False),
+    ],
+)  # fmt: skip
+def test_a_part_of_another_version_is_no_rest(
+    version: str, more: dict[str, str], goes_on: bool
+) -> None:
+    """Half of one file and half of another came out as one whole file."""
+    there = head(206, content_range="bytes 5-9/10", **more)
+    assert there.continues(5, version) is goes_on
+    assert not there.continues(4, version)
+
+
+@pytest.mark.parametrize(
     ("to", "there"),
     [
         ("d", "http://a.test/b/d"), ("//b.test/", "http://b.test/"), ("?q#f", "http://a.test/b/c?q"),

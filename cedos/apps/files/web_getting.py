@@ -242,7 +242,7 @@ async def _body(
 def _begin(head: AnswerHead, partial: Partial) -> int | None:
     """Prepare the part for an answer's body; return the file's size, None if it is unknown."""
     if head.status == 206:
-        if head.part is None or head.part[0] != partial.have:
+        if head.part is None or not head.continues(partial.have, partial.version):
             partial.discard()
             raise WebError("the server sent another part than requested")
         partial.begin(partial.have, partial.version, head.part[1])

@@ -274,7 +274,7 @@ class HttpFetcher:
         """Take the head of an answer; return the size of the whole, None if it is unknown."""
         part, head = self._part, AnswerHead.of(answer.url, answer)
         if head.status == 206:
-            if head.part is not None and head.part[0] == part.size:
+            if head.part is not None and head.continues(part.size, part.validator):
                 return head.part[1]
             part.restart("")
             raise FetchError(f"{self.url}: the server sent another part than requested")

@@ -424,8 +424,7 @@ class ObjectFetcher:
             answer = await self._origins.ask(
                 "GET", url, asked | wanted, silence_s=None, asker=client
             )
-        part = AnswerHead.of(url, answer).part
-        if answer.status == 206 and part is not None and part[0] == found.have:
+        if AnswerHead.of(url, answer).continues(found.have, validator):
             return answer
         # Another version, or a fault of the moment.
         answer.close()

@@ -141,6 +141,20 @@ async def answering() -> AsyncIterator[Callable[..., Awaitable[str]]]:
         each.close()
 
 
+async def test_the_rest_of_another_version_is_not_appended(answering: Any, tmp_path: Path) -> None:
+    partial = Partial(tmp_path / "file", "")
+    whole = 'Content-Length: 10\r\nETag: "a"'
+    with pytest.raises(WebError, match="broke off"):
+        await web_getting.fetch(await answering(f"200 OK\r\n{whole}", b"aaaaa"), partial, WebWay())
+    rest = 'Content-Length: 5\r\nContent-Range: bytes 5-9/10\r\nETag: "b"'
+    with pytest.raises(WebError, match="another part"):
+        await web_getting.fetch(
+            await answering(f"206 Partial Content\r\n{rest}", b"bbbbb"), partial, WebWay()
+        )
+    assert partial.have == 0
+    partial.close()
+
+
 @pytest.mark.parametrize(
     ("encoding", "body", "why", "again"),
     [
