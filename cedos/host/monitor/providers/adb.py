@@ -17,10 +17,11 @@ from cedos.host.monitor.providers import usb
 from cedos.model import Indicator, Network, NetworkKind
 
 _UNKNOWN = 2147483647
-_PHONE = re.compile(r"^\s*(?:mPhoneId=\d+|Phone Id=\d+)", re.MULTILINE)
-_CURRENT = re.compile(r"^\s*mSignalStrength=SignalStrength:(.*)$", re.MULTILINE)
-_CONNECTED = re.compile(r"^\s*mDataConnectionState=2\s*$", re.MULTILINE)
-_FIELD = re.compile(r"(\w+)\s*=\s*(-?\d{1,11})\b")
+# No pattern goes over a line twice: a local user may answer in place of adb's server.
+_PHONE = re.compile(r"^[ \t]*(?:mPhoneId=\d+|Phone Id=\d+)", re.MULTILINE)
+_CURRENT = re.compile(r"^[ \t]*mSignalStrength=SignalStrength:(.*)$", re.MULTILINE)
+_CONNECTED = re.compile(r"^[ \t]*mDataConnectionState=2[ \t\r]*$", re.MULTILINE)
+_FIELD = re.compile(r"\b(\w{1,64})\s*=\s*(-?\d{1,11})\b")
 _SECTION = r"m{0}=CellSignalStrength{0}:\s*\{{?([^,}}]*)"
 _NEWER = ("parametersUseForLevel", "cqiTableIndex")
 
@@ -98,6 +99,7 @@ _EVERY_S = 2.0
 _RECHECK_S = 30.0
 _TIMEOUT_S = 4.0
 _CONNECT_S = 0.5
+_MOST_BYTES = 4 << 20
 _USUAL_PORT = 5037
 
 
@@ -138,17 +140,24 @@ async def server_runs() -> bool:
 
 
 async def run_adb(*arguments: str, timeout_s: float = _TIMEOUT_S) -> str:
-    """Return adb's output. HostError: not installed, failed, or too slow (then killed)."""
+    """Return adb's output. HostError: not installed, failed, too slow or too long (then killed)."""
     program = shutil.which("adb")
     if program is None:
         raise HostError("adb is not installed")
     pipe, none = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+    # One pipe for both: what adb says of its server is no line that a parser takes.
     process = await asyncio.create_subprocess_exec(
-        program, *arguments, stdin=none, stdout=pipe, stderr=pipe
+        program, *arguments, stdin=none, stdout=pipe, stderr=asyncio.subprocess.STDOUT
     )
+    assert process.stdout is not None
+    output = bytearray()
     try:
         async with asyncio.timeout(timeout_s):
-            output, errors = await process.communicate()
+            while block := await process.stdout.read(_MOST_BYTES):
+                output += block
+                if len(output) > _MOST_BYTES:
+                    raise HostError(f"adb {arguments[-1]}: more than {_MOST_BYTES} bytes came")
+            await process.wait()
     except TimeoutError as error:
         raise HostError(f"adb {arguments[-1]}: no answer within {timeout_s:g} s") from error
     finally:
@@ -156,7 +165,7 @@ async def run_adb(*arguments: str, timeout_s: float = _TIMEOUT_S) -> str:
             process.kill()
             await process.wait()
     if process.returncode != 0:
-        why = errors.decode(errors="replace").strip() or f"exit {process.returncode}"
+        why = output[:300].decode(errors="replace").strip() or f"exit {process.returncode}"
         raise HostError(f"adb {arguments[-1]}: {why}")
     return output.decode(errors="replace")
 

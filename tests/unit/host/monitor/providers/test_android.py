@@ -2,6 +2,7 @@
 
 import os
 import stat
+import time
 from pathlib import Path
 
 import anyio
@@ -111,6 +112,16 @@ def test_no_text_breaks_the_parser(
             assert value != NONE
 
 
+@pytest.mark.parametrize("odd", ["\n", " \t", "x", "mSignalStrength=SignalStrength:", "mLte= "])
+def test_no_text_takes_long(odd: str) -> None:
+    """A local user may answer in place of adb's server: the time must grow with the length alone."""
+    text = odd * (200_000 // len(odd))
+    began_s = time.process_time()
+    for each in (text, registry(text), registry(newest(text)), registry(newest(f"rsrp={text}"))):
+        parse_registry(each)
+    assert time.process_time() - began_s < 1.0
+
+
 PHONE = Network("phone", "usb0", 7, NetworkKind.CELLULAR, True)
 DEVICES = (
     "List of devices attached\n"
@@ -213,6 +224,9 @@ async def test_an_adb_that_hangs_or_fails_is_a_problem_in_words(
         fake.does("echo 'protocol fault' >&2; exit 1")
         with pytest.raises(HostError, match="protocol fault"):
             await asked(provider, 40.0)
+        fake.does("exec yes from another user who listens on the port")
+        with pytest.raises(HostError, match="more than 4194304 bytes came"):
+            await asked(adb.AdbProvider(sysfs), 60.0)
         fake.answers("")
         assert await asked(provider, 80.0) == {}
     await provider.close()
