@@ -243,8 +243,7 @@ class RequestDriver(SideDriver[RequestorMachine]):
             more[helper] = way.carried_bytes - before_bytes
             way.waiting_bytes = _SEGMENT_BYTES * sum(each.unacknowledged for each in mine)
             self._counts.on_carried(way.command.contract.number, way.carried_bytes, now_s)
-            waiting_bytes = max(way.waiting_bytes, way.waiting_there_bytes)
-            self._machine.on_traffic(helper, way.carried_bytes, waiting_bytes, now_s)
+            self._tell_traffic(way)
         idle = idle_beside(more)
         for helper, way in self._ways.items():
             if helper not in idle:
@@ -265,3 +264,11 @@ class RequestDriver(SideDriver[RequestorMachine]):
             self._asks_waiting = False
         for way, waiting_bytes in zip(ways, given.waiting_bytes, strict=False):
             way.waiting_there_bytes = waiting_bytes
+            # The time in which something must come begins now, and not with the next look.
+            self._tell_traffic(way)
+        self._obey()
+
+    def _tell_traffic(self, way: _Way) -> None:
+        waiting_bytes = max(way.waiting_bytes, way.waiting_there_bytes)
+        helper = way.command.helper
+        self._machine.on_traffic(helper, way.carried_bytes, waiting_bytes, self._now_s())

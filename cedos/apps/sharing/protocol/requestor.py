@@ -131,7 +131,7 @@ class RequestorTiming:
     hello_s: float = 0.1
     hellos: int = 3
     confirms: int = 5
-    judge_s: float = 1.5
+    judge_s: float = 1.3
     avoid_s: float = 5.0
     most_avoid_s: float = 320.0
     leave_s: float = 1.8
