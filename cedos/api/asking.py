@@ -19,7 +19,7 @@ from cedos.api.client import ControlClient
 from cedos.api.programs import ChoiceRequest, DetourRequest
 from cedos.api.transfers import TransferReport, TurnMessage, table_entry, turn_message
 from cedos.errors import CedosError
-from cedos.model import Bulk, Label, Strategy, Urgency
+from cedos.model import Bulk, Label, Strategy, Urgency, is_helper_name
 from cedos.selector.deadlines.plan import EPOCH_S
 from cedos.session.io.advice import ASK_S, VALID_S, KnownNetwork, Question
 from cedos.session.sockets.metered_gate import OWN_TABLE
@@ -123,7 +123,9 @@ class DaemonChooser:
         if not decision.evaluations:
             return None
         choice = decision.choice
-        if now - self._named_s > _NAMES_S or not self._interfaces.keys() >= set(choice.networks):
+        # The next neighbour has the name of one that has left, and another address.
+        old_s = ASK_S / 2 if any(map(is_helper_name, choice.networks)) else _NAMES_S
+        if now - self._named_s > old_s or not self._interfaces.keys() >= set(choice.networks):
             self._name(now)
         return Strategy(
             choice.kind, tuple(self._interfaces.get(name, name) for name in choice.networks)

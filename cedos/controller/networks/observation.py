@@ -73,9 +73,17 @@ class NetworkObservation:
     ) -> None:
         """Take the networks; what is gone is forgotten."""
         networks = (*own, *helpers)
+        left = {each.name for each in self._networks} - {each.name for each in networks}
+        # Another neighbour may have the name and the table of one that has just left.
+        addresses = {each.name: each.addresses for each in self._helpers}
+        left |= {
+            each.name
+            for each in helpers
+            if addresses.get(each.name, each.addresses) != each.addresses
+        }
         self._helpers = helpers
         self.by_helpers.networks_changed(helpers)
-        for gone in {each.name for each in self._networks} - {each.name for each in networks}:
+        for gone in left:
             self.keeper.forget(gone)
             self.heard_at_s.pop(gone, None)
         self._networks = networks

@@ -118,6 +118,12 @@ async def test_a_helper_and_its_link_are_two_networks(monkeypatch: pytest.Monkey
     assert await made.choose(BULK) == Strategy(StrategyKind.MPTCP, ("wlan0", egress))
     assert made.network(egress) == KnownNetwork(NetworkKind.HELPER, metered=True)
     assert made.network("wlan0") == KnownNetwork(NetworkKind.WIFI, metered=True)
+    # The next neighbour has the name of the one that left.
+    helper.interface = "wlan0/169.254.1.6"
+    await asyncio.sleep(1.1)
+    found = await made.choose(URGENT)
+    assert found is not None
+    assert found.networks == ("wlan0", "wlan0/169.254.1.6")
 
 
 async def test_networks_are_what_the_daemon_says(monkeypatch: pytest.MonkeyPatch) -> None:

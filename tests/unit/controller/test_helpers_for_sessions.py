@@ -119,6 +119,17 @@ def test_when_it_goes_it_is_forgotten() -> None:
     assert "helper-1" not in script.chosen()
 
 
+def test_the_next_neighbour_of_its_name_is_another_network() -> None:
+    script = Street()
+    script.looked(500_000, 10.0)
+    script.looked(1_000_000, 11.0)
+    assert "delivery_down_bps" in script.context().networks["helper-1"]
+    script.there(WLAN, LTE, helpers=(replace(HELPER, money_per_mb=0.002),))
+    assert "delivery_down_bps" in script.context().networks["helper-1"]
+    script.there(WLAN, LTE, helpers=(replace(HELPER, addresses=(ip_interface("169.254.1.6/32"),)),))
+    assert "delivery_down_bps" not in script.context().networks["helper-1"]
+
+
 def test_what_it_has_not_answered_may_be_sent_again_over_another_network() -> None:
     script = Street()
     urgent = Transfer(size_of(3000), Direction.UP)
