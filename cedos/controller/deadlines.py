@@ -26,6 +26,11 @@ from cedos.selector.objective import WeightedCost
 _KEEP_S, _KEEP_CARRYING_S = 30.0, 0.9
 _ENDED: Final = 1000
 
+# A plan of 1,000 transfers takes 50 ms and more. A report has a table beyond the first number planned at
+# once only if the last plan is older than so many seconds for each transfer; else the next beat does it.
+_PLANNED_AT_ONCE: Final = 32
+_PLANS_APART_S: Final = 1e-3
+
 _SOONEST_S: Final = 15.0
 # The seconds that urgent transfers go on after the host was put to sleep (the paper's period);
 # twice as long after each time that it was woken and nothing moved, as the phone was not here.
@@ -191,7 +196,7 @@ class DeadlineTransfers:
         self._decider = decider
         self._kept = kept
         self._plan_at_s: float | None = None
-        self._kept_at_s = -math.inf
+        self._kept_at_s = self._planned_at_s = -math.inf
         self._carrying = False
         self._told: dict[str, str] = {}
         self._ended_s: dict[tuple[int, str], float] = {}
@@ -233,9 +238,7 @@ class DeadlineTransfers:
         new = transfer.key not in self._told and not in_pause
         if in_pause:  # what it may do afterwards is decided anew
             self._told.pop(transfer.key, None)
-        self.plan(context)
-        if new:  # also a daemon that is killed must know of it
-            self._keep(now_s)
+        self._plan_soon(context, keep=new)  # also a daemon that is killed must know of a new one
 
     def on_ended(self, event: TransferEnded, context: Context) -> None:
         """Take that a transfer is complete or given up, if its own user says so."""
@@ -249,8 +252,7 @@ class DeadlineTransfers:
             if (each.uid, each.key) == key:
                 self.table.end(event.key)
                 self._told.pop(event.key, None)
-                self.plan(context)
-                self._keep(now_s)
+                self._plan_soon(context, keep=True)
                 return
 
     def on_timer(self, context: Context, now_s: float) -> None:
@@ -270,7 +272,7 @@ class DeadlineTransfers:
 
     def plan(self, context: Context) -> None:
         """Plan anew, and tell of the transfers whose turn is another one."""
-        now_s = context.at_s
+        now_s = self._planned_at_s = context.at_s
         changed = self.table.plan(self._seen(context), self._decider.unix_s(now_s), now_s)
         taking_part = [
             each.key
@@ -285,6 +287,16 @@ class DeadlineTransfers:
                 news.append(key)
         if changed or news:
             self._outbox.give(TurnsChanged(tuple(news)))
+
+    def _plan_soon(self, context: Context, *, keep: bool) -> None:
+        """Plan, and have the table kept, at once or with the next beat."""
+        if keep:
+            self._kept_at_s = -math.inf
+        apart_s = (len(self.table) - _PLANNED_AT_ONCE) * _PLANS_APART_S
+        if context.at_s - self._planned_at_s >= apart_s:
+            self.plan(context)
+            if keep:
+                self._keep(context.at_s)
 
     def _keep(self, now_s: float) -> None:
         self._kept_at_s = now_s

@@ -18,6 +18,7 @@ from cedos.daemon.deadlines.kept_transfers import FILE
 from cedos.daemon.deadlines.transfers import RECORDED_AT_ONCE, RECORDED_PER_S, WHAT, Transfers
 from cedos.daemon.driver import ControllerDriver
 from cedos.errors import ConfigError
+from cedos.selector.deadlines.transfer_table import TransferTable
 from cedos.selector.objective import WeightedCost
 
 pytestmark = [pytest.mark.anyio, pytest.mark.jumping]
@@ -126,6 +127,30 @@ async def test_many_turns_that_change_at_once_do_not_hold_the_daemon(host: Host)
     assert listed[0].turn.networks == ("wlan0",)
     later = RECORDED_PER_S * (time.monotonic() - began_s) + 1.0
     assert RECORDED_AT_ONCE <= len(host.decided) <= RECORDED_AT_ONCE + later
+
+
+async def test_reports_in_a_large_table_wait_for_its_plan(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each had all others planned anew: one program with 1,000 transfers held the daemon for good."""
+    plans, plan = [], TransferTable.plan
+
+    def planned(table: TransferTable, *more: Any) -> bool:
+        plans.append(len(table))
+        return plan(table, *more)
+
+    monkeypatch.setattr(TransferTable, "plan", planned)
+    host.networks(wifi=True)
+    for _ in range(3):
+        for number in range(200):
+            await host.transfers.report(report(number), 1000)
+    assert len(plans) < 60
+    urgent = report(200, deadline_unix_s=time.time() + 60.0)
+    await host.transfers.report(urgent, 1000)
+    await host.pass_s(1.1)
+    assert host.transfers.listed()[0].turn.networks == ("wlan0",)
+    host.begin()
+    assert len(host.transfers.listed()) == 201, "the next beat has the table kept"
 
 
 async def test_a_barred_network_is_not_counted_on(host: Host) -> None:
