@@ -4,7 +4,10 @@ import asyncio
 import hashlib
 import io
 import json
+import os
 import re
+import resource
+import sys
 import time
 from calendar import timegm
 from contextlib import suppress
@@ -27,6 +30,9 @@ from cedos.errors import ConfigError, FeedError, WebError
 from cedos.kernel import own_file
 
 _MOST_FEED_BYTES: Final = 8 << 20
+# A real feed of that size takes a tenth of this. The newest episodes are enough, `keep` is less.
+_PARSE_S, _PARSE_BYTES = 30, 1 << 30
+_MOST_PARSED: Final = 2000
 _TEXT_LENGTH: Final = 1000
 _TITLE_BYTES: Final = 120  # eCryptfs takes names of 143 bytes
 _LISTED_S: Final = 8 * 86_400.0  # longer than a daemon keeps a transfer in its table
@@ -245,6 +251,45 @@ def parse_feed(data: bytes) -> list[Episode]:
     return [_episode(entry, file) for _, entry, file in entries]
 
 
+def _parse_in_child(most_s: int, most_bytes: int) -> None:
+    """Parse standard input for `_parsed`; the kernel ends what takes too much time or memory."""
+    resource.setrlimit(resource.RLIMIT_CPU, (most_s, most_s))
+    resource.setrlimit(resource.RLIMIT_AS, (most_bytes, most_bytes))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    found: list[Episode] | str
+    try:
+        found = parse_feed(sys.stdin.buffer.read())[:_MOST_PARSED]
+    except FeedError as error:
+        found = str(error)[:_TEXT_LENGTH]
+    with os.fdopen(1, "wb") as parent:
+        parent.write(msgspec.json.encode(found))
+
+
+async def _parsed(data: bytes) -> list[Episode]:
+    """Parse a feed in a child process: one that is made for it takes minutes, and no thread can be ended.
+
+    Raises:
+        FeedError: the bytes are no feed, or one that takes too much time or memory.
+    """
+    call = f"from {__name__} import _parse_in_child; _parse_in_child({_PARSE_S}, {_PARSE_BYTES})"
+    pipe, none = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-P", "-c", call, stdin=pipe, stdout=pipe, stderr=none
+    )
+    try:
+        output, _ = await child.communicate(data)
+    finally:
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
+    if child.returncode:
+        raise FeedError("the feed takes too much time or memory to read")
+    found = msgspec.json.decode(output, type=list[Episode] | str)
+    if isinstance(found, str):
+        raise FeedError(found)
+    return found
+
+
 def _date(entry: Any) -> Any:
     return entry.get("published_parsed") or entry.get("updated_parsed")
 
@@ -308,7 +353,7 @@ async def read_feed(url: str, networks: LeadingNetworks) -> list[Episode]:
         raise WebError("no network leads to the server")
     way = WebWay(first.interface)
     data = await web_getting.read(url, _MOST_FEED_BYTES, way)
-    found = await asyncio.to_thread(parse_feed, data)
+    found = await _parsed(data)
     for each in found:
         each.least = way.least
     return found

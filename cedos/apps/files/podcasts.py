@@ -6,6 +6,7 @@ episode in its pause has no turn, so that it never stops others.
 """
 
 import asyncio
+import shutil
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -31,6 +32,9 @@ _LONGEST_PAUSE_S: Final = 3600.0
 _SOON_S: Final = 300.0  # a longer pause is at most half of the time until the deadline
 _ENOUGH: Final = 4  # attempts in vain, after which an episode lets others go first
 _SAID_S: Final = 60.0
+# Episodes come unattended, and their feed says which: one takes no more, and the disk keeps so much.
+_MOST_BYTES: Final = 8 * 10**9
+_KEEP_FREE_BYTES: Final = 10**9
 
 
 def _clock_s() -> float:
@@ -294,11 +298,16 @@ class EpisodeFetching:
         episode = each.episode
         if (partial := _part(episode)) is None:
             return
+        folder = Path(episode.file).parent
 
         def on_bytes(have: int, size: int | None) -> None:
             each.on_bytes(egress, have)
             episode.size_bytes = size or episode.size_bytes
             partial.note_networks(episode.by_network, episode.metered_bytes)
+            if max(have, size or 0) > _MOST_BYTES:
+                raise TransferError(f"it is larger than {_MOST_BYTES // 10**9} GB")
+            if shutil.disk_usage(folder).free < _KEEP_FREE_BYTES:
+                raise DiskError(f"{folder}: less than 1 GB is free on the disk", full=True)
             if have == size:  # the note goes with the part
                 self._library.save()
 

@@ -396,6 +396,31 @@ async def test_new_episodes_of_a_feed(tmp_path: Path, server: OddWebServer) -> N
 
 
 @pytest.mark.anyio
+async def test_a_feed_made_to_take_long_is_given_up(
+    tmp_path: Path, server: OddWebServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It took a processor for minutes, in a thread that Ctrl-C did not end."""
+    monkeypatch.setattr(podcast_library, "_PARSE_S", 1)
+    server.files["feed"] = b"<rss version='2.0'><channel><item>" + b"<a>" * (1 << 19)
+    with pytest.raises(FeedError, match="too much time or memory"):
+        await Listener(tmp_path).update(server.url("feed"))
+
+
+@pytest.mark.anyio
+async def test_episodes_leave_room_on_the_disk(
+    tmp_path: Path, server: OddWebServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their feed says how many there are and how large: they filled the disk for all."""
+    monkeypatch.setattr(podcasts, "_KEEP_FREE_BYTES", 1 << 62)
+    listener = Listener(tmp_path, server.url("good"))
+    with pytest.raises(DiskError, match="less than 1 GB is free"):
+        await listener.run()
+    monkeypatch.setattr(podcasts, "_MOST_BYTES", len(AUDIO) - 1)
+    await listener.run()
+    assert listener.states == [EpisodeState.REFUSED]
+
+
+@pytest.mark.anyio
 async def test_a_full_disk_ends_the_run(
     tmp_path: Path, server: OddWebServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
