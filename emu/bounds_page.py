@@ -65,7 +65,7 @@ Generated from the code by `python -m emu.bounds_page`, which a test repeats. [s
 | announced routers of an interface that are looked at | {kernel.policy_routing:MOST_ROUTERS} | the worse ones are left out |
 | first packets that are watched | {controller.decisions.rescue:_MOST_WATCHED} | not rescued |
 | Invites that a helper verifies, answers each second; Joins that wait for a Confirm | {apps.sharing.protocol.helper:INVITES_VERIFIED_PER_S}, {apps.sharing.protocol.helper:INVITES_ANSWERED_PER_S}; {apps.sharing.protocol.helper:_MOST_JOINED} | dropped; the oldest goes |
-| helpers that offer; hosts whose last time is known; contracts of a gateway | {apps.sharing.protocol.requestor:_MOST_OFFERS}; {apps.sharing.protocol.freshness:_SIGNERS}; {apps.sharing.protocol.accounting:_MOST_CONTRACTS} | refused |
+| helpers that offer; hosts whose last time is known; contracts at a gateway | {apps.sharing.protocol.requestor:_MOST_OFFERS}; {apps.sharing.protocol.freshness:_SIGNERS}; {apps.sharing.protocol.accounting:_MOST_CONTRACTS_EACH} of one, {apps.sharing.protocol.accounting:_MOST_CONTRACTS} of all | refused |
 """
 
 

@@ -105,9 +105,9 @@ def test_parts_of_a_millionth_are_charged_later_and_none_is_lost() -> None:
     declared(made, signed)
     amount = 0
     for step in range(1, 200):
-        made.on_counts("path", 1234 * step, 0)
+        made.on_counts("path", 54_321 * step, 0)
         amount += sum(it.amount for it, _ in made.receipts(START_S + PERIOD_S * step))
-    assert amount == 1234 * 199 * 333_333 // 10**9
+    assert amount == 54_321 * 199 * 333_333 // 10**9
     assert by_volume(signed.contract, 0, 10**15) == 333_333 * 10**6
 
 
@@ -147,6 +147,42 @@ def receipt_of(signed: Signed, total: int = 3 * MB, **changed: object) -> Receip
         int(START_S) + 10, 1 * MB, 2 * MB, total, 1500, "EUR",
     )  # fmt: skip
     return msgspec.structs.replace(made, **changed)
+
+
+def test_small_receipts_and_contracts_of_one_requestor_fill_no_disk_and_no_table() -> None:
+    """16 paths with a byte each filled 60 MB a day; 10,000 contracts shut other clients out."""
+    made, now_s = accounts(), START_S
+    count = 0
+    for number in range(3000):
+        signed = agree("ann", "bob", START_S + number * 1e-3)
+        made.on_path(number, signed.contract.requestor)
+        try:
+            made.on_declared(number, signed.join, signed.confirm, START_S)
+        except UntrustedError as error:
+            assert "more contracts" in str(error)  # noqa: PT017
+        made.on_counts(number, 1, 0)
+        made.on_closed(number)
+        now_s += PERIOD_S
+        count += len(made.receipts(now_s))
+    assert count <= 65 + 3000 * PERIOD_S / 60
+    other = agree("cid", "bob", START_S + 10)
+    declared(made, other)
+    made.on_counts("path", 1, 0)
+    paid = [each.requestor for each, _ in made.receipts(now_s + PERIOD_S)]
+    assert other.contract.requestor in paid
+
+
+def test_what_is_not_charged_yet_is_charged_with_more() -> None:
+    made, signed = accounts(), agree("ann", "bob")
+    declared(made, signed)
+    found = []
+    for step in range(1, 201):
+        made.on_counts("path", step, 0)
+        found += made.receipts(START_S + PERIOD_S * step)
+    assert 64 < len(found) < 100
+    made.on_counts("path", RECORD_BYTES, 0)
+    found += made.receipts(START_S + PERIOD_S * 201)
+    assert found[-1][0].total_bytes == sum(each.carried_bytes for each, _ in found) == RECORD_BYTES
 
 
 def test_forged_and_foreign_receipts_are_refused() -> None:
