@@ -155,7 +155,7 @@ class HalfOpen(Generic[Pending]):
 
     def add(self, one: Pending, address: str, now: float) -> Pending | None:
         """Add a handshake; return the one that was dropped for it."""
-        pushed = None
+        pushed, address = None, _network(address)
         # Over one of the limits, the oldest goes: of this address, or of all.
         theirs = self._of_address.get(address, OrderedDict())
         if len(theirs) >= self._limits.half_open_per_address:

@@ -70,6 +70,15 @@ def test_one_address_cannot_crowd_out_others(make_hosts: type[Hosts]) -> None:
     assert other.failure is None
 
 
+def test_one_holder_of_ipv6_addresses_cannot_crowd_out_others() -> None:
+    """It has 2^64 of them at least: a handshake from each pushed out those of all others."""
+    half_open: HalfOpen[str] = HalfOpen(HandshakeLimits(half_open=20, half_open_per_address=5))
+    half_open.add("other", "2001:db8:1::1", 0.0)
+    pushed = {half_open.add(f"{n}", f"2001:db8:2::{n:x}", 1.0) for n in range(100)}
+    assert "other" not in pushed
+    assert len(half_open) == 6
+
+
 def test_an_address_that_is_shared_with_a_flood_still_gets_in(make_hosts: type[Hosts]) -> None:
     """As behind a carrier's NAT: refusing its newest would keep the honest host out."""
     hosts = make_hosts(limits=HandshakeLimits(half_open_per_address=5))
