@@ -8,6 +8,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from kit.waiting import wait_until
+
 from cedos.model import NetworkKind
 from emu.places.traces import Trace
 from emu.testbed.access import Access
@@ -87,6 +89,14 @@ class Street:
         while self.active() != helpers:
             assert time.monotonic() < until_s, self.status()
             time.sleep(0.3)
+
+    def wait_for_receipts(self, count: int) -> None:
+        """Wait until the requestor has receipts for so many bytes, two periods at most."""
+        wait_until(
+            lambda: sum(self.owed_bytes("requestor").values()) >= count,
+            limit_s=2 * PERIOD_S,
+            every_s=0.5,
+        )
 
     def owed_bytes(self, host: str) -> dict[tuple[object, object], int]:
         """Return by requestor and helper what the receipts that a host has say was carried."""

@@ -25,7 +25,7 @@ def test_a_download_uses_the_own_phone_and_all_helpers() -> None:
         street.wait_for(HELPERS)
         # A first download lacks a second at its beginning, while each path finds its rate.
         assert street.download(6_000_000).end() == 0
-        count = 48_000_000
+        count = 36_000_000
         began_s = time.monotonic()
         download = street.download(count)
         assert download.end() == 0
