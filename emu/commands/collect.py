@@ -107,7 +107,7 @@ def command(
     active probes (DNS, a UDP train up, one down). An interrupted collection goes on where it
     stopped when the same command is given again: finished rows are kept in OUT.partial, probes in
     OUT.probes.partial. Rows take about ten seconds each, probes six a start, divided by --jobs; the
-    simulator computes five rows a second on a core.
+    simulator computes five rows a second on a core, and draws other base RTTs for every second start.
     """
     from cedos.errors import DataSetError  # noqa: PLC0415
     from emu.data import collect, datasets  # noqa: PLC0415
@@ -130,7 +130,13 @@ def command(
     partial = out.with_suffix(out.suffix + ".partial")
     probes_partial = out.with_suffix(out.suffix + ".probes.partial")
     if like is None:
-        rows = collect.plan(chosen, starts=starts, sizes=sizes or collect.DEFAULT_SIZES, seed=seed)
+        rows = collect.plan(
+            chosen,
+            starts=starts,
+            sizes=sizes or collect.DEFAULT_SIZES,
+            seed=seed,
+            vary_rtts=simulated,
+        )
     else:
         table = [row for row in datasets.read(like).to_rows() if row["place"] in chosen]
         if not table:

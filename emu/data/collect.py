@@ -19,10 +19,15 @@ from emu.data import side_by_side
 from emu.data.computed import ComputedRows
 from emu.data.measure import MeasuringLaptop, Row
 from emu.places.places import Place
+from predictors.inputs import NETWORKS
 
 # The seconds that an emulated link adds to its base RTT: its programs, and the wait for an
 # opportunity.
 LINK_S = 0.0015
+
+# Base RTTs of other networks of a kind: the spread of their logarithm around a place's own, and bounds.
+_RTT_SPREAD = 0.5
+_LEAST_RTT_S, _MOST_RTT_S = 0.004, 0.3
 
 DEFAULT_SIZES: tuple[tuple[int, Direction], ...] = (
     (3_000, Direction.DOWN),
@@ -39,16 +44,31 @@ def plan(
     starts: int,
     sizes: Sequence[tuple[int, Direction]] = DEFAULT_SIZES,
     seed: int = 1,
+    vary_rtts: bool = False,
 ) -> list[Row]:
-    """Return `starts` instants a place, one drawn from each of as many equal parts of its common time."""
+    """Return `starts` instants a place, one drawn from each of as many equal parts of its common time.
+
+    `vary_rtts`: every second start has base RTTs of its own, around those of the place.
+    """
     rows = []
     for place in places.values():
         draw = random.Random(f"{seed}/{place.name}")
         part_s = place.common_s / starts
         for number in range(starts):
             start_s = round((number + draw.random()) * part_s, 3)
-            rows += [Row(place.name, start_s, size, direction) for size, direction in sizes]
+            rtts_s: list[float | None] = [None, None]
+            if vary_rtts and number % 2:
+                rtts_s = [_another_rtt_s(place.networks[each].rtt_s, draw) for each in NETWORKS]
+            rows += [
+                Row(place.name, start_s, size, direction, *rtts_s) for size, direction in sizes
+            ]
     return rows
+
+
+def _another_rtt_s(rtt_s: float, draw: random.Random) -> float:
+    """Draw a base RTT of a likely network: log-normal around this one, in whole even milliseconds."""
+    drawn_s = min(max(rtt_s * math.exp(draw.gauss(0.0, _RTT_SPREAD)), _LEAST_RTT_S), _MOST_RTT_S)
+    return 0.002 * round(drawn_s / 0.002)
 
 
 def plan_like(entries: Iterable[Mapping[str, Any]]) -> list[Row]:
@@ -95,5 +115,6 @@ def collect(
         partial,
         jobs=jobs,
         seed=seed,
+        nice=0 if simulated else -10,
         done=done,
     )

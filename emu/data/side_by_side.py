@@ -51,12 +51,14 @@ def run(
     *,
     jobs: int,
     seed: int = 1,
+    nice: int = -10,
     done: Callable[[int, int], None] = lambda finished, total: None,
 ) -> list[dict[str, Any]]:
     """Measure all tasks that `partial` does not hold yet and return all of them in their order.
 
     `partial` is the file of what is done, appended to as it comes; `seed` decides the order, so that an
-    interrupted collection is a fair sample of the whole. Each of the `jobs` processes has a bench.
+    interrupted collection is a fair sample of the whole. Each of the `jobs` processes has a bench, and
+    this niceness: a measurement must not wait for what else the host does.
 
     Raises:
         DataSetError: `partial` belongs to another plan.
@@ -73,7 +75,7 @@ def run(
     random.Random(seed).shuffle(todo)
     done(len(finished), len(tasks))
     with partial.open("a") as file:
-        for key, entry in _measured(todo, make_bench, min(jobs, len(todo))):
+        for key, entry in _measured(todo, make_bench, min(jobs, len(todo)), nice):
             finished[key] = entry
             # One whole line per row: a torn last line is dropped at the next start.
             file.write(json.dumps({"key": key, **entry}) + "\n")
@@ -94,7 +96,7 @@ def _read_partial(partial: Path) -> Iterator[dict[str, Any]]:
 
 
 def _measured(
-    todo: Sequence[T], make_bench: MakeBench[T], jobs: int
+    todo: Sequence[T], make_bench: MakeBench[T], jobs: int, nice: int
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     # Processes of our own rather than an executor: each one owns namespaces, and has to take them
     # down itself, in order, whatever ends the collection.
@@ -109,7 +111,7 @@ def _measured(
         tasks.put(None)
     workers = [
         fresh.Process(
-            target=_work, args=(make_bench, tasks, results, stop), name=f"collect-{number}"
+            target=_work, args=(make_bench, tasks, results, stop, nice), name=f"collect-{number}"
         )
         for number in range(jobs)
     ]
@@ -135,11 +137,12 @@ def _work(
     tasks: "Queue[T | None]",
     results: "Queue[tuple[str, Any]]",
     stop: Event,
+    nice: int,
 ) -> None:
     # A Ctrl-C at the terminal reaches the whole group; the parent tells us by `stop`, and until then
     # the teardown must not be cut in two.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(-10)  # the host may be busy with other things; the measurement must not wait for them
+    os.nice(nice)
     parent = os.getppid()
 
     def stopped() -> bool:
