@@ -23,6 +23,10 @@ KEPT_S: Final = 7 * 86_400.0
 # The most objects that one client has open.
 MOST_OPEN: Final = 64
 
+# One that comes so slowly that it would take longer makes room for others after the first seconds.
+_SLOW_S: Final = 3600.0
+_FIRST_S: Final = 60.0
+
 _ENOUGH: Final = 1 << 18
 _OURS: Final = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?:\.json|\.new)?")
 
@@ -80,6 +84,12 @@ class StoredObject:
     @property
     def may_make_room(self) -> bool:
         return not self.users and (self.whole or bool(self.failed))
+
+    def is_slow(self, now_unix_s: float) -> bool:
+        """Return whether its origin sends it so slowly that it takes an hour or longer."""
+        age_s = now_unix_s - self.record.received_unix_s
+        takes_s = age_s * self.held_bytes / max(self.have, 1)
+        return not (self.whole or self.failed) and age_s > _FIRST_S and takes_s > _SLOW_S
 
     def expired(self, now_unix_s: float) -> bool:
         return self.record.used_unix_s < now_unix_s - KEPT_S and self.may_make_room
@@ -239,6 +249,20 @@ class ObjectStore(ClientStore[StoredObject]):
     def account(self, client: str, kept: StoredObject, record: bytes | None = None) -> None:
         super().account(client, kept, record)
         self._by_url.setdefault((client, kept.record.url), {})[kept.record.id] = kept
+
+    def _drop_oldest(self, clients: list[str], but: StoredObject | None) -> None:
+        """Drop what was used longest ago of what may go, else what is on its way and comes slowly."""
+        try:
+            super()._drop_oldest(clients, but)
+        except TransferError:
+            now_s = time.time()
+            every = ((client, each) for client in clients for each in self.of(client))
+            slow = ((client, each) for client, each in every if each.is_slow(now_s))
+            client, found = next(slow, ("", None))
+            if found is None or found is but:
+                raise
+            found.fail("its origin sends it too slowly, and others need the room")
+            self.remove(client, found)
 
     def remove(self, client: str, kept: StoredObject) -> None:
         super().remove(client, kept)

@@ -67,6 +67,24 @@ async def test_what_is_under_way_or_handed_on_stays(store: ObjectStore) -> None:
     room(store, ME, 200 * UNIT)
 
 
+async def test_what_comes_slowly_makes_room_for_others(store: ObjectStore) -> None:
+    """Origins that announce much and send a byte a minute had all of it, for weeks."""
+    slow = [
+        store.create(client, "http://a/slow", "slow", {}, {}, reusable=True, size=499 * UNIT)
+        for client in (ME, OTHER)
+    ]
+    with pytest.raises(TransferError, match="while it fetches others"):
+        room(store, THIRD, 5 * UNIT)
+    for each in slow:
+        each.write(bytes(UNIT))
+        each.record.received_unix_s -= 100.0
+    slow[1].write(bytes(100 * UNIT))  # it comes within minutes
+    room(store, THIRD, 5 * UNIT)
+    assert slow[0].failed
+    assert not slow[0].path.exists()
+    assert [names(store, each) for each in (ME, OTHER)] == [[], ["slow"]]
+
+
 async def test_what_nobody_wanted_for_a_week_goes(store: ObjectStore) -> None:
     (await put(store, ME, "a", bytes(10))).record.used_unix_s -= KEPT_S + 1
     store._tidied_unix_s = 0.0
