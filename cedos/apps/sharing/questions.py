@@ -76,16 +76,20 @@ class GivenReceipts(_Message, frozen=True, tag=14):
     receipts: tuple[bytes, ...]
 
 
+# No path is faster, and no answer is infinite or no number.
+_Rate = Annotated[float, Meta(ge=0.0, le=1e15)]
+
+
 class GivenRates(_Message, frozen=True, tag=16):
     """The rates in bit/s, in the order of the question; None: there is no history."""
 
-    rates_bps: tuple[float | None, ...]
+    rates_bps: tuple[_Rate | None, ...]
 
 
 class GivenWaiting(_Message, frozen=True, tag=17):
     """The bytes that no kernel there has acknowledged, in the order of the question."""
 
-    waiting_bytes: tuple[int, ...]
+    waiting_bytes: tuple[Annotated[int, Meta(ge=0, le=2**53)], ...]
 
 
 class SharingRefused(_Message, frozen=True, tag=15):

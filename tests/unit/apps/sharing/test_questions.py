@@ -15,6 +15,7 @@ from cedos.apps.sharing.questions import (
     DeclarePath,
     GatewayFacts,
     GivenCertificate,
+    GivenRates,
     GivenReceipts,
     GivenWaiting,
     PathDeclared,
@@ -77,3 +78,11 @@ def test_other_bytes_are_refused_or_are_a_message(data: bytes) -> None:
 def test_what_is_no_question(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         questions.read_question(data)
+
+
+@pytest.mark.parametrize("rate", [float("nan"), float("inf"), -1.0, 1e18])
+def test_a_rate_that_no_path_has_is_no_answer(rate: float) -> None:
+    """What is missing of the wanted rate would be no number, either, which no Invite can say."""
+    with pytest.raises(ValueError, match="float"):
+        questions.read_answer(questions.pack_answer(GivenRates((1.0, rate))))
+    assert questions.read_answer(questions.pack_answer(GivenRates((1.0, None))))
