@@ -16,22 +16,18 @@ from cedos.api.messages import flow_matches
 from cedos.controller.codec import (
     LARGEST_BYTES,
     LOG_FORMAT,
-    decode_config,
     decode_event,
     encode_commands,
 )
 from cedos.controller.commands import Command, RecordDecision
 from cedos.controller.controller import Controller
 from cedos.controller.events import Event, FlowOpened
-from cedos.controller.flows.learning import Learning
 from cedos.controller.snapshot import restore
 from cedos.errors import HistoryError, ModelError
 from cedos.model import Decision
-from cedos.selector.uncertainty.times import CompletionModel
 from cedos.storage import model_files
 from emu.other_policy import OtherPolicy
 from predictors.completion import CompletionModel as TrainedModel
-from predictors.posterior import Posterior
 
 # The faults that come of values which no daemon has written.
 _FAULTS: Final = (
@@ -131,13 +127,7 @@ def controller_of(header: Mapping[str, Any], model: Path | None) -> Controller:
                     f"the log was recorded with the predictors {header['model']}, these are"
                     f" {trained.fingerprint()}: name the right file by --model"
                 )
-        if "state" in header:
-            return restore(header["state"], {"model": trained})
-        known: CompletionModel | None = trained
-        if trained is not None and (learned := header["learned"]) is not None:
-            known = Learning(trained, Posterior.from_state(learned))
-        config = decode_config(header["config"], known)
-        return Controller(config, header["rules"], header["transfers"])
+        return restore(header["state"], {"model": trained})
     except _FAULTS as error:
         raise HistoryError(f"the header of the log is damaged: {error}") from None
 

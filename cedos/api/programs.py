@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from cedos.api.messages import ControlMessage, NetworkMessage
+from cedos.controller.prefetch_report import PrefetchReport
 from cedos.model import Bulk, Direction, Label, SizeEstimate, Transfer, Urgency
 
 MAX_LIFETIME_S: Final = 30 * 86_400.0
@@ -135,31 +136,9 @@ class ChoiceRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return Transfer(size, self.direction, label, self.deadline_s, None, self.server_name)
 
 
-# The limit of pending items in one request; those to fetch first come first.
-MOST_ITEMS: Final = 400
-
 MOST_SHOWN: Final = 50
 
-_Amount = Annotated[float, Meta(ge=0, le=1e15)]
-_Name = Annotated[str, Meta(min_length=1, max_length=64)]
 _Text = Annotated[str, Meta(max_length=300)]
-
-
-class TakingMessage(
-    msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False
-):
-    """The cost of one way to get an item: seconds, joules, and bytes in the order of `networks`."""
-
-    time_s: _Amount
-    energy_j: _Amount
-    sent: list[_Amount]
-
-
-class StartedMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An item whose prefetch has begun: its ways, and the chosen one."""
-
-    ways: list[TakingMessage]
-    chosen: Annotated[int, Meta(ge=0)]
 
 
 class ItemMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,36 +164,23 @@ class ItemMessage(msgspec.Struct, frozen=True, kw_only=True):
     gain_s: float | None = None
 
 
-class PrefetchingRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The state of a prefetching program, and its use since the last request.
+class PrefetchingRequest(PrefetchReport, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A prefetching program's report, and what people are shown of it.
 
     Attributes:
-        networks: the order of networks in lists of bytes.
-        waiting: the ways for each pending item; the first is to fetch it on demand.
-        started: items whose prefetch began.
-        used_bytes: received bytes of pending items, by network.
-        used_j: the energy for them.
         counts: items by state.
     """
 
-    program: _Name
-    pid: Annotated[int, Meta(ge=1)]
-    networks: Annotated[list[_Name], Meta(max_length=64)] = []
-    waiting: Annotated[list[list[TakingMessage]], Meta(max_length=MOST_ITEMS)] = []
-    started: Annotated[list[StartedMessage], Meta(max_length=MOST_ITEMS)] = []
-    used_bytes: list[_Amount] = []
-    used_j: _Amount = 0.0
-    counts: dict[str, int] = {}
-    items: Annotated[list[ItemMessage], Meta(max_length=MOST_SHOWN)] = []
+    counts: dict[str, int] = msgspec.field(default_factory=dict)
+    items: Annotated[list[ItemMessage], Meta(max_length=MOST_SHOWN)] = msgspec.field(
+        default_factory=list
+    )
 
-    def __post_init__(self) -> None:
-        count = len(self.networks)
-        ways = [way for each in self.waiting for way in each]
-        ways += [way for each in self.started for way in each.ways]
-        if any(len(way.sent) != count for way in ways) or len(self.used_bytes) not in (0, count):
-            raise ValueError(f"bytes are told by {count} networks; so many numbers are needed")
-        if any(not each.chosen < len(each.ways) for each in self.started):
-            raise ValueError("what was chosen must be one of the ways")
+    @property
+    def report(self) -> PrefetchReport:
+        """Return the report alone."""
+        names = PrefetchReport.__struct_fields__
+        return PrefetchReport(**{name: getattr(self, name) for name in names})
 
 
 class RadioMessage(ControlMessage, frozen=True, kw_only=True):

@@ -25,16 +25,11 @@ import msgspec
 
 from cedos.controller import commands, events
 from cedos.controller.commands import Command
-from cedos.controller.config import Choices, ControllerConfig
 from cedos.controller.events import Event
 from cedos.controller.hiding import Hider, without_names
-from cedos.selector import energy, objective
-from cedos.selector.budgets import controller, odyssey
-from cedos.selector.uncertainty import method_of
-from cedos.selector.uncertainty.times import CompletionModel
 
 # The version of the event log's format: of events, of the header and of the state (`snapshot.py`).
-LOG_FORMAT: Final = 6
+LOG_FORMAT: Final = 7
 # The largest record in bytes: a state with some ten thousand flows.
 LARGEST_BYTES: Final = 8_000_000
 _ADDRESSES: Final = frozenset({IPv4Address, IPv6Address})
@@ -44,7 +39,7 @@ _INTERFACES: Final = frozenset({IPv4Interface, IPv6Interface})
 @lru_cache(maxsize=1)
 def _classes() -> dict[str, type]:
     """Return all classes that may stand in place of a declared type, by name."""
-    modules = (events, commands, objective, energy, controller, odyssey)
+    modules = (events, commands)
     found = [each for module in modules for each in vars(module).values()]
     return {each.__name__: each for each in found if isinstance(each, type) and is_dataclass(each)}
 
@@ -140,8 +135,6 @@ def _decode(plain: Any, hint: Any) -> Any:
         return frozenset(_decode(each, args[0]) for each in plain)
     if origin is not None and issubclass(origin, Collection):
         return tuple(_decode(each, _item(hint, i)) for i, each in enumerate(plain))
-    if getattr(hint, "_is_protocol", False):
-        return _tagged(plain)
     if isinstance(hint, type) and hint is not object:
         right = isinstance(plain, int | float) if hint is float else isinstance(plain, hint)
         if not right or (hint is float and isnan(plain)):
@@ -186,41 +179,3 @@ def decode_event(plain: Any) -> Event:
 def encode_commands(given: Collection[Command], hide: Hider | None = None) -> bytes:
     """Return commands as bytes: the same commands have the same bytes."""
     return msgspec.msgpack.encode([encode(each, Command, hide) for each in given])
-
-
-def encode_config(config: ControllerConfig) -> dict[str, Any]:
-    """Return a configuration without its model."""
-    choices = config.choices
-    hints = {each.name: each.hint for each in _fields(Choices)}
-    found: dict[str, Any] = {
-        name: encode(getattr(choices, name), hint)
-        for name, hint in hints.items()
-        if name not in ("model", "method")
-    }
-    rest = {
-        each.name: encode(getattr(config, each.name), each.hint)
-        for each in _fields(ControllerConfig)
-        if each.name != "choices"
-    }
-    return {"choices": {**found, "method": choices.method.name}, **rest}
-
-
-def decode_config(plain: Mapping[str, Any], model: CompletionModel | None) -> ControllerConfig:
-    """Return the configuration with a model. ValueError: it is none of this version."""
-    try:
-        hints = {each.name: each.hint for each in _fields(Choices)}
-        given = dict(plain["choices"])
-        method = method_of(given.pop("method"))
-        choices = Choices(
-            **{name: _decode(each, hints[name]) for name, each in given.items()},
-            model=model,
-            method=method,
-        )
-        rest = {
-            each.name: _decode(plain[each.name], each.hint)
-            for each in _fields(ControllerConfig)
-            if each.name != "choices"
-        }
-        return ControllerConfig(choices, **rest)
-    except (TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"the configuration cannot be read: {error}") from None

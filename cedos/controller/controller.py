@@ -16,6 +16,10 @@ from typing import Final
 from cedos.controller import commands as give
 from cedos.controller import events as on
 from cedos.controller.beat import next_beat_s
+from cedos.controller.budgets.hard_budgets import HardBudgets
+from cedos.controller.budgets.keepers import BudgetKeepers
+from cedos.controller.budgets.opportunities import Opportunities
+from cedos.controller.budgets.prefetching import Prefetching
 from cedos.controller.commands import Command
 from cedos.controller.config import ControllerConfig
 from cedos.controller.deadlines import DeadlineTransfers
@@ -35,7 +39,6 @@ from cedos.controller.flows.learning import Learning
 from cedos.controller.flows.living_flow import LivingFlow
 from cedos.controller.flows.living_flows import LivingFlows
 from cedos.controller.flows.reliability import Reliability
-from cedos.controller.hard_budgets import HardBudgets
 from cedos.controller.lookups import Lookups
 from cedos.controller.networks.observation import NetworkObservation
 from cedos.controller.networks.portals import Portals
@@ -77,6 +80,7 @@ class Controller:
         config: the settings.
         rules: the user's rules as they were kept (`KeepRules`); None: none.
         transfers: the table of transfers with deadlines as it was kept (`KeepTransfers`); None: none.
+        budgets: what budgets have learned (`BudgetKeepers.state`) as it was kept; None: nothing.
         records: finished flows of earlier, the oldest first, which say how well networks are predicted.
     """
 
@@ -85,6 +89,7 @@ class Controller:
         config: ControllerConfig,
         rules: object = None,
         transfers: object = None,
+        budgets: object = None,
         records: Iterable[FlowRecord] = (),
     ) -> None:
         self.config = config
@@ -113,7 +118,10 @@ class Controller:
         self.lookups = Lookups(outbox, decider, self.networks)
         prices = config.choices.price_per_mb
         self.transfers = DeadlineTransfers(outbox, decider, transfers, config.wake_above_percent)
+        self.budgets = BudgetKeepers(config, outbox, decider, budgets)
         self.hard = HardBudgets(outbox, prices, config.unable_to_bar)
+        self.prefetching = Prefetching(self.budgets, decider)
+        self._opportunities = Opportunities(self.budgets, decider, self.prefetching)
         self.probing = Probing(outbox, config.probing, config.choices.power, self._seen)
         self.reliability = Reliability(records)
         model = config.choices.model
@@ -186,6 +194,7 @@ class Controller:
                 self._outbox.give(give.FollowNetworks(networks))
                 self.networks.networks_changed(networks, helpers, now_s)
                 self.decider.networks_changed(networks, helpers)
+                self.budgets.networks_changed(now_s)
                 if self.hard.networks_changed(networks, now_s):
                     self.decider.bar(self.hard.why)
                 self.destinations.networks_changed(networks)
@@ -194,8 +203,6 @@ class Controller:
                 context = self.context(now_s)
                 self.reconsider(context)
                 self.transfers.plan(context)
-            case on.BudgetsCounted():
-                self._bar(self.hard.on_counted(event, now_s), now_s)
             case on.HostDefaultsChanged(defaults):
                 self.decider.leave_alone(defaults)
                 self._outbox.wake(urgent=True)
@@ -227,12 +234,18 @@ class Controller:
                 self.decider.on_clock(unix_s, now_s)
                 self.transfers.begin(now_s)
             # -- people and programs
-            case on.ObjectiveChanged(objective, urgent):
-                before = self.decider.objective
-                self.decider.prefer(objective)
-                # Prices change all the time. A change of prices waits for the next decision.
-                if urgent or (objective.prices == before.prices and objective != before):
-                    self._outbox.wake(urgent=True)
+            case on.BudgetSet():
+                self.budgets.on_set(event, now_s)
+            case on.BudgetRemoved(name):
+                self.budgets.on_removed(name)
+            case on.BudgetsCounted():
+                self.prefetching.update(now_s)
+                self.budgets.on_counted(event, now_s)
+                self._bar(self.hard.on_counted(event, self.budgets.in_force, now_s), now_s)
+            case on.PhoneUseSaid(use):
+                self.budgets.said_phone = use
+            case on.PrefetchingTold(report):
+                self.prefetching.on_told(report, now_s)
             case on.ChoiceAsked(transfer, redundant, multipath, sent, detour):
                 decision, verdict = self.decider.choose_route(
                     transfer,
@@ -256,6 +269,7 @@ class Controller:
                 self.transfers.on_ended(event, self.context(now_s))
             case on.BatteryRead():
                 self.transfers.lock.on_battery(event)
+                self.budgets.on_battery(event, now_s)
             case on.RuleSet(number, rule):
                 self._on_rule(number, rule, now_s)
             case on.NameResolved(reply):
@@ -501,6 +515,8 @@ class Controller:
             self.moves.steerable(record.token, False)
         chosen = not flow.incoming and (event.key.protocol != "tcp" or flow.decision is not None)
         self._outbox.give(give.RecordFlow(record, chosen))
+        if chosen:
+            self._opportunities.on_finished(record, lambda: self.context(now_s))
 
     def _judged(
         self, record: FlowRecord, finished: FinishedTransfer, context: Context, now_s: float

@@ -6,6 +6,7 @@ from enum import StrEnum
 from math import inf
 
 from cedos.controller.commands import BarNetworks, CloseConnection, Command, Place, RescueFlow
+from cedos.controller.prefetch_report import PrefetchReport
 from cedos.controller.rule import RuleRequest
 from cedos.model import (
     Address,
@@ -16,14 +17,15 @@ from cedos.model import (
     Indicator,
     Label,
     Network,
+    PhoneUse,
     SizeEstimate,
     Strategy,
     Transfer,
 )
+from cedos.selector.budgets.keeper import Period
 from cedos.selector.deadlines.transfer_table import TableTransfer
 from cedos.selector.decision.case import Sent
 from cedos.selector.decision.sessions import Detour
-from cedos.selector.objective import Objective
 
 # States of a TCP socket, by the kernel's numbers.
 ESTABLISHED, SYN_SENT = 1, 2
@@ -197,26 +199,62 @@ class NetworksChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class HardBudgetUse:
-    """The units of a hard budget that were used in its period; `over`: it has ended for good.
+class BudgetSet:
+    """A budget is set or changed, in the period of now.
 
-    The period is in seconds since the epoch; `until` is its end as people read it.
+    `stamped`: it is the same one; its beginning changed as the wall's clock was set.
     """
 
+    unix_s: float
     budget: Budget
+    period: Period
+    stamped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetRemoved:
+    """A budget was taken back."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetUse:
+    """The units of a budget that were used in its period; of a battery's none: its charge tells.
+
+    `until`: the period's end as people read it.
+    """
+
+    name: str
     spent: float
-    begins_s: float
-    ends_s: float
+    period: Period
     until: str
-    over: bool
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetsCounted:
-    """The hard budgets, and the bytes that each network has carried since its first day."""
+    """The use of all budgets, and the bytes that each network has carried since its first day.
 
-    uses: Sequence[HardBudgetUse]
-    carried_bytes: Mapping[str, float]
+    `carried_bytes` may be missing where no budget is hard.
+    """
+
+    unix_s: float
+    uses: Sequence[BudgetUse]
+    carried_bytes: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PhoneUseSaid:
+    """The use of metered networks that a person wants; None: as configured."""
+
+    use: PhoneUse | None
+
+
+@dataclass(frozen=True, slots=True)
+class PrefetchingTold:
+    """A program tells what it may still prefetch, and what it has used."""
+
+    report: PrefetchReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,14 +262,6 @@ class HostDefaultsChanged:
     """By IP version the host's own default that stays."""
 
     defaults: Mapping[int, HostDefault]
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectiveChanged:
-    """The objective of later decisions; `urgent`: decide at once."""
-
-    objective: Objective
-    urgent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -502,11 +532,15 @@ class TransferEnded:
 
 @dataclass(frozen=True, slots=True)
 class BatteryRead:
-    """The battery's charge as a share; None: there is none. `answered`: whether that is known."""
+    """The battery's charge as a share; None: there is none. `answered`: whether that is known.
+
+    `energy_j`: what it holds; None: that is not known.
+    """
 
     answered: bool
     level: float | None = None
     discharging: bool = False
+    energy_j: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -589,6 +623,8 @@ class TimerFired:
 Event = (
     Attached
     | BatteryRead
+    | BudgetRemoved
+    | BudgetSet
     | BudgetsCounted
     | ChoiceAsked
     | ClockRead
@@ -612,11 +648,12 @@ Event = (
     | LookupAsked
     | NameResolved
     | NetworksChanged
-    | ObjectiveChanged
     | PageChecked
     | PingEnded
     | PingsPossible
+    | PhoneUseSaid
     | PortalDoubted
+    | PrefetchingTold
     | ProgramHinted
     | ProvidersRead
     | ResolverReplied

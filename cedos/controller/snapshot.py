@@ -62,7 +62,7 @@ def snapshot(controller: Controller, apart: Mapping[str, object], hide: Hider | 
     if hide is not None:
         networks = (*controller.decider.networks, *controller.decider.helpers)
         known = [name for each in networks for name in (each.name, each.interface)]
-        for name in (*known, *controller.hard.names):
+        for name in (*known, *controller.budgets.names):
             hide.keep(name)
     writer = _Writer(apart, hide)
     written = writer.plain(controller)

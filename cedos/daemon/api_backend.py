@@ -44,7 +44,7 @@ from cedos.controller.probing import ProbeAnswer, Probing
 from cedos.controller.rule import RuleRequest
 from cedos.daemon.budgets import messages, used
 from cedos.daemon.budgets.host_budgets import HostBudgets
-from cedos.daemon.budgets.prefetching import Prefetching
+from cedos.daemon.budgets.prefetching import PrefetchingPrograms
 from cedos.daemon.deadlines.transfers import Transfers
 from cedos.daemon.decisions.decision_log import DecisionLog
 from cedos.daemon.decisions.explanation import Explanations
@@ -88,7 +88,7 @@ class ApiBackend:
         observer: Observer,
         budgets: HostBudgets,
         settle: Callable[[], Awaitable[None]],
-        prefetching: Prefetching,
+        prefetching: PrefetchingPrograms,
         transfers: Transfers,
         carried: ToldConnections,
         recording: Recording,
@@ -202,8 +202,7 @@ class ApiBackend:
         return await known.of(flow, time.time(), self._driver.context(), networks)
 
     async def standing_budgets(self) -> list[BudgetMessage]:
-        hard = self._known.hard
-        return messages.messages(self._budgets, hard.barred_by, hard.unkept)
+        return messages.messages(self._known, self._budgets.source, time.time())
 
     async def usage(self, since_unix_s: float) -> UsageMessage:
         if self._history is not None:  # what has just ended would be nowhere
@@ -223,7 +222,7 @@ class ApiBackend:
         return next(each for each in await self.standing_budgets() if each.name == budget.name)
 
     async def phone(self) -> PhoneMessage:
-        return PhoneMessage(phone=self._budgets.phone, source=self._budgets.phone_source)
+        return PhoneMessage(phone=self._known.budgets.phone, source=self._budgets.phone_source)
 
     async def prefer(self, phone: PhoneUse | None) -> PhoneMessage:
         self._budgets.prefer(phone)
@@ -263,7 +262,7 @@ class ApiBackend:
         return self._prefetching.on_request(request, own)
 
     async def prefetched(self) -> list[ProgramMessage]:
-        return self._prefetching.programs()
+        return self._prefetching.messages()
 
     async def probing(self) -> list[ProbingMessage]:
         known, now_s = self._known.probing, time.monotonic()

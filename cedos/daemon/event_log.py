@@ -4,9 +4,9 @@ A file of gzip members with records in msgpack. The first record is the header; 
 `[time, event, checksum of its commands]`, with the monotonic time in s. The names of hosts are replaced,
 the same one by the same, unless the user asks for them.
 
-A header has what the controller began with; that of a log that begins later has the controller's whole
-state. So the same commands come out in both cases. A log that grows large goes on in a further file,
-which begins with the state: each can be replayed without the others, and the oldest are removed.
+A header has the controller's whole state, so that the same commands come out whenever a log begins. A log
+that grows large goes on in a further file: each can be replayed without the others, and the oldest are
+removed.
 """
 
 import gzip
@@ -15,8 +15,7 @@ import secrets
 import time
 import zlib
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -28,19 +27,16 @@ from cedos.controller.codec import (
     LARGEST_BYTES,
     LOG_FORMAT,
     encode_commands,
-    encode_config,
     encode_event,
 )
 from cedos.controller.commands import Command
 from cedos.controller.controller import Controller
-from cedos.controller.deadlines import rows as kept_rows
 from cedos.controller.events import Event
 from cedos.controller.flows.learning import Learning
 from cedos.controller.hiding import Hider
 from cedos.controller.snapshot import snapshot
 from cedos.errors import HistoryError
 from cedos.kernel import own_file
-from cedos.selector.deadlines.transfer_table import TableTransfer
 
 _log = structlog.get_logger(__name__)
 
@@ -53,21 +49,12 @@ FILE_BYTES: Final = 20_000_000
 MOST_BYTES: Final = 500_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """The things that were kept for a controller which has just been made, as it read them."""
-
-    rules: object = None
-    transfers: object = None
-
-
 class EventLog:
     """A log that is being written.
 
     Args:
         path: the first file, which must not exist; further ones are called `PATH.2` and so on.
         controller: whose events follow.
-        kept: what the controller was made of; None: it has had events, and the log begins with its state.
         names: write the names of hosts as they are.
 
     Attributes:
@@ -79,14 +66,7 @@ class EventLog:
         HistoryError: the file exists, or cannot be made.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        controller: Controller,
-        kept: Kept | None = None,
-        *,
-        names: bool = False,
-    ) -> None:
+    def __init__(self, path: Path, controller: Controller, *, names: bool = False) -> None:
         self.path = path  # of the file that is being written
         self.since_unix_s = time.time()
         self.events = 0
@@ -98,7 +78,7 @@ class EventLog:
         self._written_bytes = 0
         self._waiting: list[bytes] = []
         self._since_s = float("-inf")
-        self._begin(path, kept)
+        self._begin(path)
 
     @property
     def names(self) -> bool:
@@ -135,8 +115,8 @@ class EventLog:
             self._write()
             self._file.close()
 
-    def _begin(self, path: Path, kept: Kept | None) -> None:
-        header = self._header(kept)
+    def _begin(self, path: Path) -> None:
+        header = self._header()
         try:
             self._file = os.fdopen(own_file.create(path), "wb")
         except FileExistsError:
@@ -154,43 +134,29 @@ class EventLog:
                 self._files.popleft()[0].unlink(missing_ok=True)
             while (path := self._first.with_name(f"{self._first.name}.{self._number}")).exists():
                 self._number += 1
-            self._begin(path, None)
+            self._begin(path)
         except (HistoryError, OSError) as error:
             self._written_bytes = 0
             self._end(str(error))
 
-    def _header(self, kept: Kept | None) -> bytes:
+    def _header(self) -> bytes:
         """Return what a replay needs beside the events."""
-        config, hide = self._controller.config, self._hide
-        model = config.choices.model
-        learning = model if isinstance(model, Learning) else None
-        trained = model if learning is None else learning.trained
-        header: dict[str, object] = {
+        model = self._controller.config.choices.model
+        trained = model.trained if isinstance(model, Learning) else model
+        header = {
             "format": LOG_FORMAT,
             "cedos": version("cedos"),
             "unix_s": time.time(),
-            "config": encode_config(config),
             "model": getattr(trained, "fingerprint", lambda: "none")(),
         }
-        if kept is None:
-            try:
-                state = snapshot(self._controller, {"model": trained}, hide)
-                encoded = msgspec.msgpack.encode({**header, "state": state})
-            except (TypeError, OverflowError) as error:
-                raise HistoryError(f"the state cannot be recorded: {error}") from None
-            if len(encoded) > LARGEST_BYTES:
-                raise HistoryError("the state cannot be recorded: there are too many flows")
-            return encoded
-        rules, transfers = kept.rules, kept.transfers
-        if hide is not None and isinstance(rules, dict):
-            rules = {number: _hidden(rule, hide) for number, rule in rules.items()}
-        if hide is not None and isinstance(transfers, dict):
-            hidden_rows = [_row(row, by, hide) for row, by in kept_rows(transfers)]
-            transfers = {**transfers, "rows": hidden_rows}
-        learned = learning.kept() if learning is not None else None
-        return msgspec.msgpack.encode(
-            {**header, "rules": rules, "transfers": transfers, "learned": learned}
-        )
+        try:
+            state = snapshot(self._controller, {"model": trained}, self._hide)
+            encoded = msgspec.msgpack.encode({**header, "state": state})
+        except (TypeError, OverflowError) as error:
+            raise HistoryError(f"the state cannot be recorded: {error}") from None
+        if len(encoded) > LARGEST_BYTES:
+            raise HistoryError("the state cannot be recorded: there are too many flows")
+        return encoded
 
     def _write(self) -> None:
         # Each record has its length before it, so that a reader needs no schema to find the next one.
@@ -206,16 +172,3 @@ class EventLog:
         self.problem = why
         _log.warning("events are not recorded any more", why=why)
         self._file.close()
-
-
-def _hidden(rule: object, hide: Hider) -> object:
-    """Return a kept rule without the name of its host."""
-    if isinstance(rule, dict) and isinstance(rule.get("host"), str):
-        return {**rule, "host": hide.text(rule["host"])}
-    return rule
-
-
-def _row(row: TableTransfer, by: Mapping[str, int], hide: Hider) -> list[object]:
-    """Return a kept transfer without its name and its server's."""
-    fields = msgspec.to_builtins(row)
-    return [fields | {"name": hide.whole(row.name), "server": hide.whole(row.server)}, by]

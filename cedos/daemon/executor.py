@@ -136,8 +136,8 @@ class HostExecutor:
             # -- records
             case do.RecordDecision(decision):
                 self.log.record(decision)
-            case do.RecordFlow(record, chosen):
-                self.records.add(record, chosen=chosen)
+            case do.RecordFlow(record, _):
+                self.records.add(record)
             case do.ForgetFlow(key):
                 self.records.forget(key)
             case do.KeepRules(rules):

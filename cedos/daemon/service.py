@@ -23,24 +23,23 @@ from cedos.controller.flows.learning import Learning
 from cedos.daemon import startup, state_file
 from cedos.daemon.aligned_sleep import aligned_sleep
 from cedos.daemon.api_backend import ApiBackend
-from cedos.daemon.budgets.host_budgets import HostBudgets
+from cedos.daemon.budgets.host_budgets import LEARNED, LEARNED_FILE, HostBudgets
 from cedos.daemon.budgets.metering import Metering, money_per_mb, radios_of
-from cedos.daemon.budgets.prefetching import Prefetching
+from cedos.daemon.budgets.prefetching import PrefetchingPrograms
 from cedos.daemon.deadlines.kept_transfers import FILE
 from cedos.daemon.deadlines.sleep_inhibitor import LID, SleepInhibitor, StayAwake
 from cedos.daemon.deadlines.transfers import WHAT, Transfers
-from cedos.daemon.decisions.choices import choices, curves, keep_learned
+from cedos.daemon.decisions.choices import choices, keep_learned
 from cedos.daemon.decisions.decision_log import DecisionLog
 from cedos.daemon.decisions.hints import Hints
 from cedos.daemon.driver import ControllerDriver
-from cedos.daemon.event_log import EventLog, Kept
+from cedos.daemon.event_log import EventLog
 from cedos.daemon.executor import RULES, RULES_FILE, HostExecutor
 from cedos.daemon.flows.told_connections import ToldConnections
 from cedos.daemon.lookups.held_answers import HeldAnswers, HostLookups, OwnQueue
 from cedos.daemon.lookups.watch import LookupWatch
 from cedos.daemon.loop.flow_events import FlowEvents, FlowRecords
 from cedos.daemon.loop.flow_sampler import FlowSampler
-from cedos.daemon.loop.opportunities import Opportunities
 from cedos.daemon.loop.packet_handler import PacketHandler
 from cedos.daemon.networks.observer import Observer
 from cedos.daemon.privileged.process import PrivilegedProcess
@@ -235,19 +234,17 @@ class Daemon:
         settings = startup.controller_config(
             config, chosen, self._log.next_number, dry_run=dry_run, wakes=wakes
         )
-        rules = state_file.read(state / RULES_FILE, RULES)
-        transfers = state_file.read(state / FILE, WHAT)
         self._controller = Controller(
             settings,
-            rules,
-            transfers,
+            state_file.read(state / RULES_FILE, RULES),
+            state_file.read(state / FILE, WHAT),
+            state_file.read(state / LEARNED_FILE, LEARNED),
             reversed(history.flows(startup.JUDGED_FLOWS)) if history is not None else (),
         )
         self._driver = driver = ControllerDriver(self._controller)
         recorded = None
         if record is not None:
-            kept = Kept(rules, transfers)
-            recorded = EventLog(record, self._controller, kept, names=record_names)
+            recorded = EventLog(record, self._controller, names=record_names)
         decider, ruled = self._controller.decider, self._controller.ruled
         steering.keep_to(ruled.may_use)
         steering.when_left_alone(
@@ -264,16 +261,11 @@ class Daemon:
             state,
             usage,
             metering,
-            links.networks,
+            self._controller.budgets,
             driver.post,
-            chosen.objective,
-            curves=curves(config),
             battery=BatteryReader(bus) if bus is not None else None,
         )
-        self._named = NamedNetworks(
-            config, lambda: [keeper.budget for keeper in self._budgets.keepers.values()]
-        )
-        self._prefetching = Prefetching(self._budgets, metering, radios)
+        self._named = NamedNetworks(config, lambda: list(self._budgets.in_force.values()))
         # -- transfers with deadlines
         self._transfers = Transfers(state, driver)
         awake = StayAwake(
@@ -310,14 +302,13 @@ class Daemon:
             profiler=self._profiler,
             packets=self._packets,
         )
-        opportunities = Opportunities(self._budgets, decider, self._prefetching.account)
         self._executor = HostExecutor(
             state,
             driver,
             steering,
             self._observer,
             self._sampler,
-            FlowRecords(driver, self._profiler, opportunities, history),
+            FlowRecords(driver, self._profiler, history),
             self._log,
             self._lookups,
             self._budgets,
@@ -337,7 +328,7 @@ class Daemon:
             observer=self._observer,
             budgets=self._budgets,
             settle=self._executor.settle,
-            prefetching=self._prefetching,
+            prefetching=PrefetchingPrograms(driver, metering, radios),
             transfers=self._transfers,
             carried=self._carried,
             recording=Recording(driver, state),
@@ -397,7 +388,6 @@ class Daemon:
             tasks.create_task(self._events.follow_connections(), name="connections")
             tasks.create_task(self._sampler.run(), name="samples")
             tasks.create_task(self._budgets.run(), name="budgets")
-            tasks.create_task(self._prefetching.run(), name="prefetching")
             tasks.create_task(self._hints.run(), name="hints")
             if self._lookups is not None:
                 tasks.create_task(self._lookups.run(), name="look-ups")

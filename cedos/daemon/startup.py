@@ -10,6 +10,7 @@ from cedos.config import Config, unknown_names
 from cedos.config.sections import ProbesConfig
 from cedos.controller.config import Choices, ControllerConfig, ProbingConfig
 from cedos.daemon import state_file
+from cedos.daemon.decisions.choices import curves
 from cedos.errors import HistoryError, HostError
 from cedos.host.monitor.networks.links import LinkMonitor
 from cedos.host.monitor.probing.result import ProbeKind
@@ -138,6 +139,9 @@ def controller_config(
         unable_to_bar="" if steering.iptables else "[steering] iptables = true would be needed",
         wake_above_percent=config.transfers.wake_battery_percent if wakes else None,
         probing=probing_config(config.probes),
+        pacing=config.pacing.controller,
+        phone=decision.phone,
+        curves=curves(config),
         dry_run=dry_run,
         first_number=first_number,
     )

@@ -159,6 +159,8 @@ class MaxSPerE:
         return cost
 
 
+# The name of the budget that the configuration's `[plan]` sets; `Curves` follow its use.
+PLAN: Final = "plan"
 # Gamma of a spent plan. A free network then wins at any speed.
 _MOST_GAMMA = 10.0
 

@@ -14,12 +14,10 @@ from cedos.errors import ConfigError, PrivilegeError
 from cedos.kernel import own_file
 from cedos.model import Budget, Every
 from cedos.selector.budgets.keeper import period_at, wall
+from cedos.selector.objective import PLAN
 
 # A file in the state directory.
 FILE: Final = "budgets.json"
-
-# The name of the budget that the configuration's `[plan]` sets.
-PLAN: Final = "plan"
 
 # A file in the state directory: when each configured budget that does not recur was first seen.
 BEGINNINGS: Final = "beginnings.json"

@@ -24,6 +24,8 @@ from cedos.controller.events import (
     ESTABLISHED,
     SYN_SENT,
     BudgetsCounted,
+    BudgetSet,
+    BudgetUse,
     ClockRead,
     CommandDone,
     CountersRead,
@@ -36,7 +38,6 @@ from cedos.controller.events import (
     FlowSample,
     FlowsSampled,
     HandshakeEnded,
-    HardBudgetUse,
     NetworksChanged,
     PageChecked,
     PingEnded,
@@ -54,6 +55,7 @@ from cedos.host.monitor.probing.schedule import ProbeSchedule
 from cedos.host.profiler.profiler import Profiler
 from cedos.model import Budget, Direction, FlowKey, NetworkKind, NextHop, SizeEstimate
 from cedos.model import Network as Facts
+from cedos.selector.budgets.keeper import Period
 from cedos.selector.decision.liveness import dead_networks
 from cedos.storage import model_files
 from emu.simulator.connection import Transfer
@@ -75,7 +77,7 @@ _KERNEL_S: Final = 1.0
 # The daemon's state directory. It does not exist, so nothing was learned before.
 _NOWHERE: Final = Path("/nonexistent")
 _BOOT_UNIX_S: Final = 1.7e9
-_MONTH_S: Final = 30 * 86_400.0
+_MONTH: Final = Period(_BOOT_UNIX_S, _BOOT_UNIX_S + 30 * 86_400.0)
 
 # Models are read once, not for each run.
 _load = lru_cache(maxsize=4)(model_files.load)
@@ -86,7 +88,7 @@ class SimulatedLaptop:
 
     Args:
         adapt: changes how to decide, such as the predictors.
-        budget: a hard budget of data.
+        budget: a budget of data, whose networks are named.
         watch: is told of each command before it is carried out.
     """
 
@@ -133,6 +135,8 @@ class SimulatedLaptop:
         self._before: dict[FlowKey, int] = {}
         self._post(ClockRead(_BOOT_UNIX_S))
         self._post(NetworksChanged(tuple(self._facts)))
+        if budget is not None:
+            self._post(BudgetSet(_BOOT_UNIX_S, budget, _MONTH))
         self._schedule.networks_changed(self._facts)
         self._ping()
         clock.after(_COUNTERS_S, self._count)
@@ -333,7 +337,7 @@ class SimulatedLaptop:
         self._clock.after(_COUNTERS_S, self._count)
 
     def _count_use(self) -> None:
-        """Count what was used of the hard budget."""
+        """Count what was used of the budget."""
         budget = self._budget
         if budget is None:
             return
@@ -342,9 +346,8 @@ class SimulatedLaptop:
             for name, link in self._links.items()
         }
         spent = sum(carried[name] for name in budget.networks)
-        ends_s = _BOOT_UNIX_S + _MONTH_S
-        use = HardBudgetUse(budget, spent, _BOOT_UNIX_S, ends_s, budget.until, over=False)
-        self._post(BudgetsCounted((use,), carried))
+        use = BudgetUse(budget.name, spent, _MONTH, budget.until)
+        self._post(BudgetsCounted(_BOOT_UNIX_S + self._clock.now_s, (use,), carried))
 
     def _look(self) -> None:
         self._post(FlowsSampled(tuple(self._samples()), dict(self._pending), _LOOK_S))

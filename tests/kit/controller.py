@@ -11,17 +11,19 @@ from cedos.controller.commands import Command
 from cedos.controller.config import Choices, ControllerConfig
 from cedos.controller.controller import Controller
 from cedos.controller.events import (
+    BudgetRemoved,
     BudgetsCounted,
+    BudgetSet,
+    BudgetUse,
     ChoiceAsked,
     Event,
     FlowOpened,
     FlowSample,
     FlowsSampled,
     HandshakeEnded,
-    HardBudgetUse,
+    HostDefaultsChanged,
     IndicatorsRead,
     NetworksChanged,
-    ObjectiveChanged,
     PageChecked,
     PortalDoubted,
     PortalFinding,
@@ -45,6 +47,7 @@ from cedos.model import (
     Strategy,
     StrategyKind,
 )
+from cedos.selector.budgets.keeper import Period
 from cedos.selector.objective import MaxS
 from cedos.selector.uncertainty.times import CompletionModel
 from predictors.base import Distribution
@@ -111,6 +114,7 @@ class Script:
         *,
         rules: object = None,
         transfers: object = None,
+        budgets: object = None,
         records: Sequence[FlowRecord] = (),
         **settings: Any,
     ) -> None:
@@ -118,7 +122,9 @@ class Script:
         predictors: CompletionModel = self.model
         choices = Choices(MaxS(), predictors, 3000, margin=0.1, switch_cost_s=0.1)
         config = ControllerConfig(choices, first_number=5)
-        self.controller = Controller(replace(config, **settings), rules, transfers, records)
+        self.controller = Controller(
+            replace(config, **settings), rules, transfers, budgets, records
+        )
         self.now_s = 8.0
         self.decisions: list[Decision] = []
         self._given: list[Command] = []
@@ -140,7 +146,7 @@ class Script:
     def decide(self, at_s: float | None = None) -> list[Command]:
         """All is decided on again, at an instant; returns the commands."""
         now_s = self.now_s if at_s is None else at_s
-        urgent = ObjectiveChanged(self.controller.decider.objective, urgent=True)
+        urgent = HostDefaultsChanged(self.controller.decider.host_defaults)
         return self.tell(urgent, TimerFired(), at_s=now_s)
 
     def wait(
@@ -179,7 +185,7 @@ class Script:
 
     def barred(self, *names: str, at_s: float | None = None) -> list[Command]:
         """A hard budget of these networks is used up, and programs are kept off them; none: of none."""
-        return self.tell(spent(*names), at_s=at_s)
+        return self.tell(*spent(*names), at_s=at_s)
 
     def connection(
         self, key: FlowKey = KEY, *, token: int = TOKEN, movable: bool = False, at_s: float = 9.0
@@ -263,11 +269,16 @@ def led(commands: Sequence[Command]) -> dict[give.Place, str | None]:
 WHY_BARRED = 'because the hard budget "data" is used up (1 GB of 1 GB)'
 
 
-def spent(*names: str) -> BudgetsCounted:
-    """A hard budget of these networks is used up; none: there is no budget."""
+MONTH = Period(0.0, 1e9)
+
+
+def spent(*names: str) -> tuple[*tuple[Event, ...], BudgetsCounted]:
+    """A hard budget of these networks is used up; none: it was taken back."""
     data = Budget("data", Resource.DATA, 1e9, "2026-12-01T00:00:00", networks=names, hard=True)
-    use = HardBudgetUse(data, 1e9, 0.0, 1e9, "2026-12-01 00:00", over=False)
-    return BudgetsCounted((use,) if names else (), {})
+    use, told = BudgetUse("data", 1e9, MONTH, "2026-12-01 00:00"), BudgetSet(1e3, data, MONTH)
+    if names:
+        return told, BudgetsCounted(1e3, (use,))
+    return told, BudgetRemoved("data"), BudgetsCounted(1e3, ())
 
 
 class ScriptedDriver:

@@ -18,17 +18,10 @@ import msgspec
 
 from cedos.api.client import ControlClient
 from cedos.api.messages import NetworkMessage
-from cedos.api.programs import (
-    MOST_ITEMS,
-    ItemMessage,
-    PrefetchingRequest,
-    PriceMessage,
-    RadioMessage,
-    StartedMessage,
-    TakingMessage,
-)
+from cedos.api.programs import ItemMessage, PrefetchingRequest, PriceMessage, RadioMessage
 from cedos.budget_kinds import Resource
 from cedos.config.directories import directories
+from cedos.controller.prefetch_report import MOST_ITEMS, StartedMessage, TakingMessage
 from cedos.model import NetworkKind
 from cedos.selector.budgets.controller import PROHIBITIVE, Step, SteppedQuote
 from cedos.selector.budgets.prices import Prices, prices

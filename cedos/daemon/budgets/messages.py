@@ -1,23 +1,23 @@
-"""Budgets as they go over the control socket, to and fro."""
+"""Budgets as they go over the control socket."""
 
 from collections.abc import Callable
 
 from cedos.api.budgets import BudgetMessage, UnitsMessage
-from cedos.daemon.budgets.host_budgets import HostBudgets
-from cedos.selector.budgets.controller import PROHIBITIVE
+from cedos.api.programs import PriceMessage
+from cedos.controller.budgets.keepers import BudgetKeepers
+from cedos.controller.controller import Controller
+from cedos.selector.budgets.controller import PROHIBITIVE, steps
 
 
 def messages(
-    budgets: HostBudgets,
-    barred_by: Callable[[str], tuple[str, ...]] = lambda _: (),
-    unkept: Callable[[str], str] = lambda _: "",
+    controller: Controller, source: Callable[[str], str], unix_s: float
 ) -> list[BudgetMessage]:
-    """Return all budgets and how they stand, with their prices, and by name what networks each one bars.
+    """Return all budgets and how they stand, with their prices, and what networks each one bars.
 
-    `unkept`: why one that is spent bars none, by its name; "": it does, or need not.
+    `source`: where a budget was set, by its name.
     """
-    found = []
-    for standing in budgets.standings():
+    budgets, hard, found = controller.budgets, controller.hard, []
+    for standing in budgets.standings(unix_s):
         budget, suspended = standing.budget, budgets.suspended(standing.budget)
         expected = standing.forecast
         spent_up = not standing.over and standing.rate >= PROHIBITIVE and not suspended
@@ -35,11 +35,31 @@ def messages(
             bought_s=standing.bought_s,
             over=standing.over,
             suspended=suspended,
-            source=budgets.source(budget.name),
+            source=source(budget.name),
             controller=budgets.keepers[budget.name].controller.name,
-            barred=barred_by(budget.name),
-            unkept=unkept(budget.name),
+            barred=hard.barred_by(budget.name),
+            unkept=hard.unkept(budget.name),
             units=UnitsMessage.of(budget),
         )
         found.append(message)
+    return found
+
+
+def price_messages(budgets: BudgetKeepers, unix_s: float) -> list[PriceMessage]:
+    """Return the prices of all budgets that have one."""
+    found = []
+    for keeper, quote in budgets.quoted(unix_s):
+        budget = keeper.budget
+        spent_up = quote.rate >= PROHIBITIVE
+        left = budget.supply - keeper.spent
+        if budget.increment is not None:  # more can be bought
+            left = max(left, 0.0) + budget.increment.amount * budget.increment.most
+        found.append(
+            PriceMessage(
+                resource=budget.resource.value,
+                networks=budget.networks,
+                s_per_unit=None if spent_up else quote.rate,
+                steps=() if spent_up else tuple(steps(quote, left)),
+            )
+        )
     return found

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 
 from cedos.controller.events import FlowClosed, FlowOpened, SizesKnown, Steerable, SubflowJoined
 from cedos.daemon.driver import ControllerDriver
-from cedos.daemon.loop.opportunities import Opportunities
 from cedos.daemon.loop.packet_handler import PacketHandler
 from cedos.host.monitor.flows.flow_monitor import FlowMonitor
 from cedos.host.monitor.flows.own_flows import is_own
@@ -70,11 +69,10 @@ class FlowRecords:
 
     driver: ControllerDriver
     profiler: Profiler
-    opportunities: Opportunities
     history: History | None
 
-    def add(self, record: FlowRecord, *, chosen: bool) -> None:
-        """Keep a finished flow; `chosen`: it could have gone over another network."""
+    def add(self, record: FlowRecord) -> None:
+        """Keep a finished flow."""
         down: int | None = sum(path.bytes_down for path in record.subflows)
         up: int | None = sum(path.bytes_up for path in record.subflows)
         if not record.exact:
@@ -83,8 +81,6 @@ class FlowRecords:
         self.profiler.on_close(first.key, down, up)
         for subflow in further:
             self.profiler.forget(subflow.key)
-        if chosen:
-            self.opportunities.finished(record, self.driver.context)
         if self.history is not None:
             self.history.add_flow(record)
         if (sizes := sizes_known(self.profiler, first.key)) is not None:

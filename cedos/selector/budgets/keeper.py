@@ -1,8 +1,8 @@
 """Keepers: one budget over all its periods, with its use, its purchases and its price.
 
 **Period.** A budget's period follows from the instant alone, by the local calendar, where bills are
-written. So a clock that jumps, and jumps back, finds the same period again. The use is measured
-elsewhere.
+written. So a clock that jumps, and jumps back, finds the same period again. A keeper is told the period
+and the use: the calendar and the counters are elsewhere.
 
 **Forecast.** The use at the end of the period, if it goes on as lately, as a range for people.
 
@@ -234,24 +234,23 @@ class Keeper:
     """A budget with its controller, from period to period.
 
     Args:
-        zone: of the wall; None: this host's.
+        period: that of now (`period_at`).
         state: what an earlier one's `state` says.
     """
 
     def __init__(
         self,
         budget: Budget,
+        period: Period,
         make: MakeController,
         now_s: float,
-        zone: tzinfo | None = None,
         state: Mapping[str, Any] | None = None,
     ) -> None:
         self.budget = budget
+        self.period = period
         self._make = make
-        self._zone = zone
         self._learned: dict[str, Any] = {}
         self._bought_s = 0.0
-        self.period = period_at(budget, now_s, zone)
         if state:
             self._learned = dict(state.get("learned") or {})
             # Savings belong to their period; what was learnt outlives it.
@@ -274,10 +273,9 @@ class Keeper:
         except ValueError:  # another version's, or damaged: habits are learned anew
             self.controller = make(supply, *period, now_s=now_s)
 
-    def roll(self, now_s: float) -> bool:
-        """Go to the period of an instant; return whether it is another one."""
+    def roll(self, period: Period, now_s: float) -> bool:
+        """Go to the period of now; return whether it is another one."""
         # A new period begins with the same habits and an empty account.
-        period = period_at(self.budget, now_s, self._zone)
         if period == self.period:
             return False
         self._learned = self.controller.state()
@@ -297,7 +295,7 @@ class Keeper:
         if (increment := self.budget.increment) is not None:
             supply = min(bought(spent, increment), increment.most) * increment.amount
             if supply != self.budget.supply:
-                self.replace_budget(replace(self.budget, supply=supply), now_s)
+                self.replace_budget(replace(self.budget, supply=supply), self.period, now_s)
         if self._seen_s is not None and now_s > self._seen_s:
             self._forecast.add(max(spent - self.spent, 0.0), now_s - self._seen_s)
         # The first report is the use before this controller began, which is no sign of a habit. So the
@@ -334,9 +332,8 @@ class Keeper:
         )
         return IncrementQuote(quote, left, units_left, increment, spare)
 
-    def replace_budget(self, budget: Budget, now_s: float) -> None:
-        """Replace the budget; the period's use and the knowledge stay."""
-        period = period_at(budget, now_s, self._zone)
+    def replace_budget(self, budget: Budget, period: Period, now_s: float) -> None:
+        """Replace the budget and its period; the period's use and the knowledge stay."""
         same = period.begins_s == self.period.begins_s and budget.resource == self.budget.resource
         # Keep the controller if the period is the same one and about as long.
         times = _length_s(period) / _length_s(self.period)
@@ -350,9 +347,9 @@ class Keeper:
             self._bought_s = 0.0
         self._begin(now_s)
 
-    def stamped_anew(self, budget: Budget, now_s: float) -> None:
+    def stamped_anew(self, budget: Budget, period: Period) -> None:
         """Replace the budget by the same one with its beginning on another clock."""
-        self.budget, self.period = budget, period_at(budget, now_s, self._zone)
+        self.budget, self.period = budget, period
 
     def standing(self, now_s: float) -> Standing:
         left_s = max(self.period.ends_s - now_s, 0.0)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from cedos.budget_kinds import Resource
 from cedos.model import Every
 from cedos.selector.budgets.controller import MakeController
-from cedos.selector.budgets.keeper import Keeper, bought
+from cedos.selector.budgets.keeper import Keeper, bought, period_at
 from cedos.selector.budgets.odyssey import Odyssey
 from cedos.selector.budgets.pacer import Pacer
 from emu.experiments.budgets.plans import (
@@ -117,11 +117,13 @@ def live(worlds: Sequence[World], make: MakeController) -> list[Outcome]:
     keeper: Keeper | None = None
     found = []
     for world in worlds:
+        begins_s = world.begins_s
+        period = period_at(world.budget, begins_s, UTC)
         if keeper is None:
-            keeper = Keeper(world.budget, make, world.begins_s, UTC)
+            keeper = Keeper(world.budget, period, make, begins_s)
         else:
-            keeper.roll(world.begins_s)
-            keeper.replace_budget(world.budget, world.begins_s)
+            keeper.roll(period_at(keeper.budget, begins_s, UTC), begins_s)
+            keeper.replace_budget(world.budget, period, begins_s)
         found.append(_period(world, keeper))
     return found
 
@@ -137,7 +139,9 @@ def _period(world: World, keeper: Keeper) -> Outcome:
         if change is not None and change.at_s <= choice.at_s:
             to_come = forced_by([each for each in world.choices if each.at_s >= choice.at_s])
             feasible = spent + to_come <= change.budget.supply
-            keeper.replace_budget(change.budget, world.begins_s + change.at_s)
+            changed_s = world.begins_s + change.at_s
+            period = period_at(change.budget, changed_s, UTC)
+            keeper.replace_budget(change.budget, period, changed_s)
             change, declined, declined_late = None, 0.0, 0.0
         while looked_s + _STEP_S < choice.at_s:
             looked_s += _STEP_S

@@ -11,10 +11,13 @@ import pytest
 
 from cedos.api.client import ControlClient
 from cedos.api.recording import RecordingRequest
+from cedos.budget_kinds import Resource
 from cedos.controller.rule import RuleRequest
 from cedos.errors import DaemonUnreachableError
+from cedos.model import Budget
 from emu.replay import controller_of, open_log, replay
 
+PLAN = Budget("my.plan", Resource.DATA, 1e9, "2099-12-01T00:00:00", networks=("lte0",))
 FIRST, SECOND = "middle.log", "later.log"
 
 
@@ -35,6 +38,7 @@ def test_a_log_of_a_living_daemon_gives_the_same_commands(world: Any) -> None:
     options = ("--config", str(world.config), "--record", str(from_start))
     with world.probe_server(), world.running(world.near, "up", *options):
         world.until(answers)
+        client.set_budget(PLAN)
         world.upload()
         assert client.record(RecordingRequest(on=False)).files == (str(from_start),)
         client.add_rule(RuleRequest(host="secret.example", never=("lte0",)))
@@ -58,9 +62,11 @@ def test_a_log_of_a_living_daemon_gives_the_same_commands(world: Any) -> None:
     assert ended.files == (str(folder / FIRST),)
     for path in (from_start, folder / FIRST, folder / SECOND):
         header, events = open_log(path)
-        assert ("state" in header) is (path != from_start)
-        found = replay(controller_of(header, None), events)
+        controller = controller_of(header, None)
+        found = replay(controller, events)
         assert found.different == []
+        assert controller.decider.objective.name == "budgets"
+        assert PLAN.name in controller.budgets.keepers
         assert found.commands["SetDefault"] >= 1
         assert found.flows >= 1
         assert b"secret" not in json.dumps(header, default=str).encode()

@@ -2,8 +2,8 @@
 
     .venv/bin/python tests/recorded/controller/record.py
 
-The daemon of a simulated laptop carries transfers while its Wi-Fi dies. `walk.log` begins with it, and
-`middle.log` when it has had half of the events. No trained model has a part in it.
+The daemon of a simulated laptop, with a budget, carries transfers while its Wi-Fi dies. `walk.log` begins
+with it, and `middle.log` when it has had half of the events. No trained model has a part in it.
 """
 
 import json
@@ -13,14 +13,15 @@ from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from unittest import mock
 
+from cedos.budget_kinds import Resource
 from cedos.controller import events
 from cedos.controller.codec import LOG_FORMAT
 from cedos.controller.commands import Command
 from cedos.controller.config import Choices
 from cedos.controller.controller import Controller
 from cedos.controller.events import Event
-from cedos.daemon.event_log import EventLog, Kept
-from cedos.model import Direction, NetworkKind
+from cedos.daemon.event_log import EventLog
+from cedos.model import Budget, Direction, NetworkKind
 from emu.places.traces import Trace
 from emu.policies import simulated
 from emu.simulator.laptop import SimulatedLaptop
@@ -52,7 +53,7 @@ def recorded() -> Iterator[None]:
 
     def on_event(controller: Controller, event: Event, now_s: float) -> None:
         if not told:
-            logs.append(EventLog(HERE / "walk.log", controller, Kept(), names=True))
+            logs.append(EventLog(HERE / "walk.log", controller, names=True))
         if len(told) == MIDDLE:
             logs.append(EventLog(HERE / "middle.log", controller, names=True))
         told.append((event, now_s))
@@ -84,7 +85,8 @@ def walk() -> None:
     }
     config = simulated("cedos").daemon
     assert config is not None
-    daemon = SimulatedLaptop(clock, networks, config, adapt=untrained)
+    budget = Budget("data", Resource.DATA, 1e8, "2026-12-01T00:00:00", networks=("lte0",))
+    daemon = SimulatedLaptop(clock, networks, config, adapt=untrained, budget=budget)
     for number in range(24):
         planned = PlannedTransfer(
             number,

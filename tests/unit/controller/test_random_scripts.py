@@ -8,8 +8,9 @@ from ipaddress import ip_address
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kit.controller import KEY, LTE, WLAN, Script, size_of, spent
+from kit.controller import KEY, LTE, MONTH, WLAN, Script, size_of, spent
 
+from cedos.budget_kinds import Resource
 from cedos.controller import commands as give
 from cedos.controller import events as on
 from cedos.controller.codec import encode_commands
@@ -18,7 +19,7 @@ from cedos.controller.controller import Controller
 from cedos.controller.events import Event, FlowSample, Witness
 from cedos.controller.rule import RuleRequest
 from cedos.controller.snapshot import restore, snapshot
-from cedos.model import Direction, FlowKey, Network, Transfer
+from cedos.model import Budget, Direction, FlowKey, Network, Transfer
 
 ETH = replace(WLAN, name="eth0", interface="eth0", index=4, addresses=())
 NETWORKS = {"wlan0": WLAN, "lte0": LTE, "eth0": ETH}
@@ -28,6 +29,7 @@ KEYS = [
     for local in ("10.0.0.2", "10.1.0.2")
 ]
 MOST_MOVES, WITHIN_S = 6, 10.0
+PLAN = Budget("plan", Resource.DATA, 1e9, "2033-06-21T00:00:00")
 names = st.sampled_from(sorted(NETWORKS))
 keys = st.sampled_from(KEYS)
 
@@ -49,7 +51,7 @@ steps = st.builds(
     st.sampled_from(
         (
             *("network", "open", "close", "join", "size", "look", "ping", "lost", "heard"),
-            *("rule", "unrule", "bar", "hint", "program", "defaults", "reply", "portal"),
+            *("rule", "unrule", "bar", "spend", "hint", "program", "defaults", "reply", "portal"),
             *("sleep", "refuse", "rates"),
         )
     ),
@@ -67,6 +69,7 @@ class World(Script):
     def __init__(self) -> None:
         self.there: dict[str, Network] = {"wlan0": WLAN, "lte0": LTE}
         self.barred: dict[str, str] = {}
+        self.uses: dict[str, on.BudgetUse] = {}
         self.bytes_: dict[FlowKey, int] = {}
         self.heard_s: dict[FlowKey, float] = {}
         self.tokens: dict[FlowKey, int] = {}
@@ -138,7 +141,16 @@ class World(Script):
                 return [on.RuleSet(1 + step.amount % 3, None)]
             case "bar":
                 self.barred = {network: f"{network} is barred"} if step.yes else {}
-                return [spent(*self.barred)]
+                *told, counted = spent(*self.barred)
+                self.uses.pop("data", None)
+                return [*told, self.counted(*counted.uses)]
+            case "spend":
+                plan = replace(PLAN, supply=1e6 + step.amount)
+                told = [on.BudgetSet(1e3 + now_s, plan, MONTH)] if step.yes else []
+                if "plan" not in self.controller.budgets.keepers and not told:
+                    return []
+                use = on.BudgetUse("plan", float(step.amount), MONTH, "2034-01-01 00:00")
+                return [*told, self.counted(use)]
             case "hint":
                 size = size_of(step.amount, "hint") if step.yes else None
                 return [on.DestinationHinted("203.0.113.0/24", 443, size, until_s=now_s + 5.0)]
@@ -165,6 +177,11 @@ class World(Script):
             case "rates":
                 self.model.rate_bps["wifi" if step.yes else "cellular"] = 1e5 + 10.0 * step.amount
         return []
+
+    def counted(self, *uses: on.BudgetUse) -> on.BudgetsCounted:
+        """The use of all budgets, of which that of these has changed."""
+        self.uses |= {each.name: each for each in uses}
+        return on.BudgetsCounted(1e3 + self.now_s, tuple(self.uses.values()))
 
     def look(self, step: Step) -> on.FlowsSampled:
         if step.yes and step.key in self.bytes_:
@@ -261,6 +278,8 @@ class Restored(World):
                 self.second.handle(event, self.now_s)
                 assert encode_commands(self.second.commands()) == encode_commands(given)
                 assert self.second.next_timer_s() == self.controller.next_timer_s()
+                assert self.second.budgets.state() == self.controller.budgets.state()
+                assert self.second.decider.objective == self.controller.decider.objective
         return found
 
 

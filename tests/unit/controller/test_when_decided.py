@@ -6,8 +6,9 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from kit.controller import KEY, LTE, WLAN, Script, of_kind, size_of, spent
+from kit.controller import KEY, LTE, MONTH, WLAN, Script, of_kind, size_of, spent
 
+from cedos.budget_kinds import Resource
 from cedos.controller.commands import (
     AnswerChoice,
     BoundQueues,
@@ -20,6 +21,10 @@ from cedos.controller.commands import (
 )
 from cedos.controller.controller import CLOSE_S
 from cedos.controller.events import (
+    BatteryRead,
+    BudgetsCounted,
+    BudgetSet,
+    BudgetUse,
     ChoiceAsked,
     CommandDone,
     Event,
@@ -28,8 +33,8 @@ from cedos.controller.events import (
     FlowsSampled,
     HostDefaultsChanged,
     HostSlept,
-    ObjectiveChanged,
     PageChecked,
+    PhoneUseSaid,
     PingEnded,
     PortalFinding,
     PortalVerdict,
@@ -40,9 +45,8 @@ from cedos.controller.events import (
     Witnessed,
 )
 from cedos.controller.rule import RuleRequest
-from cedos.model import Context, Transfer
-from cedos.selector.budgets.prices import Prices
-from cedos.selector.objective import MaxSPerE, WeightedCost
+from cedos.model import Budget, Context, PhoneUse, Transfer
+from cedos.selector.objective import Curves, WeightedCost
 
 SAMPLE = FlowSample(KEY, 10.0, 1, None, 0.02, 0.02, None, 0, 300, 0, 0.01, 0, idle_ack_s=0.1)
 
@@ -103,31 +107,49 @@ def test_a_network_that_dies_or_returns_counts_at_once(script: Deciding) -> None
     assert script.decided(12.0) == [11.6]
 
 
-URGENT: list[Event] = [
-    spent("lte0"),
-    HostDefaultsChanged({}),
-    ObjectiveChanged(WeightedCost(1.0), urgent=True),
-    ObjectiveChanged(MaxSPerE(beta=2.0)),  # (exponents that follow the battery)
-]
+URGENT: dict[str, list[Event]] = {
+    "a spent budget": [*spent("lte0")],
+    "another default": [HostDefaultsChanged({})],
+    "exponents that follow the battery": [BatteryRead(True, 0.2, True), BudgetsCounted(1e3, ())],
+}
 
 
-@pytest.mark.parametrize("event", URGENT, ids=lambda event: type(event).__name__)
-def test_what_a_person_or_a_budget_changes_counts_at_once(script: Deciding, event: Event) -> None:
-    script.tell(ProvidersRead(), at_s=9.0)
+@pytest.mark.parametrize("events", URGENT.values(), ids=URGENT.keys())
+def test_what_a_person_or_a_budget_changes_counts_at_once(events: list[Event]) -> None:
+    script = Deciding(curves=Curves())
+    script.tell(BudgetsCounted(1e3, ()), ProvidersRead(), at_s=9.0)
     script.decided(9.0)
-    script.tell(event, at_s=9.5)
+    script.tell(*events, at_s=9.5)
     assert script.decided(9.5) == [9.5]
 
 
-def test_prices_that_change_wait_for_the_next_decision(script: Deciding) -> None:
-    script.tell(ObjectiveChanged(WeightedCost(1.0)), at_s=9.0)
-    script.decided(9.0)
-    dearer = replace(WeightedCost(1.0), prices=Prices({"lte0": ()}))
-    script.tell(ObjectiveChanged(dearer), at_s=9.5)
-    assert script.decided(10.0) == []
-    assert script.controller.decider.objective is dearer
-    script.tell(ObjectiveChanged(replace(dearer, s_per_j=2.0)), at_s=10.5)
-    assert script.decided(10.5) == [10.5], "not the prices alone"
+DATA = Budget("data", Resource.DATA, 1e9, "2026-12-01T00:00:00")
+
+
+def counted(used: float, unix_s: float) -> BudgetsCounted:
+    return BudgetsCounted(unix_s, (BudgetUse("data", used, MONTH, "2026-12-01 00:00"),))
+
+
+def test_prices_that_hardly_change_wait_for_the_next_decision() -> None:
+    choices = replace(Script().controller.config.choices, objective=WeightedCost(1.0))
+    script = Deciding(choices=choices)
+    script.tell(BudgetSet(1e3, DATA, MONTH), counted(0.0, 1e3), at_s=9.0)
+    assert script.decided(9.1) == [9.0], "a first price"
+    before = script.controller.decider.objective
+    assert before.prices.data_rate("lte0") > 0.0
+    script.tell(counted(1e5, 1001.0), at_s=10.0)
+    assert script.decided(10.5) == []
+    assert script.controller.decider.objective != before
+    script.tell(PhoneUseSaid(PhoneUse.WITHOUT_WIFI), counted(1e5, 1001.0), at_s=11.0)
+    assert script.decided(11.5) == [11.0], "not the prices alone"
+
+
+def test_a_metered_network_that_comes_has_its_price_at_once(script: Deciding) -> None:
+    script.networks(WLAN)
+    script.tell(BudgetSet(1e3, DATA, MONTH), counted(0.0, 1e3))
+    assert script.controller.budgets.prices.data == {}
+    script.networks(WLAN, LTE)
+    assert script.controller.decider.objective.prices.data_rate("lte0") > 0.0
 
 
 def test_changed_networks_are_decided_on_within_the_event(script: Deciding) -> None:

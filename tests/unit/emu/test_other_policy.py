@@ -24,7 +24,7 @@ from cedos.controller.events import (
     Witness,
     Witnessed,
 )
-from cedos.daemon.event_log import EventLog, Kept
+from cedos.daemon.event_log import EventLog
 from cedos.errors import ConfigError
 from cedos.model import FlowKey, Indicator, Network, NetworkKind
 from cedos.selector.objective import MaxS
@@ -151,7 +151,7 @@ def test_only_fixed_policies_can_be_compared() -> None:
 def test_the_command_shows_and_writes_the_comparison(tmp_path: Path) -> None:
     config = ControllerConfig(Choices(MaxS(), None, 3000, 0.1, 0.1))
     controller = Controller(config)
-    log = EventLog(tmp_path / "log", controller, Kept())
+    log = EventLog(tmp_path / "log", controller)
     events = (
         ClockRead(1.7e9),
         IndicatorsRead("wlan0", {"rtt_s": Indicator(0.5, 1.0)}),

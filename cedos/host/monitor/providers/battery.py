@@ -1,9 +1,9 @@
 """The battery's state from UPower over D-Bus."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from cedos.controller.events import BatteryRead
 from cedos.host.monitor.bus import BusError, SystemBus
 
 _SERVICE = "org.freedesktop.UPower"
@@ -13,17 +13,8 @@ _CHARGING, _DISCHARGING, _EMPTY, _FULL, _PENDING_CHARGE, _PENDING_DISCHARGE = ra
 _BATTERY = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Battery:
-    """Unknown values are None; `power_w` is what the whole host draws (or is charged with)."""
-
-    level: float
-    discharging: bool
-    energy_j: float | None
-    power_w: float | None
-
-
-def parse_battery(properties: Mapping[str, Any]) -> Battery | None:
+def parse_battery(properties: Mapping[str, Any]) -> BatteryRead:
+    """Return the battery's charge by UPower's properties."""
     percentage, state = properties.get("Percentage"), properties.get("State")
     if (
         properties.get("Type") != _BATTERY
@@ -31,31 +22,28 @@ def parse_battery(properties: Mapping[str, Any]) -> Battery | None:
         or not isinstance(percentage, int | float)
         or not 0 <= percentage <= 100
     ):
-        return None
-    return Battery(
+        return BatteryRead(answered=True)
+    watt_hours = properties.get("Energy")
+    energy_j = (
+        3600.0 * watt_hours
+        if isinstance(watt_hours, int | float) and 0 < watt_hours < 1e6
+        else None
+    )
+    return BatteryRead(
+        answered=True,
         level=percentage / 100,
         discharging=state in (_DISCHARGING, _EMPTY, _PENDING_DISCHARGE),
-        energy_j=_positive(properties.get("Energy"), 3600.0),
-        power_w=_positive(properties.get("EnergyRate"), 1.0),
+        energy_j=energy_j,
     )
 
 
-def _positive(value: object, factor: float) -> float | None:
-    return value * factor if isinstance(value, int | float) and 0 < value < 1e6 else None
-
-
 class BatteryReader:
-    """`answered`: whether the last question was, so that without a battery there is none."""
-
     def __init__(self, bus: SystemBus) -> None:
         self._bus = bus
-        self.answered = False
 
-    async def read(self) -> Battery | None:
+    async def read(self) -> BatteryRead:
+        """Return the battery's charge; UPower may not answer."""
         try:
-            properties = await self._bus.properties(_SERVICE, _DEVICE, _INTERFACE)
+            return parse_battery(await self._bus.properties(_SERVICE, _DEVICE, _INTERFACE))
         except BusError:
-            self.answered = False
-            return None
-        self.answered = True
-        return parse_battery(properties)
+            return BatteryRead(answered=False)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from kit.waiting import until
 
-from cedos.api.programs import MOST_ITEMS, PriceMessage
+from cedos.api.programs import PriceMessage
 from cedos.apps.prefetch.http import HttpFetcher
 from cedos.apps.prefetch.prefetcher import Prefetcher
 from cedos.apps.prefetch.surroundings import (
@@ -14,6 +14,7 @@ from cedos.apps.prefetch.surroundings import (
     News,
     prices_of,
 )
+from cedos.controller.prefetch_report import MOST_ITEMS
 from cedos.errors import DaemonUnreachableError
 from cedos.model import NetworkKind
 from cedos.selector.budgets.controller import PROHIBITIVE

@@ -4,18 +4,26 @@ from collections.abc import Callable
 from datetime import datetime
 from ipaddress import ip_interface
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from cedos.api.budgets import BudgetMessage
 from cedos.config import Config
-from cedos.controller.events import Event, ObjectiveChanged
-from cedos.daemon.budgets.host_budgets import HostBudgets
+from cedos.controller.budgets.keepers import BudgetKeepers
+from cedos.controller.commands import BarNetworks
+from cedos.controller.config import Choices
+from cedos.controller.controller import Controller
+from cedos.controller.events import BatteryRead, CommandDone, Event, NetworksChanged
+from cedos.daemon import state_file
+from cedos.daemon.budgets.host_budgets import LEARNED, LEARNED_FILE, HostBudgets
+from cedos.daemon.budgets.messages import messages
 from cedos.daemon.budgets.metering import Metering, money_per_mb, radios_of
-from cedos.daemon.decisions.choices import curves, objective
-from cedos.host.monitor.providers.battery import Battery
+from cedos.daemon.decisions.choices import objective
+from cedos.daemon.startup import controller_config
 from cedos.kernel.rtnetlink import Counters
 from cedos.model import Network, NetworkKind
-from cedos.selector.objective import Objective
+from cedos.selector.budgets.keeper import Standing
 from cedos.storage.usage import Usage
 
 LTE = Network("lte0", "lte0", 3, NetworkKind.CELLULAR, True, (ip_interface("10.1.0.2/24"),))
@@ -26,12 +34,10 @@ NOW_S = datetime(2026, 11, 21, 9, 0).timestamp()
 class Power:
     """A battery of which a test says what it holds."""
 
-    answered = True
-
     def __init__(self) -> None:
-        self.now: Battery | None = Battery(0.5, True, 1e5, 10.0)
+        self.now = BatteryRead(True, 0.5, True, 1e5)
 
-    async def read(self) -> Battery | None:
+    async def read(self) -> BatteryRead:
         return self.now
 
 
@@ -49,29 +55,60 @@ class Host:
 
     def start(self, boot: str = "boot-1") -> None:
         """Another daemon begins."""
-        self.preferred: list[tuple[Objective, bool]] = []
         self.usage = Usage(self.state / "usage.sqlite", boot)
         self.metering = Metering(
             self.usage, boot, [WLAN, LTE], radios_of(self.config), money_per_mb(self.config)
         )
+        kept = state_file.read(self.state / LEARNED_FILE, LEARNED)
+        choices = Choices(
+            *(objective(self.config), None, 3000, 0.1, 0.1),
+            price_per_mb=money_per_mb(self.config),
+        )
+        settings = controller_config(self.config, choices, 1, dry_run=False)
+        self.controller = Controller(settings, budgets=kept)
+        self.bars: list[tuple[str, ...]] = []
+        self.post(NetworksChanged((WLAN, LTE)))
         self.budgets = HostBudgets(
             self.config,
             self.state,
             self.usage,
             self.metering,
-            lambda: [WLAN, LTE],
-            self._post,
-            objective(self.config),
-            curves=curves(self.config),
+            self.controller.budgets,
+            self.post,
             battery=self.power,
             clock=lambda: self.now_s,
             steady=lambda: self.steady_s,
         )
         self.tick()
 
-    def _post(self, event: Event) -> None:
-        if isinstance(event, ObjectiveChanged):
-            self.preferred.append((event.objective, event.urgent))
+    def post(self, event: Event) -> None:
+        """An event happens; networks are barred as the controller commands."""
+        waiting = [event]
+        while waiting:
+            self.controller.handle(waiting.pop(0), self.steady_s)
+            for command in self.controller.commands():
+                if isinstance(command, BarNetworks):
+                    self.bars.append(command.networks)
+                    waiting.append(CommandDone(command))
+
+    @property
+    def known(self) -> BudgetKeepers:
+        return self.controller.budgets
+
+    @property
+    def objective(self) -> Any:
+        return self.controller.decider.objective
+
+    def messages(self) -> list[BudgetMessage]:
+        return messages(self.controller, self.budgets.source, self.now_s)
+
+    def standings(self) -> list[Standing]:
+        return self.known.standings(self.now_s)
+
+    def offered(self, size: int, chosen: int, joules: float = 1.0) -> None:
+        """A choice came up: over Wi-Fi it would take nine seconds, over LTE one."""
+        options = [("wlan0", 9.0, 1.0, size), ("lte0", 1.0, joules, size)]
+        self.known.offered(options, chosen, self.steady_s)
 
     def carry(self, name: str, received: int, sent: int = 0) -> None:
         self.carried[name][0] += received
@@ -87,7 +124,7 @@ class Host:
 
     def spent(self, name: str = "data") -> float:
         self.budgets.tick()
-        return self.budgets.keepers[name].spent
+        return self.known.keepers[name].spent
 
 
 @pytest.fixture

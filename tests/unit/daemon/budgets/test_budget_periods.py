@@ -34,9 +34,9 @@ async def test_a_change_in_the_middle_keeps_what_was_spent(host: Host) -> None:
     host.tick()
     await host.budgets.set(replace(DATA, supply=5e8))
     assert host.spent() == 600_000_000
-    assert host.budgets.prices.data_rate("lte0") == PROHIBITIVE
+    assert host.known.prices.data_rate("lte0") == PROHIBITIVE
     await host.budgets.set(replace(DATA, supply=5e9))
-    assert host.budgets.prices.data_rate("lte0") < PROHIBITIVE
+    assert host.known.prices.data_rate("lte0") < PROHIBITIVE
 
 
 async def test_a_change_of_one_that_does_not_recur_keeps_what_was_spent(host: Host) -> None:
@@ -62,7 +62,7 @@ async def test_one_that_recurred_and_is_to_end_keeps_what_was_spent_this_month(h
     host.tick(60.0)
     await host.budgets.set(replace(DATA, every=None))
     assert host.spent() == 1000
-    assert host.budgets.keepers["data"].budget.since == "2026-11-01T00:00:00"
+    assert host.known.keepers["data"].budget.since == "2026-11-01T00:00:00"
 
 
 async def test_one_that_is_over_begins_anew_when_it_is_set_again(host: Host) -> None:
@@ -88,5 +88,5 @@ async def test_a_day_that_begins_at_any_minute_counts_from_that_minute(host: Hos
         await asyncio.wait([running])
     # It was ten past nine at the end, or nearly.
     begun_s = datetime(2026, 11, 21, 9, 7).timestamp()
-    assert host.budgets.keepers["data"].period.begins_s == begun_s
+    assert host.known.keepers["data"].period.begins_s == begun_s
     assert host.spent() == pytest.approx(1000 * (host.now_s - begun_s), abs=60_000)

@@ -43,10 +43,9 @@ async def test_its_price_is_that_of_one_that_was_set(make_host: MakeHost) -> Non
     for number in range(400):
         if number % 8 == 0:
             host.carry("lte0", 3_000_000)
-            ways = [("wlan0", 9.0, 1.0, 3_000_000), ("lte0", 1.0, 1.0, 3_000_000)]
-            host.budgets.offered(ways, 1)
+            host.offered(3_000_000, 1)
         host.tick(900.0)
-    trip, other = host.budgets.standings()
+    trip, other = host.standings()
     assert trip.rate == pytest.approx(other.rate, rel=0.01)
     assert trip.forecast is not None
     assert other.forecast is not None
@@ -68,7 +67,7 @@ async def test_a_restart_goes_on_and_another_end_too(make_host: MakeHost) -> Non
 
 async def test_one_that_is_over_is_only_that(make_host: MakeHost) -> None:
     host = make_host(Config(budgets={"trip": BudgetConfig(until="2026-11-01", data="1GB")}))
-    (standing,) = host.budgets.standings()
+    (standing,) = host.standings()
     assert standing.over
 
 
@@ -123,7 +122,7 @@ async def test_a_hard_one_stays_hard_unless_it_is_told_otherwise(make_host: Make
     )
 
     def hard() -> bool | None:
-        return host.budgets.keepers["trip"].budget.hard
+        return host.known.keepers["trip"].budget.hard
 
     await host.budgets.set(Budget("trip", Resource.DATA, 2e9, "2026-12-24T00:00:00"))
     assert hard() is True  # of the configuration

@@ -32,7 +32,7 @@ async def test_configured_ones_are_taken_out_where_they_are(make_host: MakeHost)
         host.budgets.remove("pan")
     await host.budgets.set(DATA)
     host.budgets.remove("data")
-    assert list(host.budgets.keepers) == ["plan"]
+    assert list(host.known.keepers) == ["plan"]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ async def test_nobody_fills_memory_or_disk_with_budgets(host: Host, tmp_path: Pa
 async def test_one_that_would_be_over_is_refused(host: Host) -> None:
     with pytest.raises(ConfigError, match="has passed"):
         await host.budgets.set(replace(DATA, every=None, until="2026-11-01T00:00:00"))
-    assert not host.budgets.keepers
+    assert not host.known.keepers
 
 
 async def test_a_damaged_file_is_kept_said_and_the_daemon_goes_on(
@@ -96,7 +96,7 @@ async def test_a_damaged_file_is_kept_said_and_the_daemon_goes_on(
     await host.budgets.set(DATA)
     host.tick()
     host.start()  # the next daemon says it too, until somebody removes the file
-    assert "data" in host.budgets.keepers
+    assert "data" in host.known.keepers
     assert any(str(aside) in problem for problem in host.budgets.problems)
     aside.unlink()
     assert not host.budgets.problems
@@ -123,19 +123,37 @@ async def test_a_file_that_cannot_even_be_kept_is_never_written_over(
     assert (tmp_path / "budgets.json.aside-1").read_text() == "["
 
 
+async def test_where_nothing_can_be_written_nothing_changes(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await host.budgets.set(DATA)
+    with monkeypatch.context() as patched:
+        patched.setattr("cedos.storage.budget_file.write", fails)
+        with pytest.raises(ConfigError, match="No space left"):
+            await host.budgets.set(replace(DATA, name="other"))
+        with pytest.raises(ConfigError, match="No space left"):
+            host.budgets.remove("data")
+    host.tick()
+    assert list(host.known.keepers) == ["data"]
+
+
+def fails(*_: object) -> None:
+    raise ConfigError("No space left on device")
+
+
 async def test_a_budget_of_a_day_that_becomes_one_of_a_month_is_priced_as_such(host: Host) -> None:
     """999 MB of 1 GB were \"nearly used up\": a minute of use, reckoned as a day's, for 35 days."""
     day = Budget("data", Resource.DATA, 5e6, "2026-11-22T00:00:00", every=Every.DAY)
     await host.budgets.set(day)
     host.carry("lte0", 345_000)
     host.tick()
-    host.budgets.offered([("wlan0", 9.0, 1.0, 1000), ("lte0", 1.0, 1.0, 1000)], 1)
+    host.offered(1000, 1)
     for name in ("data", "fresh"):
         await host.budgets.set(Budget(name, Resource.DATA, 1e9, "2026-12-27T00:00:00"))
     for _ in range(12):
         host.carry("lte0", 90_000)
         host.tick()
-    changed, fresh = host.budgets.standings()
+    changed, fresh = host.standings()
     assert changed.spent == 1_425_000
     assert changed.bought_s == pytest.approx(8.0, abs=0.1)
     assert changed.rate == fresh.rate

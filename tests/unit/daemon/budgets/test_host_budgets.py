@@ -15,12 +15,11 @@ from cedos.config import (
     NetworkConfig,
     PlanConfig,
 )
+from cedos.controller.events import BatteryRead
 from cedos.daemon.budgets import used
-from cedos.daemon.budgets.messages import messages
 from cedos.daemon.budgets.metering import radios_of
 from cedos.daemon.decisions.choices import objective as objective_of
 from cedos.errors import ConfigError
-from cedos.host.monitor.providers.battery import Battery
 from cedos.model import Budget, Every, PhoneUse
 from cedos.selector.budgets.controller import PROHIBITIVE
 from cedos.selector.objective import MaxSPerE
@@ -34,13 +33,13 @@ DATA = Budget("data", Resource.DATA, 1e9, "2026-12-01T00:00:00", every=Every.MON
 
 async def test_without_budgets_the_objective_is_as_configured(host: Host) -> None:
     host.tick()
-    assert {objective for objective, _ in host.preferred} == {objective_of(Config())}
+    assert host.objective == objective_of(Config())
 
 
 async def test_a_budgets_price_stands_instead_of_the_fixed_one(host: Host) -> None:
     await host.budgets.set(DATA)
     host.tick()
-    objective = host.preferred[-1][0]
+    objective = host.objective
     assert objective.s_per_metered_byte == objective.noticeable_s == 0.0
     assert objective.s_per_j == Config().decision.seconds_per_joule > 0.0
     assert objective.prices.data_rate("lte0") > 0.0
@@ -51,7 +50,7 @@ async def test_a_budget_of_a_network_that_is_away_prices_nothing(host: Host) -> 
     away = Budget("away", Resource.DATA, 1e9, "2026-12-01T00:00:00", networks=("lte7",))
     await host.budgets.set(away)
     host.tick()
-    objective = host.preferred[-1][0]
+    objective = host.objective
     assert (objective.name, objective.note) == ("balanced", "")
     assert objective.s_per_metered_byte > 0.0
 
@@ -62,7 +61,7 @@ async def test_a_budget_counts_what_all_programs_carry_and_prices_it(host: Host)
     host.carry("wlan0", 999_999)
     host.tick()
     assert host.spent() == 250_000
-    objective = host.preferred[-1][0]
+    objective = host.objective
     assert objective.name == "budgets"
     assert objective.prices.data_rate("lte0") > 0.0
     assert objective.prices.data_rate("wlan0") == 0.0
@@ -74,11 +73,11 @@ async def test_a_spent_budget_is_prohibitive_and_said(host: Host) -> None:
     await host.budgets.set(replace(DATA, supply=1e6))
     host.carry("lte0", 2_000_000)
     host.tick()
-    assert host.budgets.prices.data_rate("lte0") == PROHIBITIVE
+    assert host.known.prices.data_rate("lte0") == PROHIBITIVE
     assert 'the budget "data" is exceeded (200 % used)' in host.budgets.problems
-    (message,) = messages(host.budgets)
+    (message,) = host.messages()
     assert (message.spent_up, message.s_per_unit) == (True, None)
-    assert "lte0 is used only where nothing else works" in host.preferred[-1][0].note
+    assert "lte0 is used only where nothing else works" in host.objective.note
 
 
 async def test_joules_of_the_radios_are_counted(host: Host) -> None:
@@ -99,15 +98,15 @@ async def test_money_by_what_networks_cost(make_host: MakeHost) -> None:
     host.carry("lte0", 50_000_000)
     host.tick()
     assert host.spent("money") == pytest.approx(1.0)
-    assert host.budgets.prices.money_s(1.0, 1.0) > 0.0
+    assert host.known.prices.money_s(1.0, 1.0) > 0.0
 
 
 async def test_money_without_any_price_is_said(host: Host) -> None:
     await host.budgets.set(Budget("money", Resource.MONEY, 5.0, "2026-12-01T00:00:00"))
     assert any("money_per_mb" in problem for problem in host.budgets.problems)
     host.tick()
-    assert host.budgets.prices.money_s(100.0, 1.0) == 0.0, "what is not counted has no price"
-    (message,) = messages(host.budgets)
+    assert host.known.prices.money_s(100.0, 1.0) == 0.0, "what is not counted has no price"
+    (message,) = host.messages()
     assert message.suspended == "no network has a money_per_mb"
 
 
@@ -116,26 +115,26 @@ async def test_units_are_bought_as_one_goes(make_host: MakeHost) -> None:
         data="3MB", until="2026-12-01", every=Every.MONTH, unit="1MB", unit_money=2.0
     )
     host = make_host(Config(budgets={"go": configured}))
-    assert host.budgets.keepers["go"].budget.supply == 1e6
+    assert host.known.keepers["go"].budget.supply == 1e6
     host.carry("lte0", 1_500_000)
     host.tick()
-    assert host.budgets.keepers["go"].budget.supply == 2e6
-    (message,) = messages(host.budgets)
+    assert host.known.keepers["go"].budget.supply == 2e6
+    (message,) = host.messages()
     assert message.units is not None
     assert (message.units.bought, message.units.most, message.units.money) == (2, 3, 2.0)
     # Another unit costs 2, each worth a minute.
-    assert host.budgets.prices.data_s("lte0", 1e6, 10.0) == pytest.approx(120.0)
-    assert host.budgets.prices.data_rate("lte0", 2e6, 10.0) == PROHIBITIVE
+    assert host.known.prices.data_s("lte0", 1e6, 10.0) == pytest.approx(120.0)
+    assert host.known.prices.data_rate("lte0", 2e6, 10.0) == PROHIBITIVE
 
 
 async def test_choices_teach_and_are_accounted_for(host: Host) -> None:
     await host.budgets.set(DATA)
-    host.budgets.offered([("wlan0", 9.0, 1.0, 10**6), ("lte0", 1.0, 5.0, 10**6)], 1)
-    host.budgets.offered([("wlan0", 9.0, 1.0, 10**6), ("lte0", 1.0, 5.0, 10**6)], 0)
-    assert messages(host.budgets)[0].bought_s == pytest.approx(8.0)
+    host.offered(10**6, 1, 5.0)
+    host.offered(10**6, 0, 5.0)
+    assert host.messages()[0].bought_s == pytest.approx(8.0)
     host.budgets.write()
     host.start()
-    assert messages(host.budgets)[0].bought_s == pytest.approx(8.0)
+    assert host.messages()[0].bought_s == pytest.approx(8.0)
 
 
 async def test_delphis_exponents_follow_the_same_plan(make_host: MakeHost) -> None:
@@ -144,24 +143,25 @@ async def test_delphis_exponents_follow_the_same_plan(make_host: MakeHost) -> No
         plan=PlanConfig(metered_bytes=1_000_000),
     )
     host = make_host(config)
-    host.power.now = Battery(0.1, True, None, None)
+    host.power.now = BatteryRead(True, 0.1, True, None)
     await host.budgets._read_battery()
     host.carry("lte0", 700_000, 50_000)
     host.tick()
-    objective = host.preferred[-1][0]
+    objective = host.objective
     assert isinstance(objective, MaxSPerE)
     assert (objective.beta, objective.gamma) == (2.0, pytest.approx(0.5))
     host.carry("lte0", 300_000)
     host.tick()
-    assert host.preferred[-1][0].gamma == 10.0
+    assert host.objective.gamma == 10.0
 
 
 async def test_prices_that_hardly_move_wake_nobody(host: Host) -> None:
     await host.budgets.set(DATA)
-    host.preferred.clear()
+    outbox = host.controller._outbox
+    outbox.urgent = False
     for _ in range(20):
         host.tick()
-    assert not any(urgent for _, urgent in host.preferred)
+    assert not outbox.urgent
 
 
 @pytest.mark.parametrize("name", ["device", "cellular"])
@@ -187,7 +187,7 @@ async def test_what_the_phone_is_for_can_be_said_and_is_kept(make_host: MakeHost
     host = make_host()
 
     def price() -> tuple[float, float]:
-        objective, _ = host.preferred[-1]
+        objective = host.objective
         return objective.s_per_metered_byte * 1e6, objective.noticeable_s
 
     assert price() == pytest.approx((1.0, 0.1))
@@ -206,4 +206,4 @@ async def test_what_the_phone_is_for_can_be_said_and_is_kept(make_host: MakeHost
     assert price() == (0.0, 0.0)
     (host.state / "phone.json").write_text('"nonsense"')
     host.start()
-    assert host.budgets.phone is PhoneUse.TO_SAVE_TIME
+    assert host.known.phone is PhoneUse.TO_SAVE_TIME

@@ -99,14 +99,14 @@ async def test_a_clock_that_is_set_counts_nothing_from_before_the_budget(
     await host.budgets.set(ONCE)
     host.carry("lte0", 40_000_000)
     host.tick(1800.0)
-    host.budgets.offered([("wlan0", 9.0, 1.0, 1000), ("lte0", 1.0, 1.0, 1000)], 1)
+    host.offered(1000, 1)
     for step_s in (by_s, -by_s, by_s):
         host.now_s += step_s
         assert host.spent("once") == 40_000_000
     host.budgets.write()
     host.start()
     assert host.spent("once") == 40_000_000
-    (standing,) = host.budgets.standings()
+    (standing,) = host.standings()
     assert standing.bought_s == pytest.approx(8.0, abs=0.1)
     host.now_s -= by_s
     assert host.spent("once") == 40_000_000
@@ -122,7 +122,7 @@ async def test_a_clock_that_is_set_where_no_budget_can_be_and_back_changes_nothi
     host.tick(1800.0)
     host.now_s += 9 * 86_400.0
     host.tick()
-    assert host.budgets.standings()[0].over
+    assert host.standings()[0].over
     host.now_s -= 9 * 86_400.0
     host.tick()
     for wrong_s in (17e8, 16e8):  # 1973, 1976
@@ -130,4 +130,4 @@ async def test_a_clock_that_is_set_where_no_budget_can_be_and_back_changes_nothi
         host.tick()
         host.now_s += wrong_s
     assert host.spent("once") == 40_000_000
-    assert not host.budgets.standings()[0].over
+    assert not host.standings()[0].over

@@ -35,7 +35,7 @@ class Host:
         self.marks: dict[FlowKey, int] = {}
         self._events: list[FlowOpened | FlowClosed] = []
         driver = cast(Any, self.driver)
-        self.records = FlowRecords(driver, self.profiler, cast(Any, self), None)
+        self.records = FlowRecords(driver, self.profiler, None)
         self.subject = FlowEvents(
             driver=driver,
             monitor=cast(Any, self),
@@ -48,7 +48,7 @@ class Host:
         self._events = list(events)
         await self.subject.follow_flows()
         for command in self.driver.commands(RecordFlow):
-            self.records.add(command.record, chosen=command.chosen)
+            self.records.add(command.record)
 
     async def events(self) -> AsyncIterator[FlowOpened | FlowClosed]:
         for event in self._events:
@@ -56,8 +56,6 @@ class Host:
 
     async def mark(self, key: FlowKey) -> int | None:
         return self.marks.get(key)
-
-    def finished(self, *_: object) -> None: ...
 
 
 async def test_an_opening_is_told_with_whose_it_is_and_what_is_known_of_its_destination(

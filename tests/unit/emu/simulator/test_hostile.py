@@ -6,9 +6,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cedos.budget_kinds import Resource
+from cedos.controller.budgets.hard_budgets import HardBudgets
 from cedos.controller.controller import Controller
 from cedos.controller.decisions import moves
-from cedos.controller.hard_budgets import HardBudgets
 from cedos.model import Budget, Direction, NetworkKind
 from emu import policies
 from emu.places import places
@@ -81,7 +81,7 @@ def test_a_first_packet_that_is_left_on_a_dead_network_is_a_fault(
 
 def test_a_budget_that_bars_nothing_is_exceeded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kinds(made(DIES, supply=1e6)) == []
-    monkeypatch.setattr(HardBudgets, "on_counted", lambda self, event, now_s: False)
+    monkeypatch.setattr(HardBudgets, "on_counted", lambda self, *counted: False)
     assert kinds(made(DIES, supply=1e6)) == ["overspent"]
 
 

@@ -2,9 +2,10 @@
 
 import pytest
 
-from cedos.controller.commands import Command, MoveConnection, RescueFlow
+from cedos.budget_kinds import Resource
+from cedos.controller.commands import BarNetworks, Command, MoveConnection, RescueFlow
 from cedos.controller.controller import Controller
-from cedos.model import Direction, NetworkKind
+from cedos.model import Budget, Direction, NetworkKind
 from emu.places.traces import Trace
 from emu.policies import simulated
 from emu.simulator.connection import Transfer
@@ -21,7 +22,11 @@ class Laptop:
     """A laptop with two networks of given rates, and the commands of its controller."""
 
     def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, wifi_bps: float = 20e6, lte_bps: float = 10e6
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        wifi_bps: float = 20e6,
+        lte_bps: float = 10e6,
+        budget: Budget | None = None,
     ) -> None:
         self.clock = Clock()
         self.given: list[Command] = []
@@ -43,7 +48,7 @@ class Laptop:
         }
         config = simulated("cedos").daemon
         assert config is not None
-        self.daemon = SimulatedLaptop(self.clock, self.networks, config)
+        self.daemon = SimulatedLaptop(self.clock, self.networks, config, budget=budget)
         self._number = 0
 
     def begin(self, size_bytes: int, *, mptcp: bool = False, down: bool = True) -> Transfer:
@@ -111,3 +116,24 @@ def test_new_connections_follow_once_a_network_is_dead(monkeypatch: pytest.Monke
     laptop.clock.run(20.0)
     assert transfer.first.kind is CELLULAR
     assert transfer.ended_s is not None
+
+
+def test_a_budget_has_its_price_and_keeps_transfers_off_the_metered_network(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On Wi-Fi of 2 Mbit/s; LTE has ten times as much."""
+    carried = {}
+    for supply in (1e12, 4e6):
+        data = Budget("data", Resource.DATA, supply, "2026-12-01T00:00:00", networks=("lte0",))
+        laptop = Laptop(monkeypatch, 2e6, 20e6, data)
+        for number in range(20):
+            laptop.clock.run(5.0 + 10.0 * number)
+            laptop.begin(1_000_000)
+        laptop.clock.run(220.0)
+        controller, lte = laptop.daemon.controller, laptop.networks[CELLULAR]
+        carried[supply] = lte.down.delivered_bytes + lte.up.delivered_bytes
+        assert controller.budgets.keepers["data"].spent == pytest.approx(carried[supply], rel=0.01)
+        assert controller.decider.objective.name == "budgets"
+        assert not laptop.of(BarNetworks), "it is not hard"
+    assert carried[1e12] > 20e6
+    assert carried[4e6] < 4e6

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kit.bus import PlayedBus
 
+from cedos.controller.events import BatteryRead
 from cedos.host.monitor.providers import battery, cellular, wifi
 from cedos.kernel.netlink import attribute
 from cedos.model import Indicator, Network, NetworkKind
@@ -140,18 +141,16 @@ FULL = {
     "Percentage": 80.0,
     "State": 2,
     "Energy": 40.0,
-    "EnergyRate": 12.5,
 }
 
 
 def test_the_battery() -> None:
-    assert battery.parse_battery(FULL) == battery.Battery(0.8, True, 144_000.0, 12.5)
-    charging = battery.parse_battery({**FULL, "State": 1, "Energy": 0.0, "EnergyRate": 0.0})
-    assert charging == battery.Battery(0.8, False, None, None)
-    assert battery.parse_battery({**FULL, "IsPresent": False}) is None
-    assert battery.parse_battery({**FULL, "Type": 1}) is None
-    assert battery.parse_battery({**FULL, "Percentage": 800.0}) is None
-    assert battery.parse_battery({}) is None
+    assert battery.parse_battery(FULL) == BatteryRead(True, 0.8, True, 144_000.0)
+    charging = battery.parse_battery({**FULL, "State": 1, "Energy": 0.0})
+    assert charging == BatteryRead(True, 0.8, False, None)
+    for other in ({"IsPresent": False}, {"Type": 1}, {"Percentage": 800.0}):
+        assert battery.parse_battery({**FULL, **other}) == BatteryRead(True)
+    assert battery.parse_battery({}) == BatteryRead(True)
 
 
 async def test_without_modem_manager_nothing_is_known() -> None:

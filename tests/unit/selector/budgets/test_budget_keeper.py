@@ -3,6 +3,7 @@
 import random
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -83,16 +84,28 @@ def test_a_day_with_another_hour_begins_at_midnight_all_the_same() -> None:
     assert period.ends_s - period.begins_s == 25 * 3600
 
 
+def made(budget: Budget, make: MakeController, now_s: float, state: Any = None) -> Keeper:
+    return Keeper(budget, period_at(budget, now_s, UTC), make, now_s, state)
+
+
 def keeper(budget: Budget = MONTHLY, now: str = "2026-11-21") -> Keeper:
-    return Keeper(budget, Pacer, at(now), UTC)
+    return made(budget, Pacer, at(now))
+
+
+def rolled(kept: Keeper, now_s: float) -> bool:
+    return kept.roll(period_at(kept.budget, now_s, UTC), now_s)
+
+
+def replaced(kept: Keeper, budget: Budget, now_s: float) -> None:
+    kept.replace_budget(budget, period_at(budget, now_s, UTC), now_s)
 
 
 def test_a_new_period_begins_with_the_whole_supply_and_what_was_learned() -> None:
     kept = keeper()
     kept.observe(at("2026-11-21"), 3.99e9)
     assert kept.quote(at("2026-11-21")).rate == PROHIBITIVE
-    assert kept.roll(at("2026-12-01T00:00:01"))
-    assert not kept.roll(at("2026-12-02"))
+    assert rolled(kept, at("2026-12-01T00:00:01"))
+    assert not rolled(kept, at("2026-12-02"))
     kept.observe(at("2026-12-02"), 0.0)
     assert kept.quote(at("2026-12-02")).rate < PROHIBITIVE
     assert kept.standing(at("2026-12-02")).left == 4e9
@@ -101,16 +114,16 @@ def test_a_new_period_begins_with_the_whole_supply_and_what_was_learned() -> Non
 def test_a_clock_that_jumps_ahead_and_back_finds_its_period_again() -> None:
     kept = keeper()
     kept.observe(at("2026-11-21"), 1e9)
-    assert kept.roll(at("2031-06-05"))
+    assert rolled(kept, at("2031-06-05"))
     kept.observe(at("2031-06-05"), 0.0)
-    assert kept.roll(at("2026-11-21T00:05:00"))
+    assert rolled(kept, at("2026-11-21T00:05:00"))
     kept.observe(at("2026-11-21T00:05:00"), 1.2e9)
     assert kept.standing(at("2026-11-21T00:06:00")).spent == 1.2e9
 
 
 def test_one_that_does_not_recur_comes_to_its_end() -> None:
     once = Budget("battery", Resource.ENERGY, 1e4, "2026-11-21T18:00:00", "2026-11-21T09:00:00")
-    kept = Keeper(once, Odyssey, at("2026-11-21T09:00:00"), UTC)
+    kept = made(once, Odyssey, at("2026-11-21T09:00:00"))
     assert not kept.has_ended(at("2026-11-21T17:59:59"))
     assert kept.has_ended(at("2026-11-21T18:00:00"))
     assert kept.quote(at("2026-11-21T18:00:00")).rate == PROHIBITIVE
@@ -120,13 +133,13 @@ def test_one_that_does_not_recur_comes_to_its_end() -> None:
 def test_a_change_in_the_middle_keeps_what_was_spent() -> None:
     kept = keeper()
     kept.observe(at("2026-11-21"), 1e9)
-    kept.replace_budget(
-        Budget("data", Resource.DATA, 2e9, MONTHLY.until, every=Every.MONTH), at("2026-11-22")
+    replaced(
+        kept, Budget("data", Resource.DATA, 2e9, MONTHLY.until, every=Every.MONTH), at("2026-11-22")
     )
     standing = kept.standing(at("2026-11-22"))
     assert (standing.spent, standing.left) == (1e9, 1e9)
     once = Budget("data", Resource.DATA, 2e9, "2026-12-24T00:00:00", "2026-11-22T00:00:00")
-    kept.replace_budget(once, at("2026-11-22"))
+    replaced(kept, once, at("2026-11-22"))
     assert kept.period.ends_s == at("2026-12-24")
 
 
@@ -172,10 +185,10 @@ def test_a_restart_finds_everything_again() -> None:
     kept.observe(at("2026-11-21"), 1e9)
     options = [Option(10.0, 0.0), Option(2.0, 1e6)]
     kept.offered(at("2026-11-21"), options, options[1])
-    again = Keeper(MONTHLY, Pacer, at("2026-11-22"), UTC, kept.state())
+    again = made(MONTHLY, Pacer, at("2026-11-22"), kept.state())
     again.observe(at("2026-11-22"), 1e9)
     assert again.standing(at("2026-11-22")).bought_s == 8.0
-    later = Keeper(MONTHLY, Pacer, at("2026-12-22"), UTC, kept.state())
+    later = made(MONTHLY, Pacer, at("2026-12-22"), kept.state())
     assert later.standing(at("2026-12-22")).bought_s == 0.0
 
 
@@ -183,7 +196,7 @@ def test_a_restart_finds_everything_again() -> None:
     "nonsense", [{}, {"period": 3}, {"learned": {"x": 1}}, {"period": [1, 2], "bought_s": "x"}]
 )
 def test_what_is_kept_may_be_nonsense(nonsense: dict[str, object]) -> None:
-    kept = Keeper(MONTHLY, Pacer, at("2026-11-22"), UTC, nonsense)
+    kept = made(MONTHLY, Pacer, at("2026-11-22"), nonsense)
     kept.observe(at("2026-11-22"), float("nan"))
     assert kept.standing(at("2026-11-22")).spent == 0.0
 
@@ -204,10 +217,10 @@ def test_whatever_happens_there_is_a_price_and_a_budget_that_is_spent_has_none(
     make: type[Odyssey] | type[Pacer], events: list[tuple[str, float, float]]
 ) -> None:
     now_s = at("2026-11-21")
-    kept = Keeper(MONTHLY, make, now_s, UTC)
+    kept = made(MONTHLY, make, now_s)
     for what, step_s, amount in events:
         now_s = max(now_s + step_s, 1.0)
-        kept.roll(now_s)
+        rolled(kept, now_s)
         match what:
             case "observe":
                 kept.observe(now_s, amount)
@@ -215,9 +228,9 @@ def test_whatever_happens_there_is_a_price_and_a_budget_that_is_spent_has_none(
                 options = [Option(amount, 0.0), Option(amount / 2, 1e6)]
                 kept.offered(now_s, options, options[1])
             case "change":
-                kept.replace_budget(replace(BATTERY, supply=min(max(amount, 0.0), 1e15)), now_s)
+                replaced(kept, replace(BATTERY, supply=min(max(amount, 0.0), 1e15)), now_s)
             case "restart":
-                kept = Keeper(kept.budget, make, now_s, UTC, kept.state())
+                kept = made(kept.budget, make, now_s, kept.state())
         standing = kept.standing(now_s)
         assert kept.period.begins_s <= now_s < kept.period.ends_s
         assert 0.0 < standing.rate <= PROHIBITIVE
@@ -275,7 +288,7 @@ def test_the_last_units_are_left_to_what_needs_them(make: MakeController) -> Non
     """A month of 5 units, of which 2.5 are used without a choice; what is chosen takes what it can."""
     unit = Increment(amount=1e9, money=1.0, s_per_money=1.0, most=5)
     plan = replace(MONTHLY, supply=5e9, increment=unit)
-    kept = Keeper(plan, make, at("2026-11-01"), UTC)
+    kept = made(plan, make, at("2026-11-01"))
     begins_s, ends_s = kept.period
     spent, count = 0.0, 1440
     for step in range(count):

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 from dbus_fast import Variant
 
+from cedos.controller.events import BatteryRead
 from cedos.host.monitor.bus import SystemBus
 from cedos.host.monitor.providers import networkmanager as nm
-from cedos.host.monitor.providers.battery import Battery, BatteryReader
+from cedos.host.monitor.providers.battery import BatteryReader
 from cedos.host.monitor.providers.cellular import CellularProvider
 from cedos.model import Network, NetworkKind
 
@@ -67,9 +68,9 @@ async def test_the_battery_over_a_real_bus(address: str, make_service: Any) -> N
     }
     bus = SystemBus(address, timeout_s=0.3)
     try:
-        assert await BatteryReader(bus).read() == Battery(0.41, True, 72_000.0, None)
+        assert await BatteryReader(bus).read() == BatteryRead(True, 0.41, True, 72_000.0)
         upower.silent = True
-        assert await BatteryReader(bus).read() is None
+        assert await BatteryReader(bus).read() == BatteryRead(answered=False)
     finally:
         await bus.close()
 

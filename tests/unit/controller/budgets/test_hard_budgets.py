@@ -9,19 +9,22 @@ from hypothesis import strategies as st
 from kit.controller import LTE, WLAN, Script
 
 from cedos.budget_kinds import Resource
+from cedos.controller.budgets.hard_budgets import HardBudgets
 from cedos.controller.commands import BarNetworks, Command, CountUse, LeaveUnasked, Tell
 from cedos.controller.controller import Controller
 from cedos.controller.events import (
+    BudgetRemoved,
     BudgetsCounted,
+    BudgetSet,
+    BudgetUse,
     CommandDone,
     CommandFailed,
     Event,
-    HardBudgetUse,
     NetworksChanged,
     TimerFired,
 )
-from cedos.controller.hard_budgets import HardBudgets
 from cedos.model import Budget, Every, Network
+from cedos.selector.budgets.keeper import Period
 
 DATA = Budget("data", Resource.DATA, 1e9, "2026-12-01T00:00:00", every=Every.MONTH, hard=True)
 UNABLE = "[steering] iptables = true would be needed"
@@ -61,20 +64,25 @@ class Spending(Script):
         self.carried["lte0"] += size
         self.spent["data"] += size
         self.now_s += after_s
-        self.happen(self.counted())
+        self.happen(*self.counted())
         at_s = self.hard.next_timer_s()
         return None if at_s is None else round(at_s - self.now_s, 6)
 
-    def counted(self) -> BudgetsCounted:
+    def counted(self) -> list[Event]:
+        """The budgets of now are told where they are others than before, and what is used of each."""
+        period = Period(self.begins_s, self.begins_s + 1e6)
+        before, now = self.controller.budgets.keepers, {each.name: each for each in self.budgets}
+        removed: list[Event] = [BudgetRemoved(name) for name in before.keys() - now]
+        told = [
+            BudgetSet(self.now_s, each, period)
+            for name, each in now.items()
+            if name not in before or before[name].budget != each
+        ]
         uses = tuple(
-            HardBudgetUse(
-                *(each, self.spent.get(each.name, 0.0), self.begins_s, self.begins_s + 1e6),
-                "2026-12-01 00:00",
-                over=False,
-            )
+            BudgetUse(each.name, self.spent.get(each.name, 0.0), period, "2026-12-01 00:00")
             for each in self.budgets
         )
-        return BudgetsCounted(uses, dict(self.carried))
+        return [*removed, *told, BudgetsCounted(self.now_s, uses, dict(self.carried))]
 
     def happen(self, *events: Event) -> None:
         waiting = list(events)
@@ -292,5 +300,6 @@ def test_bars_do_not_outlive_their_controller() -> None:
     script.use(1e9)
     again = Controller(script.controller.config)
     again.handle(NetworksChanged((WLAN, LTE)), 1.0)
-    again.handle(script.counted(), 2.0)
+    again.handle(BudgetSet(1.0, DATA, Period(0.0, 1e6)), 1.0)
+    again.handle(script.counted()[-1], 2.0)
     assert BarNetworks(("lte0",)) in again.commands(), "another one bars again"

@@ -11,7 +11,7 @@ from typing import Final
 
 from cedos.budget_kinds import Resource, Tariff
 from cedos.controller.commands import BarNetworks, CountUse, LeaveUnasked, Tell
-from cedos.controller.events import BudgetsCounted, HardBudgetUse
+from cedos.controller.events import BudgetsCounted, BudgetUse
 from cedos.controller.outbox import Outbox
 from cedos.model import Budget, Network
 from cedos.selector.budgets.hard import LATEST_S, Account, Bars, Pace, Stage
@@ -47,7 +47,8 @@ class HardBudgets:
         self._money_per_mb = money_per_mb
         self._unable = unable
         self._networks: Sequence[Network] = ()
-        self._counted = BudgetsCounted((), {})
+        self._counted = BudgetsCounted(0.0, ())
+        self._budgets: Mapping[str, Budget] = {}
         self._bars = Bars()
         self._accounts: list[Account] = []
         self._until: dict[str, str] = {}
@@ -61,11 +62,6 @@ class HardBudgets:
         self._acted_bytes = 0.0
 
     # -- views --------------------------------------------------------------------------------
-
-    @property
-    def names(self) -> frozenset[str]:
-        """Return the names of the budgets."""
-        return frozenset(self._until)
 
     @property
     def problems(self) -> list[str]:
@@ -113,9 +109,11 @@ class HardBudgets:
 
     # -- events: each returns whether other networks are barred than before, or for other reasons ----
 
-    def on_counted(self, event: BudgetsCounted, now_s: float) -> bool:
-        """Take the use of all hard budgets."""
-        self._counted = event
+    def on_counted(
+        self, event: BudgetsCounted, budgets: Mapping[str, Budget], now_s: float
+    ) -> bool:
+        """Take the use of budgets, which are given by name; only the hard ones count."""
+        self._counted, self._budgets = event, budgets
         return self._check(now_s)
 
     def networks_changed(self, networks: Sequence[Network], now_s: float) -> bool:
@@ -139,8 +137,9 @@ class HardBudgets:
     # -- within -------------------------------------------------------------------------------
 
     def _check(self, now_s: float) -> bool:
-        self._accounts = [self._account(each, now_s) for each in self._counted.uses]
-        self._until = {each.budget.name: each.until for each in self._counted.uses}
+        uses = [each for each in self._counted.uses if self._budgets[each.name].hard]
+        self._accounts = [self._account(each, now_s) for each in uses]
+        self._until = {each.name: each.until for each in uses}
         names = [network.name for network in self._networks]
         metered = [network.name for network in self._networks if network.metered]
         changed = self._bars.update(self._accounts, names, Tariff(self._money_per_mb, metered))
@@ -163,14 +162,16 @@ class HardBudgets:
         self._check_at_s = now_s + next_s if next_s < LATEST_S else None
         return self._name_reasons()
 
-    def _account(self, use: HardBudgetUse, now_s: float) -> Account:
-        budget, counted = use.budget, _counted(use.budget)
+    def _account(self, use: BudgetUse, now_s: float) -> Account:
+        budget = self._budgets[use.name]
+        counted = _counted(budget)
         tariff = Tariff(self._money_per_mb)
         usual = budget.resource.meter.usual_per_s(_USUAL_BPS / 8.0, tariff)
         pace = self._paces.setdefault(counted, Pace(usual))
         pace.observe(use.spent, now_s)
-        account = Account(budget, use.spent, use.ends_s, use.over)
-        key = (use.begins_s, account.supply)
+        over = self._counted.unix_s >= use.period.ends_s
+        account = Account(budget, use.spent, use.period.ends_s, over)
+        key = (use.period.begins_s, account.supply)
         # What was barred, as what was coming would spend it, is not opened for what then is left.
         closed = self._closed.get(counted) == key
         account = replace(account, coming=math.inf if closed else pace.coming(account.supply))
