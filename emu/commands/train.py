@@ -21,9 +21,8 @@ KINDS = (
 @click.command(
     "train",
     epilog=examples(
-        "cedos-emu train traces/transfers.parquet traces/transfers_aged.parquet"
-        " traces/transfers_live.parquet --out predictors/shipped.json",
-        "cedos-emu train traces/transfers.parquet --without sbu7 --out unseen.json",
+        "cedos-emu train traces/transfers*.parquet --out predictors/shipped.json",
+        "cedos-emu train traces/transfers*.parquet --without sbu7 --out unseen.json",
     ),
 )
 @click.argument("data", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False))

@@ -31,6 +31,11 @@ DIGITS = 5
 
 _LARGEST = np.finfo(np.float64).max
 
+# The fewest rows of a leaf of `joint`, and about the most leaves of its trees: with more rows the leaves
+# grow, not the model.
+_LEAST_LEAF = 8
+_MOST_LEAVES = 1500
+
 
 def joint(inputs: Floats, targets: Floats, names: Sequence[str], settings: Settings) -> Grown:
     """Extremely randomised trees that hold all strategies in each leaf.
@@ -43,7 +48,7 @@ def joint(inputs: Floats, targets: Floats, names: Sequence[str], settings: Setti
     def grow(x: Floats, y: Floats) -> Forest:
         grown = ExtraTreesRegressor(
             settings.trees or 30,
-            min_samples_leaf=settings.min_leaf or 8,
+            min_samples_leaf=settings.min_leaf or max(_LEAST_LEAF, len(x) // _MOST_LEAVES),
             max_features=settings.inputs_share,
             random_state=settings.seed,
         ).fit(x, y if y.shape[1] > 1 else y[:, 0])
