@@ -16,7 +16,7 @@ from typing import Any
 
 from cedos.model import Direction
 from emu.data import side_by_side
-from emu.data.computed import ComputedRows
+from emu.data.computed import computing
 from emu.data.measure import MeasuringLaptop, Row
 from emu.places.places import Place
 from predictors.inputs import NETWORKS
@@ -111,7 +111,7 @@ def collect(
     """Measure all rows, or compute them (`simulated`); `side_by_side.run` says how and what it raises."""
     return side_by_side.run(
         rows,
-        functools.partial(ComputedRows if simulated else MeasuringLaptop, directory),
+        functools.partial(computing if simulated else MeasuringLaptop, directory),
         partial,
         jobs=jobs,
         seed=seed,

@@ -2,12 +2,12 @@
 
 import statistics
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from cedos.model import Direction, NetworkKind
-from emu.data.measure import LIMIT_S, PING_INTERVAL_S, PING_S, PINGS, STRATEGIES, Row, history
+from emu.data.measure import LIMIT_S, PING_INTERVAL_S, PING_S, PINGS, STRATEGIES, Row, begun
 from emu.places.places import Place, load
 from emu.simulator.connection import Transfer
 from emu.simulator.link import Clock, Network, Parcel
@@ -17,6 +17,13 @@ from emu.testbed.access import Access
 _LENGTH_S = LIMIT_S + 2.0
 # How often the end of a transfer is looked for, in simulated seconds.
 _LOOK_S = 0.25
+
+
+def computing(
+    directory: Path, cancelled: Callable[[], bool] = lambda: False
+) -> AbstractContextManager["ComputedRows"]:
+    """Return a bench of `side_by_side`, which starts nothing and leaves nothing behind."""
+    return nullcontext(ComputedRows(directory, cancelled))
 
 
 class ComputedRows:
@@ -29,31 +36,12 @@ class ComputedRows:
         self._places = load(directory)
         self._cancelled = cancelled
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Leave nothing behind: nothing was started."""
-
     def measure(self, row: Row) -> dict[str, Any] | None:
         """Return a row of a transfer data set, or None if the collection was cancelled."""
         place = self._places[row.place]
         rtts_s = {"wifi": row.wifi_rtt_s, "cellular": row.cellular_rtt_s}
-        entry: dict[str, Any] = {
-            "place": place.name,
-            "group": place.group,
-            "scenario": place.scenario,
-            "start_s": row.start_s,
-            "size_bytes": row.size_bytes,
-            "direction": str(row.direction),
-            **history(place, row.start_s, row.direction),
-            **_pings(_accesses(place, row.start_s - PING_S, rtts_s)),
-        }
+        pings = _pings(_accesses(place, row.start_s - PING_S, rtts_s))
+        entry = begun(row, place) | pings
         accesses = _accesses(place, row.start_s, rtts_s)
         for name, (primary, mptcp) in STRATEGIES.items():
             if self._cancelled():

@@ -96,15 +96,7 @@ class MeasuringLaptop(Started):
         """
         place = self._places[row.place]
         self._servers.make_size(row.size_bytes)
-        entry: dict[str, Any] = {
-            "place": place.name,
-            "group": place.group,
-            "scenario": place.scenario,
-            "start_s": row.start_s,
-            "size_bytes": row.size_bytes,
-            "direction": str(row.direction),
-            **history(place, row.start_s, row.direction),
-        }
+        entry = begun(row, place)
         for number, (name, (primary, mptcp)) in enumerate(STRATEGIES.items()):
             if self._cancelled():
                 return None
@@ -151,6 +143,19 @@ class MeasuringLaptop(Started):
         for kind, pinger in pingers.items():
             pings |= {f"{kind}_{name}": value for name, value in pinger.result().items()}
         return pings, timing
+
+
+def begun(row: Row, place: Place) -> dict[str, Any]:
+    """Return the beginning of a data set's row: where and when, how much, and the place's past."""
+    return {
+        "place": place.name,
+        "group": place.group,
+        "scenario": place.scenario,
+        "start_s": row.start_s,
+        "size_bytes": row.size_bytes,
+        "direction": str(row.direction),
+        **history(place, row.start_s, row.direction),
+    }
 
 
 def history(place: Place, start_s: float, direction: Direction) -> dict[str, float]:

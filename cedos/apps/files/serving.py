@@ -165,7 +165,7 @@ log = structlog.get_logger("cedos-serve")
 
 
 def host_limits(files: int) -> HandshakeLimits:
-    """Return limits for a process with so many open files: anybody can make any number of keys."""
+    """Return limits for a process with so many open files: a client can make any number of keys."""
     usual = HandshakeLimits()
     return HandshakeLimits(
         # All sessions of an address have half of the files, those without a network a quarter.

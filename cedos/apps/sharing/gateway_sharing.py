@@ -248,9 +248,8 @@ class GatewaySharing:
         few = max(self._helped[session], self._tried[session]) < _MOST_HELPED_EACH
         if contract is not None and contract != followed.declared and few:
             followed.declared = contract
-            self._tried[session] += (
-                1  # a wrong one costs four signatures, and a source may have many paths
-            )
+            # A wrong contract costs four signatures, and a source may have many paths.
+            self._tried[session] += 1
             try:
                 agreed = self._accounts.on_declared(path.path_id, *contract, self._now_s())
                 self._helped[session] += followed.helper is None
@@ -273,6 +272,8 @@ class GatewaySharing:
         path = followed.path
         if followed.helper is not None:
             self._helped[followed.session] -= 1
+            if not self._helped[followed.session]:
+                del self._helped[followed.session]
         with suppress(OSError):
             # On a closed path the kernel does not say what was acknowledged: the last count stands.
             self._accounts.on_counts(number, path.received_bytes, 0)

@@ -133,7 +133,7 @@ class HostBudgets:
         self.tick()
 
     async def set(self, budget: Budget) -> None:
-        """Set a budget, or changes one; ConfigError where it would be over already."""
+        """Set a budget, or change one. ConfigError: it would be over already."""
         budget = budget_file.begun(budget, wall(self._clock()), self.in_force.get(budget.name))
         if budget.battery and self._battery is None:
             raise ConfigError("UPower reports no battery over D-Bus")

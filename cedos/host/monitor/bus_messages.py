@@ -67,13 +67,14 @@ class BoundedSocket:
         if head and len(head) < min(_START + fields, _MOST_OF_A_HEAD):
             raise _later()
         self._left = _START + -(-fields // 8) * 8 + body
+        if not head:
+            # The connection has ended, which the library is to notice.
+            self._is_wanted = True
+            return
         self._is_wanted = (
-            not head
-            or (  # the library notices the end of the connection
-                self._left <= MOST_BYTES.get(head[1], 0)
-                and _START + fields <= len(head)
-                and (head[1] != _SIGNAL or not _has_destination(head[: _START + fields], order))
-            )
+            self._left <= MOST_BYTES.get(head[1], 0)
+            and _START + fields <= len(head)
+            and (head[1] != _SIGNAL or not _has_destination(head[: _START + fields], order))
         )
 
     def __getattr__(self, name: str) -> Any:
@@ -89,7 +90,7 @@ class BoundedBus(MessageBus):
     async def _authenticate(self) -> None:
         await super()._authenticate()
         assert self._sock is not None
-        self._sock = BoundedSocket(self._sock)  # type: ignore[assignment]  # it is used as one
+        self._sock = BoundedSocket(self._sock)  # type: ignore[assignment]  # the library uses it as a socket
 
 
 def _has_destination(head: bytes, order: Literal["little", "big"]) -> bool:

@@ -103,7 +103,7 @@ class PacketRelay:
         permitted: returns the addresses that may be sent to.
         received: called with each answer: from which address and port, and its data.
         undelivered: called with the host and port of an undelivered packet, and the reason.
-        share: counts the peers and names that are remembered; without, they are no one else's.
+        share: counts the peers and names that are remembered; None: this relay's alone.
 
     Attributes:
         refused: number of packets that may not be sent, or whose name was not found.

@@ -32,7 +32,7 @@ def test_a_download_uses_all_helpers(street: Street) -> None:
     assert {each["helper"] for each in owed} == {f"helper-{number}" for number in range(HELPERS)}
     assert sum(int(str(each["carried_bytes"])) for each in owed) < 1.03 * count
 
-    # And everyone has the receipts, whoever asked the gateway first.
+    # All hosts have the receipts in the end; each asks the gateway in its own time.
     def amounts() -> dict[object, object]:
         return {each["helper"]: each["amount"] for each in street.receipts("requestor")["owed"]}
 

@@ -399,7 +399,7 @@ async def test_new_episodes_of_a_feed(tmp_path: Path, server: OddWebServer) -> N
 async def test_a_feed_made_to_take_long_is_given_up(
     tmp_path: Path, server: OddWebServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It took a processor for minutes, in a thread that Ctrl-C did not end."""
+    """End the child at its limits: a thread took a processor for minutes, and Ctrl-C did not end it."""
     monkeypatch.setattr(podcast_library, "_PARSE_S", 1)
     server.files["feed"] = b"<rss version='2.0'><channel><item>" + b"<a>" * (1 << 19)
     with pytest.raises(FeedError, match="too much time or memory"):

@@ -200,7 +200,7 @@ def client_with(paths: int, source: Callable[[int], int]) -> Any:
 def test_thousands_of_paths_of_one_client_cost_little(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each path beyond the limit looked through all, and each tried the contract of its source."""
+    """Look at each path once: a path beyond the limit had all paths searched, and its contract tried."""
     store = SharingStore(tmp_path / "s.db")
     monkeypatch.setattr(store, "host_of_session", lambda _session: ANN)
     session = client_with(8_000, source=lambda _number: 1)

@@ -82,7 +82,7 @@ def test_what_is_no_question(data: bytes) -> None:
 
 @pytest.mark.parametrize("rate", [float("nan"), float("inf"), -1.0, 1e18])
 def test_a_rate_that_no_path_has_is_no_answer(rate: float) -> None:
-    """What is missing of the wanted rate would be no number, either, which no Invite can say."""
+    """Refuse such rates: the rate that is still wanted would be no number, and no Invite can name it."""
     with pytest.raises(ValueError, match="float"):
         questions.read_answer(questions.pack_answer(GivenRates((1.0, rate))))
     assert questions.read_answer(questions.pack_answer(GivenRates((1.0, None))))

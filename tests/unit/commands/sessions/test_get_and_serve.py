@@ -420,7 +420,7 @@ def test_a_server_whose_sessions_cannot_be_kept_serves(programs: Programs) -> No
 
 @pytest.mark.anyio
 async def test_clients_that_ask_and_go_leave_files_for_others(programs: Programs) -> None:
-    """Each, with a key of its own, left eight files open, for as long as it had asked for."""
+    """Let clients with new keys ask and go: each left eight files open for as long as it wanted."""
     server = programs.start(
         "serve", "-l", f"127.0.0.1:{programs.port}", "--own-key", "server.key", "served",
         files=400,

@@ -1,4 +1,4 @@
-"""What programs prefetch: budgets are paced for it, it is accounted for, and forgotten."""
+"""Prefetched items: budgets are paced for them, they are accounted for, and forgotten."""
 
 from collections import Counter
 from collections.abc import Sequence

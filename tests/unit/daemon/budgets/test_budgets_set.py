@@ -54,7 +54,7 @@ def test_what_cannot_be_a_budget_is_refused(wrong: dict[str, Any], why: str) -> 
 
 
 async def test_nobody_fills_memory_or_disk_with_budgets(host: Host, tmp_path: Path) -> None:
-    """What removed ones had learnt was kept for ever, and a reading of all counters for each."""
+    """Set and remove budgets: the daemon kept their learnt state and readings of counters for ever."""
     for number in range(MOST):
         await host.budgets.set(replace(DATA, name=f"b{number}"))
     host.budgets.write()

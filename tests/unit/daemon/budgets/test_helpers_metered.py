@@ -1,4 +1,4 @@
-"""What neighbours carry is metered by helper: apart from this host's own plan, and from their link."""
+"""Bytes over neighbours are metered by helper: apart from this host's own plan, and from their link."""
 
 from ipaddress import ip_address, ip_interface
 from typing import Any

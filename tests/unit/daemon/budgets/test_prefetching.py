@@ -1,4 +1,4 @@
-"""What programs that prefetch are told, what people are shown of them, and what is refused."""
+"""Answers to programs that prefetch, what people are shown of them, and what is refused."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -117,7 +117,7 @@ async def test_a_waiting_program_is_told_at_once_when_wifi_comes(host: Host) -> 
 
 
 async def test_many_turns_that_change_at_once_do_not_hold_the_daemon(host: Host) -> None:
-    """Each was recorded with its alternatives: 1,000 transfers of one user held it past its watchdog."""
+    """Change many turns at once: a decision recorded for each held the daemon past its watchdog."""
     began_s = time.monotonic()
     for number in range(40):
         await host.transfers.report(report(number), 0)
@@ -132,7 +132,7 @@ async def test_many_turns_that_change_at_once_do_not_hold_the_daemon(host: Host)
 async def test_reports_in_a_large_table_wait_for_its_plan(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each had all others planned anew: one program with 1,000 transfers held the daemon for good."""
+    """Report many transfers: each report had all planned anew, and 1,000 held the daemon for good."""
     plans, plan = [], TransferTable.plan
 
     def planned(table: TransferTable, *more: Any) -> bool:

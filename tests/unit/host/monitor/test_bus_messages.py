@@ -1,4 +1,4 @@
-"""What others send to a bus connection, over a private bus daemon."""
+"""Messages of others to a bus connection, over a private bus daemon."""
 
 import asyncio
 import os

@@ -146,5 +146,5 @@ def test_none_joins_where_a_deadline_is_met_without(host: Any) -> None:
 def test_who_leaves_is_not_chosen(host: Any) -> None:
     before = decided(host, wlan0=4, helper1=4)
     assert decided(host, helper(1, up=False), wlan0=4, helper1=4) == before
-    nobody = decided(host, helper(1, up=False), own=())
-    assert nobody.choice.kind is StrategyKind.DEFER
+    waiting = decided(host, helper(1, up=False), own=())
+    assert waiting.choice.kind is StrategyKind.DEFER

@@ -321,7 +321,7 @@ def test_pieces_behind_gaps_count_with_their_memory() -> None:
 
 
 def test_abandoned_ids_without_end_do_not_look_through_those_that_wait() -> None:
-    """Each frame of 13 bytes took 3 ms with 30,000 ids waited for, a record of them a minute."""
+    """Abandon ids while 30,000 are waited for: a frame took 3 ms, and a record of them a minute."""
     receiver = Receiver(8 << 20, 16 << 20, 1 << 20)
     few = 20_000
     receiver.on_messages(Messages(1, 0, Order.FREE, (), [b""] * few))
@@ -340,7 +340,7 @@ def test_abandoned_ids_without_end_do_not_look_through_those_that_wait() -> None
 
 @pytest.mark.parametrize("space", [Space.STREAM, Space.IROBS])
 def test_acknowledgements_with_gaps_without_end_are_refused(space: Space) -> None:
-    """Who acknowledged every other byte of a large file had each gap remembered, 16 bytes for 80."""
+    """Acknowledge every other byte of a large file: the sender kept 80 bytes for 16 received."""
     core = Session(Plain(), 0.0)
     core.write_source(lambda _offset, count: bytes(count), 1 << 30)
     core.sender.stream.fresh, core.sender.next_irob = 1 << 20, ID_SPAN

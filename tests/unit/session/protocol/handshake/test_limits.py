@@ -71,7 +71,7 @@ def test_one_address_cannot_crowd_out_others(make_hosts: type[Hosts]) -> None:
 
 
 def test_one_holder_of_ipv6_addresses_cannot_crowd_out_others() -> None:
-    """It has 2^64 of them at least: a handshake from each pushed out those of all others."""
+    """Count a /64 as one address: its holder pushed out all others by a handshake from each of 2^64."""
     half_open: HalfOpen[str] = HalfOpen(HandshakeLimits(half_open=20, half_open_per_address=5))
     half_open.add("other", "2001:db8:1::1", 0.0)
     pushed = {half_open.add(f"{n}", f"2001:db8:2::{n:x}", 1.0) for n in range(100)}
