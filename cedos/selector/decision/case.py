@@ -34,9 +34,11 @@ class Case:
     """A transfer to be decided on, what is known, and what counts.
 
     Attributes:
-        transfer: what is to be carried; its median size counts. Of a living flow: the rest.
-        context: what is known of the networks; `at_s` is now.
+        transfer: its median size counts. For a living flow this is the rest of its transfer.
+        context: what is known of the networks; its `at_s` is the present instant.
+        networks: all networks of this host, up or not.
         model: predictors; None: the rule of thumb (`decide.RuleOfThumb`).
+        objective: turns the time and the use of resources into one cost.
         power: the radios' watts and tails.
         kinds: strategies that can be carried out for this transfer: `redundant` needs a session,
             `mptcp` a program that opens MPTCP sockets.

@@ -34,6 +34,8 @@ _ERRORS = (0.64, 0.92, 0.97, 0.99, 1.01, 1.03, 1.06, 1.11, 1.2, 1.41, 2.12)
 
 
 class RuleOfThumb:
+    """A model like the trained ones, which needs no training (see above)."""
+
     strategies = ("wifi", "cellular", "mptcp_wifi", "mptcp_cellular")
     features = (
         "size_bytes",
@@ -134,6 +136,8 @@ def decide_again(case: Case, living: Living) -> Decision:
         dead,
         lambda times, old: living.times(times, old, size_bytes, used, silent=silent),
     )
+    # Of the two `mptcp` strategies over the flow's paths, drop the one that begins with the other
+    # network.
     evaluations = tuple(each for each in found if not living.has_paths_of(each.strategy))
     if not evaluations:
         return _record(
@@ -158,7 +162,7 @@ def decide_again(case: Case, living: Living) -> Decision:
         return _record(case, evaluations, best.strategy, reason.sentences(why, *paced))
     rivals = [each for each in evaluations if each is not staying]
     rival = min(rivals, key=_cost, default=None)
-    others = reason.unjudged(case, staying, dead)
+    others = reason.others_alive(case, staying, dead)
     why = reason.stayed(staying, rival, living.margin, others, least_s=least_s, only_time=only_time)
     return _record(case, evaluations, current, reason.sentences(why, *paced))
 

@@ -38,7 +38,7 @@ Retime = Callable[
 
 
 class _Part(NamedTuple):
-    """A network's costs while it plays a part.
+    """The costs of a role's network while a transfer uses it.
 
     `watts` are drawn while it is active, `tail_j` joules follow, `price` is money per byte.
     `budgeted` is the network's name if a budget counts its bytes.
@@ -51,9 +51,8 @@ class _Part(NamedTuple):
     budgeted: str | None
 
 
-# The resources that a strategy uses: joules of tails, all joules, metered bytes, money, data_s.
-#
-# `data_s` is the budgets' price of its bytes, in seconds.
+# The resources that a strategy uses: joules of radio tails, all joules (tails included), metered bytes,
+# money, and the seconds that data budgets charge for its bytes.
 _Use = tuple[float, float, float, float, float]
 
 
@@ -67,7 +66,7 @@ def evaluate(
     """Evaluate every strategy that the roles and the model allow.
 
     Args:
-        roles: the networks that play Wi-Fi and cellular.
+        roles: the networks that have the roles `wifi` and `cellular`.
         model: the predictors, which need not be the case's.
         dead: networks that take no part while another one lives, except that a dead network may
             join a new MPTCP connection later.
@@ -118,7 +117,7 @@ def evaluate(
 
 
 def worth_s(time_s: float, high_s: float, deadline_s: float) -> float:
-    """Return the seconds that a completion time counts as if the transfer has a deadline.
+    """Return the seconds that the objective counts for the time of a transfer with a deadline.
 
     A transfer that surely meets its deadline counts as the deadline: being sooner saves nothing. One
     that may be late counts as `high_s`, the end of its 90 % interval.
@@ -131,7 +130,7 @@ def second_share(
 ) -> float:
     """Return the expected share (0 to 1) of an MPTCP transfer that its second network carries.
 
-    Both subflows send at the rates that their networks would give the transfer alone, the second
+    Assume that each subflow sends at the rate that its network gives the transfer alone, the second
     one only after its join. A request that ends before the join costs the second network nothing;
     a long download divides in proportion to the rates.
 
@@ -141,6 +140,8 @@ def second_share(
         mptcp_time_s: time of the transfer over both.
         join_s: from the start until the second subflow can carry data.
     """
+    # Bytes of each network in units of the transfer: the seconds that it sends over those that it would
+    # need alone.
     shared_s = max(mptcp_time_s - join_s, 0.0)
     second = shared_s / max(second_time_s, 1e-9)
     primary = mptcp_time_s / max(primary_time_s, 1e-9)
@@ -174,7 +175,7 @@ def _predicted(
     if _REDUNDANT in case.kinds and len(singles) == len(ROLES):
         times["redundant"] = minimum_of(*singles)
     if joined and all(name in times for name in _MPTCP):
-        # With both subflows open, the late start behind the worse primary is over.
+        # With both subflows open it no longer matters which one is the primary: both get the better time.
         sooner = min([times[name] for name in _MPTCP], key=lambda time: time.mean)
         times.update(dict.fromkeys(_MPTCP, sooner))
     return times
@@ -258,7 +259,7 @@ def _use(
             second = _second_share(name, times, join_columns)
         carried = 1.0 - second
         energy_j = tails_j + (first.watts + other.watts) * mean_s
-    # A budget prices each network's bytes by themselves: the price may rise with the amount.
+    # Ask the budgets for the price of each network's bytes: a price may rise with the amount.
     for part, share in ((first, carried), (other, second)) if prices.data else ():
         if part.budgeted is not None:
             data_s += prices.data_s(part.budgeted, share * size_bytes, mean_s)

@@ -1,7 +1,7 @@
 """Columns of a data set from the indicators of this host's networks.
 
 Columns are those that predictors are trained on: `wifi_rtt_s` is the `rtt_s` of the network that
-plays Wi-Fi. An unknown indicator has no column.
+has the role `wifi`. An unknown indicator has no column.
 
 Rates are those in the transfer's direction: for an upload `wifi_past1_bps` is the network's
 `past1_up_bps`, or, if that is unknown, its downlink's `past1_bps`. Likewise `udp_bps` and
@@ -36,7 +36,8 @@ RECENT = ("recent_bytes", "recent_s")
 # A younger measurement counts as new. Flows are looked at once a second at least.
 FRESH_S = 1.5
 
-# Geometric means over all places. An unmeasured network that carried more is better than most.
+# The geometric mean of the rates of all places. Until a network's rate is measured, a delivery counts
+# only if it was faster than this.
 _USUAL_BPS = {"wifi": 8.3e6, "cellular": 10.4e6}
 
 # The predictors' columns of rates and recent downloads. Only this module reads them.
@@ -124,7 +125,7 @@ def _raised(
     # Only a delivery after the measurement proves it too low: before it, the network may have faded.
     if least is None or least.measured_at_s < max(attached_at_s, measured_at_s):
         return rates, measured_at_s
-    # Nothing was measured: a delivery counts if it is better than usual.
+    # Nothing was measured: the delivery counts if it is better than usual.
     if not rates:
         if least.value <= _USUAL_BPS[role]:
             return rates, measured_at_s
@@ -147,7 +148,7 @@ def features(
     Args:
         context: indicators by this host's network names.
         transfer: its median size becomes `size_bytes`, its direction `direction_up` (0 or 1).
-        roles: which network plays which part.
+        roles: which network has which role.
         columns: those a model asks for; None: all that are known.
 
     Returns:
@@ -173,7 +174,8 @@ def features(
         wanted = _set(columns)
     way = transfer.direction
     for column, source, uplink, name in _plan(tuple(columns), way):
-        # The host's own indicators lie with any network; the others with that of the role.
+        # An indicator of the host itself (its speed) may be stored with any network; all others are
+        # stored with the network of the role.
         if source < 0:
             indicator = _newest(context, name)
         else:
@@ -205,9 +207,10 @@ def _set(columns: tuple[str, ...]) -> frozenset[str]:
 def _plan(
     columns: tuple[str, ...], direction: Direction
 ) -> tuple[tuple[str, int, str | None, str], ...]:
-    """Return the source of each column.
+    """Return the source of each column: (column, role, preferred indicator, indicator).
 
-    (column, index of its role or -1, better indicator, indicator).
+    The role is an index of `ROLES`, or -1 for an indicator of the host itself. The preferred indicator
+    (of an upload: its uplink's) is taken where it is known.
 
     The plan follows the rules of `indicator_of`, which is too slow to call for each column.
     """

@@ -1,10 +1,10 @@
 """Helpers beside the chosen networks: neighbours who sell a session the way to its gateway (CBSP).
 
-They are decided on after this host's own networks, whose decision they leave as it is. Rates add up:
-data that the chosen networks carry in T and a helper in L takes T * L / (T + L) over all, and the helper
-carries T / (T + L) of it. So a helper joins while that costs less by the objective, which prices metered
-bytes and money; the cheapest comes first. Without own networks, or where these are dearer, helpers go
-alone.
+First the host's own networks are chosen, and that decision stays as it is. Then helpers may join. Rates
+add up: data that the chosen networks carry in T and a helper in L takes T * L / (T + L) over all of
+them, and the helper carries T / (T + L) of it. The cheapest helper is tried first. A helper joins if
+that lowers the cost by the objective, which prices metered bytes and money. Helpers alone are tried,
+too: they carry the transfer if no own network is up, or if that costs less.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,10 +35,9 @@ class _Way:
     cost: float = 0.0
 
     def beside(self, other: "_Way") -> "_Way":
-        """Return both together, each with its rate; the cost is still to be found."""
-        share = self.time_s / max(
-            self.time_s + other.time_s, 1e-9
-        )  # of the bytes that go elsewhere
+        """Return both together, each at its own rate, without a cost."""
+        # The share of the bytes that `other` carries: the slower this way is, the more.
+        share = self.time_s / max(self.time_s + other.time_s, 1e-9)
         parts = ((self, 1.0 - share), (other, share))
         return _Way(
             {
@@ -65,7 +64,7 @@ class _Way:
         )
 
 
-# Networks in their order, the primary one first, and what they do together.
+# A combination to which helpers may be added: its networks, the primary one first, and what they carry.
 _Begin = tuple[tuple[str, ...], _Way]
 
 
@@ -80,6 +79,7 @@ def with_helpers(case: Case, decision: Decision, helpers: Sequence[Network]) -> 
     singles = {each.name: counted.alone(each) for each in living}
     order = sorted(living, key=lambda each: (each.money_per_mb, singles[each.name].time_s))
     first = min(order, key=lambda each: singles[each.name].cost).name
+    # Begin with the chosen own networks, and also with the best helper alone; the cheaper result wins.
     begins: list[_Begin] = [((first,), singles[first])]
     chosen = next((each for each in decision.evaluations if each.strategy == choice), None)
     if chosen is not None:
@@ -89,6 +89,7 @@ def with_helpers(case: Case, decision: Decision, helpers: Sequence[Network]) -> 
     )
     kind = StrategyKind.SINGLE if len(names) == 1 else StrategyKind.MPTCP
     strategy = Strategy(kind, names)
+    # The record shows each helper alone, and the combination that was chosen.
     weighed = [
         singles[each.name].evaluation(Strategy(StrategyKind.SINGLE, (each.name,))) for each in order
     ]
@@ -156,6 +157,7 @@ class _Counted:
 
     def chosen(self, found: Evaluation) -> _Way:
         """Return what the chosen own networks do, with the bytes of each."""
+        # The evaluation tells the metered bytes. Networks of one sort share theirs equally.
         names = found.strategy.networks
         metered = [name for name in names if self._networks[name].metered]
         free = [name for name in names if name not in metered]

@@ -3,11 +3,11 @@
 **Dead** is a fact that no prediction overrules (`cedos/controller/networks/liveness.py` finds it). A tree
 that never saw a dead network in training extrapolates wildly there, and MPTCP whose primary is dead at
 the start never tries the other network. So a dead network takes no part in a decision while another
-one lives. A captive one neither.
+one lives. The same holds for a captive network.
 
-**Silent** is a network that owes an answer. It is expected to answer again: a silent Wi-Fi is
-mostly gone, a silent cellular network comes back, and a network that has paused shortly before will
-do so again (`docs/decisions/silences.md`). The expected rest of the silence is added to the times.
+**Silent** is a network that owes an answer. The expected rest of its silence is added to the times. It is
+long on Wi-Fi, which is mostly gone then, and short on a cellular network, which mostly comes back. Recent
+pauses of the same network tell how long its silences last (`docs/decisions/silences.md`).
 
 **Barred** networks, which programs are kept off, count as down.
 """
@@ -22,9 +22,9 @@ from predictors.base import Distribution
 
 
 def usable(networks: Sequence[Network], barred: Collection[str]) -> Sequence[Network]:
-    """Return the networks with the barred ones marked as down.
+    """Return all networks, the barred ones marked as down.
 
-    `barred`: names; those of networks that are not there do no harm.
+    `barred`: names, also of networks that this host does not have now.
     """
     if not barred:
         return networks
@@ -32,11 +32,11 @@ def usable(networks: Sequence[Network], barred: Collection[str]) -> Sequence[Net
 
 
 def having(networks: Sequence[Network], version: int) -> Sequence[Network]:
-    """Return the networks with those that lack an IP version marked as down."""
+    """Return all networks, those that do not carry this IP version marked as down."""
     return [each if each.carries(version) else replace(each, up=False) for each in networks]
 
 
-# The greatest age of news of a network in a context without verdicts (of a data set).
+# In a context without verdicts (of a data set), a sign of a dead network is believed up to this age.
 BELIEVED_S = 60.0
 # A shorter silence is a delay. A longer one leaves pending connections without an answer.
 GIVEN_UP_S = 3.0
@@ -45,11 +45,11 @@ _SIGNS = (("available", 0.0, "was not available"), ("ping_loss", 1.0, "answered 
 
 
 def why_dead(context: Context, network: str) -> str | None:
-    """Say in words why a network carries nothing at the context's instant; None: it may carry.
+    """Say in words why a network carries nothing at the context's instant; None: it may carry data.
 
-    A network in doubt may. A context of a data set has no verdicts: there, two indicators count.
+    A context of a data set has no verdicts: there, two indicators count.
     """
-    # The daemon's verdict counts. A network in doubt is not condemned, and may carry.
+    # The daemon's verdict counts. A network in doubt is not condemned, so it may carry data.
     verdict = context.verdicts.get(network)
     if verdict is not None:
         if not verdict.condemned:
@@ -95,8 +95,8 @@ def ago(age_s: float) -> str:
 # whether the network is cellular.
 _WAITS = {True: (0.8, 0.3), False: (4.7, 3.3)}
 
-# The share of a wait that a connection over both paths has: data in flight block it until they are
-# resent.
+# The share of one network's silence for which a connection over both networks stands still: its data in
+# flight on the silent one block the rest until they are sent again on the other one.
 _HALF = 0.5
 
 
@@ -143,7 +143,7 @@ def delayed(
     """Return a completion time, lengthened by the expected rest of the silence.
 
     Args:
-        strategy_roles: the parts that the strategy uses, the primary one first.
+        strategy_roles: the roles that the strategy uses, the primary one first.
         time: without the silence.
         waits_s: by role, from `waits`.
         joined: whether the strategy's second path is there already.

@@ -13,10 +13,10 @@ from cedos.model import NetworkKind, SizeEstimate, Strategy, StrategyKind, Trans
 from cedos.selector.decision.liveness import longer_s
 from predictors.base import Distribution
 
-# A silence is news after this many times the expected time.
+# After this many times the expected time without data, the daemon decides again.
 LATE = 2.0
 
-# And again after this time, as long as it lasts.
+# It does so again each time that this has passed, as long as no data comes.
 AGAIN_S = 0.2
 
 _HALVINGS = 60
@@ -56,8 +56,8 @@ def tipping_point(
 ) -> float | None:
     """Find the value at which a decision tips, by bisection (dissertation, 4.3.4).
 
-    The value may be anything that evidence bounds: how long no answer has come, how long an utterance
-    is already. It works for every method of evaluation, as it only looks at what is chosen.
+    The value is one that only grows while the program waits: the time without an answer, say, or the
+    length of an utterance. This works for every method of evaluation, as it only looks at the choices.
 
     Args:
         chosen: what is chosen at a value.
@@ -87,7 +87,7 @@ def tipping_point(
 # A living flow moves only for a gain of this share of the cost that a move can save.
 MARGIN = 0.1
 
-# The time after which a flow that tries another network knows the result.
+# A flow that tries another network knows after this time how fast that one is.
 TRYING_S = 1.0
 
 _LEAST_BPS = 1e3
@@ -115,14 +115,14 @@ class Living:
         margin: the share of the cost that can be saved (see `decide_again`) which a move must save.
         observed_bps: the flow's recent rate. 0: stalled. None: unknown, or limited by the program.
         stalled_s: how long a stalled flow has stood still. It is expected to stand still for as long
-            again, or for as long as silences of its network last (`silent`).
+            again, or for the usual rest of such a silence (`liveness.longer_s`), whichever is longer.
         waited_s: how long the flow has waited without any byte of its rest. Of the expected times only
             longer ones are still possible (dissertation, 4.3.4).
         pace_bps: the rate at which the program reads, if the program sets the pace and not the network
             (0: it does not read). No other network ends such a flow sooner; a move must save other costs.
-        unread: whether many received bytes wait for the program: the networks are fast enough.
-        may_try: networks that may be tried alone, since so much is unread that the flow is back before
-            the program has read it.
+        unread: whether many received bytes wait for the program, so that the networks are fast enough.
+        may_try: networks of the flow that may be tried alone: so many bytes are unread that the flow can
+            come back from a bad one before the program has read them.
     """
 
     current: Strategy
@@ -154,10 +154,10 @@ class Living:
 
         - A strategy that shares no path with the current one pays the switch; one that keeps a path
           does not, as the data flow on.
-        - A strategy that adds a network is no faster than both networks apart: this flow at its
-          pace, and a new transfer over the other network from the switch on.
-        - A strategy that leaves a network is slower than predicted by the factor of the whole flow,
-          since the data of the last second came over that network, too.
+        - A strategy that adds a network is no faster than the sum of both: this flow at its present
+          rate, and a new transfer over the other network from the switch on.
+        - A strategy that leaves one of the flow's networks is slower than predicted by the same factor as
+          the flow itself, since that network brought a part of the last second's data.
         - A flow that tries a little-known network (`old`) can come back, so a bad outcome costs at
           most the time until then.
 
@@ -197,7 +197,8 @@ class Living:
         if self.pace_bps is None:
             return found
         if staying is not None and self.unread and not silent:
-            staying = found[self.current] = staying.scaled(0.0)  # the program has it already
+            # The rest is here, unread: the networks need no more time, only the program does (below).
+            staying = found[self.current] = staying.scaled(0.0)
         return {
             strategy: self._at_its_pace(time, self.least_s(size_bytes), staying, strategy)
             for strategy, time in found.items()
@@ -206,8 +207,8 @@ class Living:
     def _at_its_pace(
         self, time: Distribution, least_s: float, staying: Distribution | None, strategy: Strategy
     ) -> Distribution:
-        # A trial of one of its own networks is undone before the program has read what lies unread, so it
-        # cannot take longer than staying. No strategy is faster than the program reads.
+        # A trial of one of the flow's own networks ends before the program has read the unread bytes, so
+        # it takes no longer than staying. No strategy is faster than the program reads.
         limit_s, networks = math.inf, set(strategy.networks)
         tried = networks < set(self.current.networks) and networks.issubset(self.may_try)
         if staying is not None and tried:
@@ -230,13 +231,13 @@ class Living:
         The other network carries its share only once the switch to it is done.
         """
         samples = []
+        # Compare quantile by quantile.
         for number, sample in enumerate(together.samples):
             share = (number + 0.5) / len(together.samples)
-            # Quantile by quantile: both carry the rest together once the switch is done.
             here_s, there_s = staying.quantile(share), alone.quantile(share)
             carries_s = max(there_s - self.switch_cost_s, 0.0)
-            # Solve x / here_s + (x - switch) / (there_s - switch) = 1: both carry the rest from the
-            # switch on, before it only the flow's own network.
+            # Until the switch only the flow's own network carries the rest, from then on both. So the
+            # time x solves x / here_s + (x - switch) / (there_s - switch) = 1.
             shared_s = here_s * there_s / max(here_s + carries_s, there_s)
             samples.append(max(sample, min(here_s, shared_s)))
         return Distribution(tuple(samples))
@@ -263,7 +264,7 @@ class Living:
         return time
 
     def _slower(self, time: Distribution, size_bytes: int) -> float:
-        """Return the factor by which the last second's rate lengthens the predicted time."""
+        """Return the factor by which the last second's rate changes the predicted time."""
         if not self.observed_bps:
             return 1.0
         rest_s = 8.0 * size_bytes / max(self.observed_bps, _LEAST_BPS)

@@ -1,4 +1,4 @@
-"""The reasons of decisions in short sentences, the last without its stop (`cedos explain`)."""
+"""The reasons of decisions in short sentences (`cedos explain`); the last one has no full stop."""
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -22,10 +22,12 @@ _ALIKE = 1.05
 _UNNOTICED_S = 0.02
 # From this size on the recent rate matters more than the round trip.
 _LARGE_BYTES = 100_000
-# A rate of this age has lost half of its information or more (`rates`).
+# A rate of this age has lost half of its information or more (docs/decisions/old-rates.md).
 _OLD_S = 7.0
-# If the price of many bytes is this many times that of few, the reason mentions it.
+# The reason mentions the budgets' price if a byte of the whole transfer costs this many times as much as
+# the first one, or more.
 _DEARER = 2.0
+# It does so for this many networks at most.
 _MOST_DEAR = 2
 
 
@@ -55,7 +57,7 @@ def chosen(
             amount(transfer.size.median_bytes),
             only_time,
             transfer.deadline_s,
-            unjudged(case, choice, dead),
+            others_alive(case, choice, dead),
         ),
         _evidence(choice.strategy, context, transfer),
     ]
@@ -136,15 +138,18 @@ def stayed(
     current: Evaluation,
     rival: Evaluation | None,
     margin: float,
-    unjudged: Sequence[str] = (),
+    others: Sequence[str] = (),
     *,
     least_s: float = 0.0,
     only_time: bool = False,
 ) -> str:
-    """Return the sentences for a flow that stays; `unjudged`: usable networks without an evaluation."""
+    """Return the sentences for a flow that stays.
+
+    `rival`: the best other strategy; None: no other one was evaluated. `others`: other living networks.
+    """
     lead = f"stays on {label(current.strategy)}"
-    if rival is None and unjudged:
-        return f"{lead}: {seconds(current.time_s)} left. {_nothing_known(unjudged)}"
+    if rival is None and others:
+        return f"{lead}: {seconds(current.time_s)} left. {_nothing_known(others)}"
     if rival is None:
         return f"{lead}, the only usable network: {seconds(current.time_s)} left"
     lead = (
@@ -256,8 +261,8 @@ def _noticeable(faster: Evaluation, slower: Evaluation) -> bool:
     return faster.time_s * _ALIKE < slower.time_s and slower.time_s - faster.time_s > _UNNOTICED_S
 
 
-def unjudged(case: Case, choice: Evaluation, dead: Mapping[str, str]) -> list[str]:
-    """Return the networks beside the choice's that are up and alive, evaluated or not."""
+def others_alive(case: Case, choice: Evaluation, dead: Mapping[str, str]) -> list[str]:
+    """Return the networks that are up and alive and that the choice does not use, evaluated or not."""
     used = choice.strategy.networks
     return [
         each.name
@@ -266,8 +271,8 @@ def unjudged(case: Case, choice: Evaluation, dead: Mapping[str, str]) -> list[st
     ]
 
 
-def _nothing_known(unjudged: Sequence[str]) -> str:
-    return f"The predictors know no times for {' and '.join(unjudged)}, which can therefore not be chosen"
+def _nothing_known(networks: Sequence[str]) -> str:
+    return f"The predictors know no times for {' and '.join(networks)}, which can therefore not be chosen"
 
 
 def _hedging(choice: Evaluation, evaluations: Sequence[Evaluation]) -> str:
@@ -276,7 +281,7 @@ def _hedging(choice: Evaluation, evaluations: Sequence[Evaluation]) -> str:
     once = [each for each in evaluations if each.strategy.kind != StrategyKind.REDUNDANT]
     if not twice or not once:
         return ""
-    # Compare the best redundant strategy with the best other one; the choice stands for its own side.
+    # Compare the best redundant strategy with the best other one. One of both is the choice itself.
     both = choice if choice in twice else min(twice, key=lambda each: each.cost)
     alone = choice if choice in once else min(once, key=lambda each: each.cost)
     saved_s = alone.time_s - both.time_s
@@ -370,7 +375,7 @@ def _prices(objective: WeightedCost) -> str:
 
 
 def _dear(case: Case, choice: Evaluation, evaluations: Sequence[Evaluation]) -> str:
-    """Return the budgets' charge for bytes and joules where many are dearer than a few."""
+    """Say what budgets charge for bytes and joules where the whole transfer costs more than its parts."""
     if not isinstance(case.objective, WeightedCost) or case.objective.prices is FREE:
         return ""
     others = sorted(

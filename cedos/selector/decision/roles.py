@@ -27,13 +27,13 @@ USUAL_KINDS = frozenset({StrategyKind.SINGLE, StrategyKind.MPTCP})
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """The networks that play Wi-Fi and cellular; None for a role without a network."""
+    """The networks that have the roles `wifi` and `cellular`; None for a role without a network."""
 
     wifi: Network | None
     cellular: Network | None
 
     def players(self) -> list[tuple[str, Network]]:
-        """Return the roles that are taken with their networks, Wi-Fi first."""
+        """Return the roles that have a network, each with it, Wi-Fi first."""
         both = (("wifi", self.wifi), ("cellular", self.cellular))
         return [(role, network) for role, network in both if network is not None]
 
@@ -41,9 +41,10 @@ class Roles:
 def assign(networks: Sequence[Network], dead: Collection[str] = ()) -> Roles:
     """Assign the two roles to the networks that are up.
 
-    An unmetered Wi-Fi or Ethernet plays `wifi`, a cellular (or else a metered) one `cellular`. With
-    two of one sort the better suited plays its own part and the next one the other; order is by
-    metered, then by name. A dead network (see `liveness`) plays only if there is no living one.
+    An unmetered Wi-Fi or Ethernet gets `wifi`, a cellular network (or else a metered one) `cellular`. Of
+    two networks of one sort, the better suited one gets its own role and the next one the other role;
+    unmetered ones come first, then the order is by name. A dead network (see `liveness`) gets a role
+    only if no living one is left for it.
     """
     up = [network for network in networks if network.up]
     if len(up) == 1:
@@ -51,7 +52,7 @@ def assign(networks: Sequence[Network], dead: Collection[str] = ()) -> Roles:
         return Roles(None, only) if only.kind == _CELLULAR else Roles(only, None)
     if not up:
         return Roles(None, None)
-    # Wi-Fi's part goes to a living network that is not cellular and not metered.
+    # The role `wifi` goes to a living network that is neither cellular nor metered, if there is one.
     wifi = min(
         up,
         key=lambda n: (n.name in dead, n.kind == _CELLULAR, n.metered, n.name),
@@ -61,22 +62,22 @@ def assign(networks: Sequence[Network], dead: Collection[str] = ()) -> Roles:
         key=lambda n: (n.name in dead, *_unlike_cellular(n), n.name),
     )
     if wifi.kind == _CELLULAR and cellular.kind != _CELLULAR:
-        wifi, cellular = cellular, wifi  # a dead Wi-Fi beside a living phone keeps its part
+        wifi, cellular = cellular, wifi  # a dead Wi-Fi beside a living phone keeps its own role
     return Roles(wifi, cellular)
 
 
 def pairs(networks: Sequence[Network], dead: Collection[str] = ()) -> tuple[Roles, ...]:
-    """Return every pair of networks in its roles, so that two-network predictors judge any number.
+    """Return the roles of each pair of networks, so that predictors of two networks judge any number.
 
-    With up to two networks that is `assign` alone, which also comes first with more. Dead networks
-    take no part while another one lives.
+    The first pair is that of `assign`; up to two networks have no other one. Dead networks take no part
+    while another one lives.
     """
     first = assign(networks, dead)
     up = [network for network in networks if network.up]
     living = [network for network in up if network.name not in dead] or up
     if len(up) <= len(ROLES) or len(living) < len(ROLES):
         return (first,)
-    # More than two networks: every pair is judged in its roles.
+    # More than two networks: assign the roles within each pair.
     ordered = sorted(living, key=lambda network: network.name)
     others = [assign(pair) for pair in combinations(ordered, len(ROLES))]
     return (first, *[roles for roles in others if roles != first])
@@ -97,9 +98,9 @@ def strategies(
 ) -> tuple[tuple[str, Strategy], ...]:
     """Return the strategies open to a transfer, as (predictors' name, strategy), simplest first.
 
-    With one network up, or one living beside a dead one, only `single` remains, whatever `kinds`
-    says; and `mptcp` with the living one first, if the dead one is `awaited`: it joins when it lives
-    again. Where none lives, all may try.
+    If only one network is up or lives, only `single` remains, whatever `kinds` says. If the dead network
+    is `awaited`, `mptcp` remains too, with the living network first: the dead one joins when it lives
+    again. Where no network lives, all are tried.
     """
     players = [(role, network.name) for role, network in roles.players()]
     living = tuple([player for player in players if player[1] not in dead])
@@ -138,7 +139,7 @@ def role_strategy(strategy: Strategy, roles: Roles) -> str:
     """Return the predictors' name of a strategy.
 
     Raises:
-        ValueError: where its networks play no part, and for `defer`.
+        ValueError: its networks have no role, or it is `defer`.
     """
     for name, known in strategies(roles, frozenset(StrategyKind)):
         # The order of networks matters for MPTCP, where the first one is primary, but not for copies.

@@ -1,13 +1,13 @@
-"""Sessions: the detour of a new connection through a gateway, and looks at another network.
+"""Two decisions about sessions: whether a new connection takes one, and looks at another network.
 
-The **detour** costs a round trip to the gateway before the first byte, and the bytes that a session
-adds. It buys what a plain TCP connection cannot have: several networks at once, and survival of a
-network's death. Both are counted in seconds.
+The **detour** through a gateway costs a round trip to the gateway before the first byte, and the bytes
+that a session adds. It buys what a plain TCP connection cannot have: several networks at once, and
+survival of a network's death. Costs and gains are counted in seconds.
 
-A **look** spreads a large transfer of a session over one more network for a moment. Only a transfer
-that fills a network shows its rate; a network that faded once is believed slow while no large
-transfer uses it, and no large transfer uses a network that is believed slow. A look costs no
-metered bytes (docs/decisions/looks.md).
+A **look** spreads a large transfer of a session over one more network for a moment, to learn that
+network's rate. Only a transfer that fills a network shows its rate. Without looks, a network that was
+slow once would be believed slow for ever, since no large transfer would use it. A look costs no metered
+bytes (docs/decisions/looks.md).
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ _DEATHS_PER_S: Final[Mapping[NetworkKind, float]] = {
     NetworkKind.HELPER: 1 / 600,
 }
 
-# The seconds that a plain TCP connection waits after its Wi-Fi died, with another network up (README).
+# The seconds that a plain TCP connection waits after its Wi-Fi died, with another network up.
 _LOST_S: Final = 26.0
 
 # The same without another network: nothing helps until one appears. Assumed.
@@ -48,7 +48,7 @@ _LONG_PORTS: Final = frozenset({22, 143, 993, 1194, 3389, 5222, 5900, 6667, 6697
 
 @dataclass(frozen=True, slots=True)
 class Detour:
-    """The way by the gateway: its round trip, and the port that is connected to."""
+    """A way through the gateway: the round trip to it, and the port that the program connects to."""
 
     rtt_s: float
     port: int
@@ -56,15 +56,15 @@ class Detour:
 
 @dataclass(frozen=True, slots=True)
 class DetourVerdict:
-    """`direct`, or by the gateway; and why, in words."""
+    """A verdict: `direct` or through the gateway, and why, in words."""
 
     direct: bool
     reason: str
 
 
 def weigh(decision: Decision, networks: Sequence[Network], detour: Detour) -> DetourVerdict:
-    """Judge by the times of a decision, which knows all strategies that a session could carry out."""
-    # Only sessions go by helpers.
+    """Judge a detour by the times of a decision, which has all strategies that a session could use."""
+    # Only sessions can use helpers, so these are no way for a direct connection.
     own = {network.name for network in networks}
     singles = [
         each
@@ -104,7 +104,7 @@ def _of(decision: Decision) -> Evaluation | None:
 def _survives_s(
     alone: Evaluation, singles: Sequence[Evaluation], networks: Sequence[Network], port: int
 ) -> float:
-    """Return the seconds of waiting that a session spares: the wait times its probability."""
+    """Return the expected seconds of waiting that a session saves: the wait times its probability."""
     kinds = {network.name: network.kind for network in networks}
     kind = kinds.get(alone.strategy.networks[0], NetworkKind.WIFI)
     # The longer a connection lives, the more likely its network dies meanwhile.

@@ -3,14 +3,13 @@
 Models learn from networks that carry nothing else. Three corrections follow from what this host
 does.
 
-**Sharing.** Other transfers in the same direction share the network (processor sharing): until a
-transfer ends, each other one carries as much as it, or all that it has left, or as much as its
-program or server lets it. In fact they take about a half of that (docs/decisions/sharing.md).
+**Sharing.** Other transfers in the same direction share the network (processor sharing). Until this
+transfer ends, each other one carries as many bytes as this one, unless it has fewer left, or its program
+or server is slower. In fact the others take about half of that (docs/decisions/sharing.md).
 
 **Own queues.** A round trip of 130 ms on a cellular network usually tells of an outage, but a host
 that fills the network makes such a queue itself, and it drains. While this host fills a network,
-models are shown its round trip without the queue, and two round trips' worth of queue are added to
-the times.
+models get its round trip without the queue, and the wait for the queue is added twice to the times.
 
 **Silences.** A silent network delays a transfer by the expected rest of the silence (`liveness`).
 """
@@ -27,7 +26,7 @@ from predictors.base import Distribution
 # Transfers that together use a smaller share of their network's rate are limited elsewhere.
 _FULL = 0.5
 
-# The share of their possible bytes that competitors carry: they end, lose packets, or use other
+# Competitors carry this share of the bytes that they could: they end, lose packets, or use other
 # networks.
 _IN_FACT = 0.5
 
@@ -39,7 +38,7 @@ Competitors = dict[str, tuple[tuple[CompetingTransfer, ...], bool, float]]
 
 
 def competitors(context: Context, roles: Roles, transfer: Transfer) -> Competitors:
-    """Return the other transfers in the same direction over the networks that play a role."""
+    """Return the other transfers in the same direction over the networks that have a role."""
     found: Competitors = {}
     if not context.competing:
         return found
@@ -51,7 +50,7 @@ def competitors(context: Context, roles: Roles, transfer: Transfer) -> Competito
             continue
         known = context.networks.get(network.name, {})
         rate, rtt = known.get("past1_bps"), known.get("rtt_min_s")
-        # Transfers that use little of the rate are limited elsewhere, and leave room.
+        # Transfers that together use little of the network's rate are limited elsewhere, and leave room.
         fill = rate is None or sum(each.rate_bps for each in others) >= _FULL * rate.value
         found[role] = others, fill, rtt.value if rtt is not None else 0.0
     return found
@@ -65,9 +64,9 @@ def shared(
 ) -> Distribution:
     """Return a completion time, lengthened by the bytes of competing transfers.
 
-    `strategy_roles`: the parts that the strategy uses; over two each carries about a half.
+    `strategy_roles`: the roles that the strategy uses; of two, each carries about half of the bytes.
     """
-    # Add up what the others carry meanwhile, on each network of the strategy.
+    # Add up the bytes that the others carry meanwhile on each network of the strategy.
     part_bytes = size_bytes / len(strategy_roles)
     mean_s = time.mean
     bytes_of_others, way_s = 0.0, 0.0
@@ -78,7 +77,7 @@ def shared(
             way_s = max(way_s, _ROUND_TRIPS * rtt_s)
     if not bytes_of_others:
         return time
-    # Only the part of the time that depends on the rate grows.
+    # Only the part of the time that depends on the rate grows, not the round trips (`way_s`).
     more = _IN_FACT * bytes_of_others / size_bytes
     return Distribution(
         tuple([sample + more * max(sample - way_s, 0.0) for sample in time.samples])
@@ -161,11 +160,11 @@ def completion_times(
         columns: `features` of the same transfer and context.
         transfer: its size and direction.
         context: what is known of the networks.
-        roles: the networks that play Wi-Fi and cellular.
+        roles: the networks that have the roles `wifi` and `cellular`.
         model: the predictors.
         joined: whether second subflows are open already.
     """
-    # Models learnt from empty networks, so they see the round trip without our queue.
+    # Models learnt from networks without our queue, so they get the round trip without it.
     queues_s = own_queues(context, roles)
     predicted = model.predict(emptied(columns, queues_s))
     return lengthened(predicted, transfer, context, roles, queues_s, joined=joined)

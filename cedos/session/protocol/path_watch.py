@@ -1,19 +1,19 @@
 """The watch of a path: silent, crawling, flapping, or resting and probed. Pure state machines.
 
-- `PathWatch` notices silence by its length. The kernel gives a connection up half a minute after the last
-  acknowledgement, and retransmits ever more rarely. Where another path lives, nothing waits for that.
-- `CrawlWatch` notices a path that has become so slow that its data gets elsewhere sooner. A Wi-Fi that
-  fades does not fall silent: acknowledgements go on, at a hundredth of the rate
+- `PathWatch` notices a silent path long before the kernel does. The kernel retransmits ever more rarely,
+  and gives the connection up only half a minute after the last acknowledgement.
+- `CrawlWatch` notices a path that has become so slow that another path would deliver its data sooner. A
+  Wi-Fi that fades does not fall silent: acknowledgements go on, at a hundredth of the rate
   (docs/decisions/silences.md).
 - `FlappingNetworks` remembers networks that fall silent or are lost again and again. A path that flaps
   costs more than it carries, since its data is sent again over another path. Each time it comes back it
-  is left alone for longer, as long as another path lives. Each while that it stands makes up for one
+  is left alone for longer, as long as another path lives. Each ten seconds without a fall cancel one
   fall: a Wi-Fi that is there for ten seconds and away for ten, as in a bus, does not flap.
-- `PathProber` measures a path that rests (IntNW's scout; dissertation, 2.3.2): a short Ping, and one with
-  padding, each in a record of its own. The Pongs come as far apart as the network took to carry the
-  padding, less its first segment, which travels with the short one. The Pong has no padding, so a peer
-  cannot be made to send much by little. A probe is sent only where there is a choice between paths, and
-  only while probes are less than the stated shares of the session's bytes and of time.
+- `PathProber` measures the rate of a path that rests (IntNW's scout; dissertation, 2.3.2). It sends a
+  short Ping and one with padding, each in a record of its own. The time between the two Pongs is the
+  time that the network took for the padding, without its first segment, which travels with the short
+  Ping. A Pong has no padding, so that a small Ping cannot make a peer send much. A probe is sent only if
+  the session has several paths, and only while probes are a small share of its bytes and of the time.
 """
 
 from collections import deque
@@ -36,8 +36,8 @@ _PAUSED_FACTOR: Final = 2.0
 _SILENT_FACTOR: Final = 3.0
 # The weight of the longest time between two signs of progress at the next sign.
 _REMEMBERED: Final = 0.9
-# Each pause lengthens the usual time by half at most. One second of silence must not delay the
-# notice of the network's next death to three.
+# A pause lengthens `limit_s` by half at most: after one second of silence, the network's next death must
+# not be noticed only after three.
 _LEARNT: Final = 1.5 / _SILENT_FACTOR
 
 
@@ -127,13 +127,14 @@ class PathWatch:
 _OVER_S: Final = 0.4
 # The shortest one, because acknowledgements arrive in bursts.
 _LEAST_OVER_S: Final = 0.25
-# And the least number of round trips, because the first acknowledgement takes one.
+# It has at least this many round trips, because the first acknowledgement takes one.
 _OVER_ROUND_TRIPS: Final = 2.0
 # A path whose data in flight arrive within this time is not slow.
 _LEAST_S: Final = 0.5
+# A path crawls only if its data in flight need this many times as long as over another path,
 _TIMES_ELSEWHERE: Final = 3.0
-# A path crawls if it is this many times slower than before. A path that was never faster is
-# planned by its rate.
+# and if it is this many times slower than before. For a path that was always slow nothing need be
+# noticed: the scheduler knows its rate.
 _SLOWER: Final = 4.0
 # The half-life of the earlier rate.
 _FORGETS_S: Final = 10.0
@@ -143,7 +144,7 @@ class CrawlWatch:
     """The watch of one path's rate while data is on its way there.
 
     Attributes:
-        crawls: from when it was noticed until the data on its way has arrived.
+        crawls: whether the path crawls; it does so until the data on its way has nearly arrived.
     """
 
     __slots__ = ("_acknowledged", "_had_bps", "_had_s", "crawls")
@@ -168,7 +169,7 @@ class CrawlWatch:
         another path could deliver that, infinite without one. `rtt_min_s`: the path's, 0 unknown.
         """
         if not on_way_bytes:
-            # All data has arrived: there is nothing to be slow with.
+            # All data has arrived, so that nothing can be slow.
             self.rests()
             return False
         # Keep the samples of the last `_OVER_S`, or of two round trips if these take longer.
@@ -208,7 +209,7 @@ class CrawlWatch:
 # A path may fall silent this often and is used again at once: on the way through a door Wi-Fi is
 # lost once.
 FREE: Final = 2
-# A path that answers within this time after its silence was noticed has not fallen. It cost a few
+# A path that answers within this time after its silence was noticed has not fallen; it only cost a few
 # copies.
 FALL_S: Final = 0.3
 # This time without a fall cancels one fall.
@@ -254,21 +255,20 @@ class FlappingNetworks:
 # least size that IPv6 allows. A network of 96 kbit/s carries it in a second, for which
 # anticipatory scheduling holds background data back.
 PAD_BYTES: Final = 12_000
-# The padding in the first segment, which arrives together with the short Ping. Only the rest is
-# timed.
+# The part of the padding in the first segment, which arrives together with the short Ping. Only the rest
+# is timed.
 FIRST_SEGMENT_BYTES: Final = 1_448
-# A path rests if nothing was carried for this time. Shorter sessions need no estimate. The
-# accepting end waits twice as long: if both ends asked at once, answers would wait behind
-# questions.
+# A path rests if it has carried nothing for this time. Shorter sessions need no estimate. The end that
+# accepted the path waits twice as long: if both ends probed at once, Pongs would wait behind Pings.
 REST_S: Final = 1.0
 # The least time between two estimates.
 OLD_S: Final = 30.0
-# The next probe, and each one over a metered path, waits until the session has sent this many
-# times the padding: at most one byte in a hundred.
+# A path's second probe, and each one over a metered path, waits until the session has sent this many
+# times the padding since the last one: probes are at most one byte in a hundred.
 LEAST_BYTES_SHARE: Final = 100
-# And this many times as long as the path takes for a probe: at most a thousandth of its time.
+# It also waits this many times as long as a probe takes: a path is probed for a thousandth of the time.
 LEAST_TIME_SHARE: Final = 1_000
-# Pongs closer together than this may have waited for each other, or for this program.
+# Pongs closer together than this cannot be timed: both may have waited for this program.
 LEAST_SPREAD_S: Final = 0.0005
 # Tokens from this number on belong to probes.
 FIRST_TOKEN: Final = 1 << 63
@@ -348,12 +348,12 @@ class PathProber:
             probe.answered_s = now
         elif pong.token == probe.token + 1 and probe.answered_s is not None:
             probe.over = True
-            # Other data of the peer came between: the Pongs may have waited behind it.
+            # Other data of the peer came in between, and the Pongs may have waited behind it.
             if path.heard_bytes - probe.heard_bytes > FIRST_SEGMENT_BYTES:
                 return
             bits, over_s = 8 * (PAD_BYTES - FIRST_SEGMENT_BYTES), now - probe.answered_s
             close = over_s < LEAST_SPREAD_S
-            # Too close to be timed: all of it went there within the round trip, at least.
+            # Too close to be timed: the padding took at most the whole round trip, which bounds the rate.
             if close:
                 over_s = now - probe.asked_s
             if over_s > 0:
@@ -363,7 +363,7 @@ class PathProber:
                 )
 
     def _free(self) -> bool:
-        # Foreground data comes first: it must not wait behind a probe.
+        # No foreground data waits, which a probe would delay.
         small, large, *_ = self._sender.send_queues
         return (
             not (small.waiting_bytes or large.waiting_bytes)
@@ -383,7 +383,7 @@ class PathProber:
         few = sent_bytes - (last.sent_bytes if last else 0) < LEAST_BYTES_SHARE * PAD_BYTES
         if last and few:
             return None
-        # Only a path at rest, with no frame that would delay the Pong, and a peer that is known to read.
+        # Only a path at rest, with no frame before the Ping, and a peer that has spoken there.
         if state.peer is None or path.owes_statement or path.control or state.in_flight_bytes:
             return None
         # A metered path is probed only if all labels may use it, and not even once for few bytes.
@@ -391,7 +391,8 @@ class PathProber:
         forbidden = state.allowed != ALL_RANKS if metered else not state.allowed
         if forbidden or (metered and few) or facts.stalled_at_s is not None:
             return None
-        # It rests for a while; no foreground data is expected over its network; the estimate is old.
+        # It is due once the path has rested, foreground data over its network is no longer expected, and
+        # the estimate is old.
         at = max(state.up_at_s, state.last_sent_at_s, path.heard_at_s)
         at += REST_S if path.dialled else 2 * REST_S
         at = max(at, facts.foreground_at_s + RECENT_S)

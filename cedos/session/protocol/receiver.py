@@ -1,8 +1,8 @@
-"""The receiving half of a session: it takes extents in any order, until the application has read them.
+"""The receiving half of a session: it takes extents in any order, and keeps them for the application.
 
-An acknowledgement alone costs both ends a packet, and one with each message costs a frame. So at most
-one in 5 ms travels along with data. One goes alone only after a delay, or after enough received bytes
-(`DelayedAcks`).
+A record with an acknowledgement alone costs both ends a packet, and an acknowledgement in each record of
+data costs a frame. So data takes one along at most each 5 ms. One is sent alone only after a delay, or
+after enough received bytes (`DelayedAcks`).
 """
 
 from typing import Final
@@ -20,7 +20,8 @@ from cedos.session.protocol.room import (
 )
 from cedos.session.protocol.sender import ID_SPAN
 
-# The most gaps in the ids. No sender of this protocol leaves more, so such a peer is refused.
+# The most gaps in the ids of received IROBs. No sender of this protocol leaves more, so a peer that does
+# is refused.
 MAX_ID_GAPS: Final = 20_000
 
 # Memory of an IROB of which only a part has come, beside `IROB_COST`.
@@ -53,7 +54,7 @@ class Receiver:
         unacknowledged_bytes: the bytes that arrived since the last acknowledgement.
         irobs_bytes: the bytes of all IROBs that arrived so far, by rank.
         irob_bytes: the most bytes that one IROB may have.
-        owes_window: whether the peer may send notably more than it was told.
+        owes_window: whether the window has grown so much that the peer has to be told.
         delivered_cost: the credit that the delivered IROBs took: their bytes, and `IROB_COST` each.
     """
 
@@ -211,7 +212,7 @@ class Receiver:
 
     @property
     def held_bytes(self) -> int:
-        """Return the memory of what arrived and was not read; more than its credit, if it is in parts."""
+        """Return the memory of what arrived and was not read; data in parts has more than its credit."""
         pieces = self._pieces + self.stream.pieces + len(self.irobs.beyond)
         extra = _PARTIAL_BYTES * len(self._partial) + self.delivery.list_bytes
         extra += _PIECE_BYTES * pieces
@@ -321,7 +322,7 @@ def keep(payload: memoryview, record: bytes | memoryview) -> bytes | memoryview:
 
 def _ack(space: Space, irob: int, progress: CumulativeSet) -> bytes:
     ranges = []
-    # An Ack holds so many ranges. The others follow once lower gaps have closed.
+    # An Ack holds at most `MAX_RANGES` ranges. The others follow once lower gaps have closed.
     for each in progress.beyond:
         ranges.append(each)
         if len(ranges) == packing.MAX_RANGES:
@@ -334,12 +335,13 @@ _ALONG_S: Final = 0.005
 
 
 class DelayedAcks:
-    """The timer of acknowledgements. One goes at the latest after `enough_bytes`, or after `delay_s`.
+    """The timer of acknowledgements: one is sent after `enough_bytes`, or after `delay_s` at the latest.
 
     Attributes:
-        due: one has to go now, alone if need be.
-        along: the next data takes one along.
-        at: when one becomes due, `delay_s` after the first unacknowledged byte; None: none will.
+        due: an acknowledgement has to be sent now, alone if no data waits.
+        along: the next record of data takes one along.
+        at: when one becomes due, `delay_s` after the first unacknowledged byte; None: nothing to
+            acknowledge.
     """
 
     __slots__ = ("_delay_s", "_enough_bytes", "_receiver", "_sent_s", "along", "at", "due")

@@ -27,7 +27,7 @@ from cedos.session.protocol.frames import Abandon, Chunk, Order
 from cedos.session.protocol.intervals import CumulativeSet
 
 NO_LIMIT: Final = 1 << 63
-# Return `count` bytes from `offset` on, counted from where the source was written into the stream.
+# Returns `count` bytes of a source from `offset` on; 0 is the source's first byte.
 Fetch: TypeAlias = Callable[[int, int], Chunk]
 
 
@@ -73,8 +73,8 @@ class ByteQueue:
         self.ended = False
         self.acked = CumulativeSet(position)
         self.held_bytes = 0
-        self.counted = 0  # the positions that a send queue counts as waiting
-        self.listed = False  # whether a send queue has it among the streams with fresh bytes
+        self.counted = 0  # how many of its positions are part of a send queue's `waiting_bytes`
+        self.listed = False  # whether a send queue lists it among the streams with bytes to send
         self._starts: list[int] = []
         self._chunks: list[memoryview | tuple[Fetch, int]] = []
 
@@ -84,7 +84,7 @@ class ByteQueue:
         return self.written + self.ended
 
     def sendable(self) -> int:
-        # The end is a position without a byte, so it needs no window: only all bytes before it do.
+        # The end is a position without a byte. It needs no window, but all bytes before it do.
         if self.limit >= self.written:
             return self.written + self.ended - self.fresh
         return max(0, self.limit - self.fresh)
@@ -114,7 +114,7 @@ class ByteQueue:
                 whole = start == begin and last == begin + length
                 parts.append(chunk if whole else chunk[start - begin : last - begin])
             else:
-                # A source is read again, also for a repetition: nothing of it is kept.
+                # A source is read each time that its bytes are sent: nothing of it is kept.
                 part = chunk[0](start - begin, last - start)
                 if len(part) != last - start:
                     raise SessionError(
@@ -253,7 +253,7 @@ class MessageBatch:
         return self.first + (self.abandoned or len(self.payloads))
 
     def grows(self, irob: int, order: Order) -> bool:
-        # A table has consecutive ids and one order, and is at most about one record.
+        # A Messages frame has consecutive ids and one order, and is hardly larger than a record.
         return (
             irob == self.first + len(self.payloads)
             and order is self.order
@@ -325,7 +325,7 @@ class SendQueue:
         self.rank = rank
         self._pending: deque[Piece] = deque()
         self._items: deque[_Item] = deque()
-        self.waiting_bytes = 0  # may be sent now
+        self.waiting_bytes = 0  # bytes in records that the peer's window lets this end send now
 
     def message(self, irob: int, order: Order, after: tuple[int, ...], payload: bytes) -> None:
         items = self._items
@@ -373,7 +373,7 @@ class SendQueue:
         return bool(self._pending)
 
     def take(self, room_bytes: int, skip_bytes: int = 0) -> Piece | None:
-        """Return at most `room_bytes` from `skip_bytes` behind the head; None: none fits."""
+        """Return a piece of at most `room_bytes`, `skip_bytes` behind the head; None: none fits."""
         if room_bytes < 1:
             return None
         # Fast path: take unsent bytes from the head.
@@ -381,7 +381,7 @@ class SendQueue:
             piece = self._carve(room_bytes)
             if piece is None or piece.size + piece.extra <= room_bytes:
                 return piece
-            # A batch that does not fit: put it in front, from where it can be cut.
+            # A batch that does not fit: put it in front, where `_next` cuts it.
             self._pending.append(piece)
             self.waiting_bytes += piece.size
         # Leave `skip_bytes` to another path: take them off, and put them back afterwards.

@@ -1,8 +1,9 @@
 """The sending half of a session: the application's data, until the peer has acknowledged it.
 
 The data are one stream of bytes and any number of IROBs (Isolated Reliable Ordered Bytestreams;
-dissertation, 2.2). An IROB is a message that the peer's application receives whole. Its sender chooses
-after which other IROBs. Small IROBs travel several in a frame. A large one is sent in extents.
+dissertation, 2.2). An IROB is a message that the peer's application receives whole. The sending
+application chooses which other IROBs the peer delivers before it. A frame holds several small IROBs. A
+large one is sent in extents.
 """
 
 from collections.abc import Sequence
@@ -146,7 +147,7 @@ class Sender:
                 f"send_many takes IROBs of at most {SMALL_BYTES} bytes; send the others"
             )
         done = 0
-        # Halve a batch until credit and replay memory have room for it.
+        # Send batch by batch; halve a batch until credit and replay memory have room for it.
         room = ID_SPAN - (self.next_irob - self.irobs.floor)
         while done < len(many) and room > 0:
             batch = list(many[done : done + min(room, MANY)])
@@ -388,6 +389,6 @@ class Sender:
 
 
 def _check_gaps(acknowledged: CumulativeSet) -> None:
-    """Refuse more gaps than a receiver leaves. Each costs memory, and a piece if sent again."""
+    """Refuse more gaps than a receiver leaves: each costs memory, and a piece when data is sent again."""
     if len(acknowledged.beyond) > MAX_GAPS:
         raise ProtocolError(f"the peer acknowledges data with more than {MAX_GAPS} gaps")

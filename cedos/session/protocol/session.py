@@ -5,8 +5,12 @@ network (dissertation, chapter 2). The driver hands in records and the time. It 
 of each path that has room.
 
 `PathFlight` remembers what was sent over a path until the peer has acknowledged it. If the path is lost,
-the session sends that again over another path. Before, it waits until the peer has said there what it
-has received (Sync), so that little travels twice. Small foreground messages do not wait.
+the session sends that again over another path, but only once the peer has said there what it has
+received (Sync), so that little is sent twice. Small foreground messages do not wait for that.
+
+A *statement* is the group of control frames that tells all that holds now: positions (Sync), all
+acknowledgements, and the window. A new path begins with one. A path owes one (`owes_statement`) when
+frames on another path may have been lost.
 """
 
 from collections.abc import Callable
@@ -62,10 +66,11 @@ ALL: Final = None
 # Codes of Abort.
 BROKEN_PROTOCOL, LOST_STATE = 1, 2
 
-_HEADER_BYTES: Final = 40  # of an extent or a table, without its lengths and dependencies
-_WORTH_BYTES: Final = 256  # less room than this is left empty: another frame costs more
-# Less than this fraction of a record's room (a sixteenth) stays empty. A piece cut to fit would
-# have to be joined again at the peer, by a copy.
+_HEADER_BYTES: Final = 40  # of an Extent or a Messages frame, without its lengths and dependencies
+# Room in a record stays empty if it is smaller than this, as another frame would cost more,
+_WORTH_BYTES: Final = 256
+# or smaller than a sixteenth of the record's room: a piece cut to fit would have to be joined again by
+# the peer, with a copy.
 _WORTH_SHARE: Final = 16
 
 _PADDED_BYTES: Final = packing.PING.size  # a Ping that is longer has padding
@@ -184,7 +189,8 @@ class Session:
         self.prober.path_lost(path_id)
         self.datagrams.path_lost(path_id, now)
         self._count_stuck()
-        # The peer may have missed control frames of this path: the other paths state everything anew.
+        # Control frames of either end may be lost with this path: on the others send a statement, and ask
+        # the peer for one.
         others = self.in_flight.paths.values()
         for other in others:
             other.control.append(packing.fixed(f.Ask()))
@@ -241,7 +247,8 @@ class Session:
     def allow(self, path_id: int, ranks: int, now: float) -> bool:
         """Set which labels (a mask of ranks) may use a path, both ways; return whether that is new.
 
-        If all paths of a label are silent or flap, it may use better ones. One without a path waits.
+        If all paths of a label are silent or flap, its data may use better ones. Data of a label without
+        a path waits.
         """
         path = self._path(path_id)
         if path.allowed_here == ranks:
@@ -435,8 +442,8 @@ class Session:
         parts: list[Chunk] = []
         # Control frames go first: the peer may be waiting for them.
         used = self._control_frames(path, parts, now) if self._has_control(path) else 0
-        # What is left of the control frames did not fit, or is a padded Ping for a record of its own.
-        # Until it is sent no data goes in front of it.
+        # Control frames that are left did not fit, or are a padded Ping, which needs a record of its own.
+        # They go before any data, so this record ends here.
         if path.control or self.control.state not in _SENDS:
             return parts
         # The rest of the record is for data.
@@ -479,6 +486,7 @@ class Session:
         return parts
 
     def wants(self, path_id: int) -> bool:
+        """Return whether there is something to send on a path."""
         path = self.in_flight.paths.get(path_id)
         return path is not None and (
             self._has_control(path)
@@ -536,7 +544,8 @@ class Session:
         at += [each for each in asks_at if each is not None]
         if (datagram_at := self.datagrams.next_at(self.in_flight.states)) is not None:
             at.append(datagram_at)
-        # The scheduler's choice may change without news, but only data that waits can use that.
+        # The scheduler may choose otherwise after a time, though nothing happens; that matters only while
+        # data waits.
         check_s = self.scheduler.next_check_s(self.in_flight.states, self._now)
         if check_s is not None and (self.thunks or self.sender.waits):
             at.append(self._now + check_s)
@@ -581,7 +590,7 @@ class Session:
             self.in_flight.requeue(path.state.path_id)
 
     def _count_stuck(self) -> None:
-        """Let the sender hold as many bytes more as may be stuck on paths that do not answer."""
+        """Let the sender hold more bytes: as many as may be stuck on paths that do not answer."""
         states = self.in_flight.states
         stuck_bytes = sum(
             each.in_flight_bytes
@@ -591,9 +600,9 @@ class Session:
         self.sender.replay.set_stuck(stuck_bytes)
 
     def _state_all_elsewhere(self, path: PathFlight) -> bool:
-        """Let all other paths that are not silent state everything anew; return whether there are any.
+        """Make all other paths that are not silent send a statement; return whether there are any.
 
-        That replaces control frames which the peer may have missed on this path.
+        It replaces the control frames that the peer may have missed on this path.
         """
         others = [
             each
@@ -621,11 +630,11 @@ class Session:
         return bool(owes) and self._takes_shared_frames(path)
 
     def _takes_shared_frames(self, path: PathFlight) -> bool:
-        """Return whether control frames that any path could carry, acknowledgements say, go on this one.
+        """Return whether this path carries control frames that any path could carry, as acknowledgements.
 
-        They go on the paths with the least doubt, and among these on those where the peer sent last. A
-        path may be dead although there is no doubt about it: that shows only once something was sent
-        there. A path that data comes from is alive.
+        They go on the paths with the least doubt, and among these on those where the peer sent last: a
+        path that brings data is alive. Another one may be dead without any doubt about it so far, since
+        that shows only once something was sent there.
         """
         if self.in_flight.only is not None:
             return True
@@ -638,7 +647,8 @@ class Session:
         """Put as many control frames into a record as fit; return their bytes."""
         receiver, control = self.receiver, path.control
         if self.control.state is not SessionState.FAILED:
-            # A path that owes a statement gets all that holds now; one for shared frames what is due.
+            # A path that owes a statement gets all of it. A path for shared frames gets those that are
+            # due.
             everything, shared = path.owes_statement, self._takes_shared_frames(path)
             if everything:
                 control.append(packing.fixed(self.positions()))
@@ -657,7 +667,7 @@ class Session:
         used = 0
         while control and used + len(control[0]) <= packing.RECORD_BYTES:
             if used and len(control[0]) > _PADDED_BYTES and control[0][0] == packing.K_PING:
-                break  # in a record of its own, so that what goes before it is answered before
+                break  # in a record of its own: the short Ping before it must be answered first
             used += len(control[0])
             parts.append(control.popleft())
         return used
@@ -692,9 +702,9 @@ class Session:
         self.sender.window(window)
 
     def _on_ask(self, path: PathFlight, _ask: f.Ask, now: float) -> None:
-        """Answer a peer that lost a path: state everything, and send here what other paths carry.
+        """Answer a peer that lost a path: send a statement, and send here what is in flight elsewhere.
 
-        It does not say which path it lost, so all others are taken for silent until they answer.
+        The peer does not say which path it lost, so all others count as silent until they answer.
         """
         path.owes_statement = True
         for other in self.in_flight.paths.values():
@@ -710,7 +720,8 @@ class Session:
     def _on_sync(self, path: PathFlight, sync: f.Sync, _now: float) -> None:
         if path.state.path_id == self._resumed_on:
             self._resumed_on = None
-            # Compare with the positions of then: other paths may have brought newer acknowledgements.
+            # Compare with this end's positions when the path was dialled: since then, other paths may
+            # have brought newer acknowledgements.
             sent = (self.sender.stream.fresh, self.sender.next_irob)
             why = lost_state(sync, self.positions(), self._positions_then, sent)
             if why is not None:
