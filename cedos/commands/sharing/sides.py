@@ -27,7 +27,7 @@ from cedos.apps.sharing.protocol.messages import Endpoint
 from cedos.apps.sharing.protocol.requestor import RequestorWish
 from cedos.apps.sharing.request_driver import RequestDriver
 from cedos.apps.sharing.side_driver import Side
-from cedos.apps.sharing.status_file import STATUS_FILES
+from cedos.apps.sharing.status_file import STATUS_FILES, read_status
 from cedos.apps.sharing.store import SharingStore
 from cedos.commands.console.manual import STATE, Manual
 from cedos.commands.console.option_types import BIT_RATE, SIZE, Parsed
@@ -241,8 +241,11 @@ def _side(role: SharingRole, level: logs.Level) -> Iterator[tuple[SharingKernel,
         try:
             journal = open_journal(directories().state, role)
         except AlreadyRunningError:
+            side = role.name.lower()
+            found = read_status(directories().runtime / STATUS_FILES[side])
+            process = f", as process {found['pid']}" if found else ""
             raise AlreadyRunningError(
-                f"`cedos share {role.name.lower()}` runs on this host already: stop that one first"
+                f"`cedos share {side}` runs on this host already{process}: stop that one first"
             ) from None
         stack.callback(journal.close)
         with refusals("share bandwidth"):

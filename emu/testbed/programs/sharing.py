@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from cedos.apps.sharing.status_file import STATUS_FILES, read_status
 from emu.testbed.neighbours import Neighbourhood
 from emu.testbed.netns import Namespace
 from emu.testbed.programs.gateway import GATEWAY, PORT, PROXY_PORT
@@ -64,19 +65,13 @@ class SharingHosts(Started):
     def help(self, number: int, *options: str, rate: str = "4Mbit") -> Service:
         """Begin `cedos share help` on a helper; return once it listens."""
         given = options or ("--price", "0.50EUR/GB", "--limit", "500MB")
-        host = f"helper-{number}"
-        service = self.begin(host, "share", "help", "--rate", rate, *given, name="help")
-        status = Path(self.variables(host)["CEDOS_RUNTIME_DIR"]) / "share-help.json"
-        service.wait_for(status.exists, _START_S)
-        return service
+        return self._share(f"helper-{number}", "help", "--rate", rate, *given)
 
     def request(self, *options: str) -> Service:
         """Begin `cedos share request` on the requestor; return once it looks for helpers."""
-        given = options or ("--rate", "12Mbit", "--budget", "2EUR")
-        service = self.begin("requestor", "share", "request", *given, name="request")
-        status = Path(self.variables("requestor")["CEDOS_RUNTIME_DIR"]) / "share-request.json"
-        service.wait_for(status.exists, _START_S)
-        return service
+        return self._share(
+            "requestor", "request", *(options or ("--rate", "12Mbit", "--budget", "2EUR"))
+        )
 
     def forward(self) -> Service:
         """Begin `cedos forward` on the requestor; return once it accepts programs."""
@@ -86,6 +81,13 @@ class SharingHosts(Started):
         service.wait_for(lambda: accepts(self._there.requestor, _PROXY, PROXY_PORT), _START_S)
         return service
 
+    def stop_sharing(self) -> None:
+        """End all programs but the gateway."""
+        for service in reversed(self._services):
+            if service is not self.gateway:
+                service.close()
+        self._services = [self.gateway]
+
     def _start(self) -> None:
         there = self._there
         self.serve()
@@ -93,6 +95,18 @@ class SharingHosts(Started):
             self._register(f"helper-{number}")
         with there.at_home():
             self._register("requestor")
+
+    def _share(self, host: str, side: str, *options: str) -> Service:
+        """Begin a side; return once it has written its status: a killed one leaves its own behind."""
+        service = self.begin(host, "share", side, *options, name=side)
+        status = Path(self.variables(host)["CEDOS_RUNTIME_DIR"]) / STATUS_FILES[side]
+
+        def writes() -> bool:
+            found = read_status(status)
+            return found is not None and found["pid"] == service.pid
+
+        service.wait_for(writes, _START_S)
+        return service
 
     def _register(self, host: str) -> None:
         line = self.cedos("gateway", "gateway", "--name", GATEWAY, "--invite", host)

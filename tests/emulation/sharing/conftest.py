@@ -11,19 +11,24 @@ from emu.testbed.programs.sharing import SharingHosts
 
 
 @pytest.fixture(scope="module")
-def standing() -> Iterator[Street]:
+def built() -> Iterator[Street]:
     there = Neighbourhood(uplinks([RATE_BPS] * HELPERS))
     with there, Servers(there), SharingHosts(there) as hosts:
         yield Street(there, hosts)
 
 
 @pytest.fixture
-def street(standing: Street) -> Iterator[Street]:
+def standing(built: Street) -> Iterator[Street]:
+    """Return a street on which only the gateway runs; what a test begins ends with it."""
+    yield built
+    built.hosts.stop_sharing()
+
+
+@pytest.fixture
+def street(standing: Street) -> Street:
     """Return a street on which all three help and the requestor's proxy runs."""
     standing.helpers = [standing.hosts.help(number) for number in range(HELPERS)]
     standing.request = standing.hosts.request()
-    services = [standing.request, standing.hosts.forward(), *standing.helpers]
+    standing.hosts.forward()
     standing.wait_for(HELPERS)
-    yield standing
-    for each in services:
-        each.close()
+    return standing

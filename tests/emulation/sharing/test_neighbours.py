@@ -17,6 +17,23 @@ from emu.testbed.neighbours import LINK
 pytestmark = pytest.mark.xdist_group("sharing")
 
 
+def test_what_cannot_be_done_is_said(standing: Street) -> None:
+    offer = ("share", "help", "--price", "1EUR/GB", "--limit", "1MB")
+    for host, options, why in (
+        ("gateway", offer, "no gateway is joined"),
+        ("helper-0", (*offer, "--link", "wlan7"), "wlan7 does not exist"),
+        ("requestor", (*offer, "--link", "wlan0"), "there is no default route"),
+        ("requestor", ("share", "register"), r"register: cedos: no connection to [^\n]*\Z"),
+        ("helper-1", ("share", "help", "--price", "1", "--limit", "1MB"), "is not a price such as"),
+        ("requestor", ("share", "request", "--rate", "fast"), "is not a bit rate"),
+    ):
+        with pytest.raises(EmulationError, match=why):
+            standing.hosts.cedos(host, *options)
+    first = standing.hosts.help(1)
+    with pytest.raises(EmulationError, match=rf"already, as process {first.pid}: stop that one"):
+        standing.hosts.cedos("helper-1", *offer)
+
+
 def test_a_download_uses_all_helpers(street: Street) -> None:
     count = 24_000_000
     began_s = time.monotonic()
@@ -100,12 +117,15 @@ def test_a_helper_that_drops_what_comes_is_left_within_seconds(street: Street) -
 def test_a_helper_that_joins_is_used_soon(standing: Street) -> None:
     """The requestor has two of the three that it wants, and invites ever more rarely."""
     hosts = standing.hosts
-    services = [hosts.help(0), hosts.help(1), hosts.request(), hosts.forward()]
+    hosts.help(0)
+    hosts.help(1)
+    hosts.request()
+    hosts.forward()
     standing.wait_for(HELPERS - 1)
     count = 36_000_000
     download = standing.download(count)
     download.read_until(count // 4)
-    services.append(hosts.help(HELPERS - 1))
+    hosts.help(HELPERS - 1)
     began_s, seen = time.monotonic(), download.received_bytes
     joins = standing.there.helpers[HELPERS - 1].namespace
 
@@ -125,14 +145,10 @@ def test_a_helper_that_joins_is_used_soon(standing: Street) -> None:
     print(f"used after {soon_s:.1f} s, longest pause {pause_s:.2f} s")
     assert soon_s < 15.0
     assert pause_s < 1.0
-    for each in services:
-        each.close()
 
 
 @pytest.mark.parametrize("side", ["requestor", "helper-0", "gateway"])
-def test_a_side_that_is_killed_loses_at_most_a_period(
-    request: pytest.FixtureRequest, street: Street, side: str
-) -> None:
+def test_a_side_that_is_killed_loses_at_most_a_period(street: Street, side: str) -> None:
     before = street.owed_bytes("requestor")
     # A gateway that dies takes the receipts of one period along, which must be less than the whole.
     count = 36_000_000 if side == "gateway" else 18_000_000
@@ -155,8 +171,10 @@ def test_a_side_that_is_killed_loses_at_most_a_period(
         least = download.received_bytes
         assert least == count
         # Its next process undoes what the dead one left, and fetches the receipts.
-        next_one = street.hosts.request() if side == "requestor" else street.hosts.help(0)
-        request.addfinalizer(next_one.close)
+        if side == "requestor":
+            street.hosts.request()
+        else:
+            street.hosts.help(0)
     street.wait_for_receipts(sum(before.values()) + int(least))
     owed = street.owed_bytes("requestor")
     mine = ("this host", "helper-0")
@@ -195,37 +213,18 @@ def test_everyone_leaves_nothing_behind(standing: Street) -> None:
     assert standing.hosts.cedos("helper-0", "restore") == "nothing to undo\n"
 
 
-def test_what_cannot_be_done_is_said(standing: Street) -> None:
-    offer = ("share", "help", "--price", "1EUR/GB", "--limit", "1MB")
-    for host, options, why in (
-        ("gateway", offer, "no gateway is joined"),
-        ("helper-0", (*offer, "--link", "wlan7"), "wlan7 does not exist"),
-        ("requestor", (*offer, "--link", "wlan0"), "there is no default route"),
-        ("requestor", ("share", "register"), r"register: cedos: no connection to [^\n]*\Z"),
-        ("helper-1", ("share", "help", "--price", "1", "--limit", "1MB"), "is not a price such as"),
-        ("requestor", ("share", "request", "--rate", "fast"), "is not a bit rate"),
-    ):
-        with pytest.raises(EmulationError, match=why):
-            standing.hosts.cedos(host, *options)
-
-
-def test_a_revoked_helper_is_left_and_does_not_come_again(standing: Street) -> None:
+def test_a_revoked_helper_is_left_and_does_not_come_again(street: Street) -> None:
     """Destroys the registration of the last helper, so it is the last test of this street."""
-    standing.helpers = [standing.hosts.help(number) for number in range(HELPERS)]
-    services = [standing.hosts.request(), standing.hosts.forward(), *standing.helpers]
-    standing.wait_for(HELPERS)
-    download = standing.download(12_000_000)
+    download = street.download(12_000_000)
     download.read_until(1_000_000)
     name = f"helper-{HELPERS - 1}"
     with pytest.raises(EmulationError, match="no such host is registered"):
-        standing.hosts.cedos("gateway", "share", "revoke", "nobody")
-    assert "Revoked 1 certificate of" in standing.hosts.cedos("gateway", "share", "revoke", name)
-    standing.wait_for(HELPERS - 1)
+        street.hosts.cedos("gateway", "share", "revoke", "nobody")
+    assert "Revoked 1 certificate of" in street.hosts.cedos("gateway", "share", "revoke", name)
+    street.wait_for(HELPERS - 1)
     assert download.end() == 0
     assert download.received_bytes == 12_000_000
     time.sleep(5)
-    assert standing.active() == HELPERS - 1
+    assert street.active() == HELPERS - 1
     with pytest.raises(EmulationError, match="revoked"):
-        standing.hosts.cedos(name, "share", "register", "--name", "another")
-    for each in services:
-        each.close()
+        street.hosts.cedos(name, "share", "register", "--name", "another")
