@@ -1,4 +1,4 @@
-"""Rules for the gateway's destinations, which are judged by their addresses, after the look-up."""
+"""Rules for the gateway's destinations. They judge addresses, so a name is looked up first."""
 
 import socket
 from collections.abc import Iterable, Sequence
@@ -31,11 +31,12 @@ GUARDED_PORTS: Final = {22: "SSH", 25: "mail between servers"}
 class DestinationRules:
     """Destinations that the gateway may connect to.
 
-    It never connects to its `own_ports` on this host, or to `denied` networks. It connects to this host's
-    own and loopback addresses only if `local`, to others that are no global unicast addresses only if
-    they are among the `inside` networks, and to ports 22 and 25 only if they are among the `ports`.
-    Link-local addresses and those where clouds keep their hosts' secrets are `inside` only by a network
-    that is no wider than those (`HIDDEN`).
+    - The gateway's `own_ports` on this host and `denied` networks are never allowed.
+    - This host's own and loopback addresses are allowed if `local`.
+    - Link-local addresses, and those where clouds keep their hosts' secrets (`HIDDEN`), are allowed only
+      by an `inside` network that lies within these.
+    - Other addresses that are not global unicast are allowed if an `inside` network contains them.
+    - Ports 22 and 25 of an allowed address are allowed if they are among the `ports`.
     """
 
     def __init__(
@@ -56,6 +57,8 @@ class DestinationRules:
 
     def check(self, text: str, port: int) -> None:
         """Refuse (403) an address, IPv4 or IPv6 as text, that the gateway must not connect to."""
+        # An IPv6 address may contain an IPv4 one (mapped, translated): all that it can mean must be
+        # allowed.
         for address in meanings(text):
             self._check(address, port)
         if port in GUARDED_PORTS and port not in self._ports:
@@ -104,7 +107,7 @@ def no_memory() -> RefusedError:
 
 
 def is_own(address: Address) -> bool:
-    """Tell whether an address is one of this host's: only those can be bound to."""
+    """Tell whether an address is one of this host's, by binding a socket to it."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as trying:

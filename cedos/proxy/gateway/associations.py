@@ -11,7 +11,7 @@ import structlog
 from cedos.kernel.process_limits import MemoryRoom
 from cedos.proxy.gateway.admission import no_memory
 from cedos.proxy.gateway.origin import Origins
-from cedos.proxy.gateway.packet_relay import IDLE_S, PacketRelay, Places
+from cedos.proxy.gateway.packet_relay import IDLE_S, PacketRelay, RememberedPeers
 from cedos.proxy.http import RefusedError
 from cedos.proxy.streams.association import ProxiedAssociation
 from cedos.proxy.streams.frames import ProgramPacket
@@ -38,7 +38,7 @@ class Associations:
         self._origins = origins
         self._memory = memory
         self._most, self._most_per_client, self._idle_s = most, most_per_client, idle_s
-        self._places = Places()
+        self._remembered = RememberedPeers()
         self._relays: dict[ProxiedAssociation, PacketRelay] = {}
         self._per_client: Counter[bytes] = Counter()
         self._checking: asyncio.TimerHandle | None = None
@@ -47,7 +47,7 @@ class Associations:
         return len(self._relays)
 
     def open(self, client: bytes, association: ProxiedAssociation, *, invited: bool) -> None:
-        """Accept or refuse a client's association; `invited`: the client is still."""
+        """Accept or refuse a client's association; `invited`: whether the client still is."""
         if not invited:
             self._refuse(
                 association,
@@ -70,11 +70,12 @@ class Associations:
                 f"{most} associations are all that {whose}",
             )
             return
+        # Connect both ends: packets of the client go to the relay, answers come back to the client.
         relay = PacketRelay(
             partial(self._origins.addresses, asker=client),
             association.send,
             association.tell_undelivered,
-            self._places.share(client),
+            self._remembered.share(client),
         )
         self._relays[association] = relay
         self._per_client[client] += 1

@@ -1,4 +1,4 @@
-"""Programs' requests that the gateway answers itself, as it fetches objects for them (D2Prox)."""
+"""Programs' requests that the gateway answers itself, from objects that it fetches (D2Prox)."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -18,12 +18,12 @@ Fields = list[tuple[bytes, bytes]]
 
 
 class FetchedAnswer(Protocol):
-    """`head`, then the body."""
+    """An answer: its `head`, then its body, piece by piece."""
 
     head: bytes
 
     def body(self, offset: int) -> Coroutine[Any, Any, bytes]:
-        """Return bytes from `offset` on, once there are any; empty: the end. TransferError."""
+        """Return bytes from `offset` on, as soon as there are any; empty: the end. TransferError."""
 
     def close(self, *, whole: bool) -> None:
         """Release it; `whole`: the program has all of it."""
@@ -39,7 +39,7 @@ class RequestFetcher(Protocol):
 
 
 async def unless_broken(stream: ProxiedStream, work: Coroutine[Any, Any, _T]) -> _T:
-    """Return the work's result; once the stream breaks, cancel the work. StreamBrokenError."""
+    """Return the work's result. If the stream breaks first, cancel the work: StreamBrokenError."""
     working = asyncio.get_running_loop().create_task(work)
 
     def changed() -> None:
@@ -52,7 +52,7 @@ async def unless_broken(stream: ProxiedStream, work: Coroutine[Any, Any, _T]) ->
         return await working
     except asyncio.CancelledError:
         if stream.broken is None:
-            raise
+            raise  # somebody else cancelled this task
         raise StreamBrokenError("the program has gone") from None
     finally:
         stream.watch(lambda: None)
@@ -63,7 +63,9 @@ async def send_answer(stream: ProxiedStream, answer: FetchedAnswer) -> None:
     whole = False
     try:
         stream.accept()
+        # The request needs no origin: count its bytes as read, so that the program's window opens again.
         stream.on_read(sum(map(len, stream.waiting)))
+        # `sent_bytes` tells how far the answer has got: first the head, then the body.
         while (at := stream.sent_bytes) < len(answer.head):
             await _say(stream, answer.head[at:])
         while block := await unless_broken(
@@ -80,7 +82,7 @@ async def send_answer(stream: ProxiedStream, answer: FetchedAnswer) -> None:
 
 
 async def _say(stream: ProxiedStream, data: bytes) -> None:
-    """Send all data, as the stream's window has room. StreamBrokenError: the program has gone."""
+    """Send all data as the stream's window opens. StreamBrokenError: the program has gone."""
     view, changed = memoryview(data), asyncio.Event()
     stream.watch(changed.set)
     while True:
@@ -94,7 +96,10 @@ async def _say(stream: ProxiedStream, data: bytes) -> None:
 
 
 async def request_head(stream: ProxiedStream) -> bytes | None:
-    """Return a stream's only request without its end, still in the stream; None if it has none."""
+    """Return the head of a stream's only request, without its blank line; None if there is none.
+
+    Its bytes stay in the stream. Bytes behind the head could be another request: then there is none.
+    """
     come = await waiting_head(stream, LONGEST_HEAD, _HEAD_S)
     request, _, rest = (come or b"").partition(_HEAD_END)
     return None if rest or not request else request

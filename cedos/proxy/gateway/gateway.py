@@ -34,7 +34,7 @@ from cedos.session.sockets.sockets import listen
 
 PORT: Final = 7009
 SSH: Final = 22
-# The time that a session and its connections live without any network.
+# A session and its connections survive this long without any network.
 KEEP_ALIVE_S: Final = 3_600
 
 # Idle paths are not measured, because probes cost bytes on a metered network.
@@ -53,10 +53,14 @@ class GatewaySettings:
     """Settings of a gateway (`cedos gateway --help`).
 
     Attributes:
+        listen: address and port; an empty address: all addresses of this host.
+        deny: networks that the gateway never connects to.
         inside, local: the gateway also connects to these private networks, and to its own host.
-        most, most_per_client: connections at once.
-        sessions_per_client: sessions at once, with those that sleep.
-        idle: a file for the sessions of clients that are away and have no connections.
+        most, most_per_client: the most connections at once.
+        sessions_per_client: the most sessions at once, those of sleeping clients among them.
+        idle_s: a connection that carries nothing for so long is closed.
+        connect_s: the time limit for a look-up and a connection to an origin.
+        idle: a file that keeps the sessions of clients that are away and have no connections.
     """
 
     listen: tuple[str, int] = ("", PORT)
@@ -135,7 +139,7 @@ class Gateway:
 
     @property
     def connections(self) -> list[Connection]:
-        """Return the sessions of now."""
+        """Return the sessions that there are now."""
         return [each.connection for each in self._sessions.values()]
 
     @property
@@ -164,7 +168,9 @@ class Gateway:
         except (SessionError, OSError) as error:
             _log.warning("idle sessions stay in memory", why=str(error))
             self._listener = await self._listen(None)
-        if self._free_bytes is not None:  # half of it is for bytes that servers do not read
+        # Half of the free memory is for bytes that origins do not read (`Unread`), a quarter for
+        # sessions.
+        if self._free_bytes is not None:
             self._listener.keep_at_most(self._free_bytes // 4)
 
     async def _listen(self, idle: Path | None) -> Listener:
@@ -189,7 +195,7 @@ class Gateway:
         if self._listener is not None:
             self._listener.stop()
         sessions = list(self._sessions.items())
-        # All laptops hear of it at once; one that does not answer delays none of the others.
+        # Tell all laptops at once, so that one that does not answer delays none of the others.
         for _, session in sessions:
             session.connection.abort("the gateway ends")
         ended = (session.connection.drained() for _, session in sessions)
@@ -209,6 +215,7 @@ class Gateway:
         task.add_done_callback(lambda done: self._sessions.pop(done, None))
 
     def _admit(self, client: bytes) -> None:
+        """Refuse one more connection of a client (RefusedError), which is counted already."""
         if self._clients(client) is None:
             raise RefusedError(
                 HTTPStatus.FORBIDDEN, "http_request_denied", "this client is no longer invited"

@@ -85,7 +85,7 @@ class GatewaySession:
         )
 
     def __len__(self) -> int:
-        """Return the number of connections; one that the client has not ended is there still."""
+        """Return the number of connections; one counts until the client has ended it, too."""
         return max(len(self._tasks), len(self._streams.streams))
 
     async def run(self) -> None:
@@ -140,7 +140,7 @@ class GatewaySession:
             self.connection.abort("the gateway failed")
 
     async def _open(self, stream: ProxiedStream, asked: OpenStream) -> None:
-        """Serve a stream until it is over; whatever fails here, its program does not wait for it."""
+        """Serve a stream until it is over. If anything fails, drop it: its program must not wait."""
         try:
             self._terms.admit(self._client)
             await self._serve_stream(stream, asked)
@@ -170,14 +170,15 @@ class GatewaySession:
         return await unless_broken(stream, fetching)
 
     async def _carry(self, stream: ProxiedStream, origin: socket.socket) -> None:
-        # If this process ends, the connection must break, and not look complete.
+        # If this process ends, the origin must see a reset. An orderly end would look like a complete
+        # one.
         reset_on_close(origin)
         try:
             moved = await Carry(origin, stream, idle_s=self._terms.idle_s).run()
         finally:
             if stream.over:
                 end_on_close(origin)
-        # The stream sent what came down from the origin.
+        # `Carry` counts from the stream's side: its "up" is what came down from the origin.
         _log.debug(
             "carried", client=self._name, ended=moved.ended,
             up_bytes=moved.down_bytes, down_bytes=moved.up_bytes,

@@ -35,7 +35,7 @@ class InvitedClients:
         return sorted(self._names.values())
 
     def name_of(self, key: bytes) -> str | None:
-        """Return the name of the client with this public key; None: it is not invited (any more)."""
+        """Return the name of the client with this public key; None: it is not invited, or no more."""
         try:
             self._read()
         except ConfigError as error:
@@ -44,7 +44,7 @@ class InvitedClients:
 
     @property
     def address(self) -> tuple[str, int] | None:
-        """The address by which clients were last told to reach this gateway; None: none was told."""
+        """The address in the last line that a client was given to join; None: there was none."""
         try:
             host, _, port = self._address_file.read_text().strip().rpartition(" ")
             return (host, int(port)) if host else None
@@ -54,7 +54,7 @@ class InvitedClients:
     @address.setter
     def address(self, address: tuple[str, int]) -> None:
         if address != self.address:
-            with suppress(OSError):  # the next line then has another one
+            with suppress(OSError):  # the next client's line may then have another address
                 self._address_file.write_text("{} {}\n".format(*address))
 
     def invite(self, name: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Clients' questions for names, asked of the gateway's own resolvers."""
+"""DNS questions of clients, which the gateway puts to its own resolvers."""
 
 import asyncio
 from collections import Counter
@@ -8,18 +8,18 @@ from typing import Final
 from cedos.proxy.names import NobodyAnswersError, Resolver, failed, read
 from cedos.proxy.streams.frames import LARGEST_PACKET, GatewayAnswer, GatewayQuestion
 
-# The lifetime of an answer. After it the client has asked elsewhere.
+# The lifetime of an answer. After this time the client has asked another resolver.
 ANSWER_S: Final = 2.0
 
 MOST: Final = 512
 MOST_PER_CLIENT: Final = 64
 
-# Send a datagram that is valid for so many seconds.
+# Sends a datagram; after so many seconds it is dropped instead.
 Say = Callable[[bytes, float], None]
 
 
 class NameService:
-    """A resolver for clients. Questions beyond its limits are not answered, and are asked elsewhere."""
+    """A resolver for clients. It drops questions beyond its limits; clients then ask another resolver."""
 
     def __init__(
         self,

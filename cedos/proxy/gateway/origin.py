@@ -1,4 +1,4 @@
-"""Connections to origins: names become addresses, addresses a socket (RFC 8305)."""
+"""Connections to origins: look up the name, then race its addresses for a connection (RFC 8305)."""
 
 import asyncio
 import errno
@@ -22,13 +22,13 @@ _MOST_LOOKUPS: Final = 64
 _MOST_LOOKUPS_EACH: Final = 16
 # The most addresses of a name that are considered. A DNS answer has room for thousands.
 MOST_ADDRESSES: Final = 32
-# The most simultaneous attempts of one asker beside the first one of each connection.
+# The most attempts of one asker at once, the first one of each connection not counted.
 MOST_SECOND_ATTEMPTS: Final = 64
 _KEEPALIVE: Final = {socket.TCP_KEEPIDLE: 60, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 4}
 
 
 class Origins:
-    """A connector to origins; `timeout_s` is for look-up and connection together."""
+    """A connector to origins; `timeout_s` is the time limit of look-up and connection together."""
 
     def __init__(self, destinations: DestinationRules, timeout_s: float = 10.0) -> None:
         self._destinations = destinations
@@ -41,8 +41,8 @@ class Origins:
     async def connect(self, host: str, port: int, asker: Hashable = None) -> socket.socket:
         """Return a connected non-blocking socket. RefusedError: 403, 502 to 504.
 
-        `asker`: each has a share of the look-ups at once. Names that no resolver answers delay only the
-        look-ups of the same asker.
+        `asker`: whose connection it is. Each asker has its own limit of simultaneous look-ups, so that
+        names that no resolver answers delay only that asker's own look-ups.
         """
         what = f"{host} was not found in time"
         try:
@@ -76,9 +76,10 @@ class Origins:
         return list(dict.fromkeys(str(entry[4][0]) for entry in found))[:MOST_ADDRESSES]
 
     async def _answer(self, host: str, asker: Hashable) -> list[Any]:
-        """Return the resolver's answer; also who waits no more holds a share until it has come.
+        """Return the resolver's answer.
 
-        The C library's look-up cannot be ended: its thread stays for half a minute.
+        The C library's look-up cannot be cancelled: its thread stays for half a minute. So a look-up
+        counts against the limits until its answer comes, even if its caller waits no longer.
         """
         share = self._share(asker)
         await share.acquire()
@@ -105,7 +106,7 @@ class Origins:
         return self._shares.setdefault(asker, asyncio.Semaphore(most))
 
     def _permitted(self, addresses: list[str], port: int) -> list[str]:
-        """Return the permitted addresses, families in turn, in the resolver's order."""
+        """Return the permitted addresses in the resolver's order, IPv4 and IPv6 in turn."""
         permitted, refused = [], None
         for address in addresses:
             try:
@@ -115,13 +116,15 @@ class Origins:
                 refused = error
         if not permitted and refused is not None:
             raise refused
-        ours = [address for address in permitted if (":" in address) == (":" in permitted[0])]
-        others = [address for address in permitted if address not in ours]
-        return [each for each in chain.from_iterable(zip_longest(ours, others)) if each]
+        # Interleave the families, beginning with that of the first address (RFC 8305, 4).
+        first = [address for address in permitted if (":" in address) == (":" in permitted[0])]
+        others = [address for address in permitted if address not in first]
+        return [each for each in chain.from_iterable(zip_longest(first, others)) if each]
 
     async def _race(
         self, host: str, addresses: list[str], port: int, asker: Hashable
     ) -> socket.socket:
+        """Connect to the address that answers first."""
         trying: set[asyncio.Task[socket.socket]] = set()
         waiting = list(reversed(addresses))
         error = OSError(errno.EADDRNOTAVAIL, "there is no address")
@@ -131,6 +134,7 @@ class Origins:
                 # Begin the next attempt, and give it a head start before another one (RFC 8305, 5).
                 if waiting and (not trying or self._second_attempts[asker] < MOST_SECOND_ATTEMPTS):
                     trying.add(self._attempt(waiting.pop(), port, asker, second=bool(trying)))
+                # Wait for an attempt to end, or until it is time for the next one.
                 stagger_s = _STAGGER_S if waiting else None
                 done, _ = await asyncio.wait(
                     trying, timeout=stagger_s, return_when=asyncio.FIRST_COMPLETED
@@ -146,7 +150,7 @@ class Origins:
                 if connected is not None:
                     return connected
         finally:
-            # Close what connected too late.
+            # Close the connections of attempts that came too late.
             for task in trying:
                 task.cancel()
             for late in await asyncio.gather(*trying, return_exceptions=True):
@@ -225,7 +229,7 @@ def _failed(host: str, port: int, error: OSError) -> RefusedError:
 
 
 async def _getaddrinfo(host: str) -> list[Any]:
-    """Return the resolver's answer, from a thread that does not keep the process from ending."""
+    """Return the resolver's answer, by a daemon thread: the process can end without it."""
     loop = asyncio.get_running_loop()
     answered: asyncio.Future[list[Any]] = loop.create_future()
 

@@ -1,8 +1,8 @@
-"""The sockets of one association: its packets go to any host's port, and their answers come back.
+"""The sockets of one association: they send its packets to any host's port, and receive the answers.
 
-Only packets from an address and port that was sent to are received (RFC 4787, section 5: address and
-port-dependent filtering), by this association alone. So no stranger's packets reach the client, and the
-client can have only itself flooded with answers.
+They take packets only from addresses and ports that the client sent to (RFC 4787, section 5: address and
+port-dependent filtering). So no stranger's packets reach the client, and a client that causes floods of
+answers floods only itself.
 """
 
 import asyncio
@@ -30,10 +30,10 @@ _MOST_WAITING: Final = 16  # packets for a name that is being looked up
 # Bytes of an association's packets that wait for look-ups.
 MOST_WAITING_BYTES: Final = 1 << 16
 
-# Peers and names of all associations, each of 300 to 700 bytes.
-MOST_PLACES: Final = 131_072
-MOST_PLACES_OF_CLIENT: Final = 16_384
-_LOOK_UP_PLACES: Final = 8  # so many places have the memory of a look-up
+# The most remembered peers and names of all associations, each of 300 to 700 bytes.
+MOST_REMEMBERED: Final = 131_072
+MOST_REMEMBERED_OF_CLIENT: Final = 16_384
+_LOOK_UP_COUNTS: Final = 8  # a look-up takes the memory of so many of them
 
 _LOOK_UP_S: Final = 10.0
 _NAME_S: Final = 60.0
@@ -41,15 +41,16 @@ _REFUSED_S: Final = 10.0
 _AT_ONCE: Final = 64
 _LARGEST: Final = 65_535
 _RECEIVE_BYTES: Final = 1 << 18
-# Level and number of IP_RECVERR and IPV6_RECVERR, of the option and of its control messages.
+# Level and number of IP_RECVERR and IPV6_RECVERR: of the socket option and of its control messages.
 _TELL_ERRORS: Final = {
     socket.AF_INET: (socket.IPPROTO_IP, 11),
     socket.AF_INET6: (socket.IPPROTO_IPV6, 25),
 }
 
 _FROM_ERRORS: Final = 0x2000  # MSG_ERRQUEUE
-_ERROR: Final = struct.Struct("=IB")  # struct sock_extended_err begins with what, and who says so
-_SAID_BY_ICMP: Final = (2, 3)
+# The first fields of struct sock_extended_err: the error's number, and its origin.
+_ERROR: Final = struct.Struct("=IB")
+_ICMP_ORIGINS: Final = (2, 3)  # SO_EE_ORIGIN_ICMP, SO_EE_ORIGIN_ICMP6
 
 _Peer = tuple[str, int]
 
@@ -57,31 +58,33 @@ _Peer = tuple[str, int]
 Permitted = Callable[[str, int], Awaitable[list[str]]]
 
 
-class Places:
-    """The number of peers and names that all associations remember."""
+class RememberedPeers:
+    """The number of peers and names that the associations of all clients remember."""
 
-    def __init__(self, most: int = MOST_PLACES, most_of_one: int = MOST_PLACES_OF_CLIENT) -> None:
+    def __init__(
+        self, most: int = MOST_REMEMBERED, most_of_one: int = MOST_REMEMBERED_OF_CLIENT
+    ) -> None:
         self.most, self.most_of_one = most, most_of_one
         self.count = 0
-        self._shares: WeakValueDictionary[bytes, PlacesShare] = WeakValueDictionary()
+        self._shares: WeakValueDictionary[bytes, RememberedOfClient] = WeakValueDictionary()
 
-    def share(self, client: bytes) -> "PlacesShare":
-        """Return a client's share; all its associations have the same one."""
+    def share(self, client: bytes) -> "RememberedOfClient":
+        """Return a client's number; all its associations count in the same one."""
         found = self._shares.get(client)
         if found is None:
-            found = self._shares[client] = PlacesShare(self)
+            found = self._shares[client] = RememberedOfClient(self)
         return found
 
     @property
     def equal(self) -> int:
-        """Return how many each client may have where all together have too many."""
+        """Return how many each client may have once all together have too many."""
         return self.most // max(len(self._shares), 1)
 
 
-class PlacesShare:
+class RememberedOfClient:
     """The number of peers and names that one client's associations remember."""
 
-    def __init__(self, all_: Places) -> None:
+    def __init__(self, all_: RememberedPeers) -> None:
         self._all = all_
         self._count = 0
 
@@ -93,6 +96,7 @@ class PlacesShare:
     def full(self) -> bool:
         if self._count > self._all.most_of_one:
             return True
+        # Beyond the limit of all, only clients that have more than an equal share must forget.
         return self._all.count > self._all.most and self._count > self._all.equal
 
 
@@ -100,10 +104,10 @@ class PacketRelay:
     """The packets of one association, until `close`. Made within the event loop.
 
     Args:
-        permitted: returns the addresses that may be sent to.
+        permitted: returns the addresses of a host's port that packets may be sent to.
         received: called with each answer: from which address and port, and its data.
         undelivered: called with the host and port of an undelivered packet, and the reason.
-        share: counts the peers and names that are remembered; None: this relay's alone.
+        share: counts the peers and names that the client's relays remember; None: this relay's alone.
 
     Attributes:
         refused: number of packets that may not be sent, or whose name was not found.
@@ -116,16 +120,17 @@ class PacketRelay:
         permitted: Permitted,
         received: Callable[[str, int, bytes], None],
         undelivered: Callable[[str, int, Obstacle], None],
-        share: PlacesShare | None = None,
+        share: RememberedOfClient | None = None,
     ) -> None:
-        self._share = share or Places().share(b"")
+        self._share = share or RememberedPeers().share(b"")
         self._permitted, self._received = permitted, received
         self._undelivered = undelivered
         self._loop = asyncio.get_running_loop()
         self._sockets: dict[int, socket.socket] = {}
+        # By address and port: when a packet was last sent there. Only these may answer.
         self._peers: OrderedDict[_Peer, float] = OrderedDict()
-        # The address of a host's port (None: not permitted), and until when that holds.
-        self._places: OrderedDict[_Peer, tuple[str | None, float]] = OrderedDict()
+        # By host and port: the address found (None: not permitted), and until when that holds.
+        self._found: OrderedDict[_Peer, tuple[str | None, float]] = OrderedDict()
         self._waiting: dict[_Peer, list[bytes]] = {}
         self._waiting_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -136,11 +141,11 @@ class PacketRelay:
         """Send a datagram, or lose it."""
         now = self.used_s = self._loop.time()
         # Fast path: the address was looked up lately.
-        place = self._places.get((host, port))
-        if place is not None and place[1] > now:
-            self._send_to(place[0], port, data)
+        found = self._found.get((host, port))
+        if found is not None and found[1] > now:
+            self._send_to(found[0], port, data)
             return
-        # Else the packet waits for the look-up, which the first one begins.
+        # Else the packet waits for a look-up, which the first packet to that host begins.
         if self._waiting_bytes + len(data) > MOST_WAITING_BYTES:
             return
         waiting = self._waiting.get((host, port))
@@ -152,11 +157,11 @@ class PacketRelay:
         self._make_room()
         if len(self._waiting) < MOST_NAMES and not self._share.full:
             self._waiting[host, port] = [data]
-            self._share.add(_LOOK_UP_PLACES)
+            self._share.add(_LOOK_UP_COUNTS)
             self._waiting_bytes += len(data)
             task = self._loop.create_task(self._find(host, port))
             self._tasks.add(task)
-            task.add_done_callback(self._found)
+            task.add_done_callback(self._on_looked_up)
 
     def close(self) -> None:
         for task in self._tasks:
@@ -165,30 +170,31 @@ class PacketRelay:
             self._loop.remove_reader(one)
             one.close()
         self._sockets.clear()
-        self._share.add(-len(self._peers) - len(self._places))
+        self._share.add(-len(self._peers) - len(self._found))
         self._peers.clear()
-        self._places.clear()
+        self._found.clear()
 
-    def _remember(self, places: OrderedDict[_Peer, Any], place: _Peer, what: object) -> None:
-        """Remember a peer or a name, the newest one for sure."""
-        self._share.add(place not in places)
-        places[place] = what
-        places.move_to_end(place)
+    def _remember(self, table: OrderedDict[_Peer, Any], key: _Peer, value: object) -> None:
+        """Remember a peer or a name, even if older ones have to be forgotten for it."""
+        self._share.add(key not in table)
+        table[key] = value
+        table.move_to_end(key)
         self._make_room()
 
     def _make_room(self) -> None:
         """Forget the oldest peers and names beyond the limits."""
-        kept: tuple[OrderedDict[_Peer, Any], ...] = (self._places, self._peers)
-        for places in kept:
-            while len(places) > 1 and (len(places) > MOST_PEERS or self._share.full):
-                places.popitem(last=False)
+        tables: tuple[OrderedDict[_Peer, Any], ...] = (self._found, self._peers)
+        for table in tables:
+            while len(table) > 1 and (len(table) > MOST_PEERS or self._share.full):
+                table.popitem(last=False)
                 self._share.add(-1)
 
-    def _found(self, task: asyncio.Task[None]) -> None:
+    def _on_looked_up(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        self._share.add(-_LOOK_UP_PLACES)
+        self._share.add(-_LOOK_UP_COUNTS)
 
     async def _find(self, host: str, port: int) -> None:
+        """Look up a host, remember the result for a while, and send the packets that waited for it."""
         address, good_s = None, _REFUSED_S
         try:
             async with asyncio.timeout(_LOOK_UP_S):
@@ -203,7 +209,7 @@ class PacketRelay:
         finally:
             waiting = self._waiting.pop((host, port), [])
             self._waiting_bytes -= sum(map(len, waiting))
-        self._remember(self._places, (host, port), (address, self._loop.time() + good_s))
+        self._remember(self._found, (host, port), (address, self._loop.time() + good_s))
         for data in waiting:
             self._send_to(address, port, data)
 
@@ -217,7 +223,7 @@ class PacketRelay:
         try:
             one.sendto(data, (address, port))
         except OSError:
-            # Once more: the error may be an ICMP message about an earlier packet.
+            # Try once more: the error may be an ICMP message about an earlier packet.
             with suppress(OSError):
                 one.sendto(data, (address, port))
 
@@ -265,19 +271,22 @@ class PacketRelay:
             for level, kind, data in ancillary:
                 if (level, kind) != told or not peer:
                     continue
-                what, who = _ERROR.unpack_from(data)
-                if what == errno.ECONNREFUSED and who in _SAID_BY_ICMP:
+                code, origin = _ERROR.unpack_from(data)
+                if code == errno.ECONNREFUSED and origin in _ICMP_ORIGINS:
                     self._undelivered(str(peer[0]), int(peer[1]), Obstacle.REFUSED)
 
 
 def _reachable(addresses: Sequence[str], port: int) -> str | None:
-    """Return the first address to which this host has a route, as it will answer (IPv4 as IPv4)."""
+    """Return the first address to which this host has a route; None: there is none.
+
+    An IPv4 address within an IPv6 one is returned as IPv4, since answers come from there.
+    """
     for text in addresses:
         address = ip_address(text)
         if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
             address = address.ipv4_mapped
         family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
         with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as trying:
-            trying.connect((str(address), port))  # which sends nothing
+            trying.connect((str(address), port))  # asks the routing tables, and sends nothing
             return str(address)
     return None

@@ -1,6 +1,7 @@
 """Connections that a proxy carries through the gateway, and their report to the daemon once a second.
 
-Each second the bytes of each connection are shared among the networks as its whole session used them.
+A connection does not know over which network its bytes went. So each second its new bytes are shared
+among the networks in proportion to the bytes of its whole session.
 """
 
 import asyncio
@@ -31,10 +32,11 @@ _LOOK_S: Final = 1.0
 # The longest time between two reports. The daemon drops what is not reported for five seconds.
 _TELL_S: Final = 3.0
 
+# If the daemon does not answer, report again after this time,
 _AGAIN_S: Final = 4.0
-# The time for which ended connections wait for a daemon that does not answer.
+# but after this long give up on ended connections
 _ABSENT_S: Final = 60.0
-
+# and report only as often as this.
 _SELDOM_S: Final = 30.0
 _TIMEOUT_S: Final = 2.0
 _MOST_ADDRESSES: Final = 16
@@ -47,11 +49,11 @@ CarriedStream = ProxiedStream | ProxiedAssociation
 
 
 class _Watched:
-    """A stream as it was when it was last looked at. An ended stream is released.
+    """A stream and its counts at the last look. An ended stream is released.
 
     Args:
         decided: returns the number of the daemon's last decision about a label in the session.
-        name: of the address that the program asked for, until its first bytes name the server.
+        name: the name that the program looked up for the address; its first bytes may tell another one.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class _Watched:
         self._began_s, self._decided = began_s, decided
         self._asked_for = stream.server
         self._down_left = self._up_left = 0  # bytes whose network is not known yet
+        # Totals and end as last reported; None: nothing was reported so far.
         self._told: tuple[tuple[int, int, dict[str, int]], float | None] | None = None
         self.connection = CarriedConnection(
             number=number, server=(name or stream.server)[:_MOST_TEXT], port=stream.port
@@ -82,7 +85,7 @@ class _Watched:
         self._told = told.totals, told.ended_unix_s
 
     def look(self, down: _Bytes, up: _Bytes) -> None:
-        """Take the stream's new bytes; its session carried `down` and `up` meanwhile, by network."""
+        """Count the stream's new bytes; `down` and `up`: those of its session meanwhile, by network."""
         stream, before = self._stream, self.connection
         if stream is None:
             return
@@ -92,7 +95,7 @@ class _Watched:
         if sum(down.values()):
             _share(self._down_left, down, by)
             self._down_left = 0
-        # What the program wrote may not have left yet.
+        # Bytes that the program wrote may still wait here: share at most as many as the session has sent.
         gone = min(self._up_left, sum(up.values()))
         _share(gone, up, by)
         self._up_left = 0 if stream.lossy else self._up_left - gone
@@ -137,7 +140,7 @@ class CarriedConnections:
         stream: CarriedStream,
         decided: Callable[[Label], int | None],
     ) -> None:
-        """Watch one more; beyond 8,192 none is."""
+        """Watch one more stream, up to 8,192."""
         if session not in self._counted:  # its bytes so far belong to other connections
             self._counted[session] = session.received_by_network(), session.sent_by_network()
         if len(self) < _MOST:
@@ -169,7 +172,7 @@ class CarriedConnections:
         return any(each.changed for each in self._connections.values())
 
     def news(self) -> list[CarriedConnection]:
-        """Return those that changed, began or ended, and some others for a daemon that is new."""
+        """Return those that changed, began or ended, and some others, for a daemon that has restarted."""
         now_s = self._clock()
         connections = self._connections.values()
         first = [each for each in connections if each.changed]
@@ -196,6 +199,7 @@ def _more(now: _Bytes, before: _Bytes) -> dict[str, int]:
 
 def _share(size_bytes: int, carried: _Bytes, by: dict[str, int]) -> None:
     """Add `size_bytes` to `by`, shared as `carried` is."""
+    # Share what is left by what is left of the weights, so that rounding loses no byte.
     left, rest = size_bytes, sum(carried.values())
     for network, size in carried.items():
         share = left * size // rest if rest else 0
@@ -205,7 +209,10 @@ def _share(size_bytes: int, carried: _Bytes, by: dict[str, int]) -> None:
 
 
 class CarriedTeller:
-    """The reports to the daemon: `run` until it is cancelled, then `last`."""
+    """The reports to the daemon: `run` until it is cancelled, then `last`.
+
+    `problem` returns what hinders the proxy, in words; "": nothing.
+    """
 
     def __init__(
         self,
@@ -227,6 +234,7 @@ class CarriedTeller:
             pause_s = _LOOK_S
             connections.look()
             problem = self._problem()
+            # Report changes at once, and everything every few seconds, or the daemon would drop it.
             news = (connections and connections.changed) or problem != self._told_problem
             if news or ((connections or problem) and silent_s >= _TELL_S):
                 heard = await self._tell()
@@ -240,7 +248,7 @@ class CarriedTeller:
             silent_s += pause_s
 
     async def last(self) -> None:
-        """Report what happened since: many a proxy carries one connection, for less than a second."""
+        """Report what is not reported yet: a proxy may have carried one connection, for half a second."""
         self._connections.look()
         if self._connections.changed:
             await self._tell()
@@ -267,7 +275,7 @@ class CarriedTeller:
 
 
 def _that_fit(news: Iterable[CarriedConnection]) -> Iterator[CarriedConnection]:
-    """Yield as many as fit: a daemon takes 64 KiB at once, and names are as long as programs like."""
+    """Yield as many as fit into a report: the daemon takes 64 KiB, and programs choose long names."""
     room = _MOST_BYTES
     for one in news:
         room -= len(msgspec.json.encode(one)) + 1

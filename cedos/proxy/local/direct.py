@@ -23,7 +23,7 @@ _LOCAL_NAMES: Final = (".local", ".localhost", ".lan", ".home.arpa", ".internal"
 
 
 def is_near(host: str) -> bool:
-    """Tell whether a host is nearby: the gateway would not find it, or would find another one."""
+    """Tell whether a host is nearby, so that the gateway would not find it, or would find another one."""
     try:
         address = ip_address(host.partition("%")[0])
     except ValueError:
@@ -32,7 +32,7 @@ def is_near(host: str) -> bool:
     return any(address.version == each.version and address in each for each in NEAR)
 
 
-# Return the addresses of a host for a port, by this host's own resolver, or none.
+# Returns the addresses of a host for a port, by this host's own resolver; empty: it finds none.
 LookUp = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
@@ -44,7 +44,7 @@ class RuleBook:
         return False
 
     def covers(self, _host: str, _port: int, _look_up: LookUp) -> bool:
-        """Tell the same, as far as that is known now."""
+        """Tell the same at once, by what is known now."""
         return False
 
     def names(self, _name: str) -> bool:
@@ -52,7 +52,7 @@ class RuleBook:
         return False
 
     def learn(self, _name: str, _addresses: Sequence[Address]) -> None:
-        """Note what a program was answered for such a name: the rule is about these addresses, too."""
+        """Note a program's answer for such a name: the rule is about these addresses, too."""
 
 
 _HOSTS: Final = Path("/etc/hosts")

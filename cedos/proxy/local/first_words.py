@@ -1,8 +1,8 @@
-"""The first bytes of a program, which are sent to the gateway right behind OPEN.
+"""The first bytes of a program, which are sent to the gateway right behind OPEN, before its answer.
 
 If the gateway is then out of reach, the connection goes direct and sends them again, while the first copy
-may still arrive. So only bytes that do no harm twice are sent early where that may happen (RFC 9110,
-9.2.1; RFC 8446, 8; RFC 4253, 4.2).
+may still arrive. Where that may happen, only bytes that do no harm twice are sent early (RFC 9110, 9.2.1;
+RFC 8446, 8; RFC 4253, 4.2).
 """
 
 import asyncio
@@ -19,7 +19,7 @@ _HEAD_END: Final = b"\r\n\r\n"
 
 
 def may_be_repeated(words: bytes) -> bool:
-    """Tell whether an origin that gets them twice does nothing twice: a greeting, a safe request."""
+    """Tell whether they do no harm if an origin gets them twice: a greeting, or one safe request."""
     if words.startswith(_HANDSHAKE):
         return True
     if words.startswith(_GREETING):
@@ -32,12 +32,12 @@ class FirstWords:
     """The bytes that a stream may take early: `begin` with the stream, `end` when it was answered.
 
     Args:
-        said: the bytes that the program has sent by now.
-        reads: the program may send more without being answered; one read is tried.
-        once: nothing is ever sent a second time, so that any bytes may be sent early.
+        said: the bytes that the program has sent so far.
+        reads: whether the program may send bytes before it gets an answer; then they are read once.
+        once: whether bytes are never sent a second time, so that all may be sent early.
 
     Attributes:
-        broken: the program's connection broke meanwhile.
+        broken: whether the program's connection broke meanwhile.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class FirstWords:
 
     def begin(self, stream: ProxiedStream) -> None:
         self._stream = stream
-        # Send what the program has sent already, else read once while the gateway connects.
+        # Send the bytes that the program has sent already; else read once while the gateway connects.
         if self._said:
             self._say()
         elif self._reads:
@@ -88,7 +88,7 @@ class FirstWords:
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
-            self.broken = True  # from now on it would look like an orderly end
+            self.broken = True  # remember it: the next read would look like an orderly end
         self._loop.remove_reader(self._program)
         self._say()
 

@@ -21,31 +21,29 @@ from cedos.proxy.streams.stream import ProxiedStream
 from cedos.session.io.advice import Chooser
 from cedos.session.sockets.sockets import connect
 
-# The time for which a new connection waits for the gateway. Then it goes another way, or is
-# refused.
+# A new connection waits this long for the gateway. Then it goes another way, or is refused.
 PATIENCE_S: Final = 1.0
 
-# The time until connections wait again for a gateway that did not answer, unless it answers
-# sooner.
+# If the gateway did not answer, new connections do not wait for it during this time, unless it answers.
 AGAIN_S: Final = 5.0
 
-# The patience while no network leads to the gateway. No other way exists, and a network may
+# While no network leads to the gateway, connections wait longer: there is no other way, and a network may
 # return.
 NO_NETWORK_S: Final = 5.0
 
-# A gateway that is silent for this long while direct connections succeed is gone.
+# If the gateway is silent for this long while direct connections succeed, it counts as gone for good.
 GONE_S: Final = 10.0
 
 _DIAL_S: Final = 10.0
 _CHECK_S: Final = 0.1
 
-# The time for the answer to a look-up. After it another resolver is asked.
+# After this time without an answer to a look-up, another resolver is asked.
 _ANSWER_S: Final = 3.0
 
 _NAME_PATIENCE_S: Final = 0.5
 _NUMBERS: Final = 1 << 32
 
-# The lifetime of a session without connections. It must not wake a radio.
+# After this time without connections the session is closed, so that its keep-alives wake no radio.
 UNUSED_S: Final = 600.0
 
 _Opened = TypeVar("_Opened", ProxiedStream, ProxiedAssociation)
@@ -60,12 +58,25 @@ class GatewayUnreachableError(CedosError):
 class GatewayLink:
     """The session with a gateway. Made within the event loop.
 
+    | state | next | when |
+    |---|---|---|
+    | no session | dialling | a connection needs it (`prepare`, `_session`) |
+    | dialling | session, or away | the gateway answers, or not in time |
+    | session | away | all its paths are silent for longer than the patience (`_note_away`) |
+    | session | no session | unused for long, or the gateway ended it; then it is dialled at once |
+    | away (`is_away`) | session | a path answers again (`_watch`) |
+    | away | no session | `AGAIN_S` after dialling failed, the next connection dials again |
+    | away | no session | silent for `GONE_S` while direct connections succeed: its streams break |
+
+    While the gateway is away, new connections do not wait for it.
+
     Args:
         chooser: chooses networks for each label; without a choice, metered ones are used only if there
             are no others.
         networks: tells whether an interface may be used; None: all may.
+        patience_s: how long a new connection waits for the gateway.
         carried: watches each stream, and each association that has sent something.
-        sizes: of servers' earlier bursts, for all sessions of this proxy.
+        sizes: the sizes of servers' earlier bursts, for all sessions of this proxy.
     """
 
     def __init__(
@@ -113,7 +124,7 @@ class GatewayLink:
         return self._streams is not None and self.stands and _speaks(self._streams)
 
     def prepare(self) -> None:
-        """Begin to make a session, if there is none."""
+        """Begin to dial, if there is no session."""
         self._used_at_s = self._loop.time()
         if (
             not self.stands
@@ -124,14 +135,14 @@ class GatewayLink:
 
     @property
     def rtt_s(self) -> float | None:
-        """The shortest way to the gateway, there and back; None: it is not measured."""
+        """The shortest round trip to the gateway; None: it is not measured."""
         if self._streams is None:
             return None
         known = [each.rtt_s for each in self._streams.connection.paths() if not each.stalled]
         return min((each for each in known if each is not None), default=None)
 
     def check_networks(self) -> None:
-        """Other interfaces may be used than before: the session leaves those that may not."""
+        """Make the session leave interfaces that it may not use any more."""
         if self._streams is not None:
             self._streams.connection.check_networks()
 
@@ -143,11 +154,13 @@ class GatewayLink:
         *,
         fetch: bool = False,
     ) -> ProxiedStream:
-        """Open a stream to an origin, and wait for its answer. `begun` may write to the stream before.
+        """Open a stream to an origin, and wait for its answer.
+
+        `begun` gets the stream at once, and may write its first bytes.
 
         Raises:
-            GatewayUnreachableError: there is no way to the gateway, within the patience.
-            RefusedError: the gateway refuses, or the origin.
+            GatewayUnreachableError: the gateway was not reached within the patience.
+            RefusedError: the gateway or the origin refuses.
         """
 
         def ask(streams: Multiplexer) -> ProxiedStream:
@@ -166,7 +179,7 @@ class GatewayLink:
     async def associate(
         self, *, everywhere: bool, begun: Callable[[ProxiedAssociation], None] | None = None
     ) -> ProxiedAssociation:
-        """Somewhere to send datagrams from, at the gateway. Raises as `open`, with the same `begun`."""
+        """Open an association, from which the gateway sends datagrams. `begun` and errors: as `open`."""
 
         def ask(streams: Multiplexer) -> ProxiedAssociation:
             association = streams.associate(everywhere=everywhere)
@@ -207,7 +220,7 @@ class GatewayLink:
     def _question(
         self, streams: Multiplexer, message: bytes, within_s: float, *, share: bool = False
     ) -> Iterator["asyncio.Future[bytes]"]:
-        """Send a question; the future gets its answer."""
+        """Send a question; the future gets the answer, which has the same number."""
         number = next(self._numbers) % _NUMBERS
         answered = self._questions[number] = self._loop.create_future()
         streams.send_packet(GatewayQuestion(number, message, share).pack(), within_s)
@@ -252,7 +265,7 @@ class GatewayLink:
                 raise GatewayUnreachableError(self._away_why)
             if waited_s > self._patience_s:
                 if streams.connection.has_network:
-                    raise self._went_away(f"no answer within {self._patience_s:g} s")
+                    raise self._note_away(f"no answer within {self._patience_s:g} s")
                 if waited_s > NO_NETWORK_S:
                     raise GatewayUnreachableError("no network leads there")
             await asyncio.sleep(_CHECK_S)
@@ -267,7 +280,7 @@ class GatewayLink:
             while not (await asyncio.wait({waiting}, timeout=_CHECK_S))[0]:
                 silent_s = 0.0 if _speaks(streams) else silent_s + _CHECK_S
                 if silent_s >= self._patience_s:
-                    raise self._went_away("nothing is heard of it")
+                    raise self._note_away("nothing is heard of it")
             waiting.result()
         finally:
             waiting.cancel()
@@ -278,7 +291,8 @@ class GatewayLink:
         """Tell whether the gateway failed to answer a moment ago."""
         return self._away_at_s is not None and self._loop.time() - self._away_at_s < AGAIN_S
 
-    def _went_away(self, why: str) -> GatewayUnreachableError:
+    def _note_away(self, why: str) -> GatewayUnreachableError:
+        """Note that the gateway does not answer, watch for it, and return the error to raise."""
         if self._away_at_s is None:
             _log.warning("the gateway does not answer", gateway=str(self.joined), why=why)
             self._direct = 0
@@ -288,7 +302,7 @@ class GatewayLink:
         return GatewayUnreachableError(why)
 
     async def _watch(self) -> None:
-        """Watch a silent gateway until it answers again; break its session once it is gone for good."""
+        """Watch a silent gateway until it answers; break its session once it is gone for good."""
         began_s = self._loop.time()
         while self._away_at_s is not None:
             await asyncio.sleep(_CHECK_S)
@@ -317,6 +331,7 @@ class GatewayLink:
                 await self._streams.connection.drained()
 
     async def _session(self) -> Multiplexer:
+        """Return the session; without one, wait for the attempt to dial. GatewayUnreachableError."""
         self._used_at_s = self._loop.time()
         if self._streams is not None and not self._streams.connection.ended:
             return self._streams
@@ -327,7 +342,7 @@ class GatewayLink:
         assert self._dialling is not None
         left_s = self._dialled_at_s + self._patience_s - self._loop.time()
         try:
-            # Many connections wait for one attempt: a cancelled one must not end it.
+            # Many connections wait for one attempt to dial: a cancelled connection must not end it.
             async with asyncio.timeout(max(left_s, 0)):
                 return await asyncio.shield(self._dialling)
         except TimeoutError:
@@ -338,7 +353,8 @@ class GatewayLink:
     def _begin_dialling(self) -> None:
         self._dialled_at_s = self._loop.time()
         self._dialling = self._loop.create_task(self._dial())
-        # It may fail after the last one has given up waiting for it; `_went_away` has told why.
+        # It may fail when no connection waits any more: take the exception, which `_note_away` has
+        # logged.
         self._dialling.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def _dial(self) -> Multiplexer:
@@ -357,9 +373,9 @@ class GatewayLink:
                 limits=LIMITS,
             )
         except (SessionError, OSError) as error:
-            # Its own word, or another key: only a person mends that.
+            # If the gateway refused or has another key, only a person can mend that: it is a problem.
             self.problem = str(error) if isinstance(error, SessionRefusedError) else ""
-            self._went_away(str(error))
+            self._note_away(str(error))
             raise
         self._away_at_s, self.problem = None, ""
         self._streams = streams = Multiplexer(connection, sizes=self._sizes)
@@ -373,16 +389,17 @@ class GatewayLink:
             await streams.run()
         finally:
             unused.cancel()
-            by_its_word = self._streams is streams
-            if by_its_word:
+            # Whoever ends a session at this end forgets it first; so this one was ended by the gateway.
+            ended_by_gateway = self._streams is streams
+            if ended_by_gateway:
                 self._streams = self._away_at_s = None
             counts = streams.connection.datagrams
             _log.debug("session over", datagrams=counts.sent, copies=counts.copies)
         if not streams.connection.ended:
             with suppress(SessionError):
                 await streams.connection.close()
-        elif by_its_word:
-            # The gateway stops, or starts again: no connection has to wait for the first answer.
+        elif ended_by_gateway:
+            # The gateway stops, or starts again: dial now, so that no connection has to wait for that.
             self.prepare()
 
     async def _end_unused(self, streams: Multiplexer) -> None:

@@ -1,8 +1,8 @@
 """Several joined gateways: each connection goes through the first one that answers.
 
-Each gateway is independent and has a session of its own (`GatewayLink`). The order is that of the file
-of joined gateways. A gateway that does not answer moves behind those that do. It is dialled again in
-the background, so that no connection waits for it, and is the first again once it answers.
+Each gateway is independent and has a session of its own (`GatewayLink`). They are tried in the order of
+the file of joined gateways, but one that does not answer comes behind those that do. It is dialled again
+in the background, so that no connection waits for it, and gets its old turn once it answers.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -27,7 +27,7 @@ class GatewayLinks:
     def follow(
         self, joined: Sequence[JoinedGateway], made: Callable[[JoinedGateway], GatewayLink]
     ) -> None:
-        """Use these gateways from now on; what another one carries goes on until it ends."""
+        """Use these gateways from now on; connections through another one go on until they end."""
         known = {link.joined.identity: link for link in (*self._left, *self._links)}
         self._links = [known.get(each.identity) or made(each) for each in joined]
         self._left = [each for each in known.values() if each not in self._links]
@@ -100,6 +100,8 @@ class GatewayLinks:
         open_over: Callable[[GatewayLink, Callable[[_Opened], None]], Awaitable[_Opened]],
         begun: Callable[[_Opened], None] | None,
     ) -> _Opened:
+        """Open over the first link that answers. GatewayUnreachableError: none does."""
+        # Whether a gateway was asked to open the stream: then first bytes may have left with that.
         was_asked = False
 
         def asked(opened: _Opened) -> None:
@@ -114,7 +116,7 @@ class GatewayLinks:
             try:
                 opened = await open_over(link, asked)
             except GatewayUnreachableError:
-                # The origin may have what was sent: only the caller knows whether it can be sent again.
+                # The origin may have got first bytes: only the caller knows whether to send them again.
                 if was_asked or link is order[-1]:
                     raise
                 failed.append(link)

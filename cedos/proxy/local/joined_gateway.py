@@ -56,7 +56,7 @@ class JoinedGateway:
 
     @property
     def identity(self) -> tuple[str, int, bytes, bytes]:
-        """The same for the same gateway, joined by the same line."""
+        """A key that is equal for the same gateway joined by the same line."""
         return self.host, self.port, self.server_key, self.client.public
 
     def __str__(self) -> str:
@@ -152,7 +152,7 @@ def read(file: Path) -> list[JoinedGateway]:
 
 
 def add(known: Sequence[JoinedGateway], joined: JoinedGateway) -> list[JoinedGateway]:
-    """Return the gateways with one more behind them; it replaces an older entry with its key.
+    """Return the gateways and one more at the end; it replaces an entry that has the same server key.
 
     Raises:
         ConfigError: there are too many.

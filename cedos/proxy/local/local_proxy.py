@@ -52,7 +52,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Fail(StrEnum):
-    """The fate of new connections while the gateway is out of reach: direct, or refused."""
+    """The rule while no gateway answers: new connections go direct (open), or are refused (closed)."""
 
     OPEN = "open"
     CLOSED = "closed"
@@ -64,7 +64,7 @@ class Listening:
 
     Attributes:
         to: the destination of all its connections; None: each asks for its own (SOCKS 5 or HTTP).
-        optional: a host that lacks the address does without it.
+        optional: whether to go on without it if this host lacks the address.
         redirection: knows the destinations of redirected connections.
     """
 
@@ -83,10 +83,12 @@ class LocalProxy:
     """The proxy: `open`, then it serves until `close`.
 
     Args:
-        everywhere: programs' datagrams go over all networks at once.
+        link: the gateways.
+        fail: the rule for new connections while no gateway answers.
+        everywhere: whether programs' datagrams go over all networks at once.
         direct: tells whether a connection to a port goes direct, by the round trip to the gateway.
-        rules: connections under a user's rule go direct.
-        names: that this host knows itself.
+        rules: the user's rules; connections under a rule go direct.
+        names: the names that this host knows itself.
     """
 
     def __init__(
@@ -163,10 +165,10 @@ class LocalProxy:
     ) -> ProxiedStream | socket.socket:
         """Connect to a host's port, through the gateway or direct. RefusedError.
 
-        `far`: nearby names and addresses are those near the gateway. `words`: bytes that may be sent at
-        once; the caller sends what is left of them.
+        `far`: whether the destination is named as the gateway sees it: a private address, say, is one in
+        the gateway's own network. `words`: bytes that may be sent at once; the caller sends the rest.
         """
-        # A name of this host's own is the address that it has here.
+        # A name that this host knows itself: only this host has the right address for it.
         if not far and (here := self._names.find(host)):
             if any(map(self.goes_direct, here)):
                 return await self._connect_direct(host, port)
@@ -176,7 +178,7 @@ class LocalProxy:
             try:
                 stream = await self._opened(host, port, words, fetch=fetch)
             except RefusedError as error:
-                # A gateway without IPv6 does not keep this host from it.
+                # The gateway has no way there (no IPv6, say), but this host may have one: go on, direct.
                 if self._fail is Fail.CLOSED or far or error.kind != "destination_ip_unroutable":
                     raise
                 if words is not None:
@@ -188,7 +190,7 @@ class LocalProxy:
                         "proxy_internal_error",
                         f"the gateway cannot be reached: {error}",
                     ) from error
-                # Fail open: direct, with the same first bytes once more.
+                # Fail open: connect directly, and send the same first bytes again.
                 self._tell_direct(direct=True)
                 if words is not None:
                     words.end(again=True)
@@ -204,6 +206,7 @@ class LocalProxy:
         return await self._connect_direct(host, port)
 
     async def _connect_direct(self, host: str, port: int) -> socket.socket:
+        """Connect without the gateway; if it must fail closed, only to addresses that may go direct."""
         if self._fail is Fail.OPEN:
             return await self._direct.connect(host, port)
         refused: RefusedError | None = None
@@ -219,10 +222,10 @@ class LocalProxy:
         )
 
     async def _direct_addresses(self, host: str, port: int) -> list[str]:
-        """Return where direct packets for a host may go. RefusedError.
+        """Return the addresses to which a host's direct packets may go. RefusedError.
 
-        A nearby name may lead anywhere: the network's resolver says where. If nothing but what is nearby
-        may go direct, its addresses have to be nearby, too.
+        The network's resolver could answer a nearby name with any address. So with `--fail closed`, under
+        which only nearby hosts are reached directly, the addresses have to be nearby, too.
         """
         found = await self._direct.addresses(host, port)
         if self._fail is Fail.OPEN or self._link.leads_to(host):
@@ -232,13 +235,14 @@ class LocalProxy:
     async def _opened(
         self, host: str, port: int, words: FirstWords | None, *, fetch: bool
     ) -> ProxiedStream:
+        """Open a stream through the gateway; if its session is lost meanwhile, try the next one, once."""
         begun = words.begin if words else None
         try:
             return await self._link.open(host, port, begun, fetch=fetch)
         except GatewayUnreachableError:
             if self._link.stands or not (words is None or words.repeatable):
                 raise
-        # The session was lost at that moment: try once more, over the next one.
+        # The session was lost at that moment, and the first bytes may be sent again.
         if words is not None:
             words.end(again=True)
         return await self._link.open(host, port, begun, fetch=fetch)
@@ -250,7 +254,10 @@ class LocalProxy:
         first: bytes = b"",
         limit: int | None = None,
     ) -> TunnelBytes:
-        """Carry both ways until both sides have ended or one broke."""
+        """Carry data both ways until both sides have ended, or one broke.
+
+        `first`: bytes that go upstream first. `limit`: the most bytes of the program after these.
+        """
         if isinstance(upstream, ProxiedStream):
             return await Carry(program, upstream, first=first, limit=limit).run()
         with upstream:
@@ -301,7 +308,7 @@ class LocalProxy:
         """Tell whether a host is nearby, the gateway itself, or reached by a route of this host's own.
 
         Such a route leads to a network nearby, or through a VPN. With `--fail closed` only a VPN's
-        counts: a hostile network could announce routes to everything.
+        route counts, since a hostile network could announce routes to any host.
         """
         if is_near(host) or self._link.leads_to(host):
             return True
@@ -330,7 +337,7 @@ class LocalProxy:
             return
         except OSError as error:
             if error.errno in process_limits.OUT_OF_FILES:
-                # Pause: the loop would call again at once.
+                # No files are left. Pause, or the loop would call again at once.
                 loop = asyncio.get_running_loop()
                 loop.remove_reader(one)
                 loop.call_later(_FULL_PAUSE_S, self._go_on, one, where)
@@ -340,7 +347,7 @@ class LocalProxy:
                 reset_on_close(program)
                 program.close()
                 return
-            # Drop the oldest connection without a request: programs send theirs at once.
+            # Drop the oldest connection that has sent no request: honest programs send theirs at once.
             self._silent.popitem(last=False)[0].cancel()
         program.setblocking(False)
         task = self._tasks.begin(self._serve(program, where))
@@ -369,6 +376,7 @@ class LocalProxy:
                 redirection.forget(to)
 
     async def _serve_asked(self, program: socket.socket, where: Listening) -> None:
+        """Read the program's request, connect, and carry until the end."""
         try:
             async with asyncio.timeout(_HEAD_S):
                 request = (
@@ -382,12 +390,12 @@ class LocalProxy:
             self._on_spoken()
         if request is None:
             return
-        # SOCKS 5 UDP ASSOCIATE: datagrams, for as long as this connection.
+        # SOCKS 5 UDP ASSOCIATE: carry the program's datagrams for as long as this connection lasts.
         if request.associates:
             with suppress(OSError):
                 await self._associate(program, request)
             return
-        # Connect; first bytes may go along.
+        # Connect; the program's first bytes may be sent with that.
         far = where.to is not None and where.redirection is None
         words = FirstWords(
             program, request.first, reads=not request.accepted, once=self._fail is Fail.CLOSED
@@ -401,11 +409,12 @@ class LocalProxy:
             if where.to is None:
                 await refuse(program, request, error)
             else:
-                reset_on_close(program)  # as its own host would have refused it
+                reset_on_close(program)  # the program sees a reset, as from the destination itself
             return
         with suppress(OSError):
             await asyncio.get_running_loop().sock_sendall(program, request.accepted)
-        # If this process ends, the connection must break, and not look complete.
+        # If this process ends, the program must see a reset. An orderly end would look like a complete
+        # one.
         reset_on_close(program)
         if words.broken:
             self._give_up(upstream)
@@ -449,6 +458,7 @@ class LocalProxy:
             return None
 
     def _on_spoken(self) -> None:
+        """Note that the present task's connection has sent its request, or ended."""
         task = asyncio.current_task()
         if task is not None:
             self._silent.pop(task, None)

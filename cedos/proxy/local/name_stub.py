@@ -1,4 +1,4 @@
-"""A resolver on loopback: asks the gateway, and for names of this place this host's own resolvers."""
+"""A resolver on loopback. It asks the gateway, and for nearby names this host's own resolvers."""
 
 import asyncio
 import errno
@@ -44,9 +44,10 @@ _MOST_CONNECTIONS: Final = 64
 _IDLE_S: Final = 10.0
 _FULL_PAUSE_S: Final = 0.2
 _LARGEST: Final = 65_535
-_LONGEST_QUESTION: Final = 4_096  # by TCP; what is longer is no DNS
-_PORTS: Final = 8  # tried, where any would do: UDP and TCP have to be free
-# The domains in which names of private and link-local addresses are (RFC 6303).
+_LONGEST_QUESTION: Final = 4_096  # by TCP; a longer one is no DNS question
+# If any port will do, so many are tried: one has to be free for UDP and for TCP.
+_PORTS: Final = 8
+# The domains of reverse look-ups of private and link-local addresses (RFC 6303).
 _NEAR_REVERSE: Final = (
     *("10.in-addr.arpa", "127.in-addr.arpa", "168.192.in-addr.arpa", "254.169.in-addr.arpa"),
     *(f"{number}.172.in-addr.arpa" for number in range(16, 32)),
@@ -79,13 +80,15 @@ class NameStub:
     """A resolver: `open`, then it serves until `close`.
 
     Args:
-        fails_open: ask this host's own resolvers while the gateway is out of reach.
-        near: domains that are looked up here, as a VPN's are.
-        tunnelled: tells whether this host has a VPN: its resolvers are asked for unknown names.
+        fails_open: whether to ask this host's own resolvers while the gateway is out of reach.
+        near: domains that are looked up by this host's resolvers, as a VPN's are.
+        tunnelled: tells whether this host has a VPN, whose resolver may know names that the gateway does
+            not know.
         servers: returns this host's resolvers.
-        rules: the user's; names under a rule are looked up here, as their connections go direct.
+        rules: the user's rules; names under a rule are looked up by this host's resolvers, since their
+            connections go direct.
         known: learns the answers.
-        names: that this host knows itself.
+        names: the names that this host knows itself.
     """
 
     def __init__(
@@ -149,17 +152,17 @@ class NameStub:
         await self._tasks.end()
 
     async def answer(self, message: bytes, question: AskedName) -> bytes:
-        """Return the answer of a resolver that knows the name, else a SERVFAIL."""
+        """Return a resolver's answer, or SERVFAIL if none answers."""
         found = await self._answer(message, question)
         if self._known is not None and (reply := parse(found)) is not None:
             self._known.learn(question.name, reply.addresses)
         return found
 
     async def _answer(self, message: bytes, question: AskedName) -> bytes:
-        # This host's own names are answered at once.
+        # Names that this host knows itself are answered at once.
         if question.kind in ADDRESS_KINDS and (own := self._names.find(question.name)):
             return answered_here(message, question, own)
-        # Names nearby, and those under a rule, are looked up here.
+        # Names nearby, and those under a rule, are looked up by this host's resolvers.
         if self._is_near(question.name):
             return await self._here(message, question)
         if self._fails_open and self._rules.names(question.name):
@@ -180,11 +183,16 @@ class NameStub:
             code == NO_SUCH_NAME and self._tunnelled()
         ):
             here = await self._here(message, question)
+            # If the VPN's resolver does not know the name either, the gateway's answer stands.
             return found if code == NO_SUCH_NAME and error_of(here) else here
         return found
 
     async def _here(self, message: bytes, question: AskedName) -> bytes:
-        """Ask this host's own resolvers, but no resolver on loopback that is asking this one."""
+        """Ask this host's own resolvers.
+
+        One on loopback may itself be asking this stub (systemd-resolved, say): fail then, to end the
+        circle.
+        """
         what = question.name, question.kind
         if self._asked_here[what] and all(map(_is_loopback, self._others())):
             return failed(message, question)
@@ -199,6 +207,7 @@ class NameStub:
                 del self._asked_here[what]
 
     def _others(self) -> list[Endpoint]:
+        """Return this host's resolvers without this one."""
         own = set(self.addresses)
         return [each for each in self._servers() if each not in own]
 
@@ -208,7 +217,8 @@ class NameStub:
             or self._link.leads_to(name)
             or _within(name, self._near)
             or _within(name, _NEAR_REVERSE)
-            # (A hostile network may name any domain.)
+            # Search domains come from the network, and a hostile one may name any domain. So they count
+            # only where names may be looked up outside the gateway anyway.
             or ((self._fails_open or self._tunnelled()) and _within(name, search_domains()))
         )
 
@@ -236,7 +246,7 @@ class NameStub:
             connection, _ = tcp.accept()
         except OSError as error:
             if error.errno in OUT_OF_FILES:
-                # Pause: the loop would call again at once.
+                # No files are left. Pause, or the loop would call again at once.
                 loop = asyncio.get_running_loop()
                 loop.remove_reader(tcp)
                 loop.call_later(_FULL_PAUSE_S, self._go_on, tcp)

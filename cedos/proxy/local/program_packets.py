@@ -15,20 +15,22 @@ from cedos.proxy.local.gateway_links import GatewayLinks
 from cedos.proxy.streams.association import ProxiedAssociation
 from cedos.proxy.streams.frames import Obstacle, ProgramPacket, UndeliveredPacket
 
-MOST_PLACES: Final = 1_024
+MOST_DESTINATIONS: Final = 1_024
 _MOST_WAITING: Final = 64
-# A way that brings no answer for this long is chosen anew.
+# The way of a destination that has not answered is chosen again after this time.
 _TRIED_S: Final = 5.0
 
 _log = structlog.get_logger(__name__)
 
 Came = Callable[[str, int, bytes], None]
 Refused = Callable[[str, int], None]
-_Place = tuple[str, int]
+_Destination = tuple[str, int]
 
 
 @dataclass(slots=True)
 class _Way:
+    """The way of a destination's packets: direct or not, and until when (the loop's time) that holds."""
+
     direct: bool
     until_s: float
 
@@ -36,18 +38,18 @@ class _Way:
 class ProgramPackets:
     """The datagrams of one socket, until `end`. Made within the event loop.
 
-    The way of a destination's packets is chosen with the first one. A host that has answered a direct
-    packet is sent direct ones for as long as it is spoken to: it would not recognize the program at
-    another address. For the same reason a destination behind the gateway gets direct packets only while
-    the gateway is out of reach.
+    The first packet to a destination chooses the way of all. A host that has answered a direct packet
+    gets direct ones for as long as the program sends to it: from another address it would not recognize
+    the program. For the same reason a destination behind the gateway gets direct packets only while the
+    gateway is out of reach.
 
     Args:
         goes_direct: tells whether a host's port is reached without the gateway.
-        permitted: where direct packets may go.
+        permitted: returns the addresses that direct packets may go to.
         came: called with each answer: from which address and port, and its data.
         refused: called with a destination that refuses packets.
-        fails_open: send packets direct while the gateway is out of reach.
-        everywhere: send them over all networks at once.
+        fails_open: whether packets go direct while the gateway is out of reach.
+        everywhere: whether packets go over all networks at once.
 
     Attributes:
         used_s: when the program last sent, in the loop's time.
@@ -68,10 +70,12 @@ class ProgramPackets:
         self._came, self._refused = came, refused
         self._fails_open, self._everywhere = fails_open, everywhere
         self._loop = asyncio.get_running_loop()
-        self._ways: OrderedDict[_Place, _Way] = OrderedDict()
+        self._ways: OrderedDict[_Destination, _Way] = OrderedDict()
         self._direct = PacketRelay(permitted, self._answered, self._not_direct)
-        self._association: ProxiedAssociation | None = None
-        self._begun: ProxiedAssociation | None = None  # asked for; whether it stands is not known
+        self._association: ProxiedAssociation | None = None  # the gateway has accepted it
+        self._begun: ProxiedAssociation | None = (
+            None  # it was asked for; the gateway has not answered
+        )
         self._opening: asyncio.Task[None] | None = None
         self._waiting: list[tuple[str, int, bytes]] = []
         self._not_before_s = 0.0
@@ -84,7 +88,7 @@ class ProgramPackets:
         way = self._ways.get((host, port))
         if way is None or way.until_s < now:
             way = self._ways[host, port] = _Way(self._goes_direct(host, port), now + _TRIED_S)
-            while len(self._ways) > MOST_PLACES:
+            while len(self._ways) > MOST_DESTINATIONS:
                 self._ways.popitem(last=False)
         self._ways.move_to_end((host, port))
         if way.direct:
@@ -98,7 +102,8 @@ class ProgramPackets:
             else:
                 self._refused(host, port)
         else:
-            # No association stands yet: send behind ASSOCIATE, and keep a copy for a refusal.
+            # The gateway has not accepted an association yet: send the packet right behind the request,
+            # and keep a copy, which goes another way if the gateway refuses.
             if self._begun is not None:
                 self._begun.send(host, port, data)
             if len(self._waiting) < _MOST_WAITING:
@@ -116,7 +121,7 @@ class ProgramPackets:
             self._association.reset()
 
     async def _open(self) -> None:
-        """Open an association; packets meanwhile follow its frame at once, or go another way."""
+        """Open an association; if that fails, send the packets that waited another way."""
         try:
             association = await self._link.associate(everywhere=self._everywhere, begun=self._asked)
         except (GatewayUnreachableError, RefusedError) as error:
@@ -134,6 +139,7 @@ class ProgramPackets:
             self._opening = self._begun = None
 
     def _asked(self, association: ProxiedAssociation) -> None:
+        """Send the waiting packets behind the request for an association."""
         association.received = self._received
         association.undelivered = self._undelivered
         self._begun = association
@@ -141,7 +147,7 @@ class ProgramPackets:
             association.send(host, port, data)
 
     def _over(self) -> None:
-        """Have the next packet open another association."""
+        """Forget the association; the next packet opens another one."""
         self._association = None
 
     def _received(self, packet: ProgramPacket) -> None:
@@ -150,7 +156,7 @@ class ProgramPackets:
     def _undelivered(self, packet: UndeliveredPacket) -> None:
         way = self._ways.get((packet.host, packet.port))
         if packet.why is Obstacle.NO_WAY and self._fails_open:
-            # A gateway without IPv6 does not keep this host from it.
+            # The gateway has no way there (no IPv6, say), but this host may have one.
             if way is not None:
                 way.direct, way.until_s = True, self._loop.time() + IDLE_S
             return

@@ -18,9 +18,9 @@ class ProgramRequest:
     """A connection that a program asks for.
 
     Attributes:
-        accepted: what the program is sent once the connection stands.
-        first: what goes to the origin first.
-        limit: of what the program sends after `first`, so many bytes are the origin's; None: all.
+        accepted: the bytes for the program once it is connected.
+        first: the bytes that go to the origin first.
+        limit: how many bytes after `first` the program may send to the origin; None: any number.
         associates: the program wants to send datagrams (SOCKS 5), from `port`.
         fetch: `first` is the head of a GET without a body.
         socks: the program speaks SOCKS 5.
@@ -37,7 +37,7 @@ class ProgramRequest:
 
 
 async def read_request(program: socket.socket) -> ProgramRequest | None:
-    """Return what a program asks for; None: it was refused, or has gone. OSError."""
+    """Return a program's request; None: it was refused, or the program has gone. OSError."""
     loop = asyncio.get_running_loop()
     data = await loop.sock_recv(program, _BLOCK)
     if not data:
@@ -97,7 +97,7 @@ async def refuse(program: socket.socket, request: ProgramRequest, error: Refused
 
 
 async def _say(program: socket.socket, data: bytes) -> None:
-    """Send an answer and let the program read it: closing at once could reset what is on its way."""
+    """Send an answer and wait until the program closes: closing first could reset it on its way."""
     loop = asyncio.get_running_loop()
     with suppress(OSError, TimeoutError):
         async with asyncio.timeout(_LINGER_S):

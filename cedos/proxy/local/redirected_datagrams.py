@@ -1,4 +1,8 @@
-"""Datagrams of redirected users: each is sent to an address here that stands for its destination."""
+"""Datagrams of redirected users: each destination has an address within this host that stands for it.
+
+The BPF programs (`redirection_programs`) send a datagram to that address, where the proxy receives it.
+The proxy finds the destination by the address, and sends answers from there.
+"""
 
 import asyncio
 import socket
@@ -13,7 +17,7 @@ from typing import Any, Final
 from cedos.errors import HostError
 from cedos.kernel.socket_owners import UNKNOWN, SocketOwners
 from cedos.proxy.gateway.packet_relay import IDLE_S
-from cedos.proxy.local.program_packets import MOST_PLACES, Came, ProgramPackets, Refused
+from cedos.proxy.local.program_packets import MOST_DESTINATIONS, Came, ProgramPackets, Refused
 from cedos.proxy.local.redirection import Redirection, SentTo
 from cedos.proxy.local.redirection_programs import LedDatagrams
 
@@ -26,7 +30,7 @@ _LARGEST: Final = 65_535
 _RECEIVE_BYTES: Final = 1 << 20
 _CHECK_S: Final = 15.0
 _CHECKED_S: Final = 0.1
-_PORTS: Final = 8  # tried: both families need the same one
+_PORTS: Final = 8  # so many ports are tried: one has to be free for both families
 _LOOPBACK_INDEX: Final = 1
 _IP_PKTINFO, _IPV6_FREEBIND = 8, 78
 _PKTINFO4, _PKTINFO6 = struct.Struct("=i4s4s"), struct.Struct("=16si")
@@ -34,7 +38,10 @@ _PKTINFO4, _PKTINFO6 = struct.Struct("=i4s4s"), struct.Struct("=16si")
 
 @dataclass(slots=True)
 class _Here:
-    """A destination as its program sees it: the address here, the program's own, and our socket."""
+    """The ends of a datagram here: the address that stands for its destination, and the sender.
+
+    `by`: the proxy's socket.
+    """
 
     address: str
     sender: Any
@@ -43,7 +50,7 @@ class _Here:
 
 @dataclass(slots=True)
 class _Known:
-    """A place that datagrams were sent to: its destination, its sender, and when that was checked."""
+    """A destination that datagrams were sent to, its ends here, and when the sender was last checked."""
 
     to: SentTo
     here: _Here
@@ -51,7 +58,7 @@ class _Known:
 
 
 class _Sender:
-    """A program's socket that sends datagrams."""
+    """A program's socket that sends datagrams, and the carrier of these."""
 
     def __init__(
         self,
@@ -62,24 +69,24 @@ class _Sender:
     ) -> None:
         self.user = user
         self.packets = packets(self._answered, self._not_taken)
-        self.places: OrderedDict[tuple[str, int], _Here] = OrderedDict()
+        self.destinations: OrderedDict[tuple[str, int], _Here] = OrderedDict()
         self._came, self._refused = came, refused
 
     def send(self, to: SentTo, here: _Here, data: bytes) -> None:
-        place = to.address, to.port
-        self.places[place] = here
-        self.places.move_to_end(place)
-        while len(self.places) > MOST_PLACES:
-            self.places.popitem(last=False)
-        self.packets.send(*place, data)
+        destination = to.address, to.port
+        self.destinations[destination] = here
+        self.destinations.move_to_end(destination)
+        while len(self.destinations) > MOST_DESTINATIONS:
+            self.destinations.popitem(last=False)
+        self.packets.send(*destination, data)
 
     def _answered(self, host: str, port: int, data: bytes) -> None:
-        here = self.places.get((host, port))
+        here = self.destinations.get((host, port))
         if here is not None:
             self._came(here, data)
 
     def _not_taken(self, host: str, port: int) -> None:
-        here = self.places.get((host, port))
+        here = self.destinations.get((host, port))
         if here is not None:
             self._refused(here)
 
@@ -88,7 +95,7 @@ class RedirectedDatagrams:
     """The datagrams of all redirected programs: `open`, then `close`. Made within the event loop.
 
     All datagrams of one socket leave the gateway from one port, as from a NAT whose mapping is
-    independent of the endpoint (RFC 4787, REQ-1): calls find each other by that.
+    independent of the endpoint (RFC 4787, REQ-1), so that the two ends of a call find each other.
 
     Args:
         packets: returns the carrier of one socket's packets, which calls back with the answers.
@@ -174,18 +181,19 @@ class RedirectedDatagrams:
         program.send(to, here, data)
 
     def _checked(self, known: _Known | None, here: _Here, now_s: float) -> _Known | None:
-        """Return a datagram's place if its sender is the socket that it was made for; else None.
+        """Return a datagram's destination if its sender is the socket that the address was made for.
 
-        A program that finds the address could send to it, and a port is used again by another program.
+        None: it is another one. Any program could find the address and send to it, and the sender's port
+        may belong to another program by now.
         """
         again = known is not None and known.here.sender == here.sender
         to = known.to if known is not None and again else self._redirection.place(here.address)
         if to is None:
             return None
-        place = here.address, self._port
-        owner = self._owners.find(socket.IPPROTO_UDP, here.sender[:2], place)
+        receiver = here.address, self._port
+        owner = self._owners.find(socket.IPPROTO_UDP, here.sender[:2], receiver)
         if owner is None and to.cookie not in self._senders:
-            # It sent a datagram and has ended: it takes no place, and nothing comes back.
+            # The program sent a datagram and has ended: send it, but remember nothing for answers.
             return _Known(to, here, now_s)
         if owner is None or owner.cookie not in (to.cookie, UNKNOWN.cookie):
             return None
@@ -196,7 +204,7 @@ class RedirectedDatagrams:
         return found
 
     def _make_room(self, user: int) -> None:
-        """Drop one socket of the user who has most: the one that was silent longest."""
+        """Drop a socket of the user who has most of them: the one that has been silent for longest."""
         if len(self._senders) < self._most:
             return
         held = Counter(each.user for each in self._senders.values())
@@ -206,7 +214,7 @@ class RedirectedDatagrams:
         self._end(next(cookie for cookie, each in self._senders.items() if each.user == whose))
 
     def _came(self, here: _Here, data: bytes) -> None:
-        with suppress(OSError):  # it does not read, or is gone
+        with suppress(OSError):  # the program does not read, or has gone
             here.by.sendmsg([data], [_from(here.address)], 0, here.sender)
 
     def _refused(self, here: _Here) -> None:
@@ -214,7 +222,7 @@ class RedirectedDatagrams:
 
     def _end(self, cookie: int) -> None:
         program = self._senders.pop(cookie)
-        for here in program.places.values():
+        for here in program.destinations.values():
             self._known.pop(here.address, None)
         task = self._loop.create_task(program.packets.end())
         self._ending.add(task)
@@ -322,12 +330,12 @@ class Refusals:
                 else:
                     one.setsockopt(socket.IPPROTO_ICMPV6, _ICMPV6_FILTER, _NOTHING6)
 
-    def tell(self, program: tuple[str, int], place: tuple[str, int]) -> None:
-        """Tell a program that its datagram, from its own address and port, was refused at `place`."""
-        one = self._sockets.get(ip_address(place[0]).version)
+    def tell(self, program: tuple[str, int], receiver: tuple[str, int]) -> None:
+        """Tell a program (its address and port) that its datagram was refused at `receiver`."""
+        one = self._sockets.get(ip_address(receiver[0]).version)
         if one is not None:
             with suppress(OSError):
-                one.sendto(unreachable(program, place), (program[0], 0))
+                one.sendto(unreachable(program, receiver), (program[0], 0))
 
     def close(self) -> None:
         for one in self._sockets.values():
@@ -348,7 +356,7 @@ def unreachable(sender: tuple[str, int], receiver: tuple[str, int]) -> bytes:
 
 
 def _checksum(data: bytes) -> int:
-    """RFC 1071."""
+    """Return the Internet checksum of an even number of bytes (RFC 1071)."""
     total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
     total = (total & 0xFFFF) + (total >> 16)
     return ~(total + (total >> 16)) & 0xFFFF

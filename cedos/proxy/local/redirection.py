@@ -1,4 +1,8 @@
-"""Programs' connections, led to the local proxy for as long as this process lives."""
+"""The redirection of programs' connections to the local proxy, for as long as this process lives.
+
+BPF programs (`redirection_programs`) change the destination of a chosen program's socket to the proxy.
+They write the real destination into tables, where the proxy finds it.
+"""
 
 import os
 import socket
@@ -44,7 +48,7 @@ _MOST_USERS: Final = 1024
 _MOST_CGROUPS: Final = 1024
 _MOST_DIRECT: Final = 4096
 _MOST_CONNECTIONS: Final = 16_384
-# The lifetime of the route within the host. That of a killed proxy expires.
+# The lifetime of the route that makes stand-in IPv6 addresses local. If the proxy is killed, it expires.
 _HOLD_S: Final = 60
 
 _PRESENT: Final = b"\1\0\0\0"
@@ -62,11 +66,11 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The connections that are led to the proxy.
+    """The programs whose connections are redirected, and the destinations of these.
 
     Attributes:
-        users: their users, by number.
-        cgroups: or their programs' cgroups, by path or name (`chosen_cgroups`).
+        users: users whose programs are redirected, by number.
+        cgroups: cgroups whose programs are redirected, by path or name (`chosen_cgroups`).
         direct, direct_ports: destinations that are left alone.
         only, only_ports: if there are any, all other destinations are left alone, too.
     """
@@ -123,7 +127,8 @@ class Redirection:
     """
 
     def __init__(self, chosen: Chosen) -> None:
-        # A program sees processes as the first namespace numbers them.
+        # BPF programs know processes by their numbers in the first process namespace. Within another one
+        # (a container), the proxy cannot tell them its own number.
         self._contained = _PROCESSES.stat().st_ino != _FIRST_PROCESSES
         if os.geteuid() in chosen.users and self._contained:
             raise HostError(
@@ -189,9 +194,9 @@ class Redirection:
         return self._cgroups is not None
 
     def follow_cgroups(self) -> None:
-        """Read which of the chosen cgroups exist now: a service that restarts has another one.
+        """Redirect the chosen cgroups that exist now: a service that was restarted has another one.
 
-        HostError: in a container, the proxy's own is among them.
+        HostError: this is a container, and the proxy's own cgroup is among them.
         """
         table, words = self._cgroups, self._chosen.cgroups
         if table is None:
@@ -230,14 +235,15 @@ class Redirection:
         *,
         closed: bool = False,
     ) -> None:
-        """Lead connections, questions for names and other datagrams to these ports from now on.
+        """Redirect connections, DNS questions and other datagrams to these ports from now on.
 
-        What cannot be led (IPv6 on a host without ::1) goes direct, or is refused (`closed`).
+        What cannot be redirected (IPv6 on a host without ::1) goes direct, or is refused (`closed`).
         Raises: as the constructor.
         """
         tables = self._tables
         with _refusals():
-            # Link the programs to the root of the hierarchy: arrivals first, so that none is missed.
+            # Link the programs to the root of the hierarchy. The one that notes ports (`arrival_program`)
+            # comes first: without it the proxy could not find the destination of a redirected connection.
             here = Here(netns_cookie(), os.getpid())
             cgroup = os.open(
                 root_cgroup(_MOUNTS.read_text()), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -271,7 +277,8 @@ class Redirection:
         except OSError:
             return None
         address, port, _, cookie = programs.ARRIVED.unpack(found)
-        # Another one of this host's addresses has the same ports, and ports are used again.
+        # The key is two ports alone. Another address of this host may have the same ones, and ports are
+        # used again: so check that the socket at the other end is the one in the table.
         owner = self._owners.find(socket.IPPROTO_TCP, peer, own)
         if owner is None or owner.cookie not in (cookie, UNKNOWN.cookie):
             return None
@@ -280,7 +287,7 @@ class Redirection:
         return RedirectedTo(str(programs.address_of(address)), programs.port_of(port), cookie)
 
     def place(self, here: str) -> SentTo | None:
-        """Return the destination for which an address here stands; None: it stands for none."""
+        """Return the destination of datagrams that are sent to a stand-in address; None: it is none."""
         try:
             found = self._places[programs.address_bytes(ip_address(here))]
         except OSError:
@@ -289,7 +296,7 @@ class Redirection:
         return SentTo(str(programs.address_of(address)), programs.port_of(port), user, cookie)
 
     def hold_addresses(self) -> bool:
-        """Make the addresses that stand for IPv6 destinations this host's own for a minute, if it can."""
+        """Make the stand-in IPv6 addresses local for a minute; return whether that succeeded."""
         if self._routes is None:
             self._routes = Requester(NETLINK_ROUTE)
         try:
@@ -309,7 +316,7 @@ class Redirection:
             del self._asked[programs.COOKIE.pack(to.cookie)]
 
     def close(self) -> None:
-        """Redirect nothing any more."""
+        """End the redirection; later connections go to their own destinations."""
         self._kept.close()
         self._owners.close()
         if self._routes is not None:
@@ -333,8 +340,8 @@ _EMPTY: Final = 2
 def chosen_cgroups(root: Path, words: Collection[str]) -> dict[int, Path]:
     """Return the cgroups that exist now, by number.
 
-    A word with a slash is a path, below `root` (the mounted hierarchy) or absolute; one without is the
-    name of any cgroup, of a systemd unit or scope say, and may have `*`.
+    A word with a slash is a path, absolute or below `root` (the mounted hierarchy). One without is the
+    name of cgroups anywhere, as of a systemd unit or scope, and may contain `*`.
     """
     names = [word for word in words if "/" not in word]
     paths = (_below(root, word) for word in words if "/" in word)
@@ -354,16 +361,17 @@ def _below(root: Path, word: str) -> Path | None:
 
 
 def _numbered(folder: Path) -> tuple[int, Path] | None:
-    """Return a cgroup with the kernel's number of it, which is its folder's."""
+    """Return a cgroup with its number in the kernel, which is its folder's inode."""
     try:
         status = folder.stat()
-    except OSError:  # it is not there, or just went
+    except OSError:  # it does not exist, or no more
         return None
     return (status.st_ino, folder) if S_ISDIR(status.st_mode) else None
 
 
 def _all(folder: Path) -> Iterator[Path]:
-    # Of each folder the kernel counts those in it: most have none, and some sixty files.
+    # A folder's link count tells whether it has subfolders. Most cgroups have none, but some sixty files:
+    # so do not read them.
     with suppress(OSError):
         if folder.stat().st_nlink == _EMPTY:
             return

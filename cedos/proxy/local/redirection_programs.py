@@ -1,12 +1,18 @@
-"""The BPF programs that lead users' connections to the local proxy, as instructions. Pure.
+"""The BPF programs that redirect users' connections to the local proxy, as instructions. Pure.
 
-A socket is led to the proxy when it connects, before anything is sent and before it has an address of
-its own. So its connection stays within the host, and survives the loss of any network. (Packets that
-are redirected later keep the network's address, and are lost with it.) If the program asks for its
-peer, it is told the destination that it asked for.
+The kernel runs them for each socket that connects, before anything is sent and before the socket has an
+address of its own. They change its destination to the proxy. So the connection stays within the host,
+and survives the loss of any network. (If its packets were redirected later, it would keep the network's
+address and be lost with it.) If the program asks for its peer, it is told the destination that it asked
+for.
 
-A datagram's destination would be lost in this, and one socket has many. So each destination (a *place*)
-gets an address of its own within this host, drawn by lot; a table has the place of each address.
+How the proxy finds the destination of a connection: `connect_program` stores it by the socket's cookie
+(`asked`); once the socket has its own port, `arrival_program` stores it by the two ports (`arrived`),
+which the proxy knows of the connection that it accepts.
+
+One socket sends datagrams to many destinations. So each destination (a *place*) gets a stand-in address
+within this host, drawn at random, to which the datagram is sent instead; a table (`places`) has the
+place of each address.
 
 Addresses are those of IPv6, and IPv4's are ::ffff:a.b.c.d. Ports are in network order, in four bytes, as
 the kernel has them.
@@ -24,11 +30,12 @@ from cedos.model import Address
 
 ADDRESS_BYTES: Final = 16
 DIRECT_KEY_BYTES: Final = 4 + ADDRESS_BYTES
-# Map value; the key is the socket's cookie. Destination (address, port), and the proxy's port that
-# the socket got.
+# Map value; the key is the socket's cookie. The destination (address, port), and the proxy's port to
+# which the socket connects instead.
 ASKED: Final = struct.Struct("=16sII")
 
-# Map value; the key is the socket's port and the proxy's. The same, and the cookie.
+# Map value; the key is the socket's own port and the proxy's port. The same fields, and the socket's
+# cookie.
 ARRIVED: Final = struct.Struct("=16sIIQ")
 
 ARRIVED_KEY: Final = struct.Struct("=II")
@@ -36,8 +43,8 @@ ARRIVED_KEY: Final = struct.Struct("=II")
 # socket's cookie.
 PLACE: Final = struct.Struct("=16sIIQ")
 
+# The networks of stand-in addresses: a part of loopback, and for IPv6 one that a route makes local.
 PLACES4: Final = IPv4Network("127.128.0.0/10")
-# The networks of the places' addresses: one of loopback, and one that a route makes local.
 PLACES6: Final = IPv6Network("fd63:6564:6f73:7564::/64")
 
 NUMBER: Final = struct.Struct("=I")
@@ -57,21 +64,21 @@ _NAMES_PORT: Final = 53
 
 _REFUSED: Final = "refused"
 
-# Stack offsets. The key of a map lies above the value that is stored.
+# Offsets on a program's stack, which grows downwards. The key of a map lies above the value to store.
 _COOKIE_AT: Final = -8
 _KEY4_AT: Final = -16
 _ASKED_AT: Final = _KEY4_AT - ASKED.size  # address, port, the proxy's port
 _DIRECT_AT: Final = _ASKED_AT - DIRECT_KEY_BYTES - 4
 _ARRIVED_AT: Final = -64
 _ARRIVED_KEY_AT: Final = -24
-# A place begins like the asked destination and reuses the room of the key.
+# A place begins like the asked destination, and its other fields reuse the room of `_KEY4_AT`.
 _PLACE_AT: Final = _ASKED_AT
 _WHOSE_AT: Final = _PLACE_AT + ADDRESS_BYTES + 4
 _PLACE_COOKIE_AT: Final = _WHOSE_AT + 4
 _HERE_AT: Final = _PLACE_AT - ADDRESS_BYTES - 8
 # The deepest level of a cgroup that is found.
 CGROUP_LEVELS: Final = 16
-_DRAWS: Final = 3  # one of four million addresses; a few thousand are taken
+_DRAWS: Final = 3  # attempts to draw a free address: of four million, a few thousand are taken
 _ONLY_NEW: Final = 1  # BPF_NOEXIST
 
 
@@ -85,10 +92,10 @@ class RedirectTables:
         asked: destinations of connections, by the socket's cookie (`ASKED`).
         arrived: the same by ports (`ARRIVED`).
         named: as `asked`, for sockets that ask a resolver.
-        places: the place of an address here (`PLACE`).
-        sent_to: the address here of a place, with the socket's cookie and no user.
-        heard: the place that spoke to a socket's port first, and is answered directly.
-        cgroups: redirected cgroups, by number, with all that run below.
+        places: places, by their stand-in address (`PLACE`).
+        sent_to: stand-in addresses, by their place with the socket's cookie and no user.
+        heard: places that sent to a socket's port before it sent to them; they are answered directly.
+        cgroups: redirected cgroups, by number; cgroups below them are redirected, too.
         only, only_ports: the only destinations that are redirected.
     """
 
@@ -142,13 +149,14 @@ def connect_program(
 ) -> bytes:
     """Return the program for sockets that connect, or send without having connected.
 
-    It leads TCP to the proxy, questions to any resolver to `names`, and other datagrams to their places'
-    addresses. It refuses QUIC, so that browsers take TCP. What cannot be led is left alone; `closed`: it
-    is refused.
+    It redirects TCP to the proxy, questions to any resolver to `names`, and other datagrams to the
+    stand-in addresses of their places. It refuses QUIC, so that browsers take TCP. What cannot be
+    redirected is left alone, or with `closed` refused.
     """
     code = Assembly()
     otherwise = _REFUSED if closed else EXIT
     _unless_chosen(code, here, tables)
+    # Leave alone the ports that go direct.
     code.put(Opcode.LOAD, 2, CONTEXT, _USER_PORT)
     code.put(Opcode.STORE, STACK, 2, _KEY4_AT)
     code.look_up(tables.direct_ports, _KEY4_AT, "not_direct")
@@ -156,13 +164,15 @@ def connect_program(
     code.label("not_direct")
     _put_destination(code, version)
     if names is not None:
-        # A resolver is nearly always nearby; the names that it is asked for are not.
+        # DNS comes before the check for direct destinations: a resolver is nearly always nearby, but the
+        # names that it is asked for are not.
         code.unless(_USER_PORT, kernel_port(_NAMES_PORT), "no_question")
         _unless_bound(code, version)
         _lead(code, version, tables.named, names, "name_", otherwise)
         code.jump(Opcode.JUMP, EXIT)
         code.label("no_question")
     _unless_direct(code, tables)
+    # A TCP socket: redirect it to the proxy.
     code.unless(_TYPE, _STREAM, "datagram")
     _unless_bound(code, version)
     code.unless(_PROTOCOL, _TCP)
@@ -171,10 +181,12 @@ def connect_program(
     code.label("datagram")
     code.unless(_TYPE, _DATAGRAM)
     code.unless(_PROTOCOL, _UDP)
-    # Sockets of calls are bound to an address of each network; these are redirected, too.
+    # A UDP socket. Those of calls are bound to an address of each network, and are redirected all the
+    # same; those bound to an interface are left alone.
     code.put(Opcode.LOAD_WIDE, 3, CONTEXT, _SOCKET)
     code.put(Opcode.LOAD, 2, 3, _BOUND_INTERFACE)
     code.jump(Opcode.IF_NOT, EXIT, 2)
+    # QUIC: return 0, which makes the kernel refuse.
     code.unless(_USER_PORT, kernel_port(_QUIC_PORT), "no_quic")
     _unless_bound(code, version, "no_quic")
     code.put(Opcode.SET, 0, immediate=0)
@@ -219,9 +231,9 @@ def sender_program(
     names: LedTo | None,
     datagrams: LedDatagrams | None,
 ) -> bytes:
-    """Return the program for sockets that receive a datagram: its sender is the place that was asked.
+    """Return the program for sockets that receive a datagram: it shows the place instead of the stand-in.
 
-    A host that sent to a user's socket first is answered directly.
+    It also notes hosts that send to a chosen user's socket first: the socket answers them directly.
     """
     code = Assembly()
     _put_cookie(code)
@@ -238,6 +250,8 @@ def sender_program(
     if datagrams is not None:
         _show_place(code, version, tables, datagrams, "outside")
         code.jump(Opcode.JUMP, EXIT)
+        # From no stand-in address: if the host may be redirected, note that it has spoken first
+        # (`heard`).
         code.label("outside")
         _unless_chosen(code, here, tables)
         _put_destination(code, version)
@@ -252,10 +266,12 @@ def arrival_program(tables: RedirectTables) -> bytes:
     code = Assembly()
     code.unless(_OPERATION, _CONNECTING)
     _put_cookie(code)
+    # Copy the entry of `asked` (register 0 points to it) and the cookie into `arrived`.
     code.look_up(tables.asked, _COOKIE_AT)
     for word in range(0, ASKED.size, 4):
         code.put(Opcode.LOAD, 2, 0, word)
         code.put(Opcode.STORE, STACK, 2, _ARRIVED_AT + word)
+    # The last word copied, still in register 2, is the proxy's port: the second half of the key.
     code.put(Opcode.STORE, STACK, 2, _ARRIVED_KEY_AT + 4)
     code.put(Opcode.LOAD_WIDE, 2, STACK, _COOKIE_AT)
     code.put(Opcode.STORE_WIDE, STACK, 2, _ARRIVED_AT + ASKED.size)
@@ -289,7 +305,7 @@ def direct_key(network: IPv4Network | IPv6Network) -> bytes:
 
 
 def _unless_chosen(code: Assembly, here: Here, tables: RedirectTables) -> None:
-    """Leave alone sockets of other namespaces, of the proxy itself, and those not chosen."""
+    """Go on only for sockets of this namespace that are chosen and not the proxy's own."""
     code.unless_here(here.netns_cookie)
     code.call(Helper.CURRENT_PROCESS)
     code.put(Opcode.SHIFT_RIGHT, 0, immediate=32)
@@ -302,7 +318,7 @@ def _unless_chosen(code: Assembly, here: Here, tables: RedirectTables) -> None:
     code.look_up(tables.users, _KEY4_AT, "other_user")
     code.jump(Opcode.JUMP, "chosen")
     code.label("other_user")
-    # From the root downwards; level 0 is the root itself.
+    # Look up each cgroup above the program's, from the root downwards; level 0 is the root itself.
     for level in range(1, CGROUP_LEVELS + 1):
         code.put(Opcode.SET, 1, immediate=level)
         code.call(Helper.ANCESTOR_CGROUP)
@@ -316,7 +332,7 @@ def _unless_chosen(code: Assembly, here: Here, tables: RedirectTables) -> None:
 
 
 def _unless_direct(code: Assembly, tables: RedirectTables) -> None:
-    """Leave alone direct destinations, and all others if only some are redirected."""
+    """Go on only for destinations that do not go direct, and are among `only`, if there are any."""
     code.put(Opcode.STORE_NUMBER, STACK, offset=_DIRECT_AT, immediate=8 * ADDRESS_BYTES)
     code.look_up(tables.direct, _DIRECT_AT, "far")
     code.jump(Opcode.JUMP, EXIT)
@@ -335,7 +351,7 @@ def _unless_direct(code: Assembly, tables: RedirectTables) -> None:
 def _show_place(
     code: Assembly, version: int, tables: RedirectTables, datagrams: LedDatagrams, otherwise: str
 ) -> None:
-    """Replace an address of this host in the context by its place."""
+    """Replace a stand-in address in the context by its place, if it was made for this socket."""
     code.unless(_USER_PORT, kernel_port(datagrams.port), otherwise)
     _put_destination(code, version)
     code.look_up(tables.places, _ASKED_AT, otherwise)
@@ -346,7 +362,7 @@ def _show_place(
 
 
 def _put_own_port(code: Assembly) -> None:
-    """Put the key of `heard` onto the stack."""
+    """Complete the key of `heard` on the stack: a place, the socket's own port, and no cookie."""
     code.put(Opcode.LOAD_WIDE, 3, CONTEXT, _SOCKET)
     code.put(Opcode.LOAD, 2, 3, _SOURCE_PORT)
     code.put(Opcode.STORE, STACK, 2, _WHOSE_AT)
@@ -361,7 +377,8 @@ def _lead_datagram(
     datagrams: LedDatagrams,
     otherwise: str,
 ) -> None:
-    """Send the datagram to the address that its place has here, or gets now."""
+    """Send the datagram to the stand-in address that its place has, or gets now."""
+    # 1. The place may have an address already: take it if it is still in both tables.
     _put_cookie(code)
     code.put(Opcode.STORE_WIDE, STACK, 0, _PLACE_COOKIE_AT)
     code.put(Opcode.STORE_NUMBER, STACK, offset=_WHOSE_AT, immediate=0)
@@ -372,10 +389,12 @@ def _lead_datagram(
     code.look_up(tables.places, _HERE_AT, "new")
     code.jump(Opcode.JUMP, "has_address")
     code.label("new")
+    # 2. A host that has spoken first gets its datagrams directly.
     _put_own_port(code)
     code.look_up(tables.heard, _PLACE_AT, "not_heard")
     code.jump(Opcode.JUMP, EXIT)
     code.label("not_heard")
+    # 3. Draw an address of the place's family, and enter it into both tables.
     _put_cookie(code)
     code.put(Opcode.STORE_WIDE, STACK, 0, _PLACE_COOKIE_AT)
     code.call(Helper.CURRENT_USER)
@@ -393,6 +412,7 @@ def _lead_datagram(
     code.put(Opcode.STORE_NUMBER, STACK, offset=_WHOSE_AT, immediate=0)
     _put_in(code, tables.sent_to, _PLACE_AT, _HERE_AT)
     code.label("has_address")
+    # 4. Write the address and the proxy's port into the context: the datagram is sent there.
     fields = {_USER_IP4: 12} if version == 4 else {_USER_IP6 + at: at for at in range(0, 16, 4)}
     for field, at in fields.items():
         code.put(Opcode.LOAD, 2, STACK, _HERE_AT + at)
@@ -408,7 +428,7 @@ def _put_in_places(
     draws: int,
     otherwise: str,
 ) -> None:
-    """Give the place on the stack an address, and go on at `drawn`; else at `otherwise`."""
+    """Give the place on the stack a free address and go on at `drawn`; if none, at `otherwise`."""
     for _ in range(draws):
         _draw(code, within)
         _put_in(code, tables.places, _HERE_AT, _PLACE_AT, _ONLY_NEW)
@@ -433,7 +453,7 @@ def _draw(code: Assembly, within: IPv4Network | IPv6Network) -> None:
 
 
 def _show(code: Assembly, version: int) -> None:
-    """Put address and port of the value at register 0 into the context."""
+    """Write the address and port to which register 0 points into the context."""
     if version == 4:
         code.put(Opcode.LOAD, 2, 0, 12)
         code.put(Opcode.STORE, CONTEXT, 2, _USER_IP4)
@@ -451,7 +471,7 @@ def _put_cookie(code: Assembly) -> None:
 
 
 def _put_destination(code: Assembly, version: int) -> None:
-    """Put address and port onto the stack, and the address as a key, too."""
+    """Store the destination on the stack: address and port, and the address as a key of `direct`."""
     for word in range(0, ADDRESS_BYTES, 4):
         if version == 6 or word == ADDRESS_BYTES - 4:
             code.put(Opcode.LOAD, 2, CONTEXT, _USER_IP4 if version == 4 else _USER_IP6 + word)
@@ -464,7 +484,7 @@ def _put_destination(code: Assembly, version: int) -> None:
 
 
 def _unless_bound(code: Assembly, version: int, otherwise: str = EXIT) -> None:
-    """Jump if the program has bound the socket to an interface or to an address."""
+    """Go on only if the program has bound the socket neither to an interface nor to an address."""
     code.put(Opcode.LOAD_WIDE, 3, CONTEXT, _SOCKET)
     words = range(_SOURCE6, _SOURCE6 + ADDRESS_BYTES, 4) if version == 6 else (_SOURCE4,)
     for field in (_BOUND_INTERFACE, *words):
@@ -473,14 +493,15 @@ def _unless_bound(code: Assembly, version: int, otherwise: str = EXIT) -> None:
 
 
 def _lead(code: Assembly, version: int, table: int, to: LedTo, labels: str, otherwise: str) -> None:
-    """Put the socket's destination into a table, and replace it; else go on at `otherwise`."""
+    """Store the socket's destination in a table, and replace it; if that fails, go on at `otherwise`."""
     ipv6 = f"{labels}ipv6" if to.port6 is not None else otherwise
     if version == 4:
         _lead_to(code, table, to.port4, {_USER_IP4: _LOOPBACK4}, otherwise)
         return
     for word, number in enumerate((0, 0, _MAPPED_WORD)):
         code.put(Opcode.LOAD, 2, CONTEXT, _USER_IP6 + 4 * word)
-        # Comparisons are of 64 bits: a negative number would not be equal.
+        # An IPv6 socket may connect to an IPv4 address (::ffff:a.b.c.d). Comparisons are of 64 bits: a
+        # negative number would not be equal.
         code.set_wide(3, number & 0xFFFFFFFF)
         code.jump(Opcode.IF_NOT_REGISTER, ipv6, 2, 3)
     _lead_to(code, table, to.port4, {_USER_IP6 + 12: _LOOPBACK4}, otherwise)
@@ -514,5 +535,5 @@ def _put_in(code: Assembly, file: int, key_at: int, value_at: int, how: int = 0)
 
 
 def _signed(number: int) -> int:
-    """Return a number of 32 bits as instructions have it."""
+    """Return an unsigned number of 32 bits as the signed one of an instruction."""
     return number - (1 << 32) if number >= 1 << 31 else number

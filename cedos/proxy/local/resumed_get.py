@@ -1,8 +1,8 @@
-"""A program's GET that goes on over the next session when its own is lost.
+"""A program's GET that goes on over the next session if its own is lost.
 
-A session that is lost takes its streams along. What was asked over one of them is known here: with
-`Range` and `If-Range` (RFC 9110, 13.1.5) the origin sends the rest of the very same bytes, or says that
-they have changed.
+If a session is lost, so are its streams. But the proxy knows the GET, and how much of the answer the
+program has. With `Range` and `If-Range` (RFC 9110, 13.1.5) the origin sends the rest of the very same
+bytes, or says that they have changed.
 """
 
 import asyncio
@@ -37,6 +37,8 @@ _CONDITIONS: Final = frozenset(
         b"if-unmodified-since",
     )
 )
+# A date of modification is a strong validator only if it lies so long before the answer (RFC 9110,
+# 8.8.2.2).
 _APART: Final = timedelta(seconds=60)
 
 _log = structlog.get_logger(__name__)
@@ -55,12 +57,14 @@ async def carry_get(
     """Carry one GET. If its session is lost, ask for the rest of the answer over the next one.
 
     Args:
-        request: the whole head of the request, of which `first` has to be sent yet.
+        request: the whole head of the request.
+        first: the part of it that has not been sent yet.
         open_again: opens another stream to the same origin; None: that failed.
     """
     partial = PartialAnswer(request)
     pauses_s = iter(_PAUSES_S)
     while True:
+        # Carry until the end; after progress, the pauses between attempts begin again with the shortest.
         had = partial.body_bytes
         ended = await Carry(program, stream, first=first, limit=0, on_taken=partial.on_taken).run()
         if partial.body_bytes > had:
@@ -96,7 +100,7 @@ async def _rest(
 
 
 class PartialAnswer:
-    """The answer to one GET as far as the program has it.
+    """The answer to one GET, as far as the program has got it.
 
     Args:
         request: the whole head that was sent for the program.
@@ -111,7 +115,7 @@ class PartialAnswer:
         self.body_bytes = 0
 
     def on_taken(self, data: Chunk) -> None:
-        """Note bytes that the program took."""
+        """Note bytes that the program has taken: first the head, then the body."""
         if self._head is None:
             self.body_bytes += len(data)
             return
@@ -126,18 +130,18 @@ class PartialAnswer:
 
     @property
     def complete(self) -> bool:
-        """Tell whether the program has all of it."""
+        """Tell whether the program has the whole body."""
         return self.body_bytes == self._size
 
     def rest_request(self) -> bytes | None:
-        """Return the request for the rest; None: the origin could not tell that it is of the same."""
+        """Return the request for the rest; None: it could get the rest of other bytes."""
         if not self._validator or self.body_bytes > self._size:
             return None
         asked = f"Range: bytes={self.body_bytes}-\r\nIf-Range: {self._validator}"
         return self._request.removesuffix(_HEAD_END) + b"\r\n" + asked.encode("latin-1") + _HEAD_END
 
     async def is_rest(self, stream: ProxiedStream) -> bool:
-        """Tell whether a stream brings the rest that it was asked for; remove the answer's head."""
+        """Tell whether a stream brings the very rest that was asked for; remove the answer's head."""
         come = await waiting_head(stream, LONGEST_HEAD, _ANSWER_S)
         if come is None:
             return False
@@ -156,6 +160,7 @@ class PartialAnswer:
         return True
 
     def _read(self, head: bytes) -> None:
+        # Only a complete answer (200) with a known length to a request without conditions can be resumed.
         status, self._fields = _parsed(head)
         request = forwarded(self._request.removesuffix(_HEAD_END))
         length = self._fields.get("content-length", "")
@@ -167,7 +172,7 @@ class PartialAnswer:
 
 
 def _validator(fields: _Fields) -> str:
-    """Return a strong validator (RFC 9110, 8.8): a strong tag, or a past date."""
+    """Return a strong validator (RFC 9110, 8.8): a strong tag, or a date long past; "": there is none."""
     tag = fields.get("etag", "")
     if tag:
         return tag if _STRONG_TAG.fullmatch(tag) else ""
@@ -180,7 +185,7 @@ def _validator(fields: _Fields) -> str:
 
 
 def _parsed(head: bytes) -> tuple[int, _Fields]:
-    """Return status and fields; (0, {}) where it is not clear, as where a field is there twice."""
+    """Return status and fields; (0, {}) if they are not clear, as with a field that comes twice."""
     first, *lines = head.split(b"\r\n")
     match = _STATUS.fullmatch(first)
     fields: _Fields = {}

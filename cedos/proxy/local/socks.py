@@ -1,4 +1,4 @@
-"""SOCKS 5 as programs speak it (RFC 1928), without passwords: a parser, and a program's datagrams."""
+"""SOCKS 5 (RFC 1928) without passwords: a parser of requests, and a program's datagrams."""
 
 import asyncio
 import socket
@@ -26,7 +26,7 @@ _KNOWN: Final = 1_024
 
 
 class SocksReply(IntEnum):
-    """RFC 1928, section 6."""
+    """A code of a reply (RFC 1928, section 6)."""
 
     SUCCEEDED = 0
     FAILURE = 1
@@ -45,7 +45,7 @@ class SocksRequest:
 
     Attributes:
         rest: the bytes behind the request.
-        associates: the program wants to send datagrams, from that address and port (0: it does not say).
+        associates: the program wants to send datagrams, from this address and port (0: unknown).
     """
 
     host: str
@@ -63,7 +63,7 @@ class SocksError(Exception):
 
 
 class SocksParser:
-    """A parser: `feed` it until there is a request, and send `answers` at once."""
+    """A parser: `feed` it until it returns a request, and send `answers` to the program each time."""
 
     def __init__(self) -> None:
         self._data = b""
@@ -71,7 +71,7 @@ class SocksParser:
         self.answers = b""
 
     def feed(self, data: bytes) -> SocksRequest | None:
-        """Take bytes of the program; return its request once it is whole. SocksError."""
+        """Take bytes of the program; return its request once it is complete. SocksError."""
         self._data += data
         self.answers = b""
         if not self._greeted and not self._greet():
@@ -124,14 +124,14 @@ def host_of(kind: int, raw: bytes) -> str:
     if kind == _IPV6:
         return ipv6_text(IPv6Address(raw))
     text = raw.decode("ascii")
-    # Some programs pass addresses on as names.
+    # Some programs send an address as if it were a name.
     return authority(f"[{text}]" if ":" in text else text)[0]
 
 
 def reply(code: SocksReply, bound: tuple[str, int] = ("0.0.0.0", 0)) -> bytes:  # noqa: S104
-    """Return the answer to a request; `bound`: where an association takes datagrams.
+    """Return the answer to a request; `bound`: the address and port that take an association's datagrams.
 
-    The address from which a connection was made is not told.
+    For a connection it stays zero: the program does not learn from which address it was made.
     """
     return bytes([VERSION, code, 0]) + pack_address(*bound)
 
@@ -171,7 +171,7 @@ class SocksPacket:
 
 
 def parse_packet(datagram: bytes) -> SocksPacket | None:
-    """Return a program's datagram; None: drop it, as fragments are dropped."""
+    """Parse a program's datagram; None: it is a fragment or malformed, and is dropped."""
     if len(datagram) < _PACKET_HEAD + 1 or datagram[2]:
         return None
     kind = datagram[3]
@@ -197,12 +197,14 @@ CHECKED_S: Final = 0.1
 class SocksAssociation:
     """A program's datagrams, for as long as the connection that asked for them (`serve`).
 
-    They are taken from one socket, which has the same user as that connection.
+    They are accepted from one socket only, which has the same user as that connection: the first one that
+    sends here.
 
     Args:
         program: that connection.
-        port: from which the program says that it will send; 0: it does not say.
-        user: of that connection; `owners` tells whose socket sends.
+        port: the port from which the program says that it will send; 0: it does not say.
+        user: the user of that connection.
+        owners: tells the user of a socket that sends.
         packets: returns the carrier of its packets, which calls back with the answers.
     """
 

@@ -415,7 +415,7 @@ async def test_a_relay_forgets_whom_it_spoke_to_long_ago(monkeypatch: pytest.Mon
         await asyncio.sleep(0)
     await asyncio.sleep(0.05)
     assert list(relay._peers) == [("127.0.0.1", port) for port in (9008, 9009, 9010)]
-    assert len(relay._places) == 3
+    assert len(relay._found) == 3
     relay.close()
 
 
@@ -425,19 +425,19 @@ async def test_peers_and_names_of_all_of_a_clients_associations_have_a_limit() -
     async def permitted(host: str, _port: int) -> list[str]:
         return [host]
 
-    places = packet_relay.Places(most=400, most_of_one=100)
+    remembered = packet_relay.RememberedPeers(most=400, most_of_one=100)
     relays = {
         who: [
             packet_relay.PacketRelay(
-                permitted, lambda *_answer: None, lambda *_undelivered: None, places.share(who)
+                permitted, lambda *_answer: None, lambda *_undelivered: None, remembered.share(who)
             )
             for _ in range(4)
         ]
         for who in (b"eve", b"ann")
     }
 
-    def remembered(who: bytes) -> int:
-        return sum(len(each._peers) + len(each._places) for each in relays[who])
+    def kept(who: bytes) -> int:
+        return sum(len(each._peers) + len(each._found) for each in relays[who])
 
     async def send(who: bytes, ports: int) -> None:
         for port in range(9001, 9001 + ports):
@@ -447,21 +447,21 @@ async def test_peers_and_names_of_all_of_a_clients_associations_have_a_limit() -
 
     await send(b"ann", 5)
     await send(b"eve", 60)
-    assert remembered(b"ann") == 40
-    assert 8 <= remembered(b"eve") <= 100
-    places.most = 90  # of all: who has more than an equal part gives up some
-    assert not places.share(b"ann").full
+    assert kept(b"ann") == 40
+    assert 8 <= kept(b"eve") <= 100
+    remembered.most = 90  # of all: who has more than an equal part gives up some
+    assert not remembered.share(b"ann").full
     await send(b"eve", 1)
-    assert remembered(b"ann") == 40
-    assert remembered(b"eve") <= 50
+    assert kept(b"ann") == 40
+    assert kept(b"eve") <= 50
     for each in relays[b"eve"]:
         each.send("is looked up", 9, b"x")
         each.close()
     await asyncio.sleep(0.01)
-    assert places.count == 40
+    assert remembered.count == 40
     for each in relays[b"ann"]:
         each.close()
-    assert places.count == 0
+    assert remembered.count == 0
 
 
 async def test_names_are_asked_of_the_gateways_resolver(

@@ -207,7 +207,7 @@ async def test_a_program_may_end_after_its_only_datagram(hosts: Any, programs: A
 async def test_tables_have_bounds(
     hosts: Any, programs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redirected_datagrams, "MOST_PLACES", 3)
+    monkeypatch.setattr(redirected_datagrams, "MOST_DESTINATIONS", 3)
     monkeypatch.setattr(redirected_datagrams, "_MOST_KNOWN", 5)
     host, one = hosts(), programs()
     for number in range(9):
@@ -215,7 +215,7 @@ async def test_tables_have_bounds(
         host.places.places[here] = SentTo("203.0.113.9", 5000 + number, ALICE, cookie(one))
         assert await host.says(one, here, b"x") is not None
     (sender,) = host.datagrams._senders.values()
-    assert len(sender.places) == 3
+    assert len(sender.destinations) == 3
     assert len(host.datagrams._known) == 5
 
 
