@@ -8,10 +8,10 @@ A table per network holds its default route. The rules, in the order in which th
     32025  flows that were rescued from a dead network, each to the one that it was rescued to
     32030  what is bound to a network's address, to that network: living flows stay where they are
     32031  ... and nowhere else, while that network has no route
-    32040  each network's own resolvers
     32046  IPv6 sockets that were refused (below): what they send is refused as long as they live
     32050  destinations under a user's rule, the more specific ones first; each is followed by one that
            refuses what the network has no route for
+    32115  each network's own resolvers: the network names them, so they never count before a user's rule
     32120  programs whose connections carry a mark (`cedos exec`)
     32130  destinations known to be different, the more specific ones first
     32190  the default: the network chosen for new connections
@@ -62,9 +62,9 @@ class Preference(IntEnum):
     RESCUE = 32025
     SOURCE = 32030
     SOURCE_ONLY = 32031
-    RESOLVER = 32040
     REFUSED = 32046
     RULED = 32050
+    RESOLVER = 32115
     MARK = 32120
     DESTINATION = 32130
     DEFAULT = 32190

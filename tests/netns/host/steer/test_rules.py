@@ -5,7 +5,7 @@ import os
 import socket
 import struct
 from dataclasses import replace
-from ipaddress import ip_interface
+from ipaddress import ip_address, ip_interface
 
 import pytest
 from kit.steered import steered
@@ -64,6 +64,35 @@ async def test_each_networks_resolver_is_asked_through_that_network(host, steeri
         steering.set_default(default)
         assert host.seen_tcp(4, to="198.51.100.3") == host.address("wlan0", 4)
         assert host.seen_tcp(4, to="198.51.100.4") == host.address("lte0", 4)
+
+
+@both
+def test_a_network_that_names_a_ruled_host_its_resolver_does_not_draw_its_connections(
+    host, version
+):
+    """The network's DHCP server names its resolvers, and named a bank's web server among them."""
+    server = ip_address({4: "198.51.100.1", 6: "2001:db8:100::1"}[version])
+    mine = host.address("lte0", version)
+
+    async def body() -> None:
+        async with Steering(host.directory) as steering:
+            await steering.networks_changed(
+                [
+                    replace(each, resolvers=(server,)) if each.name == "wlan0" else each
+                    for each in host.networks()
+                ]
+            )
+            steering.set_default("lte0")
+            assert host.seen_tcp(version) == host.address("wlan0", version)
+            for place in ((str(server), None), (str(server), 8000)):
+                steering.set_ruled({place: "lte0"})
+                assert host.seen_tcp(version) == mine
+                steering.set_ruled({place: ""})
+                with pytest.raises(OSError, match=r"unreachable|refused"):
+                    host.seen_tcp(version)
+                steering.set_ruled({place: None})
+
+    host.run(body)
 
 
 @both
