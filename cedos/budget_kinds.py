@@ -41,15 +41,11 @@ class Odometers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tariff:
-    """The costs of this host's networks.
+    """The costs of this host's networks."""
 
-    Attributes:
-        money_per_mb: by network, where it is configured.
-        metered: the networks that are metered now.
-    """
-
+    # By network, where it is configured.
     money_per_mb: Mapping[str, float] = field(default_factory=dict)
-    metered: Collection[str] = ()
+    metered: Collection[str] = ()  # the networks that are metered now
 
     @property
     def priced(self) -> list[str]:
@@ -58,19 +54,12 @@ class Tariff:
 
 
 class Unit(NamedTuple):
-    """The form in which people read amounts of a resource, and its price.
+    """The form in which people read amounts of a resource, and its price."""
 
-    Attributes:
-        symbols: units in steps of 1000, the smallest first; none: a plain number.
-        priced: so many of the smallest have the price that people read.
-        priced_symbol: the symbol of so many; "": none.
-        priced_name: the name of so many, without its article.
-    """
-
-    symbols: tuple[str, ...]
-    priced: float
-    priced_symbol: str
-    priced_name: str
+    symbols: tuple[str, ...]  # units in steps of 1000, the smallest first; none: a plain number
+    priced: float  # so many of the smallest have the price that people read
+    priced_symbol: str  # the symbol of so many; "": none
+    priced_name: str  # the name of so many, without its article
 
 
 class Meter(ABC):

@@ -398,26 +398,20 @@ class Subflow:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The expected and the actual time of a flow's only transfer, s.
+    """The expected and the actual time of a flow's only transfer, s."""
 
-    Attributes:
-        strategy: how it was carried, in the predictors' words: `wifi`, `mptcp_cellular` ...
-        network: the local network that it began on.
-        rate_age_s: how old that network's rate was; 0: fresh.
-        expected: by strategy the 5 %, 50 % and 95 % quantiles and the mean.
-        columns: what the predictors were shown, as in a transfer data set.
-        lengthened: how many times longer than they said it was expected to take, for what shared the
-            network, queues and silences.
-    """
-
-    strategy: str
-    network: str
+    strategy: str  # how it was carried, in the predictors' words: `wifi`, `mptcp_cellular` ...
+    network: str  # the local network that it began on
     direction: Direction
     carried_bytes: int
     took_s: float
-    rate_age_s: float
+    rate_age_s: float  # how old that network's rate was; 0: fresh
+    # By strategy the 5 %, 50 % and 95 % quantiles and the mean.
     expected: Mapping[str, tuple[float, float, float, float]]
+    # What the predictors were shown, as in a transfer data set.
     columns: Mapping[str, float] = field(default_factory=dict)
+    # How many times longer than they said it was expected to take, for what shared the network,
+    # queues and silences.
     lengthened: float = 1.0
 
 
@@ -452,31 +446,27 @@ class CarriedConnection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     Bytes are payload since the connection began, so that a lost report does no harm; in the history they
     are payload since the record before.
-
-    Attributes:
-        number: the proxy's own for the connection, never used twice.
-        server: the server's name, else its address.
-        gateway: the gateway's name, as it was joined. A report has one for all its connections.
-        addresses: of the gateway, to which the session's connections led. As `gateway`.
-        bytes_by_network: both ways, by interface in a report, by the network's name elsewhere. Where a
-            session used several at once, by what the whole session carried over each in that second.
-        decision: number of the daemon's last decision about data like this in the session.
-        strategy: the choice of that decision.
-        ended_unix_s: None while the connection lives.
     """
 
+    # The server's name, else its address.
     server: Annotated[str, Meta(min_length=1, max_length=253)]
     port: Annotated[int, Meta(ge=1, le=65_535)]
+    # The proxy's own for the connection, never used twice.
     number: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    # The gateway's name, as it was joined. A report has one for all its connections.
     gateway: Annotated[str, Meta(max_length=253)] = ""
+    # Of the gateway, to which the session's connections led. As `gateway`.
     addresses: Annotated[tuple[str, ...], Meta(max_length=16)] = ()
     age_s: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
     bytes_down: _Bytes = 0
     bytes_up: _Bytes = 0
+    # Both ways, by interface in a report, by the network's name elsewhere. Where a session used
+    # several at once, by what the whole session carried over each in that second.
     bytes_by_network: Annotated[dict[_Interface, _Bytes], Meta(max_length=64)] = {}
+    # Number of the daemon's last decision about data like this in the session.
     decision: Annotated[int, Meta(ge=1, le=2**53)] | None = None
-    strategy: Strategy | None = None
-    ended_unix_s: float | None = None
+    strategy: Strategy | None = None  # the choice of that decision
+    ended_unix_s: float | None = None  # None while the connection lives
 
     @property
     def totals(self) -> tuple[int, int, dict[str, int]]:
@@ -538,19 +528,12 @@ _FIRST_YEAR, _LAST_YEAR = 1981, 8999
 
 @dataclass(frozen=True, slots=True)
 class Increment:
-    """Pay as you go (dissertation, 3.2.2.7): data comes in units that are bought, and not refunded.
+    """Pay as you go (dissertation, 3.2.2.7): data comes in units that are bought, and not refunded."""
 
-    Attributes:
-        amount: bytes of a unit.
-        money: what a unit costs.
-        s_per_money: seconds of waiting that one unit of money is worth to the person.
-        most: at most so many are bought in a period.
-    """
-
-    amount: float
-    money: float
-    s_per_money: float
-    most: int
+    amount: float  # bytes of a unit
+    money: float  # what a unit costs
+    s_per_money: float  # seconds of waiting that one unit of money is worth to the person
+    most: int  # at most so many are bought in a period
 
 
 class PhoneUse(StrEnum):
@@ -563,31 +546,23 @@ class PhoneUse(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A supply of one resource for one period. Errors: ValueError, with what would be right.
+    """A supply of one resource for one period. Errors: ValueError, with what would be right."""
 
-    Attributes:
-        name: what the person calls it.
-        resource: what is counted.
-        supply: bytes, joules or money for a period.
-        until: the end of a period, local time in ISO 8601 (`2026-12-01T00:00:00`).
-        since: the beginning of one that does not recur, likewise; empty: when it was first seen.
-        networks: names of the networks whose use counts; empty: all that are metered. Energy: empty.
-        every: how it recurs; None: it does not.
-        increment: data that is bought unit by unit; `supply` is then the unit's times the most.
-        battery: joules of this host's battery until it is charged; `supply` is what it then holds.
-        hard: data or money: once it is spent, programs are kept off the networks it counts. None: as the
-            budget that it replaces, else not.
-    """
-
-    name: str
-    resource: Resource
-    supply: float
-    until: str
+    name: str  # what the person calls it
+    resource: Resource  # what is counted
+    supply: float  # bytes, joules or money for a period
+    until: str  # the end of a period, local time in ISO 8601 (`2026-12-01T00:00:00`)
+    # The beginning of one that does not recur, likewise; empty: when it was first seen.
     since: str = ""
+    # Names of the networks whose use counts; empty: all that are metered. Energy: empty.
     networks: tuple[str, ...] = ()
-    every: Every | None = None
+    every: Every | None = None  # how it recurs; None: it does not
+    # Data that is bought unit by unit; `supply` is then the unit's times the most.
     increment: Increment | None = None
+    # Joules of this host's battery until it is charged; `supply` is what it then holds.
     battery: bool = False
+    # Data or money: once it is spent, programs are kept off the networks it counts. None: as the
+    # budget that it replaces, else not.
     hard: bool | None = None
 
     def __post_init__(self) -> None:

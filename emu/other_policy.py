@@ -34,17 +34,13 @@ _WAYS: Final = frozenset({StrategyKind.SINGLE, StrategyKind.MPTCP})
 
 @dataclass(slots=True)
 class Side:
-    """The flows of one side: as they were recorded, or as the policy would have begun them.
+    """The flows of one side: as they were recorded, or as the policy would have begun them."""
 
-    Attributes:
-        flows, bytes: by network; `wlan0+lte0`: over both, in shares that are not known.
-        metered_bytes: of the policy over both networks those that are predicted.
-        seconds, joules: predicted, of the flows that both sides' predictions know.
-    """
-
+    # `flows`, `bytes`: by network; `wlan0+lte0`: over both, in shares that are not known.
     flows: Counter[str] = field(default_factory=Counter)
     bytes: Counter[str] = field(default_factory=Counter)
-    metered_bytes: float = 0.0
+    metered_bytes: float = 0.0  # of the policy over both networks those that are predicted
+    # `seconds`, `joules`: predicted, of the flows that both sides' predictions know.
     seconds: float = 0.0
     joules: float = 0.0
 
@@ -58,13 +54,10 @@ class Side:
 
 @dataclass(slots=True)
 class Compared:
-    """The flows to a destination, or all.
+    """The flows to a destination, or all."""
 
-    Attributes:
-        flows: how many there were; `elsewhere`: how many the policy would have begun on another network,
-            `dead`: how many on one that was dead then, `predicted`: how many are in seconds and joules.
-    """
-
+    # How many there were; `elsewhere`: how many the policy would have begun on another network,
+    # `dead`: how many on one that was dead then, `predicted`: how many are in seconds and joules.
     flows: int = 0
     elsewhere: int = 0
     dead: int = 0
@@ -96,15 +89,12 @@ class OtherPolicy:
     Args:
         kinds: the kinds of network that it uses, the first choice first. A flow goes over another kind
             only where none of these is up, as routes by metrics have it.
-
-    Attributes:
-        destinations: by the name or the address of a server.
     """
 
     def __init__(self, kinds: Sequence[NetworkKind]) -> None:
         self._kinds = kinds
         self._begun: dict[FlowKey, _Beginning] = {}
-        self.destinations: dict[str, Compared] = {}
+        self.destinations: dict[str, Compared] = {}  # by the name or the address of a server
 
     @property
     def total(self) -> Compared:

@@ -142,20 +142,15 @@ def began(header: Mapping[str, Any]) -> datetime:
 
 @dataclass(slots=True)
 class Replay:
-    """The outcome of a replay.
+    """The outcome of a replay."""
 
-    Attributes:
-        events: how many there were; `seconds`: the time that they span.
-        commands: how many of each kind.
-        different: the numbers of the events whose commands were others than the recorded ones.
-        decisions: all decisions, with their time in s since the beginning.
-    """
-
-    events: int = 0
+    events: int = 0  # how many there were; `seconds`: the time that they span
     seconds: float = 0.0
-    commands: Counter[str] = field(default_factory=Counter)
+    commands: Counter[str] = field(default_factory=Counter)  # how many of each kind
     kinds: Counter[str] = field(default_factory=Counter)
+    # The numbers of the events whose commands were others than the recorded ones.
     different: list[int] = field(default_factory=list)
+    # All decisions, with their time in s since the beginning.
     decisions: list[tuple[float, Decision]] = field(default_factory=list)
     flows: int = 0
 

@@ -143,19 +143,12 @@ class Judged(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The calibration of some predictions.
+    """The calibration of some predictions."""
 
-    Attributes:
-        n: how many there were.
-        expected_over_actual_median: median of the predicted median over the actual time.
-        expected_over_actual_sum: sum of the predicted means over the sum of the actual times.
-        coverage90: the share of actual times inside the 90 % interval.
-    """
-
-    n: int
-    expected_over_actual_median: float
-    expected_over_actual_sum: float
-    coverage90: float
+    n: int  # how many there were
+    expected_over_actual_median: float  # median of the predicted median over the actual time
+    expected_over_actual_sum: float  # sum of the predicted means over the sum of the actual times
+    coverage90: float  # the share of actual times inside the 90 % interval
 
 
 def calibration(judged: Iterable[Judged]) -> Calibration | None:

@@ -43,17 +43,12 @@ Shape = Mapping[str, tuple[float, ...]]
 
 @dataclass(frozen=True, slots=True)
 class HeldOutErrors:
-    """Relative errors (real divided by predicted time) at places that were held out of training.
+    """Relative errors (real divided by predicted time) at places that were held out of training."""
 
-    Attributes:
-        sizes: predicts the expected absolute logarithm of the relative error, for each strategy.
-        limits: the sizes at which the next shape begins, ascending.
-        shapes: one more than `limits`; the first one is for the smallest sizes.
-    """
-
+    # Predicts the expected absolute logarithm of the relative error, for each strategy.
     sizes: Forest
-    limits: tuple[float, ...]
-    shapes: tuple[Shape, ...]
+    limits: tuple[float, ...]  # the sizes at which the next shape begins, ascending
+    shapes: tuple[Shape, ...]  # one more than `limits`; the first one is for the smallest sizes
 
     def sized(self, both: Sequence[float]) -> list[float]:
         """Return the expected size of each strategy's logarithmic error.
@@ -124,21 +119,16 @@ STAND_INS = ("wifi_rtt_s", "wifi_past1_bps", "cellular_rtt_s", "cellular_past1_b
 
 @dataclass(slots=True)
 class CompletionModel:
-    """A predictor of completion times in seconds, from the columns of a transfer data set.
+    """A predictor of completion times in seconds, from the columns of a transfer data set."""
 
-    Attributes:
-        features: the columns that the model was trained with.
-        typical: the values used for unknown round trips (s) and rates (bit/s), by `STAND_INS`.
-        parts: regressors, each with its strategies. A regressor predicts the logarithm of the real
-            time divided by the naive time.
-        errors: the distribution of the errors around the predicted time.
-        provenance: what the model was trained on; plain data for people.
-    """
-
-    features: tuple[str, ...]
+    features: tuple[str, ...]  # the columns that the model was trained with
+    # The values used for unknown round trips (s) and rates (bit/s), by `STAND_INS`.
     typical: Mapping[str, float]
+    # Regressors, each with its strategies. A regressor predicts the logarithm of the real time
+    # divided by the naive time.
     parts: tuple[tuple[tuple[str, ...], Regressor], ...]
-    errors: HeldOutErrors
+    errors: HeldOutErrors  # the distribution of the errors around the predicted time
+    # What the model was trained on; plain data for people.
     provenance: Mapping[str, Any] = field(default_factory=dict)
     _fingerprint: str = field(default="", init=False, repr=False, compare=False)
 

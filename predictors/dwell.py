@@ -27,14 +27,10 @@ _TERMS = 500
 
 @dataclass(frozen=True, slots=True)
 class Weibull:
-    """Durations whose hazard falls (`shape` below 1), stays (1) or rises with time.
-
-    Attributes:
-        scale_s: 63 % of durations are shorter.
-    """
+    """Durations whose hazard falls (`shape` below 1), stays (1) or rises with time."""
 
     shape: float
-    scale_s: float
+    scale_s: float  # 63 % of durations are shorter
 
     def survival(self, time_s: float) -> float:
         return exp(-self._power(time_s))

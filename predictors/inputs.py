@@ -331,15 +331,10 @@ RULES: Mapping[str, Callable[[Sequence[float]], float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A naive rule for some strategies; MPTCP is taken for its primary alone.
+    """A naive rule for some strategies; MPTCP is taken for its primary alone."""
 
-    Attributes:
-        name: one of `RULES`.
-        strategies: whose times it gives, in order.
-    """
-
-    name: str
-    strategies: tuple[str, ...]
+    name: str  # one of `RULES`
+    strategies: tuple[str, ...]  # whose times it gives, in order
 
     def walk(self, both: Sequence[float]) -> list[float]:
         """Return the logarithm of the rule's time over the naive one; 0 without a known rate."""

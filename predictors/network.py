@@ -93,15 +93,13 @@ class NetworkPredictor:
 
     Args:
         name: the network's, the first part of its quantities' names.
-
-    Attributes:
-        errors: how wrong its predictions of `bandwidth` and of `latency` were.
     """
 
     features: Sequence[str] = ("size_bytes", "at_s")
 
     def __init__(self, name: str = "network") -> None:
         self.name = name
+        # How wrong its predictions of `bandwidth` and of `latency` were.
         self.errors: Mapping[str, ErrorHistory] = {
             BANDWIDTH: ErrorHistory(),
             LATENCY: ErrorHistory(),

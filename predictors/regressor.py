@@ -35,23 +35,15 @@ _Walk = tuple[int | None, Any, Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A tree: entry k of each array belongs to node k, node 0 is the root.
+    """A tree: entry k of each array belongs to node k, node 0 is the root."""
 
-    Attributes:
-        feature: the input that the node looks at; -1: it is a leaf.
-        threshold: `input <= threshold` goes left.
-        left: index of the left child.
-        right: index of the right child.
-        missing_left: whether NaN goes left.
-        value: what a leaf predicts, one double per output; empty elsewhere. Packed: objects would take
-            six times the memory, and those of a walk are unpacked at once.
-    """
-
-    feature: "array[int]"
-    threshold: "array[float]"
-    left: "array[int]"
-    right: "array[int]"
-    missing_left: "array[int]"
+    feature: "array[int]"  # the input that the node looks at; -1: it is a leaf
+    threshold: "array[float]"  # `input <= threshold` goes left
+    left: "array[int]"  # index of the left child
+    right: "array[int]"  # index of the right child
+    missing_left: "array[int]"  # whether NaN goes left
+    # What a leaf predicts, one double per output; empty elsewhere. Packed: objects would take six
+    # times the memory, and those of a walk are unpacked at once.
     value: tuple[bytes, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -126,15 +118,10 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class Forest:
-    """Trees whose predictions are added up and scaled: one tree, an average (1/n), or boosting.
+    """Trees whose predictions are added up and scaled: one tree, an average (1/n), or boosting."""
 
-    Attributes:
-        trees: over the same inputs and outputs.
-        scale: what the sum of the trees' leaves is multiplied with.
-    """
-
-    trees: tuple[Tree, ...]
-    scale: float = 1.0
+    trees: tuple[Tree, ...]  # over the same inputs and outputs
+    scale: float = 1.0  # what the sum of the trees' leaves is multiplied with
     _roots: list[_Walk] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -220,26 +207,18 @@ _LARGEST = 25.0
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The machine of one strategy.
+    """The machine of one strategy."""
 
-    Attributes:
-        inputs: names of inputs; the flag "it is missing" of an input is called `missing NAME`.
-        fill: what stands in for a missing value, per entry of `inputs` (0 for flags).
-        mean: subtracted, per entry.
-        scale: what the difference is divided by, per entry.
-        gamma: of the kernel exp(-gamma * squared distance).
-        vectors: the support vectors, standardised.
-        intercept: what is predicted far from all of them.
-    """
-
+    # Names of inputs; the flag "it is missing" of an input is called `missing NAME`.
     inputs: tuple[str, ...]
+    # What stands in for a missing value, per entry of `inputs` (0 for flags).
     fill: tuple[float, ...]
-    mean: tuple[float, ...]
-    scale: tuple[float, ...]
-    gamma: float
-    vectors: tuple[tuple[float, ...], ...]
+    mean: tuple[float, ...]  # subtracted, per entry
+    scale: tuple[float, ...]  # what the difference is divided by, per entry
+    gamma: float  # of the kernel exp(-gamma * squared distance)
+    vectors: tuple[tuple[float, ...], ...]  # the support vectors, standardised
     weights: tuple[float, ...]
-    intercept: float
+    intercept: float  # what is predicted far from all of them
     _at: list[tuple[int, bool]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

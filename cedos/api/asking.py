@@ -234,10 +234,6 @@ class FollowedTransfer:
         networks: returns the interfaces that lead to the server now, each with whether it is
             metered.
         changed: called when the networks that may be used have changed.
-
-    Attributes:
-        turn: the last answer; None: there is none since the start or the pause, and all may be
-            used.
     """
 
     def __init__(
@@ -249,6 +245,7 @@ class FollowedTransfer:
     ) -> None:
         self._client = ControlClient(socket, _TIMEOUT_S)
         self._report, self._networks, self._changed = report, networks, changed
+        # The last answer; None: there is none since the start or the pause, and all may be used.
         self.turn: TurnMessage | None = None
         self._mine = asyncio.Event()
         self._soon = asyncio.Event()

@@ -27,18 +27,7 @@ class UnitsMessage(ControlMessage, frozen=True, kw_only=True):
 
 
 class BudgetMessage(ControlMessage, frozen=True, kw_only=True):
-    """The state of a budget; amounts are bytes, joules or money.
-
-    Attributes:
-        s_per_unit: today's price; None: nothing may be spent any more (`spent_up`), or no daemon
-            runs.
-        forecast: the use at the end if it goes on like lately, with a 90 % interval; None: too
-            early.
-        suspended: why the budget has no price now; "": it has one.
-        barred: networks that programs may not use, because the budget is `hard` and spent.
-        unkept: why these networks are still used.
-        units: if given, `supply` is that of the units bought so far.
-    """
+    """The state of a budget; amounts are bytes, joules or money."""
 
     name: str
     resource: str
@@ -46,9 +35,11 @@ class BudgetMessage(ControlMessage, frozen=True, kw_only=True):
     spent: float
     begins_unix_s: float
     ends_unix_s: float
+    # The use at the end if it goes on like lately, with a 90 % interval; None: too early.
     forecast: float | None = None
     forecast_low: float | None = None
     forecast_high: float | None = None
+    # Today's price; None: nothing may be spent any more (`spent_up`), or no daemon runs.
     s_per_unit: float | None = None
     spent_up: bool = False
     bought_s: float | None = None
@@ -56,12 +47,13 @@ class BudgetMessage(ControlMessage, frozen=True, kw_only=True):
     every: str | None = None
     battery: bool = False
     over: bool = False
-    suspended: str = ""
+    suspended: str = ""  # why the budget has no price now; "": it has one
     source: str = "command"
     hard: bool = False
+    # Networks that programs may not use, because the budget is `hard` and spent.
     barred: tuple[str, ...] = ()
-    unkept: str = ""
-    units: UnitsMessage | None = None
+    unkept: str = ""  # why these networks are still used
+    units: UnitsMessage | None = None  # if given, `supply` is that of the units bought so far
     controller: str | None = None
 
     @classmethod

@@ -196,19 +196,16 @@ class CarriedReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """A proxy's report of the connections that it carries through its gateway, once a second.
 
     The daemon itself sees one session only.
-
-    Attributes:
-        program: the proxy's number, new with each start.
-        gateway: its name, as it was joined.
-        addresses: addresses of the gateway to which the session is connected now.
-        connections: those that changed or ended, and others while there is room.
-        problem: why the gateway lets this client in no more, in words; empty: it does.
     """
 
+    # The proxy's number, new with each start.
     program: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
-    gateway: _Text
+    gateway: _Text  # its name, as it was joined
+    # Addresses of the gateway to which the session is connected now.
     addresses: Annotated[tuple[_Text, ...], Meta(max_length=16)] = ()
+    # Those that changed or ended, and others while there is room.
     connections: Annotated[tuple[CarriedConnection, ...], Meta(max_length=MOST_TOLD)] = ()
+    # Why the gateway lets this client in no more, in words; empty: it does.
     problem: Annotated[str, Meta(max_length=MOST_PROBLEM)] = ""
 
 
@@ -442,47 +439,33 @@ class SentProbeMessage(ControlMessage, frozen=True, kw_only=True):
 
 
 class ProbingMessage(ControlMessage, frozen=True, kw_only=True):
-    """The state of probing for one network and direction.
-
-    Attributes:
-        rule: `value`, `change` (Delphi's) or `fixed`.
-        gain_s: seconds that an answer is expected to save; None: the rule does not weigh them.
-        cost_s: the price of a probe today; None: a spent budget forbids it.
-        change: of the passive indicators since the last probe, in ranges; None: the rule ignores
-            it.
-        threshold: the change that causes a probe; None: the rule ignores it.
-        sent: the last probe; None: there was none.
-    """
+    """The state of probing for one network and direction."""
 
     network: str
     direction: Direction
-    rule: str
+    rule: str  # `value`, `change` (Delphi's) or `fixed`
     send: bool
     why: str
+    # Seconds that an answer is expected to save; None: the rule does not weigh them.
     gain_s: float | None
-    cost_s: float | None
+    cost_s: float | None  # the price of a probe today; None: a spent budget forbids it
     energy_j: float
     carried_bytes: float
+    # Of the passive indicators since the last probe, in ranges; None: the rule ignores it.
     change: float | None
-    threshold: float | None
-    sent: SentProbeMessage | None
+    threshold: float | None  # the change that causes a probe; None: the rule ignores it
+    sent: SentProbeMessage | None  # the last probe; None: there was none
 
 
 class RuleMessage(ControlMessage, frozen=True, kw_only=True):
-    """A rule and its effect now.
-
-    Attributes:
-        network: the network of such connections; None: they are refused.
-        why: the reason as text.
-        vpn: by IP version ("4", "6"), the VPN that carries these connections instead.
-        host_defaults: by IP version, the interface of the host's own default that does.
-        refused: by IP version, why its connections are refused.
-    """
+    """A rule and its effect now."""
 
     number: int
     rule: RuleRequest
-    network: str | None
-    why: str
+    network: str | None  # the network of such connections; None: they are refused
+    why: str  # the reason as text
+    # By IP version ("4", "6"), the VPN that carries these connections instead.
     vpn: dict[str, str] = {}
+    # By IP version, the interface of the host's own default that does.
     host_defaults: dict[str, str] = {}
-    refused: dict[str, str] = {}
+    refused: dict[str, str] = {}  # by IP version, why its connections are refused

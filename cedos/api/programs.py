@@ -106,26 +106,20 @@ class DetourRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class ChoiceRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A transfer that is about to begin.
-
-    Attributes:
-        redundant: the program can send copies over several networks.
-        multipath: the program can spread one transfer over several networks, as MPTCP and sessions
-            do.
-        sent_over: a network or interface over which it was sent `waited_s` ago without an answer.
-        detour: all of this is possible only through the gateway, and the daemon decides whether to
-            use it.
-    """
+    """A transfer that is about to begin."""
 
     size_bytes: Annotated[int, Meta(ge=1, le=10**15)]
     direction: Direction = Direction.DOWN
     urgency: Urgency = Urgency.FOREGROUND
     deadline_s: Annotated[float, Meta(gt=0, le=1e9)] | None = None
     server_name: Annotated[str, Meta(min_length=1, max_length=253)] | None = None
-    redundant: bool = False
+    redundant: bool = False  # the program can send copies over several networks
+    # The program can spread one transfer over several networks, as MPTCP and sessions do.
     multipath: bool = False
+    # A network or interface over which it was sent `waited_s` ago without an answer.
     sent_over: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
     waited_s: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    # All of this is possible only through the gateway, and the daemon decides whether to use it.
     detour: DetourRequest | None = None
 
     @property
@@ -142,36 +136,25 @@ _Text = Annotated[str, Meta(max_length=300)]
 
 
 class ItemMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """An item for people; its figures are those of the best network.
-
-    Attributes:
-        size_bytes: the bytes that are missing.
-        network: the best network; None: there is none.
-        saves_s: the waiting time that it is expected to save.
-        energy_j, metered_bytes: its cost less the cost that it saves later.
-        gain_s: the balance of all these at today's prices.
-    """
+    """An item for people; its figures are those of the best network."""
 
     title: _Text
     cls: _Text
-    size_bytes: float
+    size_bytes: float  # the bytes that are missing
     likely: float
     why: _Text
-    network: str | None = None
-    saves_s: float | None = None
+    network: str | None = None  # the best network; None: there is none
+    saves_s: float | None = None  # the waiting time that it is expected to save
+    # `energy_j`, `metered_bytes`: its cost less the cost that it saves later.
     energy_j: float | None = None
     metered_bytes: float | None = None
-    gain_s: float | None = None
+    gain_s: float | None = None  # the balance of all these at today's prices
 
 
 class PrefetchingRequest(PrefetchReport, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A prefetching program's report, and what people are shown of it.
+    """A prefetching program's report, and what people are shown of it."""
 
-    Attributes:
-        counts: items by state.
-    """
-
-    counts: dict[str, int] = msgspec.field(default_factory=dict)
+    counts: dict[str, int] = msgspec.field(default_factory=dict)  # items by state
     items: Annotated[list[ItemMessage], Meta(max_length=MOST_SHOWN)] = msgspec.field(
         default_factory=list
     )
@@ -184,32 +167,23 @@ class PrefetchingRequest(PrefetchReport, frozen=True, kw_only=True, forbid_unkno
 
 
 class RadioMessage(ControlMessage, frozen=True, kw_only=True):
-    """The radio of a network.
+    """The radio of a network."""
 
-    Attributes:
-        radio: its power model (`cedos.selector.energy.Radio`).
-        shares: the share of time in each state.
-        idle_s: seconds since the last use; None: it was not used since the daemon started.
-    """
-
-    radio: dict[str, Any]
+    radio: dict[str, Any]  # its power model (`cedos.selector.energy.Radio`)
+    # The share of time in each state.
     shares: dict[str, float] = msgspec.field(default_factory=dict)
+    # Seconds since the last use; None: it was not used since the daemon started.
     idle_s: float | None = None
 
 
 class PriceMessage(ControlMessage, frozen=True, kw_only=True):
-    """The price of a budget.
+    """The price of a budget."""
 
-    Attributes:
-        resource: `data`, `energy` or `money`.
-        networks: the networks that it counts; none: all metered ones.
-        s_per_unit: the price of a small amount; None: nothing may be spent any more.
-        steps: pairs of an amount and the seconds per unit up to it (`selector.budgets.steps`).
-    """
-
-    resource: str
-    networks: tuple[str, ...] = ()
+    resource: str  # `data`, `energy` or `money`
+    networks: tuple[str, ...] = ()  # the networks that it counts; none: all metered ones
+    # The price of a small amount; None: nothing may be spent any more.
     s_per_unit: float | None = None
+    # Pairs of an amount and the seconds per unit up to it (`selector.budgets.steps`).
     steps: tuple[tuple[float, float], ...] = ()
 
 

@@ -28,81 +28,55 @@ _Interface = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
 class TransferReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A program's report of a transfer, sent each second while it runs, and before it waits.
+    """A program's report of a transfer, sent each second while it runs, and before it waits."""
 
-    Attributes:
-        key: identifies the transfer, also after the program was restarted.
-        size_bytes: None: unknown so far.
-        used_bytes: by interface, since the last report `lasted_s` ago.
-        all_bytes: by interface, in all. It exceeds the sum of the reports if the program or the
-            daemon was killed.
-        ended: it is complete or given up.
-        why: the error of the last attempt.
-        again_unix_s: the end of a pause, in which the transfer has no turn; None: no pause.
-        said_s: the host's monotonic clock at the report. Reports from before the end are ignored.
-        seen: the serial of the last answer. The daemon waits up to `wait_s` for another one.
-    """
-
-    key: Key
+    key: Key  # identifies the transfer, also after the program was restarted
     name: _Text
     server: _Text
     deadline_unix_s: Annotated[float, Meta(ge=0, le=1e11)]
     direction: Direction = Direction.DOWN
-    size_bytes: _Bytes | None = None
+    size_bytes: _Bytes | None = None  # None: unknown so far
     done_bytes: _Bytes = 0
+    # By interface, since the last report `lasted_s` ago.
     used_bytes: Annotated[dict[_Interface, _Bytes], Meta(max_length=MOST_NETWORKS)] = {}
+    # By interface, in all. It exceeds the sum of the reports if the program or the daemon was killed.
     all_bytes: Annotated[dict[_Interface, _Bytes], Meta(max_length=MOST_NETWORKS)] = {}
     lasted_s: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
-    ended: bool = False
-    why: _Text = ""
+    ended: bool = False  # it is complete or given up
+    why: _Text = ""  # the error of the last attempt
+    # The end of a pause, in which the transfer has no turn; None: no pause.
     again_unix_s: Annotated[float, Meta(ge=0, le=1e11)] | None = None
+    # The host's monotonic clock at the report. Reports from before the end are ignored.
     said_s: Annotated[float, Meta(ge=0, le=1e11)] = 0.0
     wait_s: Annotated[float, Meta(ge=0, le=LONGEST_WAIT_S)] = 0.0
+    # The serial of the last answer. The daemon waits up to `wait_s` for another one.
     seen: _Text = ""
 
 
 class TurnMessage(ControlMessage, frozen=True, kw_only=True):
-    """The networks that a transfer may use now.
+    """The networks that a transfer may use now."""
 
-    Attributes:
-        networks: the interfaces that it may use; none: it waits.
-        metered: the metered ones among them.
-        spare: metered interfaces that are not used before `begin_unix_s`.
-        begun: a spare one has carried a part before.
-        free_up: a network without a price is up.
-        first: no other transfer has an earlier deadline.
-        late: the transfer is expected to miss its deadline.
-        end_unix_s, end_low_unix_s, end_high_unix_s: the median of the end and the 90 % interval;
-            None: unknown.
-        missed: the probability of missing the deadline if metered networks wait another second.
-        serial: changes with the networks.
-    """
-
-    networks: tuple[str, ...] = ()
-    metered: tuple[str, ...] = ()
-    spare: tuple[str, ...] = ()
-    begun: bool = False
-    free_up: bool = False
-    first: bool = True
-    late: bool = False
+    networks: tuple[str, ...] = ()  # the interfaces that it may use; none: it waits
+    metered: tuple[str, ...] = ()  # the metered ones among them
+    spare: tuple[str, ...] = ()  # metered interfaces that are not used before `begin_unix_s`
+    begun: bool = False  # a spare one has carried a part before
+    free_up: bool = False  # a network without a price is up
+    first: bool = True  # no other transfer has an earlier deadline
+    late: bool = False  # the transfer is expected to miss its deadline
     begin_unix_s: float | None = None
     end_low_unix_s: float | None = None
+    # `end_unix_s`, `end_low_unix_s`, `end_high_unix_s`: the median of the end and the 90 % interval;
+    # None: unknown.
     end_unix_s: float | None = None
     end_high_unix_s: float | None = None
+    # The probability of missing the deadline if metered networks wait another second.
     missed: float = 0.0
     metered_bytes: float = 0.0
-    serial: str = ""
+    serial: str = ""  # changes with the networks
 
 
 class TransferInTable(ControlMessage, frozen=True, kw_only=True):
-    """A transfer for people; `running`: its program runs.
-
-    Attributes:
-        earlier_bytes: bytes that came over unknown networks.
-        wakes_unix_s: the time at which a sleeping host is woken for this transfer.
-        why: the error of the last attempt.
-        again_unix_s: the time of the next attempt; None: now, or in its turn.
-    """
+    """A transfer for people; `running`: its program runs."""
 
     key: str
     uid: int
@@ -112,13 +86,14 @@ class TransferInTable(ControlMessage, frozen=True, kw_only=True):
     size_bytes: int | None
     done_bytes: int
     bytes_by_network: dict[str, int]
-    earlier_bytes: int = 0
+    earlier_bytes: int = 0  # bytes that came over unknown networks
     deadline_unix_s: float
     running: bool
     turn: TurnMessage
+    # The time at which a sleeping host is woken for this transfer.
     wakes_unix_s: float | None = None
-    why: str = ""
-    again_unix_s: float | None = None
+    why: str = ""  # the error of the last attempt
+    again_unix_s: float | None = None  # the time of the next attempt; None: now, or in its turn
 
     @classmethod
     def of(

@@ -51,26 +51,23 @@ class NetworkConfig(Section, frozen=True, kw_only=True):
 
 
 class DecisionConfig(Section, frozen=True, kw_only=True):
-    """`[decision]`: the objective, and when a change is worth while.
-
-    Attributes:
-        alpha, beta, gamma: Delphi's exponents of speed, energy and metered bytes.
-        phone, seconds_per_joule: the prices of metered data and of joules for `balanced`.
-        method: the treatment of prediction errors (`cedos.selector.uncertainty`).
-    """
+    """`[decision]`: the objective, and when a change is worth while."""
 
     objective: Literal["balanced", "max-s", "max-s-per-e"] = "balanced"
+    # `alpha`, `beta`, `gamma`: Delphi's exponents of speed, energy and metered bytes.
     alpha: Exponent = 1.0
     beta: Exponent = 1.0
     gamma: Exponent = 0.0
     follow: bool = False
     seconds_per_joule: Rate = 0.01
+    # `phone`, `seconds_per_joule`: the prices of metered data and of joules for `balanced`.
     phone: PhoneUse = PhoneUse.TO_SAVE_TIME
     switch_cost_s: Annotated[float, Meta(ge=0, le=60)] = 0.1
     hysteresis: Annotated[float, Meta(ge=0, le=1)] = 0.1
     reevaluate_interval_s: Interval = 1.0
     idle_interval_s: Interval = 5.0
     redundant: bool = False
+    # The treatment of prediction errors (`cedos.selector.uncertainty`).
     method: Literal["brute-force", "error-bounds", "bayesian", "trusting"] = "brute-force"
 
     def __post_init__(self) -> None:
@@ -361,18 +358,15 @@ class HistoryConfig(Section, frozen=True, kw_only=True):
 
 
 class ProvidersConfig(Section, frozen=True, kw_only=True):
-    """`[providers]`: the host's radios as indicators, or files recorded beside a trace.
-
-    Attributes:
-        series: CSV files by interface.
-        offset_s: the time in the file at which it starts, by interface.
-        started_at_s: the monotonic clock at that start; None: the daemon's start.
-    """
+    """`[providers]`: the host's radios as indicators, or files recorded beside a trace."""
 
     host: bool = True
     adb: bool = True
+    # CSV files by interface.
     series: dict[InterfaceName, Path] = msgspec.field(default_factory=dict)
+    # The time in the file at which it starts, by interface.
     offset_s: dict[InterfaceName, Offset] = msgspec.field(default_factory=dict)
+    # The monotonic clock at that start; None: the daemon's start.
     started_at_s: Annotated[float, Meta(ge=0, le=1e12)] | None = None
 
     def __post_init__(self) -> None:

@@ -63,24 +63,17 @@ _KEPT = frozenset((b"content-length", b"transfer-encoding", b"host"))
 
 @dataclass(frozen=True, slots=True)
 class ProxyRequest:
-    """A client's request to an origin (IPv6 without brackets).
+    """A client's request to an origin (IPv6 without brackets)."""
 
-    Attributes:
-        tunnel: the method is CONNECT.
-        head: the head that the origin gets, empty for a tunnel.
-        rest: the bytes behind the client's own head.
-        body_bytes: how many bytes behind the head are this request's; None: all (a tunnel, or a
-            chunked body, whose end the origin knows).
-        credentials: the value of `Proxy-Authorization`.
-    """
-
-    tunnel: bool
+    tunnel: bool  # the method is CONNECT
     host: str
     port: int
-    head: bytes
+    head: bytes  # the head that the origin gets, empty for a tunnel
+    # How many bytes behind the head are this request's; None: all (a tunnel, or a chunked body, whose
+    # end the origin knows).
     body_bytes: int | None
-    credentials: str | None
-    rest: bytes
+    credentials: str | None  # the value of `Proxy-Authorization`
+    rest: bytes  # the bytes behind the client's own head
 
     @property
     def fetches(self) -> bool:

@@ -136,29 +136,21 @@ IDLE, ACTIVE = "idle", "active"
 
 @dataclass(frozen=True, slots=True)
 class RadioState:
-    """A high-power state; watts are the radio's whole power.
-
-    Attributes:
-        active_w: power while data is carried.
-        send_w: power while more is sent than received; None: `active_w`.
-        linger_w: power while no data is carried.
-        linger_s: the time without data after which the radio steps down to the next lower state.
-        j_per_byte_up: joules beyond that for each byte sent, where power rises with the rate.
-        j_per_byte_down: the same for bytes received.
-        from_bytes_up: the radio enters this state if more than this many bytes wait to be sent; fewer are
-            carried in the next lower state.
-        from_bytes_down: the same for bytes to be received.
-    """
+    """A high-power state; watts are the radio's whole power."""
 
     name: str
-    active_w: float
-    linger_w: float
+    active_w: float  # power while data is carried
+    linger_w: float  # power while no data is carried
+    # The time without data after which the radio steps down to the next lower state.
     linger_s: float
+    # Joules beyond that for each byte sent, where power rises with the rate.
     j_per_byte_up: float = 0.0
-    j_per_byte_down: float = 0.0
+    j_per_byte_down: float = 0.0  # the same for bytes received
+    # The radio enters this state if more than this many bytes wait to be sent; fewer are carried in
+    # the next lower state.
     from_bytes_up: float = 0.0
-    from_bytes_down: float = 0.0
-    send_w: float | None = None
+    from_bytes_down: float = 0.0  # the same for bytes to be received
+    send_w: float | None = None  # power while more is sent than received; None: `active_w`
 
     def watts(self, *, sending: bool) -> float:
         """Return the power while data is carried, without the part that depends on the rate."""
@@ -175,21 +167,13 @@ class RadioState:
 
 @dataclass(frozen=True, slots=True)
 class Radio:
-    """A radio of a device; all joules that its methods give are beyond what the idle radio takes.
+    """A radio of a device; all joules that its methods give are beyond what the idle radio takes."""
 
-    Attributes:
-        source: where the figures come from.
-        idle_w: watts of the idle radio.
-        promotion_w: watts while it is promoted from idle.
-        promotion_s: how long that takes.
-        states: those of high power, the highest first.
-    """
-
-    source: str
-    idle_w: float
-    promotion_w: float
-    promotion_s: float
-    states: tuple[RadioState, ...]
+    source: str  # where the figures come from
+    idle_w: float  # watts of the idle radio
+    promotion_w: float  # watts while it is promoted from idle
+    promotion_s: float  # how long that takes
+    states: tuple[RadioState, ...]  # those of high power, the highest first
 
     @property
     def tail_s(self) -> float:

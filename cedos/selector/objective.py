@@ -173,27 +173,16 @@ class Exponents(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """The values between which the exponents move, on a straight line.
+    """The values between which the exponents move, on a straight line."""
 
-    Attributes:
-        alpha: of speed; stays.
-        beta_full: of energy, on mains power and down to the battery level `battery_full`.
-        beta_empty: from the level `battery_empty` down.
-        battery_full: share of a full battery (0 to 1).
-        battery_empty: the same; less than `battery_full`.
-        gamma_unused: of money, up to the share `plan_easy` of the data plan.
-        gamma_used: at the end of the plan; beyond it stands `PROHIBITIVE`.
-        plan_easy: share of the plan (0 to 1) that may be used without a thought.
-    """
-
-    alpha: float = 1.0
-    beta_full: float = 0.0
-    beta_empty: float = 2.0
-    battery_full: float = 0.8
-    battery_empty: float = 0.1
-    gamma_unused: float = 0.0
-    gamma_used: float = 1.0
-    plan_easy: float = 0.5
+    alpha: float = 1.0  # of speed; stays
+    beta_full: float = 0.0  # of energy, on mains power and down to the battery level `battery_full`
+    beta_empty: float = 2.0  # from the level `battery_empty` down
+    battery_full: float = 0.8  # share of a full battery (0 to 1)
+    battery_empty: float = 0.1  # the same; less than `battery_full`
+    gamma_unused: float = 0.0  # of money, up to the share `plan_easy` of the data plan
+    gamma_used: float = 1.0  # at the end of the plan; beyond it stands `PROHIBITIVE`
+    plan_easy: float = 0.5  # share of the plan (0 to 1) that may be used without a thought
 
     def exponents(self, battery: float | None, plan: float | None) -> Exponents:
         """Return the exponents for a battery level and a used share of the data plan.

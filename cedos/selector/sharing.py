@@ -79,22 +79,16 @@ TYPICAL_BPS: Final[Mapping[NetworkType, float]] = {
 
 @dataclass(frozen=True, slots=True)
 class HelperOffer:
-    """The offer of one helper.
+    """The offer of one helper."""
 
-    Attributes:
-        helper: the helper's public key.
-        price: millionths of the currency for 1 GB (10^9 bytes).
-        known_bps: rate of the helper's path to the gateway, bit/s; None: there is no history.
-        network: type of the helper's uplink, which stands in for a rate that is not known.
-        battery_s: seconds until the helper's battery is empty (beta_i of the paper).
-        encounter_s: seconds until the two hosts are out of range (delta_i, equation 1).
-    """
-
-    helper: bytes
-    price: int
+    helper: bytes  # the helper's public key
+    price: int  # millionths of the currency for 1 GB (10^9 bytes)
+    # Rate of the helper's path to the gateway, bit/s; None: there is no history.
     known_bps: float | None = None
+    # Type of the helper's uplink, which stands in for a rate that is not known.
     network: NetworkType = NetworkType.UNKNOWN
-    battery_s: float = math.inf
+    battery_s: float = math.inf  # seconds until the helper's battery is empty (beta_i of the paper)
+    # Seconds until the two hosts are out of range (delta_i, equation 1).
     encounter_s: float = math.inf
 
     @property
@@ -164,19 +158,15 @@ _PRICE_BYTES: Final = 1e15  # a price is in millionths for 10^9 bytes
 
 @dataclass(frozen=True, slots=True)
 class LeastCost:
-    """Our strategy: the set of helpers whose outcome costs least.
+    """Our strategy: the set of helpers whose outcome costs least."""
 
-    Attributes:
-        objective: the daemon's, whose budgets may price money.
-        s_per_money: seconds of waiting that one unit of the currency is worth without a budget.
-        horizon_s: the time ahead that counts. A helper that leaves earlier counts for a part of it.
-        pause_s: the transfer's pause when a helper leaves.
-    """
-
+    # The daemon's, whose budgets may price money.
     objective: Objective = field(default_factory=WeightedCost)
+    # Seconds of waiting that one unit of the currency is worth without a budget.
     s_per_money: float = S_PER_MONEY
+    # The time ahead that counts. A helper that leaves earlier counts for a part of it.
     horizon_s: float = 60.0
-    pause_s: float = 0.5
+    pause_s: float = 0.5  # the transfer's pause when a helper leaves
 
     def __call__(self, offers: Sequence[HelperOffer], wanted_bps: float) -> HelperChoice:
         """Add the helper that lowers the cost most, until none does; or choose as the paper if better."""

@@ -83,9 +83,6 @@ class History:
 
     Nothing here raises for want of a disk: a file that is damaged or not ours is moved aside
     (`notice` says so), and while nothing can be written the history lives in memory (`problem`).
-
-    Attributes:
-        problem: what keeps the history from the disk right now, in words; None: nothing.
     """
 
     def __init__(
@@ -106,6 +103,7 @@ class History:
             retry_s: seconds from a failure to the next try.
             clock: monotonic seconds.
         """
+        # What keeps the history from the disk right now, in words; None: nothing.
         self.problem: str | None = None
         self._store = Store(path)
         self._disk = threading.Lock()

@@ -290,18 +290,14 @@ SELECT DISTINCT gateway, address.value FROM carried, json_each(carried.addresses
 
 
 class BytesByServer(NamedTuple):
-    """The servers of the history.
+    """The servers of the history."""
 
-    Attributes:
-        first_unix_s: connections that ended from then on are all remembered; None: there are none.
-        servers: by server and network the bytes. Those of connections through a gateway are among
-            its own, too: the session's connections carried them.
-        addresses: by gateway, where its sessions' connections led.
-    """
-
+    # Connections that ended from then on are all remembered; None: there are none.
     first_unix_s: float | None
+    # By server and network the bytes. Those of connections through a gateway are among its own, too:
+    # the session's connections carried them.
     servers: dict[Server, dict[str, int]]
-    addresses: dict[str, set[str]]
+    addresses: dict[str, set[str]]  # by gateway, where its sessions' connections led
 
 
 def bytes_by_server(path: Path, since_unix_s: float) -> BytesByServer:

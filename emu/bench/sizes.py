@@ -56,18 +56,14 @@ class Connection:
 
 
 class ProfilerWatch(Watcher):
-    """Watches a client's only address from a thread of its own, as a `with` block.
-
-    Attributes:
-        answers: by server's address and local port, in order; to be cleared by the caller that has read
-            them.
-        connections: all that have ended, in order.
-    """
+    """Watches a client's only address from a thread of its own, as a `with` block."""
 
     def __init__(self, client: Namespace, address: str) -> None:
         super().__init__(client, "watching the client's packets")
+        # By server's address and local port, in order; to be cleared by the caller that has read
+        # them.
         self.answers: dict[tuple[str, int], list[Answer]] = defaultdict(list)
-        self.connections: list[Connection] = []
+        self.connections: list[Connection] = []  # all that have ended, in order
         self._address = ip_address(address)
         self._profiler = Profiler()
         self._hellos: dict[FlowKey, tuple[str, SizeEstimate]] = {}

@@ -58,19 +58,14 @@ _DIRECTIONS = {"down": 0.0, "up": 1.0}
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """A data set in memory; every array has one entry per row.
+    """A data set in memory; every array has one entry per row."""
 
-    Attributes:
-        source: where it came from.
-        texts: `place`, `group` (the place where it was missing) and, if there, `scenario`.
-        numbers: all other known columns as float64, NaN where empty; `direction_up` is 0 or 1.
-        ignored: columns that are not known, by name.
-    """
-
-    source: str
+    source: str  # where it came from
+    # `place`, `group` (the place where it was missing) and, if there, `scenario`.
     texts: Mapping[str, NDArray[np.str_]]
+    # All other known columns as float64, NaN where empty; `direction_up` is 0 or 1.
     numbers: Mapping[str, NDArray[np.float64]]
-    ignored: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()  # columns that are not known, by name
 
     def __len__(self) -> int:
         return len(self.texts["place"])

@@ -74,20 +74,15 @@ WINDOW_BYTES = 1 << 18
 
 @dataclass(slots=True)
 class Played:
-    """The cost of a stream, and its stalls.
-
-    Attributes:
-        metered_s: for so long the metered network was used.
-        store_bytes: what was stored, at each second.
-    """
+    """The cost of a stream, and its stalls."""
 
     metered_bytes: float = 0.0
     unmetered_bytes: float = 0.0
     stalls: int = 0
     stalled_s: float = 0.0
     starts: int = 0
-    metered_s: float = 0.0
-    store_bytes: list[float] = field(default_factory=list)
+    metered_s: float = 0.0  # for so long the metered network was used
+    store_bytes: list[float] = field(default_factory=list)  # what was stored, at each second
 
 
 def play(

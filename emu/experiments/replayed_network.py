@@ -133,23 +133,16 @@ FIRST_WINDOW = 10
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A request and its response over one network; instants in seconds of the replay.
+    """A request and its response over one network; instants in seconds of the replay."""
 
-    Attributes:
-        start_s: when the first packet was sent.
-        completed_at_s: when the last byte of the response was there; infinite: not before the loss.
-        lost_at_s: when the host noticed that the network was gone, infinite where it stayed.
-        served_at_s: when the request was complete at the server; infinite: never.
-        up: per packet sent, when it had passed the link, and its bytes on the wire.
-        down: the same for packets received.
-    """
-
-    start_s: float
+    start_s: float  # when the first packet was sent
+    # When the last byte of the response was there; infinite: not before the loss.
     completed_at_s: float
-    lost_at_s: float
-    served_at_s: float
+    lost_at_s: float  # when the host noticed that the network was gone, infinite where it stayed
+    served_at_s: float  # when the request was complete at the server; infinite: never
+    # Per packet sent, when it had passed the link, and its bytes on the wire.
     up: tuple[tuple[float, int], ...]
-    down: tuple[tuple[float, int], ...]
+    down: tuple[tuple[float, int], ...]  # the same for packets received
 
     @property
     def ended_at_s(self) -> float:

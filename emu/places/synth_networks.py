@@ -48,27 +48,18 @@ _LOSS_DBM, _LOSS_SCALE_DB = -85.0, 2.2
 
 @dataclass(frozen=True, slots=True)
 class WifiPlace:
-    """Properties of one place that stay the same.
+    """Properties of one place that stay the same."""
 
-    Attributes:
-        share_offset: logarithm of how much more than the median share of the PHY rate is delivered.
-        noise_log: standard deviation of the delivered share's logarithm from second to second.
-        noise_tau_s: its time constant.
-        line_mbps: what the access line behind the access point carries; infinite: more than Wi-Fi.
-        losses_per_s: how often the access point is lost at any level.
-        stalls_per_s: how often nothing is delivered for a moment although the radio is fine.
-        stall_s: their mean duration.
-        step_db: the white part of the RSSI's noise.
-    """
-
+    # Logarithm of how much more than the median share of the PHY rate is delivered.
     share_offset: float
-    noise_log: float
-    noise_tau_s: float
+    noise_log: float  # standard deviation of the delivered share's logarithm from second to second
+    noise_tau_s: float  # its time constant
+    # What the access line behind the access point carries; infinite: more than Wi-Fi.
     line_mbps: float
-    losses_per_s: float
-    stalls_per_s: float
-    stall_s: float
-    step_db: float
+    losses_per_s: float  # how often the access point is lost at any level
+    stalls_per_s: float  # how often nothing is delivered for a moment although the radio is fine
+    stall_s: float  # their mean duration
+    step_db: float  # the white part of the RSSI's noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,23 +181,15 @@ _RANGE_MBPS = (1.0, 45.0)
 
 @dataclass(frozen=True, slots=True)
 class CellularKind:
-    """The effect of a way to move on a cellular network.
+    """The effect of a way to move on a cellular network."""
 
-    Attributes:
-        spread_log: lowest and highest standard deviation of the rate's logarithm.
-        radio_weight: how much of it the radio factor explains (a correlation).
-        load_tau_s: time constant of the rest.
-        spreads: standard deviation of RSRP (dB), RSRQ (dB), SINR (dB) and CQI.
-        holes_per_s: how often service breaks off at a middling signal.
-        hole_s: mean duration of such an outage.
-    """
-
-    spread_log: tuple[float, float]
-    radio_weight: float
-    load_tau_s: float
+    spread_log: tuple[float, float]  # lowest and highest standard deviation of the rate's logarithm
+    radio_weight: float  # how much of it the radio factor explains (a correlation)
+    load_tau_s: float  # time constant of the rest
+    # Standard deviation of RSRP (dB), RSRQ (dB), SINR (dB) and CQI.
     spreads: tuple[float, float, float, float]
-    holes_per_s: float
-    hole_s: float
+    holes_per_s: float  # how often service breaks off at a middling signal
+    hole_s: float  # mean duration of such an outage
 
 
 RESTING = CellularKind((0.30, 0.50), 0.45, 1.3, (2.0, 1.2, 3.0, 1.2), 0.003, 1.0)

@@ -34,14 +34,7 @@ _READ_BY_MM_LINK = re.compile(rb"(?:" + _NUMBER + rb"\n)*" + _NUMBER + rb"\n?")
 
 
 class Trace:
-    """Delivery opportunities of one direction of a link, repeated with a period.
-
-    Attributes:
-        times_ms: read-only array of shape (n,), the opportunities of one period in milliseconds,
-            never decreasing; the last one is the period.
-        period_ms: after so many milliseconds it starts again.
-        remark: what is odd about its file; empty: nothing.
-    """
+    """Delivery opportunities of one direction of a link, repeated with a period."""
 
     __slots__ = ("_at_end", "period_ms", "remark", "times_ms")
 
@@ -79,9 +72,11 @@ class Trace:
         if times.size == 0 or int(times[-1]) < period:
             times = np.append(times, period)
         times.flags.writeable = False
+        # Read-only array of shape (n,), the opportunities of one period in milliseconds, never
+        # decreasing; the last one is the period.
         self.times_ms: npt.NDArray[np.int64] = times
-        self.period_ms = period
-        self.remark = ""
+        self.period_ms = period  # after so many milliseconds it starts again
+        self.remark = ""  # what is odd about its file; empty: nothing
         self._at_end = len(times) - int(np.searchsorted(times, period))
 
     @classmethod

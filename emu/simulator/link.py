@@ -61,17 +61,7 @@ class Clock:
 
 
 class Parcel:
-    """Packets of one sender that travel together.
-
-    Attributes:
-        deliver: takes the parcel at the far end, and how many of its packets came.
-        first, end: the number of the first packet that has not arrived, and the one after the last.
-        packets: full packets that are still on their way; 0: one small packet, which waits in the queue
-            as any other and needs no opportunity worth counting.
-        dropped: its last packets, for which the queue had no room.
-        cumulative: a small packet that the next one replaces, as an acknowledgement; never dropped.
-        number, sent_s, unacknowledged: the sender's account of it.
-    """
+    """Packets of one sender that travel together."""
 
     __slots__ = (
         "cumulative",
@@ -93,24 +83,24 @@ class Parcel:
         *,
         cumulative: bool = False,
     ) -> None:
-        self.deliver = deliver
+        self.deliver = deliver  # takes the parcel at the far end, and how many of its packets came
+        # `first`, `end`: the number of the first packet that has not arrived, and the one after the
+        # last.
         self.first = first
         self.end = first + packets
+        # Full packets that are still on their way; 0: one small packet, which waits in the queue as
+        # any other and needs no opportunity worth counting.
         self.packets = packets
-        self.dropped = 0
+        self.dropped = 0  # its last packets, for which the queue had no room
+        # A small packet that the next one replaces, as an acknowledgement; never dropped.
         self.cumulative = cumulative
-        self.number = 0
+        self.number = 0  # `number`, `sent_s`, `unacknowledged`: the sender's account of it
         self.sent_s = 0.0
         self.unacknowledged = packets
 
 
 class Direction:
-    """A direction of a link: a drop-tail queue in front of the trace's delivery opportunities.
-
-    Attributes:
-        bytes_by_sample: what was delivered, by the number of the interval of `SAMPLE_S`.
-        delivered_bytes: all that was delivered.
-    """
+    """A direction of a link: a drop-tail queue in front of the trace's delivery opportunities."""
 
     def __init__(self, clock: Clock, trace: Trace, limit_packets: int) -> None:
         times_ms, counts = np.unique(trace.times_ms, return_counts=True)
@@ -123,8 +113,9 @@ class Direction:
         self._queued = 0
         self._awake = False
         self._failed = False
+        # What was delivered, by the number of the interval of `SAMPLE_S`.
         self.bytes_by_sample: dict[int, int] = {}
-        self.delivered_bytes = 0
+        self.delivered_bytes = 0  # all that was delivered
 
     def fail(self) -> None:
         """Lose what is queued, and all that follows."""
@@ -199,20 +190,17 @@ class Network:
     Args:
         losses: draws the packets of data towards the client that are lost, at the access's `loss`. A
             network that loses packets takes them one by one.
-
-    Attributes:
-        delay_s: seconds between the phone and the server, one way. Mahimahi knows whole milliseconds.
-        lossy: packets towards the client are lost at random.
-        barred: what programs send is dropped.
     """
 
     def __init__(self, clock: Clock, access: Access, losses: Random | None = None) -> None:
         self.kind = access.kind
         self.down = Direction(clock, access.down, access.queue_down_packets)
         self.up = Direction(clock, access.up, access.queue_up_packets)
+        # Seconds between the phone and the server, one way. Mahimahi knows whole milliseconds.
         self.delay_s = math.floor(access.rtt_s * 500 + 1e-6) / 1000 + _SHELL_S
+        # Packets towards the client are lost at random.
         self.lossy = losses is not None and access.loss > 0
-        self.barred = False
+        self.barred = False  # what programs send is dropped
         self._loss = access.loss
         self._losses = losses
         self._clock = clock

@@ -23,19 +23,12 @@ _NOTICED_S: Final = 1e-9
 
 @dataclass(slots=True)
 class Counts:
-    """The counts of a stream.
+    """The counts of a stream."""
 
-    Attributes:
-        packets: the packets that arrived, without repetitions.
-        out_of_order: the packets that arrived before an earlier one.
-        held_most: the most packets that waited at the client for an earlier one.
-        order_wait_s: the sum of these waiting times.
-    """
-
-    packets: int = 0
-    out_of_order: int = 0
-    held_most: int = 0
-    order_wait_s: float = 0.0
+    packets: int = 0  # the packets that arrived, without repetitions
+    out_of_order: int = 0  # the packets that arrived before an earlier one
+    held_most: int = 0  # the most packets that waited at the client for an earlier one
+    order_wait_s: float = 0.0  # the sum of these waiting times
 
 
 @dataclass(slots=True, eq=False)
@@ -57,10 +50,6 @@ class Stream:
         on_data: called with the number of packets that are there in order.
         settings: of each TCP connection.
         bandwidth: makes the estimate of a path's rate.
-
-    Attributes:
-        paths: those in use.
-        counts: of what arrived.
     """
 
     def __init__(
@@ -74,8 +63,8 @@ class Stream:
         settings: TcpSettings = LINUX,
         bandwidth: Callable[[], Bandwidth] = Westwood,
     ) -> None:
-        self.paths: list[StreamPath] = []
-        self.counts = Counts()
+        self.paths: list[StreamPath] = []  # those in use
+        self.counts = Counts()  # of what arrived
         self._clock = clock
         self._scheduler = scheduler
         self._window = max(1, int(window_bytes / PAYLOAD_BYTES))

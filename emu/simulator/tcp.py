@@ -39,18 +39,13 @@ _DELAYED_ACK_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class TcpSettings:
-    """The settings of a sender.
+    """The settings of a sender."""
 
-    Attributes:
-        first_window: packets of the first window.
-        restarts: after a time without data that is longer than the retransmission time-out, the sender
-            begins again with the first window (RFC 5681, section 4.1).
-        most_rto_s: the longest retransmission time-out.
-    """
-
-    first_window: float = 10.0
+    first_window: float = 10.0  # packets of the first window
+    # After a time without data that is longer than the retransmission time-out, the sender begins
+    # again with the first window (RFC 5681, section 4.1).
     restarts: bool = False
-    most_rto_s: float = MOST_RTO_S
+    most_rto_s: float = MOST_RTO_S  # the longest retransmission time-out
 
 
 LINUX: Final = TcpSettings()

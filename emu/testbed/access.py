@@ -21,24 +21,16 @@ QUEUE_MAX_PACKETS = 400
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """An access network as the laptop meets it: what it delivers, how late, and what it loses.
+    """An access network as the laptop meets it: what it delivers, how late, and what it loses."""
 
-    Attributes:
-        kind: `wifi` (the client's `wlan0`) or `cellular` (`lte0`).
-        up: delivery opportunities from the client.
-        down: delivery opportunities towards the client.
-        rtt_s: base round-trip time to the server; whole even milliseconds are what is emulated.
-        queue_packets: length of both directions' drop-tail queues, or of up and down apart; None:
-            twice the product of a direction's mean rate and `rtt_s`, within 60 and 400 packets.
-        loss: share of packets lost at random, in each direction.
-    """
-
-    kind: NetworkKind
-    up: Trace
-    down: Trace
-    rtt_s: float
+    kind: NetworkKind  # `wifi` (the client's `wlan0`) or `cellular` (`lte0`)
+    up: Trace  # delivery opportunities from the client
+    down: Trace  # delivery opportunities towards the client
+    rtt_s: float  # base round-trip time to the server; whole even milliseconds are what is emulated
+    # Length of both directions' drop-tail queues, or of up and down apart; None: twice the product of
+    # a direction's mean rate and `rtt_s`, within 60 and 400 packets.
     queue_packets: int | tuple[int, int] | None = None
-    loss: float = 0.0
+    loss: float = 0.0  # share of packets lost at random, in each direction
 
     def __post_init__(self) -> None:
         if self.kind not in INTERFACES:

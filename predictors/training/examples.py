@@ -25,21 +25,18 @@ _USUAL = {
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """Rows to learn from; all arrays have one entry per row.
+    """Rows to learn from; all arrays have one entry per row."""
 
-    Attributes:
-        columns: some of `predictors.inputs.COLUMNS`, NaN where unknown; `size_bytes` must be there.
-        times_s: completion times by strategy, NaN where not measured; at the limit where censored.
-        censored: by strategy, whether the transfer had not ended by then.
-        groups: rows of one group (a place, or trials of one path) are never on both sides of a split.
-        instants: rows of one instant (a place and a start) share what happened then; None: unknown,
-            every row is taken for an instant of its own.
-    """
-
+    # Some of `predictors.inputs.COLUMNS`, NaN where unknown; `size_bytes` must be there.
     columns: Mapping[str, Floats]
+    # Completion times by strategy, NaN where not measured; at the limit where censored.
     times_s: Mapping[str, Floats]
+    # By strategy, whether the transfer had not ended by then.
     censored: Mapping[str, NDArray[np.bool_]]
+    # Rows of one group (a place, or trials of one path) are never on both sides of a split.
     groups: NDArray[Any]
+    # Rows of one instant (a place and a start) share what happened then; None: unknown, every row is
+    # taken for an instant of its own.
     instants: NDArray[Any] | None = None
 
     def __len__(self) -> int:
@@ -93,22 +90,16 @@ def dealt(groups: NDArray[Any], folds: int) -> Iterator[tuple[NDArray[Any], NDAr
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of training; the defaults were chosen by cross-validation over groups.
+    """The settings of training; the defaults were chosen by cross-validation over groups."""
 
-    Attributes:
-        kind: the family, one of `predictors.training.train.KINDS`.
-        trees: how many of them, for families that have several; None: the family's own number.
-        min_leaf: the fewest rows of a leaf; None: the family's own.
-        inputs_share: the share of inputs that each split of `trees` may choose from, one random
-            threshold each (extremely randomised trees).
-        folds: the groups are dealt to this many folds to learn the errors from.
-    """
-
-    kind: str = "trees"
+    kind: str = "trees"  # the family, one of `predictors.training.train.KINDS`
+    # How many of them, for families that have several; None: the family's own number.
     trees: int | None = None
-    min_leaf: int | None = None
+    min_leaf: int | None = None  # the fewest rows of a leaf; None: the family's own
+    # The share of inputs that each split of `trees` may choose from, one random threshold each
+    # (extremely randomised trees).
     inputs_share: float = 0.6
-    folds: int = 8
+    folds: int = 8  # the groups are dealt to this many folds to learn the errors from
     seed: int = 0
 
 
@@ -117,15 +108,12 @@ USUAL = Settings()
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """The result of a family's training.
+    """The result of a family's training."""
 
-    Attributes:
-        parts: regressors in plain data, each for some of the strategies, together for all of them in
-            the order of the targets' columns.
-        predict: the same, many rows at once: shape (rows, inputs) to (rows, strategies).
-    """
-
+    # Regressors in plain data, each for some of the strategies, together for all of them in the order
+    # of the targets' columns.
     parts: tuple[tuple[tuple[str, ...], Regressor], ...]
+    # The same, many rows at once: shape (rows, inputs) to (rows, strategies).
     predict: Callable[[Floats], Floats]
 
 

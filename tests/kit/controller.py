@@ -99,14 +99,7 @@ def size_of(bytes_: int, source: str = "content-length") -> SizeEstimate:
 
 
 class Script:
-    """A controller with Wi-Fi and LTE, which came at 8 s, and what it has commanded.
-
-    Attributes:
-        controller: to be read.
-        model: its predictors: `Rates`, if nothing else is given.
-        now_s: the time of the last event.
-        decisions: all that were recorded.
-    """
+    """A controller with Wi-Fi and LTE, which came at 8 s, and what it has commanded."""
 
     def __init__(
         self,
@@ -118,15 +111,17 @@ class Script:
         records: Sequence[FlowRecord] = (),
         **settings: Any,
     ) -> None:
+        # Its predictors: `Rates`, if nothing else is given.
         self.model: Any = Rates() if model is None else model
         predictors: CompletionModel = self.model
         choices = Choices(MaxS(), predictors, 3000, margin=0.1, switch_cost_s=0.1)
         config = ControllerConfig(choices, first_number=5)
+        # To be read.
         self.controller = Controller(
             replace(config, **settings), rules, transfers, budgets, records
         )
-        self.now_s = 8.0
-        self.decisions: list[Decision] = []
+        self.now_s = 8.0  # the time of the last event
+        self.decisions: list[Decision] = []  # all that were recorded
         self._given: list[Command] = []
         self.tell(NetworksChanged((WLAN, LTE)))
 
@@ -282,15 +277,11 @@ def spent(*names: str) -> tuple[*tuple[Event, ...], BudgetsCounted]:
 
 
 class ScriptedDriver:
-    """A script in the place of `ControllerDriver`: what is posted is handled, nothing is carried out.
-
-    Attributes:
-        posted: the events.
-    """
+    """A script in the place of `ControllerDriver`: what is posted is handled, nothing is carried out."""
 
     def __init__(self, script: Script) -> None:
         self.script = script
-        self.posted: list[Event] = []
+        self.posted: list[Event] = []  # the events
         self._commands: list[Command] = []
 
     @property

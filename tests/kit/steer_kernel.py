@@ -78,22 +78,16 @@ class MemoryRescue:
 
 
 class MemoryKernel:
-    """A `SteeringKernel`. Everything public is there to be set up and looked at.
-
-    Attributes:
-        others: rules of other programs; at first those of every host.
-        own: our rules, in the order in which they are asked.
-        log: all changes in words, in their order.
-        refuses: the error number with which every further change is refused; 0: none is.
-    """
+    """A `SteeringKernel`. Everything public is there to be set up and looked at."""
 
     def __init__(self) -> None:
+        # Rules of other programs; at first those of every host.
         self.others = [
             SeenRule(version, preference, table, True, False, None)
             for version in (4, 6)
             for preference, table in ((0, LOCAL_TABLE), (32766, MAIN_TABLE))
         ]
-        self.own: list[Rule] = []
+        self.own: list[Rule] = []  # our rules, in the order in which they are asked
         self.all_routes: list[SeenRoute] = []
         self.all_links: list[Link] = []
         self.all_sockets: list[TcpSocket] = []
@@ -115,8 +109,8 @@ class MemoryKernel:
         self.barred: tuple[str, ...] = ()
         self.walled: set[str] = set()
         self.no_wall = False
-        self.log: list[str] = []
-        self.refuses = 0
+        self.log: list[str] = []  # all changes in words, in their order
+        self.refuses = 0  # the error number with which every further change is refused; 0: none is
         self.rescue = MemoryRescue(self._changed)
         self.tell_mptcp: Callable[[MptcpEvent], None] = lambda _: None
         self.tell_routing: Callable[[], None] = lambda: None

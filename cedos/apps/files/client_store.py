@@ -36,15 +36,10 @@ _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 
 
 class KeptBody(Protocol):
-    """A body with its record.
+    """A body with its record."""
 
-    Attributes:
-        path: of the body; its record is beside it.
-        record: a struct with `id`, which is the body's name.
-    """
-
-    path: Path
-    record: Any
+    path: Path  # of the body; its record is beside it
+    record: Any  # a struct with `id`, which is the body's name
 
     @property
     def held_bytes(self) -> int:

@@ -87,18 +87,13 @@ def _distance(address: Address) -> Distance:
 
 @dataclass(slots=True)
 class WebWay:
-    """A way to web servers.
+    """A way to web servers."""
 
-    Attributes:
-        interface: the network; None: as the host routes.
-        least: how far addresses must be. A server leads to none that is nearer than its own: what it
-            leads to is its choice and not the user's.
-        refused: why it led no further; empty: it did.
-    """
-
-    interface: str | None = None
+    interface: str | None = None  # the network; None: as the host routes
+    # How far addresses must be. A server leads to none that is nearer than its own: what it leads to
+    # is its choice and not the user's.
     least: Distance = Distance.HOST
-    refused: str = ""
+    refused: str = ""  # why it led no further; empty: it did
     _tried: Distance = Distance.HOST
 
     def socket(self, address: Any) -> socket.socket:

@@ -41,17 +41,13 @@ _SHRINKS: Final = 0.8
 
 
 class BackgroundWindow:
-    """The receive window of one connection.
-
-    Attributes:
-        bytes: what may be on its way.
-    """
+    """The receive window of one connection."""
 
     __slots__ = ("_ramps", "_rtt_least_s", "bytes")
 
     def __init__(self, rtt_least_s: float | None = None) -> None:
         """Begin with the shortest round trip so far, such as the handshake's."""
-        self.bytes = FIRST_BYTES
+        self.bytes = FIRST_BYTES  # what may be on its way
         self._ramps = True
         self._rtt_least_s = rtt_least_s
 

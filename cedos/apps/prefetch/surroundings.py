@@ -35,25 +35,16 @@ SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """The changes since the last report.
+    """The changes since the last report."""
 
-    Attributes:
-        networks: those that bytes are told by, in order.
-        waiting: per open item its ways, leaving it to demand first.
-        started: the ways of what was begun, with the network chosen.
-        used_bytes: what was received for items of this program, by network.
-        used_j: joules of that, on an awake radio.
-        counts: items by state.
-        items: those for people to see, with their titles.
-    """
-
-    networks: tuple[str, ...] = ()
-    waiting: Sequence[Sequence[Taking]] = ()
+    networks: tuple[str, ...] = ()  # those that bytes are told by, in order
+    waiting: Sequence[Sequence[Taking]] = ()  # per open item its ways, leaving it to demand first
+    # The ways of what was begun, with the network chosen.
     started: Sequence[tuple[Sequence[Taking], int]] = ()
-    used_bytes: tuple[float, ...] = ()
-    used_j: float = 0.0
-    counts: dict[str, int] = field(default_factory=dict)
-    items: Sequence[tuple[str, PrefetchVerdict]] = ()
+    used_bytes: tuple[float, ...] = ()  # what was received for items of this program, by network
+    used_j: float = 0.0  # joules of that, on an awake radio
+    counts: dict[str, int] = field(default_factory=dict)  # items by state
+    items: Sequence[tuple[str, PrefetchVerdict]] = ()  # those for people to see, with their titles
 
 
 class Ledger:
@@ -108,31 +99,18 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class NetworkFacts:
-    """The facts of one network now; unknown ones are None.
+    """The facts of one network now; unknown ones are None."""
 
-    Attributes:
-        name: what budgets know it by.
-        interface: where to send.
-        kind: decides what it is taken for before anything is known.
-        up: whether packets can leave.
-        metered: whether its bytes count against a data cap.
-        rate_bps: what it carried of late, towards the host.
-        rtt_s: its round-trip time.
-        radio: its power model.
-        shares: in which states its radio is found, on average.
-        idle_s: seconds since a program of this host used its radio.
-    """
-
-    name: str
-    interface: str
-    kind: NetworkKind
-    up: bool
-    metered: bool
-    radio: Radio
-    rate_bps: float | None = None
-    rtt_s: float | None = None
-    shares: Mapping[str, float] | None = None
-    idle_s: float | None = None
+    name: str  # what budgets know it by
+    interface: str  # where to send
+    kind: NetworkKind  # decides what it is taken for before anything is known
+    up: bool  # whether packets can leave
+    metered: bool  # whether its bytes count against a data cap
+    radio: Radio  # its power model
+    rate_bps: float | None = None  # what it carried of late, towards the host
+    rtt_s: float | None = None  # its round-trip time
+    shares: Mapping[str, float] | None = None  # in which states its radio is found, on average
+    idle_s: float | None = None  # seconds since a program of this host used its radio
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,12 +25,6 @@ class Turn:
 
     A fetch ahead of time steps back while the application waits for something else: a fetcher waits in
     `turn` between blocks of data.
-
-    Attributes:
-        interface: the network interface to use; None: whatever the host would use.
-        connects: to be called before each connection that a fetcher begins: it is no other program's.
-        stopped: the attempt has ended, whatever its fetcher still does.
-        label: background where it is ahead of time, foreground where a caller waits (IntNW's labels).
     """
 
     def __init__(
@@ -41,12 +35,15 @@ class Turn:
         clear: Callable[[], bool] = lambda: True,
         connects: Callable[[], None] = lambda: None,
     ) -> None:
+        # The network interface to use; None: whatever the host would use.
         self.interface = interface
+        # Background where it is ahead of time, foreground where a caller waits (IntNW's labels).
         self.label = label
         self._report = report
         self._clear = clear
+        # To be called before each connection that a fetcher begins: it is no other program's.
         self.connects = connects
-        self.stopped = False
+        self.stopped = False  # the attempt has ended, whatever its fetcher still does
 
     def received(self, total_bytes: float, size_bytes: float | None = None) -> None:
         """Report the received bytes of the item, and its size if that is known."""

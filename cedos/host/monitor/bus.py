@@ -28,9 +28,6 @@ class SystemBus:
 
     A call takes at most `timeout_s`, connecting included, and never starts a service (NO_AUTO_START).
     An absent bus is tried again after `retry_s`.
-
-    Attributes:
-        problem: that it is there and does not let this program in; None: it does, or is not there.
     """
 
     def __init__(
@@ -44,6 +41,7 @@ class SystemBus:
         self._not_before_s = 0.0
         self._absence = ""
         self._watches: list[tuple[str, str, str, Callable[[], None]]] = []
+        # That it is there and does not let this program in; None: it does, or is not there.
         self.problem: str | None = None
 
     async def call(

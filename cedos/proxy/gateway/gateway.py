@@ -50,28 +50,21 @@ _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """Settings of a gateway (`cedos gateway --help`).
+    """Settings of a gateway (`cedos gateway --help`)."""
 
-    Attributes:
-        listen: address and port; an empty address: all addresses of this host.
-        deny: networks that the gateway never connects to.
-        inside, local: the gateway also connects to these private networks, and to its own host.
-        most, most_per_client: the most connections at once.
-        sessions_per_client: the most sessions at once, those of sleeping clients among them.
-        idle_s: a connection that carries nothing for so long is closed.
-        connect_s: the time limit for a look-up and a connection to an origin.
-        idle: a file that keeps the sessions of clients that are away and have no connections.
-    """
-
+    # Address and port; an empty address: all addresses of this host.
     listen: tuple[str, int] = ("", PORT)
-    deny: Sequence[IPNetwork] = ()
+    deny: Sequence[IPNetwork] = ()  # networks that the gateway never connects to
+    # `inside`, `local`: the gateway also connects to these private networks, and to its own host.
     inside: Sequence[IPNetwork] = ()
     local: bool = False
-    most: int = 20_000
+    most: int = 20_000  # `most`, `most_per_client`: the most connections at once
     most_per_client: int = 2_000
+    # The most sessions at once, those of sleeping clients among them.
     sessions_per_client: int = 128
-    idle_s: float = 86_400.0
-    connect_s: float = 10.0
+    idle_s: float = 86_400.0  # a connection that carries nothing for so long is closed
+    connect_s: float = 10.0  # the time limit for a look-up and a connection to an origin
+    # A file that keeps the sessions of clients that are away and have no connections.
     idle: Path | None = None
 
     def rules(self) -> DestinationRules:

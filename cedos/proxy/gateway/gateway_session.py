@@ -43,25 +43,20 @@ class StreamService(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SessionTerms:
-    """Services and limits that all sessions of a gateway share.
-
-    Attributes:
-        admit: refuses one more connection of a client (RefusedError).
-        name_of: returns a client's name; None: it is not invited any more.
-        service: returns the server of a session's own stream.
-        requests: fetches objects for programs.
-        share: returns the answer to a client's question about shared bandwidth, which came over this
-            session; None: there is none.
-    """
+    """Services and limits that all sessions of a gateway share."""
 
     origins: Origins
     associations: Associations
     name_service: NameService
-    admit: Callable[[bytes], None]
+    admit: Callable[[bytes], None]  # refuses one more connection of a client (RefusedError)
+    # Returns a client's name; None: it is not invited any more.
     name_of: Callable[[bytes], str | None]
     idle_s: float
+    # Returns the server of a session's own stream.
     service: Callable[[Connection], StreamService] | None = None
-    requests: RequestFetcher | None = None
+    requests: RequestFetcher | None = None  # fetches objects for programs
+    # Returns the answer to a client's question about shared bandwidth, which came over this session;
+    # None: there is none.
     share: Callable[[Connection, bytes], bytes | None] | None = None
     unread: Unread = field(default_factory=Unread)
 

@@ -35,9 +35,6 @@ class FirstWords:
         said: the bytes that the program has sent so far.
         reads: whether the program may send bytes before it gets an answer; then they are read once.
         once: whether bytes are never sent a second time, so that all may be sent early.
-
-    Attributes:
-        broken: whether the program's connection broke meanwhile.
     """
 
     def __init__(
@@ -54,7 +51,7 @@ class FirstWords:
         self._taken = 0
         self._stream: ProxiedStream | None = None
         self._loop = asyncio.get_running_loop()
-        self.broken = False
+        self.broken = False  # whether the program's connection broke meanwhile
 
     @property
     def left(self) -> bytes:

@@ -60,19 +60,14 @@ class Fail(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """An address at which programs connect.
-
-    Attributes:
-        to: the destination of all its connections; None: each asks for its own (SOCKS 5 or HTTP).
-        optional: whether to go on without it if this host lacks the address.
-        redirection: knows the destinations of redirected connections.
-    """
+    """An address at which programs connect."""
 
     address: str
     port: int
+    # The destination of all its connections; None: each asks for its own (SOCKS 5 or HTTP).
     to: tuple[str, int] | None = None
-    optional: bool = False
-    redirection: Redirection | None = None
+    optional: bool = False  # whether to go on without it if this host lacks the address
+    redirection: Redirection | None = None  # knows the destinations of redirected connections
 
     def __str__(self) -> str:
         host = f"[{self.address}]" if ":" in self.address else self.address

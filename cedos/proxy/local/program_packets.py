@@ -50,9 +50,6 @@ class ProgramPackets:
         refused: called with a destination that refuses packets.
         fails_open: whether packets go direct while the gateway is out of reach.
         everywhere: whether packets go over all networks at once.
-
-    Attributes:
-        used_s: when the program last sent, in the loop's time.
     """
 
     def __init__(
@@ -79,7 +76,7 @@ class ProgramPackets:
         self._opening: asyncio.Task[None] | None = None
         self._waiting: list[tuple[str, int, bytes]] = []
         self._not_before_s = 0.0
-        self.used_s = self._loop.time()
+        self.used_s = self._loop.time()  # when the program last sent, in the loop's time
 
     def send(self, host: str, port: int, data: bytes) -> None:
         """Send a datagram, or lose it."""

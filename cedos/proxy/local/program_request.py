@@ -15,25 +15,17 @@ _BLOCK: Final = 16_384
 
 @dataclass(frozen=True, slots=True)
 class ProgramRequest:
-    """A connection that a program asks for.
-
-    Attributes:
-        accepted: the bytes for the program once it is connected.
-        first: the bytes that go to the origin first.
-        limit: how many bytes after `first` the program may send to the origin; None: any number.
-        associates: the program wants to send datagrams (SOCKS 5), from `port`.
-        fetch: `first` is the head of a GET without a body.
-        socks: the program speaks SOCKS 5.
-    """
+    """A connection that a program asks for."""
 
     host: str
     port: int
-    accepted: bytes = b""
-    first: bytes = b""
+    accepted: bytes = b""  # the bytes for the program once it is connected
+    first: bytes = b""  # the bytes that go to the origin first
+    # How many bytes after `first` the program may send to the origin; None: any number.
     limit: int | None = None
-    associates: bool = False
-    fetch: bool = False
-    socks: bool = False
+    associates: bool = False  # the program wants to send datagrams (SOCKS 5), from `port`
+    fetch: bool = False  # `first` is the head of a GET without a body
+    socks: bool = False  # the program speaks SOCKS 5
 
 
 async def read_request(program: socket.socket) -> ProgramRequest | None:

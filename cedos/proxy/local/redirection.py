@@ -66,19 +66,15 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The programs whose connections are redirected, and the destinations of these.
+    """The programs whose connections are redirected, and the destinations of these."""
 
-    Attributes:
-        users: users whose programs are redirected, by number.
-        cgroups: cgroups whose programs are redirected, by path or name (`chosen_cgroups`).
-        direct, direct_ports: destinations that are left alone.
-        only, only_ports: if there are any, all other destinations are left alone, too.
-    """
-
-    users: Collection[int]
+    users: Collection[int]  # users whose programs are redirected, by number
+    # Cgroups whose programs are redirected, by path or name (`chosen_cgroups`).
     cgroups: Collection[str] = ()
+    # `direct`, `direct_ports`: destinations that are left alone.
     direct: Collection[IPv4Network | IPv6Network] = ()
     direct_ports: Collection[int] = ()
+    # `only`, `only_ports`: if there are any, all other destinations are left alone, too.
     only: Collection[IPv4Network | IPv6Network] = ()
     only_ports: Collection[int] = ()
 

@@ -84,32 +84,21 @@ _ONLY_NEW: Final = 1  # BPF_NOEXIST
 
 @dataclass(frozen=True, slots=True)
 class RedirectTables:
-    """Open BPF maps, by file number; None: not asked for.
+    """Open BPF maps, by file number; None: not asked for."""
 
-    Attributes:
-        users: redirected users, by number.
-        direct, direct_ports: destinations that are left alone.
-        asked: destinations of connections, by the socket's cookie (`ASKED`).
-        arrived: the same by ports (`ARRIVED`).
-        named: as `asked`, for sockets that ask a resolver.
-        places: places, by their stand-in address (`PLACE`).
-        sent_to: stand-in addresses, by their place with the socket's cookie and no user.
-        heard: places that sent to a socket's port before it sent to them; they are answered directly.
-        cgroups: redirected cgroups, by number; cgroups below them are redirected, too.
-        only, only_ports: the only destinations that are redirected.
-    """
-
-    users: int
-    direct: int
+    users: int  # redirected users, by number
+    direct: int  # `direct`, `direct_ports`: destinations that are left alone
     direct_ports: int
-    asked: int
-    arrived: int
-    named: int
-    places: int
-    sent_to: int
+    asked: int  # destinations of connections, by the socket's cookie (`ASKED`)
+    arrived: int  # the same by ports (`ARRIVED`)
+    named: int  # as `asked`, for sockets that ask a resolver
+    places: int  # places, by their stand-in address (`PLACE`)
+    sent_to: int  # stand-in addresses, by their place with the socket's cookie and no user
+    # Places that sent to a socket's port before it sent to them; they are answered directly.
     heard: int
+    # Redirected cgroups, by number; cgroups below them are redirected, too.
     cgroups: int | None = None
-    only: int | None = None
+    only: int | None = None  # `only`, `only_ports`: the only destinations that are redirected
     only_ports: int | None = None
 
 

@@ -41,16 +41,12 @@ class SocksReply(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SocksRequest:
-    """A program's request.
-
-    Attributes:
-        rest: the bytes behind the request.
-        associates: the program wants to send datagrams, from this address and port (0: unknown).
-    """
+    """A program's request."""
 
     host: str
     port: int
-    rest: bytes
+    rest: bytes  # the bytes behind the request
+    # The program wants to send datagrams, from this address and port (0: unknown).
     associates: bool = False
 
 

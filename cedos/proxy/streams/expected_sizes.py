@@ -29,10 +29,6 @@ class AnnouncedBodies:
 
     A message counts if it begins a piece of data, as each first one does. A stream that does not begin
     as HTTP/1 is not looked at any more.
-
-    Attributes:
-        server_name: the server of the first message, as TLS or HTTP names it; None: it does not.
-        says_lengths: whether the first message is a request of HTTP/1.
     """
 
     def __init__(self) -> None:
@@ -40,8 +36,9 @@ class AnnouncedBodies:
         self._request_from: float = 0
         self._response_from: float = 0
         self._method = ""
+        # The server of the first message, as TLS or HTTP names it; None: it does not.
         self.server_name: str | None = None
-        self.says_lengths = False
+        self.says_lengths = False  # whether the first message is a request of HTTP/1
 
     def sends(self, offset: int, data: bytes | memoryview) -> int:
         """Return the bytes of a request's body that begins here; 0: none begins, or it is unknown."""

@@ -69,9 +69,6 @@ class Multiplexer:
         asked: called with the other end's questions; None: they are not answered.
         unread: bounds the unread bytes, and frames that wait; None: each stream's window alone does.
         sizes: of servers' earlier bursts, learnt from streams that this end opens; None: not learnt.
-
-    Attributes:
-        answered: to be set: called with the answers to our own.
     """
 
     def __init__(
@@ -89,6 +86,7 @@ class Multiplexer:
         self._opened = opened
         self._associated = associated
         self._asked = asked
+        # To be set: called with the answers to our own.
         self.answered: Callable[[GatewayAnswer], None] = lambda _answer: None
         self._streams: dict[int, ProxiedStream] = {}
         self._associations: dict[int, ProxiedAssociation] = {}

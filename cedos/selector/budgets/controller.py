@@ -161,13 +161,9 @@ def _step(quote: Quote, amount: float) -> Step:
 
 @dataclass(frozen=True, slots=True)
 class SteppedQuote:
-    """A quote from its steps; see `controller.Quote`.
+    """A quote from its steps; see `controller.Quote`."""
 
-    Attributes:
-        rate: nothing contemplated.
-    """
-
-    rate: float
+    rate: float  # nothing contemplated
     steps: Sequence[Step]
 
     def rate_for(self, amount: float, duration_s: float) -> float:

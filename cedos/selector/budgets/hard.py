@@ -37,20 +37,14 @@ class Stage(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The state of a hard budget.
-
-    Attributes:
-        spent: bytes, or money, since its period began.
-        ends_s: when the period ends, in seconds since the epoch.
-        over: whether it has come to its end, and does not recur.
-        coming: units that would still come before anything could be barred; inf: its networks are barred
-            already, and stay so until the period or the supply changes.
-    """
+    """The state of a hard budget."""
 
     budget: Budget
-    spent: float
-    ends_s: float
-    over: bool = False
+    spent: float  # bytes, or money, since its period began
+    ends_s: float  # when the period ends, in seconds since the epoch
+    over: bool = False  # whether it has come to its end, and does not recur
+    # Units that would still come before anything could be barred; inf: its networks are barred
+    # already, and stay so until the period or the supply changes.
     coming: float = 0.0
 
     @property
@@ -77,14 +71,10 @@ class Account:
 
 
 class Bars:
-    """The barred networks, with the budgets that bar them.
-
-    Attributes:
-        networks: name -> the accounts that bar it.
-    """
+    """The barred networks, with the budgets that bar them."""
 
     def __init__(self) -> None:
-        self.networks: dict[str, tuple[Account, ...]] = {}
+        self.networks: dict[str, tuple[Account, ...]] = {}  # name -> the accounts that bar it
 
     def update(
         self,
@@ -135,13 +125,9 @@ _IDLE_AFTER_S: Final = 1.0
 
 @dataclass(slots=True)
 class Pace:
-    """The pace at which a hard budget is spent: what would still come, and when to check again.
+    """The pace at which a hard budget is spent: what would still come, and when to check again."""
 
-    Attributes:
-        usual_per_s: the assumed units a second, until a faster use was observed.
-    """
-
-    usual_per_s: float
+    usual_per_s: float  # the assumed units a second, until a faster use was observed
     _fastest_per_s: float = 0.0
     _lately_per_s: float = 0.0
     _spent: float | None = None

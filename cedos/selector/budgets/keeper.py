@@ -162,20 +162,14 @@ def bought(spent: float, increment: Increment) -> int:
 
 @dataclass(frozen=True, slots=True)
 class IncrementQuote:
-    """The price while units can be bought.
+    """The price while units can be bought."""
 
-    Attributes:
-        within: the price of what is left of the present unit.
-        left: bytes that are left of it.
-        units_left: how many more may be bought.
-        spare: bytes of all units together that choices may use. The rest is needed for the use without a
-            choice until the end of the period, so no choice takes it, whatever it would save.
-    """
-
-    within: Quote
-    left: float
-    units_left: int
+    within: Quote  # the price of what is left of the present unit
+    left: float  # bytes that are left of it
+    units_left: int  # how many more may be bought
     increment: Increment
+    # Bytes of all units together that choices may use. The rest is needed for the use without a
+    # choice until the end of the period, so no choice takes it, whatever it would save.
     spare: float = inf
 
     @property
@@ -206,23 +200,16 @@ _ALIKE: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The state of a budget.
-
-    Attributes:
-        spent: units since its beginning.
-        forecast: units at its end, if they are spent as lately; None: it is too early to say.
-        rate: the price, seconds per unit.
-        bought_s: the seconds that its units have saved in this period.
-        over: whether it is past its end, and does not recur.
-    """
+    """The state of a budget."""
 
     budget: Budget
     period: Period
-    spent: float
+    spent: float  # units since its beginning
+    # Units at its end, if they are spent as lately; None: it is too early to say.
     forecast: Expected | None
-    rate: float
-    bought_s: float
-    over: bool
+    rate: float  # the price, seconds per unit
+    bought_s: float  # the seconds that its units have saved in this period
+    over: bool  # whether it is past its end, and does not recur
 
     @property
     def left(self) -> float:

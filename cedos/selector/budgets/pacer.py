@@ -114,20 +114,14 @@ class FirstPace:
     """The upper bound of the price while little is known, by how far the use is ahead of an even pace.
 
     The bound rises from a usual price to the dear one, by an equal factor for each further unit.
-
-    Attributes:
-        ahead: units used beyond an even pace and its free share; negative: the units up to there.
-        span: units from the usual price to the dear one; the less, the more is known.
-        least: the lowest price of all, at the bottom of the scale.
-        dear: the price after `span` units; beyond them there is no bound.
-        most: units that can be planned with; for more there is no bound.
     """
 
+    # Units used beyond an even pace and its free share; negative: the units up to there.
     ahead: float
-    span: float
-    least: float
-    dear: float
-    most: float
+    span: float  # units from the usual price to the dear one; the less, the more is known
+    least: float  # the lowest price of all, at the bottom of the scale
+    dear: float  # the price after `span` units; beyond them there is no bound
+    most: float  # units that can be planned with; for more there is no bound
 
     def price(self, amount: float) -> float:
         """Return the upper bound for so many further units; `PROHIBITIVE`: there is none."""
@@ -140,26 +134,17 @@ class FirstPace:
 
 @dataclass(frozen=True, slots=True)
 class PacerQuote:
-    """The price of one instant. Units that a choice contemplates to use are taken from the capacity.
+    """The price of one instant. Units that a choice contemplates to use are taken from the capacity."""
 
-    Attributes:
-        rate: the price while nothing is contemplated.
-        planned: units that can be planned with; more are prohibitive.
-        capacity: those of them that are not set aside for the use without a choice.
-        dear: the price of units that are set aside.
-        known: the demand until the end; None: it is not known yet, and `rate` holds for all the capacity.
-        unsure: of a smaller capacity than this, only a part counts (`_counted_on`).
-        rationed: units that may be sold now; more are dear.
-        pace: the upper bound of the price while little is known; None: enough is known.
-    """
-
-    rate: float
-    planned: float = 0.0
-    capacity: float = 0.0
-    dear: float = PROHIBITIVE
+    rate: float  # the price while nothing is contemplated
+    planned: float = 0.0  # units that can be planned with; more are prohibitive
+    capacity: float = 0.0  # those of them that are not set aside for the use without a choice
+    dear: float = PROHIBITIVE  # the price of units that are set aside
+    # The demand until the end; None: it is not known yet, and `rate` holds for all the capacity.
     known: Curve | None = None
-    unsure: float = 0.0
-    rationed: float = inf
+    unsure: float = 0.0  # of a smaller capacity than this, only a part counts (`_counted_on`)
+    rationed: float = inf  # units that may be sold now; more are dear
+    # The upper bound of the price while little is known; None: enough is known.
     pace: FirstPace | None = None
 
     def rate_for(self, amount: float, duration_s: float) -> float:

@@ -289,25 +289,17 @@ def _moments(of: Weibull) -> tuple[float, float]:
 
 
 class NetworkState(NamedTuple):
-    """The state of one network now.
-
-    Attributes:
-        up: whether it can carry anything now.
-        price_s: seconds that a byte over it is worth (prices of budgets, `seconds_per_metered_mb`);
-            0: it costs nothing, inf: nothing may be carried over it.
-        rate_bps: what it carries at this instant, expected (D2Sched's r).
-        supply: what it will have carried.
-        fresh: it has been there for less than an epoch, which D2Sched measures in.
-        unmeasured: its rate is a guess, and it is being used to learn it.
-    """
+    """The state of one network now."""
 
     name: str
-    up: bool
+    up: bool  # whether it can carry anything now
+    # Seconds that a byte over it is worth (prices of budgets, `seconds_per_metered_mb`); 0: it costs
+    # nothing, inf: nothing may be carried over it.
     price_s: float
-    rate_bps: float
-    supply: Supply
-    fresh: bool = False
-    unmeasured: bool = False
+    rate_bps: float  # what it carries at this instant, expected (D2Sched's r)
+    supply: Supply  # what it will have carried
+    fresh: bool = False  # it has been there for less than an epoch, which D2Sched measures in
+    unmeasured: bool = False  # its rate is a guess, and it is being used to learn it
 
     @property
     def free(self) -> bool:

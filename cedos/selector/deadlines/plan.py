@@ -17,20 +17,15 @@ from cedos.selector.deadlines.network_state import NetworkState
 
 
 class DeadlineFlow(NamedTuple):
-    """A flow of the table.
-
-    Attributes:
-        left_bytes: what is still to be carried (Cedos' f_i); of unknown size: what is to be expected.
-        deadline_at_s: when all of it is wanted, on the clock of `now`.
-        most_bps: it cannot be carried faster, whatever the networks can (its server, its own limit).
-        exact: whether the size is known.
-    """
+    """A flow of the table."""
 
     key: Hashable
+    # What is still to be carried (Cedos' f_i); of unknown size: what is to be expected.
     left_bytes: float
-    deadline_at_s: float
+    deadline_at_s: float  # when all of it is wanted, on the clock of `now`
+    # It cannot be carried faster, whatever the networks can (its server, its own limit).
     most_bps: float = inf
-    exact: bool = True
+    exact: bool = True  # whether the size is known
 
 
 def expected_bytes(received_bytes: float) -> float:
@@ -47,16 +42,12 @@ EPOCH_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class DeadlinePlan:
-    """A plan until the next epoch or change.
+    """A plan until the next epoch or change."""
 
-    Attributes:
-        served: by key the networks that a flow may use now; a flow without an entry waits.
-        paid: the metered networks in use: waiting for free ones was too risky.
-        late: flows that cannot be in time as far as is known; they come last.
-    """
-
+    # By key the networks that a flow may use now; a flow without an entry waits.
     served: Mapping[Hashable, tuple[str, ...]] = field(default_factory=dict)
-    paid: tuple[str, ...] = ()
+    paid: tuple[str, ...] = ()  # the metered networks in use: waiting for free ones was too risky
+    # Flows that cannot be in time as far as is known; they come last.
     late: frozenset[Hashable] = frozenset()
 
 

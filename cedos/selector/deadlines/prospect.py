@@ -31,22 +31,17 @@ _TENTHS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Prospect:
-    """The prospect of a flow: instants on the clock of `now`; inf: never, as far as is known.
+    """The prospect of a flow: instants on the clock of `now`; inf: never, as far as is known."""
 
-    Attributes:
-        begin_at_s: when metered networks must begin, if free ones carry no more than is certain; inf: not
-            at all; at or before now: they have begun.
-        end_low_s, end_s, end_high_s: the median of its end with its 90 % interval.
-        missed: the probability of a miss, should metered networks wait for one more epoch.
-        metered_bytes: expected.
-    """
-
+    # When metered networks must begin, if free ones carry no more than is certain; inf: not at all;
+    # at or before now: they have begun.
     begin_at_s: float
+    # `end_low_s`, `end_s`, `end_high_s`: the median of its end with its 90 % interval.
     end_low_s: float
     end_s: float
     end_high_s: float
-    missed: float
-    metered_bytes: float
+    missed: float  # the probability of a miss, should metered networks wait for one more epoch
+    metered_bytes: float  # expected
 
 
 def prospect(

@@ -41,26 +41,18 @@ _OWN_LIMIT: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class TableTransfer:
-    """A program's report of one transfer.
+    """A program's report of one transfer."""
 
-    Attributes:
-        key: the transfer's own for good, also after a restart of its program.
-        uid: the user.
-        size_bytes: None: not known yet.
-        deadline_unix_s: when all bytes are wanted.
-        why: the failure of the last attempt.
-        again_unix_s: the transfer pauses until then, and takes no turn; None: it does not pause.
-    """
-
-    key: str
-    uid: int
+    key: str  # the transfer's own for good, also after a restart of its program
+    uid: int  # the user
     name: str
     server: str
     direction: Direction
-    size_bytes: int | None
+    size_bytes: int | None  # None: not known yet
     done_bytes: int
-    deadline_unix_s: float
-    why: str = ""
+    deadline_unix_s: float  # when all bytes are wanted
+    why: str = ""  # the failure of the last attempt
+    # The transfer pauses until then, and takes no turn; None: it does not pause.
     again_unix_s: float | None = None
 
 

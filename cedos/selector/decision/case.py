@@ -31,40 +31,30 @@ _PRICE_PER_METERED_MB = 0.01
 
 @dataclass(slots=True)
 class Case:
-    """A transfer to be decided on, what is known, and what counts.
+    """A transfer to be decided on, what is known, and what counts."""
 
-    Attributes:
-        transfer: its median size counts. For a living flow this is the rest of its transfer.
-        context: what is known of the networks; its `at_s` is the present instant.
-        networks: all networks of this host, up or not.
-        model: predictors; None: the rule of thumb (`decide.RuleOfThumb`).
-        objective: turns the time and the use of resources into one cost.
-        power: the radios' watts and tails.
-        kinds: strategies that can be carried out for this transfer: `redundant` needs a session,
-            `mptcp` a program that opens MPTCP sockets.
-        idle_s: network -> seconds since its radio was last used; absent: long ago.
-        price_per_mb: network -> money per megabyte; absent: 0.01 if metered, else nothing.
-        method: how the uncertainty of times counts.
-        sent: given if the transfer was sent over a network already and has no answer so far.
-        barred: the networks that programs are kept off, each with the reason in words.
-        number: the decision's number in the records.
-        made_unix_s: the time of the decision in the records.
-    """
-
+    # Its median size counts. For a living flow this is the rest of its transfer.
     transfer: Transfer
-    context: Context
-    networks: Sequence[Network]
+    context: Context  # what is known of the networks; its `at_s` is the present instant
+    networks: Sequence[Network]  # all networks of this host, up or not
+    # Predictors; None: the rule of thumb (`decide.RuleOfThumb`).
     model: CompletionModel | None = None
-    objective: Objective = _MAX_S
-    power: PowerModel = DELPHI
+    objective: Objective = _MAX_S  # turns the time and the use of resources into one cost
+    power: PowerModel = DELPHI  # the radios' watts and tails
+    # Strategies that can be carried out for this transfer: `redundant` needs a session, `mptcp` a
+    # program that opens MPTCP sockets.
     kinds: Collection[StrategyKind] = USUAL_KINDS
+    # Network -> seconds since its radio was last used; absent: long ago.
     idle_s: Mapping[str, float] = field(default_factory=dict)
+    # Network -> money per megabyte; absent: 0.01 if metered, else nothing.
     price_per_mb: Mapping[str, float] = field(default_factory=dict)
-    method: type[Evaluator] = BruteForce
+    method: type[Evaluator] = BruteForce  # how the uncertainty of times counts
+    # Given if the transfer was sent over a network already and has no answer so far.
     sent: Sent | None = None
+    # The networks that programs are kept off, each with the reason in words.
     barred: Mapping[str, str] = field(default_factory=dict)
-    number: int = 0
-    made_unix_s: float = 0.0
+    number: int = 0  # the decision's number in the records
+    made_unix_s: float = 0.0  # the time of the decision in the records
 
     def money_per_mb(self, network: Network) -> float:
         """Return the money for a megabyte over a network; a helper names its own price."""

@@ -28,15 +28,13 @@ class Reevaluation:
     Args:
         began_s: when it began, by any clock.
         expected_s: how long it was expected to take; infinite if that is unknown.
-
-    Attributes:
-        next_at_s: the next instant at which the silence is a reason to decide.
-        late_at_s: the first such instant.
     """
 
     def __init__(self, began_s: float, expected_s: float) -> None:
         known = isfinite(expected_s) and expected_s >= 0.0
+        # The first such instant.
         self.late_at_s = began_s + max(LATE * expected_s, AGAIN_S) if known else inf
+        # The next instant at which the silence is a reason to decide.
         self.next_at_s = self.late_at_s
 
     def due(self, now_s: float) -> bool:
@@ -107,32 +105,27 @@ def rest_of(transfer: Transfer, bytes_remaining: int) -> Transfer:
 
 @dataclass(slots=True)
 class Living:
-    """The state of a flow that `decide_again` decides on.
+    """The state of a flow that `decide_again` decides on."""
 
-    Attributes:
-        current: the strategy in force.
-        switch_cost_s: measured seconds without data when a flow changes networks.
-        margin: the share of the cost that can be saved (see `decide_again`) which a move must save.
-        observed_bps: the flow's recent rate. 0: stalled. None: unknown, or limited by the program.
-        stalled_s: how long a stalled flow has stood still. It is expected to stand still for as long
-            again, or for the usual rest of such a silence (`liveness.longer_s`), whichever is longer.
-        waited_s: how long the flow has waited without any byte of its rest. Of the expected times only
-            longer ones are still possible (dissertation, 4.3.4).
-        pace_bps: the rate at which the program reads, if the program sets the pace and not the network
-            (0: it does not read). No other network ends such a flow sooner; a move must save other costs.
-        unread: whether many received bytes wait for the program, so that the networks are fast enough.
-        may_try: networks of the flow that may be tried alone: so many bytes are unread that the flow can
-            come back from a bad one before the program has read them.
-    """
-
-    current: Strategy
-    switch_cost_s: float
+    current: Strategy  # the strategy in force
+    switch_cost_s: float  # measured seconds without data when a flow changes networks
+    # The share of the cost that can be saved (see `decide_again`) which a move must save.
     margin: float = MARGIN
+    # The flow's recent rate. 0: stalled. None: unknown, or limited by the program.
     observed_bps: float | None = None
+    # How long a stalled flow has stood still. It is expected to stand still for as long again, or for
+    # the usual rest of such a silence (`liveness.longer_s`), whichever is longer.
     stalled_s: float = 0.0
+    # How long the flow has waited without any byte of its rest. Of the expected times only longer
+    # ones are still possible (dissertation, 4.3.4).
     waited_s: float = 0.0
+    # The rate at which the program reads, if the program sets the pace and not the network (0: it
+    # does not read). No other network ends such a flow sooner; a move must save other costs.
     pace_bps: float | None = None
+    # Whether many received bytes wait for the program, so that the networks are fast enough.
     unread: bool = False
+    # Networks of the flow that may be tried alone: so many bytes are unread that the flow can come
+    # back from a bad one before the program has read them.
     may_try: Collection[str] = ()
 
     def least_s(self, size_bytes: int) -> float:

@@ -31,19 +31,12 @@ _KEPT = 200
 
 
 class Stretch(NamedTuple):
-    """The stretch that is under way.
+    """The stretch that is under way."""
 
-    Attributes:
-        age_s: how long it has lasted.
-        stay: how long the network stays when it is there.
-        away_s: until it is there, on average; 0 where it is there.
-        away: how long it stays away when it is not there.
-    """
-
-    age_s: float
-    stay: Weibull
-    away_s: float
-    away: Weibull
+    age_s: float  # how long it has lasted
+    stay: Weibull  # how long the network stays when it is there
+    away_s: float  # until it is there, on average; 0 where it is there
+    away: Weibull  # how long it stays away when it is not there
 
 
 class Stretches:
@@ -116,19 +109,12 @@ _SLOWEST_BPS = 10_000.0
 
 @dataclass(frozen=True, slots=True)
 class Average:
-    """The average of one network.
+    """The average of one network."""
 
-    Attributes:
-        availability: share of the time that it is there (0 to 1).
-        s_per_bit: mean of 1 / rate while it is there.
-        latency_s: mean time before the first byte of an answer.
-        absence_s: mean length of a stretch without it.
-    """
-
-    availability: float
-    s_per_bit: float
-    latency_s: float
-    absence_s: float
+    availability: float  # share of the time that it is there (0 to 1)
+    s_per_bit: float  # mean of 1 / rate while it is there
+    latency_s: float  # mean time before the first byte of an answer
+    absence_s: float  # mean length of a stretch without it
 
     @property
     def stay_s(self) -> float:
@@ -274,27 +260,18 @@ class Use(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A network, present or not.
+    """A network, present or not."""
 
-    Attributes:
-        name: its name in budgets.
-        rate_bps: the present estimate towards the host; without meaning if the network is absent.
-        latency_s: until the first byte of an answer.
-        idle_s: seconds since its radio was last used; None: long ago.
-        average: its average of the past.
-        mean_wake_j: joules that a later fetch adds to those of carrying it (`mean_wake_j`).
-        present: whether it could be used now.
-        stretch: its present stay or absence; None: it stays for ever, or stays away for the average time.
-    """
-
-    name: str
+    name: str  # its name in budgets
+    # The present estimate towards the host; without meaning if the network is absent.
     rate_bps: float
-    latency_s: float
+    latency_s: float  # until the first byte of an answer
     radio: Radio
-    average: Average
-    mean_wake_j: float
-    idle_s: float | None = None
-    present: bool = True
+    average: Average  # its average of the past
+    mean_wake_j: float  # joules that a later fetch adds to those of carrying it (`mean_wake_j`)
+    idle_s: float | None = None  # seconds since its radio was last used; None: long ago
+    present: bool = True  # whether it could be used now
+    # Its present stay or absence; None: it stays for ever, or stays away for the average time.
     stretch: Stretch | None = None
 
     def fetch_s(self, size_bytes: float) -> float:

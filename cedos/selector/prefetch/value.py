@@ -261,21 +261,14 @@ def best_batch(
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """The expected gain and cost of prefetching one item over a network, for people.
+    """The expected gain and cost of prefetching one item over a network, for people."""
 
-    Attributes:
-        saves_s: waiting that is spared, as often as the item is asked for in time.
-        energy_j: joules on an awake radio, without those spared later; negative: it spares some.
-        sent_bytes: bytes over this network, without those spared there later.
-        waiting_s: what leaving it to a network that is away is worth.
-        gain_s: what remains at today's prices.
-    """
-
-    saves_s: float
+    saves_s: float  # waiting that is spared, as often as the item is asked for in time
+    # Joules on an awake radio, without those spared later; negative: it spares some.
     energy_j: float
-    sent_bytes: float
-    waiting_s: float
-    gain_s: float
+    sent_bytes: float  # bytes over this network, without those spared there later
+    waiting_s: float  # what leaving it to a network that is away is worth
+    gain_s: float  # what remains at today's prices
 
 
 def weighed(

@@ -29,44 +29,33 @@ TYPICAL_RANGES: Mapping[str, tuple[float, float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The facts that a rule may look at.
-
-    Attributes:
-        attended: whether a person is at the host (Delphi: the screen is on).
-        pending: whether a transfer waits to be started.
-        indicators: network name -> its known indicators, passive and active, with ages.
-        evaluations: the strategies of the next transfer, judged by the present knowledge.
-        transfers_per_s: how many transfers began per second lately.
-        heard_at_s: network name -> when anything last came back from beyond its router.
-    """
+    """The facts that a rule may look at."""
 
     now_s: float
-    attended: bool
-    pending: bool
+    attended: bool  # whether a person is at the host (Delphi: the screen is on)
+    pending: bool  # whether a transfer waits to be started
+    # Network name -> its known indicators, passive and active, with ages.
     indicators: Mapping[str, Mapping[str, Indicator]]
+    # The strategies of the next transfer, judged by the present knowledge.
     evaluations: tuple[Evaluation, ...] = ()
-    transfers_per_s: float = 0.0
+    transfers_per_s: float = 0.0  # how many transfers began per second lately
     prices: Prices = FREE
+    # Network name -> when anything last came back from beyond its router.
     heard_at_s: Mapping[str, float] = field(default_factory=dict)
 
 
 class ProbeVerdict(NamedTuple):
-    """The verdict on a probe now, and the reason.
-
-    Attributes:
-        why: the reason in words, with its numbers, for either verdict.
-        gain_s: the expected saving by the answer, in seconds; None: the rule does not weigh it.
-        cost_s: the cost in seconds at the budgets' present prices; None: likewise.
-        change: the change of the passive indicators since the last probe, in ranges; None: not looked at.
-        threshold: the change that is enough.
-    """
+    """The verdict on a probe now, and the reason."""
 
     send: bool
-    why: str
+    why: str  # the reason in words, with its numbers, for either verdict
+    # The expected saving by the answer, in seconds; None: the rule does not weigh it.
     gain_s: float | None = None
+    # The cost in seconds at the budgets' present prices; None: likewise.
     cost_s: float | None = None
+    # The change of the passive indicators since the last probe, in ranges; None: not looked at.
     change: float | None = None
-    threshold: float | None = None
+    threshold: float | None = None  # the change that is enough
 
 
 class ProbeRule(Protocol):

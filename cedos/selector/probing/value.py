@@ -88,28 +88,21 @@ _LASTS_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """The rates at which knowledge of a network goes stale, from how real networks change.
+    """The rates at which knowledge of a network goes stale, from how real networks change."""
 
-    Attributes:
-        sigma_1s: standard deviation of the log completion time that one second of age adds.
-        growth: sigma grows with age to this power.
-        sigma_most: and never beyond this.
-        death_per_s: how often a network that works stops carrying anything, per second.
-        revival_per_s: how often one that is dead, or worse than the others, is what it was before.
-        death_cost_s: seconds lost by a transfer that starts on a network that has just died.
-        sigma_change: standard deviation that a change of the passive indicators by their whole range
-            adds (Delphi's equation 1): a sign of news counts in the same currency as age.
-        death_per_change: how often such a change is a network's end, or its return.
-    """
-
+    # Standard deviation of the log completion time that one second of age adds.
     sigma_1s: float = 0.25
-    growth: float = 0.35
-    sigma_most: float = 0.9
-    death_per_s: float = 0.01
+    growth: float = 0.35  # sigma grows with age to this power
+    sigma_most: float = 0.9  # and never beyond this
+    death_per_s: float = 0.01  # how often a network that works stops carrying anything, per second
+    # How often one that is dead, or worse than the others, is what it was before.
     revival_per_s: float = 0.2
+    # Seconds lost by a transfer that starts on a network that has just died.
     death_cost_s: float = 0.5
+    # Standard deviation that a change of the passive indicators by their whole range adds (Delphi's
+    # equation 1): a sign of news counts in the same currency as age.
     sigma_change: float = 0.6
-    death_per_change: float = 0.1
+    death_per_change: float = 0.1  # how often such a change is a network's end, or its return
 
     def sigma(self, age_s: float, change: float = 0.0) -> float:
         """Return the standard deviation after `age_s` and a passive change, in logarithms of time."""
@@ -127,19 +120,13 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """The price of one probe of a network; `probe_cost` gives its joules and bytes.
+    """The price of one probe of a network; `probe_cost` gives its joules and bytes."""
 
-    Attributes:
-        cost: in the currency of evaluations: seconds, if prices of joules and bytes are.
-        lifetime_s: how long its answer is of use; transfers that begin within it share the cost.
-        energy_j: joules that energy budgets price as well.
-        carried_bytes: bytes that data budgets price as well.
-    """
-
-    cost: float
+    cost: float  # in the currency of evaluations: seconds, if prices of joules and bytes are
+    # How long its answer is of use; transfers that begin within it share the cost.
     lifetime_s: float = 5.0
-    energy_j: float = 0.0
-    carried_bytes: float = 0.0
+    energy_j: float = 0.0  # joules that energy budgets price as well
+    carried_bytes: float = 0.0  # bytes that data budgets price as well
 
     def today(self, network: str, prices: Prices) -> float:
         """Return the cost with the budgets' present prices, like any transfer's."""

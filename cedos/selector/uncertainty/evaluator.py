@@ -31,27 +31,19 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way to do the thing.
-
-    Attributes:
-        terms: the uncertain parts of its time.
-        fixed_s: the certain part.
-        watts: joules per second while it goes on.
-        fixed_j: further joules (a radio's tail).
-        metered_bytes: the bytes that it uses of the data plan.
-        lasting: for how long it can go on, in seconds from now (the rest of a dwell time); None:
-            as long as it takes.
-        detour_s: seconds lost if it cannot go on for long enough: for noticing that, and for doing it
-            another way from the start.
-    """
+    """A way to do the thing."""
 
     name: str
-    terms: tuple[Term, ...] = ()
-    fixed_s: float = 0.0
-    watts: float = 0.0
-    fixed_j: float = 0.0
-    metered_bytes: float = 0.0
+    terms: tuple[Term, ...] = ()  # the uncertain parts of its time
+    fixed_s: float = 0.0  # the certain part
+    watts: float = 0.0  # joules per second while it goes on
+    fixed_j: float = 0.0  # further joules (a radio's tail)
+    metered_bytes: float = 0.0  # the bytes that it uses of the data plan
+    # For how long it can go on, in seconds from now (the rest of a dwell time); None: as long as it
+    # takes.
     lasting: Distribution | None = None
+    # Seconds lost if it cannot go on for long enough: for noticing that, and for doing it another way
+    # from the start.
     detour_s: float = 0.0
 
 
@@ -155,14 +147,10 @@ class Evaluator(ABC):
 
     Quantities are positive numbers, which the caller names. A value that is not positive and finite is
     no information; a way that depends on a quantity without a prediction has an infinite cost.
-
-    Attributes:
-        name: as in the configuration.
-        words: the method's description for people.
     """
 
-    name: ClassVar[str]
-    words: ClassVar[str]
+    name: ClassVar[str]  # as in the configuration
+    words: ClassVar[str]  # the method's description for people
 
     def __init__(
         self, history: Callable[[str], ErrorHistory] = lambda quantity: ErrorHistory()

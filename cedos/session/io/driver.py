@@ -148,9 +148,6 @@ class Driver:
     """The shared part of one event loop, made by `current()`; it ends with its last user.
 
     It serves any number of sessions with `add_reader` and `add_writer`, without polling.
-
-    Attributes:
-        buffer: everything received goes through it; what is kept is copied out.
     """
 
     def __init__(self) -> None:
@@ -158,6 +155,7 @@ class Driver:
         bytearray(_KEPT_BYTES)
         self.loop = asyncio.get_running_loop()
         self.now = self.loop.time
+        # Everything received goes through it; what is kept is copied out.
         self.buffer = bytearray(RECEIVE_BYTES)
         self.view = memoryview(self.buffer)
         self.memory = ReplayMemory()

@@ -38,17 +38,13 @@ class Changed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FlowObserver:
-    """The observer of an accepting end's flows.
+    """The observer of an accepting end's flows."""
 
-    Attributes:
-        presence: called with True when the first path has come, False when the last one has gone.
-        active: called on each activity, at `SessionFlow.active_s`; None: no observer needs it.
-        over: called once nothing is left of the flow.
-    """
-
+    # Called with True when the first path has come, False when the last one has gone.
     presence: Callable[[bool], None] = lambda _present: None
+    # Called on each activity, at `SessionFlow.active_s`; None: no observer needs it.
     active: Callable[[], None] | None = None
-    over: Callable[[], None] = lambda: None
+    over: Callable[[], None] = lambda: None  # called once nothing is left of the flow
 
 
 @dataclass(frozen=True, slots=True)

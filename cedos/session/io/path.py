@@ -127,11 +127,6 @@ class SessionPath:
         index: the interface's number in the kernel.
         peer: the other end's address.
         known: the session's positions when this end dialled the connection; None for an accepted one.
-
-    Attributes:
-        path_id: unique in this process.
-        core: the session that the connection belongs to, once that is known (`attach`).
-        received_bytes: all bytes received over it, with the session's overhead.
     """
 
     __slots__ = (
@@ -181,10 +176,11 @@ class SessionPath:
         self.index = index
         self.known = known
         self.peer = peer
-        self.path_id = driver.new_path_id()
+        self.path_id = driver.new_path_id()  # unique in this process
+        # The session that the connection belongs to, once that is known (`attach`).
         self.core: Session | None = None
         self.closed = False
-        self.received_bytes = 0
+        self.received_bytes = 0  # all bytes received over it, with the session's overhead
         self.estimator = PathEstimator(facts)
         # The bytes that the kernel did not take; its limit of unsent bytes; all bytes sent so far.
         self._pending: list[Buffer] = []

@@ -22,17 +22,7 @@ MAX_IN_FLIGHT: Final = 8_192
 
 
 class PathFlight:
-    """A path: its state for schedulers, its pieces in flight, and its control frames.
-
-    Attributes:
-        owes_statement: whether its next record states everything that holds now: positions,
-            acknowledgements, windows, and the control frames that the peer may have missed.
-        held_until_s: the network flaps, so the path is not relied on until a record arrives after this
-            instant; None: it is relied on.
-        asked: whether a Ping has asked, after that instant, if the path still works.
-        fell: whether its silence was counted as a fall of its network.
-        dialled: whether this end dialled it.
-    """
+    """A path: its state for schedulers, its pieces in flight, and its control frames."""
 
     __slots__ = (
         "allowed_here", "allowed_there", "asked", "control", "dialled", "fell", "flight", "heard_at_s",
@@ -43,14 +33,18 @@ class PathFlight:
         self.state = PathState(path_id, facts, now)
         self.flight: deque[Piece] = deque()
         self.control: deque[bytes] = deque()
+        # Whether its next record states everything that holds now: positions, acknowledgements,
+        # windows, and the control frames that the peer may have missed.
         self.owes_statement = True
         self.allowed_here = self.allowed_there = self.state.allowed
-        self.dialled = dialled
+        self.dialled = dialled  # whether this end dialled it
         self.heard_at_s = now
         self.heard_bytes = 0
+        # The network flaps, so the path is not relied on until a record arrives after this instant;
+        # None: it is relied on.
         self.held_until_s: float | None = None
-        self.asked = False
-        self.fell = False
+        self.asked = False  # whether a Ping has asked, after that instant, if the path still works
+        self.fell = False  # whether its silence was counted as a fall of its network
 
     def on_record(self, size_bytes: int, now: float) -> None:
         """Note that a record of the peer came over this path."""
@@ -96,21 +90,17 @@ class PathFlight:
 
 
 class InFlight:
-    """The paths of a session and their pieces; schedulers see `states`.
-
-    Attributes:
-        only: the path, if there is just one.
-        unheard: whether this end was restored from an idle record, and the peer has not said yet what it
-            has. New data waits: this end may have sent more after the record was written.
-    """
+    """The paths of a session and their pieces; schedulers see `states`."""
 
     def __init__(self, sender: Sender) -> None:
         self.paths: dict[int, PathFlight] = {}
         self.states: list[PathState] = []
-        self.only: PathFlight | None = None
+        self.only: PathFlight | None = None  # the path, if there is just one
         self._sender = sender
         self._held: list[Piece] = []
         self._count = 0
+        # Whether this end was restored from an idle record, and the peer has not said yet what it
+        # has. New data waits: this end may have sent more after the record was written.
         self.unheard = False
 
     def up(self, path_id: int, facts: PathFacts, now: float, *, dialled: bool) -> None:

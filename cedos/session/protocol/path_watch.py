@@ -69,19 +69,15 @@ class PathProgress:
 
 
 class PathWatch:
-    """The watch of one path.
-
-    Attributes:
-        silent_s: how long data has waited without any progress.
-        limit_s: a longer silence counts as silent: three times the usual time between two signs of
-            progress, which is a round trip at first and less where acknowledgements flow.
-    """
+    """The watch of one path."""
 
     __slots__ = ("_delivered", "_repeated", "_since_s", "_usual_s", "limit_s", "silent_s", "voice")
 
     def __init__(self) -> None:
         self.voice = PathVoice.SPEAKS
-        self.silent_s = 0.0
+        self.silent_s = 0.0  # how long data has waited without any progress
+        # A longer silence counts as silent: three times the usual time between two signs of progress,
+        # which is a round trip at first and less where acknowledgements flow.
         self.limit_s = SILENT_S
         self._delivered = 0
         self._since_s: float | None = None  # the last progress; None: nothing waited
@@ -141,15 +137,12 @@ _FORGETS_S: Final = 10.0
 
 
 class CrawlWatch:
-    """The watch of one path's rate while data is on its way there.
-
-    Attributes:
-        crawls: whether the path crawls; it does so until the data on its way has nearly arrived.
-    """
+    """The watch of one path's rate while data is on its way there."""
 
     __slots__ = ("_acknowledged", "_had_bps", "_had_s", "crawls")
 
     def __init__(self) -> None:
+        # Whether the path crawls; it does so until the data on its way has nearly arrived.
         self.crawls = False
         self._acknowledged: deque[tuple[float, int]] = deque()
         self._had_bps = 0.0

@@ -47,23 +47,15 @@ class _Partial:
 
 
 class Receiver:
-    """The receiving half of a session.
-
-    Attributes:
-        irobs: the ids received whole, or abandoned.
-        unacknowledged_bytes: the bytes that arrived since the last acknowledgement.
-        irobs_bytes: the bytes of all IROBs that arrived so far, by rank.
-        irob_bytes: the most bytes that one IROB may have.
-        owes_window: whether the window has grown so much that the peer has to be told.
-        delivered_cost: the credit that the delivered IROBs took: their bytes, and `IROB_COST` each.
-    """
+    """The receiving half of a session."""
 
     def __init__(self, stream_window: int, irob_window: int, irob_bytes: int) -> None:
         self.stream = StreamReassembly()
-        self.irobs = CumulativeSet(1)
+        self.irobs = CumulativeSet(1)  # the ids received whole, or abandoned
         self.delivery = Delivery()
-        self.unacknowledged_bytes = 0
-        self.irobs_bytes = [0, 0, 0, 0]
+        self.unacknowledged_bytes = 0  # the bytes that arrived since the last acknowledgement
+        self.irobs_bytes = [0, 0, 0, 0]  # the bytes of all IROBs that arrived so far, by rank
+        # The most bytes that one IROB may have.
         self.irob_bytes = max(irob_bytes, INITIAL_IROB_BYTES)
         self._stream_window = max(stream_window, INITIAL_STREAM_BYTES)
         # Two of the largest IROBs must fit: reservations keep the space of one free (see `room`).
@@ -72,7 +64,9 @@ class Receiver:
         # The last Window that the peer was told: the end of the stream's window, the credit for IROBs.
         self._stream_limit = INITIAL_STREAM_BYTES
         self._credit_granted = INITIAL_IROB_CREDIT
+        # Whether the window has grown so much that the peer has to be told.
         self.owes_window = False
+        # The credit that the delivered IROBs took: their bytes, and `IROB_COST` each.
         self.delivered_cost = 0
         self._pieces = 0  # pieces of large IROBs that lie behind gaps
         # The credit of IROBs that arrived, whole or in part, and were not delivered.

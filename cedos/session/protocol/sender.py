@@ -46,16 +46,13 @@ class Sender:
 
     Data are kept in replay memory until then, as they may have to be sent again over another path. An
     IROB also needs a reservation of the peer's memory before its first byte is sent (`Credit`).
-
-    Attributes:
-        irobs: the ids that the peer has received whole.
     """
 
     def __init__(self, memory: ReplayMemory, limit_bytes: int, owner: object) -> None:
         self.replay = ReplayAccount(memory, limit_bytes, owner)
         self.stream = ByteQueue(0, 0)
         self.stream.limit = INITIAL_STREAM_BYTES
-        self.irobs = CumulativeSet(1)
+        self.irobs = CumulativeSet(1)  # the ids that the peer has received whole
         self.next_irob = 1
         self.credit = Credit()
         self.send_queues = tuple(SendQueue(rank) for rank in range(4))

@@ -274,17 +274,12 @@ _UNCHOSEN_S = 2 * 3600.0
 
 
 class OddMonth(NamedTuple):
-    """A kind of odd month.
+    """A kind of odd month."""
 
-    Attributes:
-        shape: makes the month's choices out of habits; only those with a choice are taken of it.
-        unavoidable: share of the supply that is used without a choice.
-        change: the supply from the middle of the month on, over that before.
-    """
-
+    # Makes the month's choices out of habits; only those with a choice are taken of it.
     shape: Callable[[Habits, random.Random], list[Choice]]
-    unavoidable: float = 0.0
-    change: float = 1.0
+    unavoidable: float = 0.0  # share of the supply that is used without a choice
+    change: float = 1.0  # the supply from the middle of the month on, over that before
 
 
 def _steady(habits: Habits, dice: random.Random) -> list[Choice]:

@@ -31,45 +31,29 @@ _SIZE_ERROR = 0.2
 
 
 class Choice(NamedTuple):
-    """A transfer that a person may want.
-
-    Attributes:
-        free_s: seconds without the metered network, by Wi-Fi or by waiting; None: there is no choice.
-        metered_s: seconds over it.
-        expected_bytes: what is foretold of its size.
-        steered: whether the product decides on it, or even sees it.
-        waits_s: so much of `free_s` is waiting, in which nothing is carried.
-    """
+    """A transfer that a person may want."""
 
     at_s: float
+    # Seconds without the metered network, by Wi-Fi or by waiting; None: there is no choice.
     free_s: float | None
-    metered_s: float
-    expected_bytes: float
+    metered_s: float  # seconds over it
+    expected_bytes: float  # what is foretold of its size
     size_bytes: float
-    steered: bool = True
-    waits_s: float = 0.0
+    steered: bool = True  # whether the product decides on it, or even sees it
+    waits_s: float = 0.0  # so much of `free_s` is waiting, in which nothing is carried
 
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """Habits of a person, which shift from time to time.
+    """Habits of a person, which shift from time to time."""
 
-    Attributes:
-        activity: transfers of each kind, relative to the usual.
-        video: videos, likewise.
-        home_bps: typical rate of the Wi-Fi at home; 0: none.
-        metered_bps: typical rate of the metered network.
-        out: share of evenings and weekends spent out.
-        away: on a trip: everywhere is out, and the hotel's Wi-Fi is bad.
-    """
-
-    activity: float
-    video: float
-    home_bps: float
+    activity: float  # transfers of each kind, relative to the usual
+    video: float  # videos, likewise
+    home_bps: float  # typical rate of the Wi-Fi at home; 0: none
     work_bps: float
-    metered_bps: float
-    out: float
-    away: bool = False
+    metered_bps: float  # typical rate of the metered network
+    out: float  # share of evenings and weekends spent out
+    away: bool = False  # on a trip: everywhere is out, and the hotel's Wi-Fi is bad
 
 
 class _Kind(NamedTuple):
@@ -198,16 +182,12 @@ _MONEY = 5.0
 
 
 class Month(NamedTuple):
-    """The choices of a person's month.
-
-    Attributes:
-        share: of the supply, that is used without a choice; about.
-    """
+    """The choices of a person's month."""
 
     begins_s: float
     days: int
     choices: Sequence[Choice]
-    share: float
+    share: float  # of the supply, that is used without a choice; about
 
 
 class Counted(NamedTuple):
@@ -221,22 +201,16 @@ class Counted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """A period: its choices, its budget, and what the budget could buy at most.
-
-    Attributes:
-        length_s: until the next one begins.
-        forced: units that are used without a choice.
-        asked: units that would save time.
-        best_s: the seconds that could be bought by one who knows the future (fractional knapsack), less
-            those that units bought for it are worth.
-    """
+    """A period: its choices, its budget, and what the budget could buy at most."""
 
     begins_s: float
-    length_s: float
+    length_s: float  # until the next one begins
     choices: Sequence[Counted]
     budget: Budget
-    forced: float
-    asked: float
+    forced: float  # units that are used without a choice
+    asked: float  # units that would save time
+    # The seconds that could be bought by one who knows the future (fractional knapsack), less those
+    # that units bought for it are worth.
     best_s: float
     change: "Change | None" = None
 

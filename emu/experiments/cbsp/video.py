@@ -33,33 +33,25 @@ _SAMPLE_TICKS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A run's setting; the defaults are the paper's, where it says them.
+    """A run's setting; the defaults are the paper's, where it says them."""
 
-    Attributes:
-        delta_kbps: the second helper has so much less than the first one, the third twice as much.
-        burst_s: of the video, which the server sends at the beginning and at once.
-        throttle: the server's rate over the video's, after that.
-        period_s: of chunks, None: what gives that rate.
-        loss: share of packets that the third helper loses.
-        rtt_s: the base round trip of all helpers: the mean over 3G that the paper cites.
-        westwood: rates are estimated by the paper's filter, else as Linux reports them.
-    """
-
+    # The second helper has so much less than the first one, the third twice as much.
     delta_kbps: float = 0.0
     video_bps: float = 1_271e3
     video_s: float = 40.0
-    burst_s: float = 0.0
-    throttle: float = 1.25
+    burst_s: float = 0.0  # of the video, which the server sends at the beginning and at once
+    throttle: float = 1.25  # the server's rate over the video's, after that
     chunk_bytes: int = 64_000
-    period_s: float | None = None
-    loss: float = 0.0
+    period_s: float | None = None  # of chunks, None: what gives that rate
+    loss: float = 0.0  # share of packets that the third helper loses
     window_bytes: float = 500e3
     first_kbps: float = 700.0
+    # The base round trip of all helpers: the mean over 3G that the paper cites.
     rtt_s: float = 0.098
     queue_packets: int = 50
     threshold_bytes: float = 316e3
     tcp: TcpSettings = NS2
-    westwood: bool = True
+    westwood: bool = True  # rates are estimated by the paper's filter, else as Linux reports them
 
     def chunk_period_s(self) -> float:
         if self.period_s is not None:
@@ -72,20 +64,14 @@ class Setting:
 
 @dataclass(slots=True)
 class Player:
-    """A player with its buffer.
-
-    Attributes:
-        started_s: when the video began to play; None: not yet.
-        paused_s: the sum of its pauses since.
-        ended_s: when the last of it was played.
-    """
+    """A player with its buffer."""
 
     bitrate_bps: float
     size_bytes: float
     threshold_bytes: float
-    started_s: float | None = None
-    paused_s: float = 0.0
-    ended_s: float | None = None
+    started_s: float | None = None  # when the video began to play; None: not yet
+    paused_s: float = 0.0  # the sum of its pauses since
+    ended_s: float | None = None  # when the last of it was played
     _got_bytes: float = 0.0
     _played_bytes: float = 0.0
     _playing: bool = False
@@ -128,23 +114,16 @@ class Player:
 
 @dataclass(slots=True)
 class Watched:
-    """The outcome of a run.
+    """The outcome of a run."""
 
-    Attributes:
-        pci: the playout continuity index.
-        startup_s: from the server's first packet to the player's start.
-        ended_s: from there to the end of the video.
-        restarts: of the helpers' windows after idle times.
-        busy: by 100 ms, the share of helpers with a packet on its way, while the server sends.
-        windows: by 20 ms, each helper's congestion window in packets.
-    """
-
-    pci: float
-    startup_s: float
-    ended_s: float
+    pci: float  # the playout continuity index
+    startup_s: float  # from the server's first packet to the player's start
+    ended_s: float  # from there to the end of the video
     counts: Counts
-    restarts: list[int]
+    restarts: list[int]  # of the helpers' windows after idle times
+    # By 100 ms, the share of helpers with a packet on its way, while the server sends.
     busy: list[float] = field(default_factory=list)
+    # By 20 ms, each helper's congestion window in packets.
     windows: list[list[float]] = field(default_factory=list)
 
     @property

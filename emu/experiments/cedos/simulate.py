@@ -29,18 +29,12 @@ _PAUSE_S, _LONGEST_PAUSE_S = 120.0, 3600.0
 
 @dataclass(slots=True)
 class Sleep:
-    """A host that sleeps while nothing moves, until the product's alarm (`wake_in_s`).
+    """A host that sleeps while nothing moves, until the product's alarm (`wake_in_s`)."""
 
-    Attributes:
-        locked: awake while anything waits (Android's WakeLock).
-        every_s: it is woken so often, too, to look for Wi-Fi; 0: only by the alarm.
-        alarm: whether there is one.
-        awake_s, looks: what came of it; a look finds nothing and takes no time here.
-    """
-
-    locked: bool = False
-    every_s: int = 0
-    alarm: bool = True
+    locked: bool = False  # awake while anything waits (Android's WakeLock)
+    every_s: int = 0  # it is woken so often, too, to look for Wi-Fi; 0: only by the alarm
+    alarm: bool = True  # whether there is one
+    # `awake_s`, `looks`: what came of it; a look finds nothing and takes no time here.
     awake_s: int = 0
     looks: int = 0
     _up_s: float = -inf

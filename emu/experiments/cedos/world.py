@@ -32,13 +32,9 @@ class Wanted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Capacities in bits by second; 0: the network is not there.
+    """Capacities in bits by second; 0: the network is not there."""
 
-    Attributes:
-        wifi, cellular: as long as the world.
-    """
-
-    wifi: Sequence[float]
+    wifi: Sequence[float]  # `wifi`, `cellular`: as long as the world
     cellular: Sequence[float]
     flows: Sequence[Wanted]
     known_wifi: Sequence[float] = ()

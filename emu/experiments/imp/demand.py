@@ -140,19 +140,13 @@ _SLOWER = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A network that is there, as a demand finds it.
-
-    Attributes:
-        rate_bps: towards the host, expected.
-        rtt_s: its round-trip time.
-        idle_s: seconds since it was last used; None: never.
-    """
+    """A network that is there, as a demand finds it."""
 
     name: str
-    rate_bps: float
-    rtt_s: float
+    rate_bps: float  # towards the host, expected
+    rtt_s: float  # its round-trip time
     radio: Radio
-    idle_s: float | None
+    idle_s: float | None  # seconds since it was last used; None: never
 
     def cost_s(self, size_bytes: float, prices: Prices) -> float:
         """Return a demand's cost over it: seconds, joules and metered bytes, as any decision's."""

@@ -32,25 +32,17 @@ CLAIRVOYANT = "clairvoyant"
 
 
 class PlaceParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A `[[parameters.place]]` table.
+    """A `[[parameters.place]]` table."""
 
-    Attributes:
-        name: what figures call it.
-        parts: places of the collection, one after another.
-        energy_j: the budget of joules.
-        data_mb: the budget of metered megabytes.
-        cellular: the device's radio that its cellular network has.
-        controllers: what moves the prices; beyond the first one only with the first load.
-        contacts_seed: draw the contacts with Wi-Fi anew (`emu.experiments.imp.setting`); the first
-            part's networks.
-    """
-
-    name: str
+    name: str  # what figures call it
+    # Places of the collection, one after another.
     parts: Annotated[list[str], msgspec.Meta(min_length=1)]
-    energy_j: float
-    data_mb: float
-    cellular: str = "3g"
+    energy_j: float  # the budget of joules
+    data_mb: float  # the budget of metered megabytes
+    cellular: str = "3g"  # the device's radio that its cellular network has
+    # What moves the prices; beyond the first one only with the first load.
     controllers: tuple[ControllerName, ...] = ("pacer",)
+    # Draw the contacts with Wi-Fi anew (`emu.experiments.imp.setting`); the first part's networks.
     contacts_seed: int | None = None
 
     @classmethod

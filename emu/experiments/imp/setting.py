@@ -87,19 +87,14 @@ class _Downlink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A place of an experiment, ready to be replayed.
-
-    Attributes:
-        averages: what the host knows from before: the collection's other places, or another drive.
-        period_s: then the traces repeat.
-        synthetic: whether any trace was generated.
-    """
+    """A place of an experiment, ready to be replayed."""
 
     networks: dict[str, ReplayedNetwork]
     radios: dict[str, Radio]
+    # What the host knows from before: the collection's other places, or another drive.
     averages: dict[str, Average]
-    period_s: float
-    synthetic: bool
+    period_s: float  # then the traces repeat
+    synthetic: bool  # whether any trace was generated
 
 
 def setting(

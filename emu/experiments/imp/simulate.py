@@ -114,21 +114,14 @@ class Event:
 
 @dataclass(slots=True)
 class Outcome:
-    """The outcome of a trial.
+    """The outcome of a trial."""
 
-    Attributes:
-        fetch_s: what the person waited for each item that was read.
-        energy_j: of both radios, until the end of the period.
-        data_bytes: over metered networks, headers included.
-        prefetched: items that were there before the person asked.
-        events: what happened, where that was wanted.
-    """
-
+    # What the person waited for each item that was read.
     fetch_s: list[float] = field(default_factory=list)
-    energy_j: float = 0.0
-    data_bytes: float = 0.0
-    prefetched: int = 0
-    events: list[Event] = field(default_factory=list)
+    energy_j: float = 0.0  # of both radios, until the end of the period
+    data_bytes: float = 0.0  # over metered networks, headers included
+    prefetched: int = 0  # items that were there before the person asked
+    events: list[Event] = field(default_factory=list)  # what happened, where that was wanted
 
 
 class Trial:

@@ -52,16 +52,13 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A trial: items in the order in which they are hinted, and steps in order.
-
-    Attributes:
-        history: per class how many hints of earlier days came true, of how many: what a program that
-            has been in use for a month knows.
-    """
+    """A trial: items in the order in which they are hinted, and steps in order."""
 
     name: str
     items: tuple[Item, ...]
     steps: tuple[Step, ...]
+    # Per class how many hints of earlier days came true, of how many: what a program that has been in
+    # use for a month knows.
     history: dict[str, tuple[int, int]]
     threshold_bytes: float
 

@@ -34,9 +34,6 @@ class ComputePredictor:
         name: the quantity's, in its measurements: relative to what the line says, so that one history
             of errors serves all values of the parameters.
         typical: what is predicted before the first run.
-
-    Attributes:
-        errors: how wrong its predictions were.
     """
 
     def __init__(
@@ -46,7 +43,7 @@ class ComputePredictor:
         self.features: Sequence[str] = (*parameters, "at_s")
         self._parameters = tuple(parameters)
         self._typical = typical
-        self.errors = self.history()
+        self.errors = self.history()  # how wrong its predictions were
         self._runs: deque[tuple[tuple[float, ...], float]] = deque(maxlen=_RUNS)
         self._line: tuple[float, ...] | None = None
 

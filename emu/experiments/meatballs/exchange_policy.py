@@ -82,18 +82,13 @@ _LEAST_S = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """The way a policy decides.
-
-    Attributes:
-        redundant: whether it may use several networks at once.
-        reevaluates: whether it reevaluates when it hears nothing.
-        foresees: whether it knows that of itself beforehand, hedges to learn how a network is, and
-            tells a stall from a latency. All three are ours; the published methods do without.
-    """
+    """The way a policy decides."""
 
     method: str
-    redundant: bool = True
-    reevaluates: bool = True
+    redundant: bool = True  # whether it may use several networks at once
+    reevaluates: bool = True  # whether it reevaluates when it hears nothing
+    # Whether it knows that of itself beforehand, hedges to learn how a network is, and tells a stall
+    # from a latency. All three are ours; the published methods do without.
     foresees: bool = True
 
 

@@ -180,17 +180,11 @@ class ComputePolicy(Policy[Utterance], Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """Seconds of processor time for an utterance: `base_s + per_s * length`, by way, and its spread.
+    """Seconds of processor time for an utterance: `base_s + per_s * length`, by way, and its spread."""
 
-    Attributes:
-        base_s: whatever the length.
-        per_s: for each second of speech.
-        spread: standard deviation of a computation's time, as a share of it.
-    """
-
-    base_s: Mapping[str, float]
-    per_s: Mapping[str, float]
-    spread: float = 0.0
+    base_s: Mapping[str, float]  # whatever the length
+    per_s: Mapping[str, float]  # for each second of speech
+    spread: float = 0.0  # standard deviation of a computation's time, as a share of it
 
     def work_s(self, way: str, length_s: float, number: int) -> float:
         """Return seconds on an otherwise idle processor; the same for the same number."""

@@ -38,16 +38,13 @@ class Task(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A decision on a task: the ways to begin, and when to reevaluate.
+    """A decision on a task: the ways to begin, and when to reevaluate."""
 
-    Attributes:
-        ways: names; one that is under way stays, whether named or not. None at all: wait.
-        reevaluate_after_s: seconds from now after which the choice is to be made again if nothing has
-            happened; None: never. A function is asked only when everything has been begun: what is
-            begun must not wait for it.
-    """
-
+    # Names; one that is under way stays, whether named or not. None at all: wait.
     ways: frozenset[str]
+    # Seconds from now after which the choice is to be made again if nothing has happened; None:
+    # never. A function is asked only when everything has been begun: what is begun must not wait for
+    # it.
     reevaluate_after_s: float | Callable[[], float | None] | None = None
 
 
@@ -71,21 +68,14 @@ Command = Start | Cancel
 
 @dataclass(slots=True)
 class Race:
-    """A task from its beginning to its answer.
+    """A task from its beginning to its answer."""
 
-    Attributes:
-        began_s: when the person began to wait.
-        choose: decides; see `Choose`.
-        running: what is under way, and since when.
-        done_s: when the first answer was there; None: not yet.
-        starts: every way begun and when, in order.
-    """
-
-    began_s: float
-    choose: Choose
-    running: dict[str, float] = field(default_factory=dict)
-    done_s: float | None = None
+    began_s: float  # when the person began to wait
+    choose: Choose  # decides; see `Choose`
+    running: dict[str, float] = field(default_factory=dict)  # what is under way, and since when
+    done_s: float | None = None  # when the first answer was there; None: not yet
     winner: str | None = None
+    # Every way begun and when, in order.
     starts: list[tuple[str, float]] = field(default_factory=list)
     decisions: int = 0
     _decided_s: float = 0.0
@@ -176,20 +166,14 @@ class Carrier(Protocol[T_contra]):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The record of one task.
-
-    Attributes:
-        began_s: when the person began to wait.
-        wait_s: until the first answer, or until the trial ended.
-        starts: the ways begun, with the seconds after `began_s`.
-    """
+    """The record of one task."""
 
     number: int
-    began_s: float
-    wait_s: float
+    began_s: float  # when the person began to wait
+    wait_s: float  # until the first answer, or until the trial ended
     answered: bool
     winner: str | None
-    starts: tuple[tuple[str, float], ...]
+    starts: tuple[tuple[str, float], ...]  # the ways begun, with the seconds after `began_s`
     decisions: int
 
     @property

@@ -43,18 +43,13 @@ _NGINX: Final = "server {{ listen 80; root {root}; }}"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A setting, times and sizes already scaled.
-
-    Attributes:
-        rate_bps: of the access points, both ways.
-        scale: how much shorter everything is than in life.
-    """
+    """A setting, times and sizes already scaled."""
 
     size_bytes: int
     contacts: tuple[tuple[float, float], ...]
-    rate_bps: float
+    rate_bps: float  # of the access points, both ways
     rtt_s: float
-    scale: float
+    scale: float  # how much shorter everything is than in life
     kind: NetworkKind = NetworkKind.WIFI
 
     def network(self) -> Scripted:

@@ -43,24 +43,16 @@ _LONGEST_S: Final = 250.0
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A trial of one application under one strategy.
+    """A trial of one application under one strategy."""
 
-    Attributes:
-        strategy: one of `STRATEGIES`, or `UNLABELLED`.
-        application: one of `APPLICATIONS`.
-        options: of the application's client; `seed` among them.
-        processes: None: one client; else each process's further options (Figure 2.4).
-        detection_s: how late the client notices that a network is gone.
-        limit_s: no trial takes longer.
-    """
-
-    strategy: str
-    application: str
+    strategy: str  # one of `STRATEGIES`, or `UNLABELLED`
+    application: str  # one of `APPLICATIONS`
     accesses: Mapping[str, Access]
-    options: Mapping[str, Any]
+    options: Mapping[str, Any]  # of the application's client; `seed` among them
+    # None: one client; else each process's further options (Figure 2.4).
     processes: Sequence[Mapping[str, Any]]
-    detection_s: float
-    limit_s: float
+    detection_s: float  # how late the client notices that a network is gone
+    limit_s: float  # no trial takes longer
 
 
 def hotspot() -> dict[str, Access]:

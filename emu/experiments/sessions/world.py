@@ -40,21 +40,15 @@ IDEALS: Final = ("lowest-latency", "highest-bandwidth", "aggregate")
 
 @dataclass(frozen=True, slots=True)
 class Scripted:
-    """A network: opportunities both ways, round trips by second, when the client has a carrier.
+    """A network: opportunities both ways, round trips by second, when the client has a carrier."""
 
-    Attributes:
-        name: of the client's interface.
-        rtts: (from second, round trip in seconds), the first from 0.
-        carrier: contacts in seconds as the host notices them; None: always there.
-        queue_packets: up and down.
-    """
-
-    name: str
+    name: str  # of the client's interface
     up: Trace
     down: Trace
-    rtts: Sequence[tuple[float, float]]
+    rtts: Sequence[tuple[float, float]]  # (from second, round trip in seconds), the first from 0
+    # Contacts in seconds as the host notices them; None: always there.
     carrier: Sequence[tuple[float, float]] | None = None
-    queue_packets: tuple[int, int] = (60, 60)
+    queue_packets: tuple[int, int] = (60, 60)  # up and down
 
     def script(self) -> dict[str, Any]:
         delays = [(since_s, rtt_s / 2) for since_s, rtt_s in self.rtts]

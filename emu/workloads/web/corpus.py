@@ -31,22 +31,14 @@ from emu.testbed.wiring import SERVER_ADDRESSES
 
 @dataclass(frozen=True, slots=True)
 class Object:
-    """An answer of a web server.
+    """An answer of a web server."""
 
-    Attributes:
-        host: server name.
-        path: on that host, from `/` on.
-        size_bytes: of the body, exactly.
-        chunked: sent in chunks, without Content-Length (over HTTP/1.1), as dynamic answers are.
-        mime: media type; "" for a beacon, which is answered by 204 and no body.
-        children: numbers in `Page.objects` of what a browser asks for because of this object.
-    """
-
-    host: str
-    path: str
-    size_bytes: int
-    chunked: bool
-    mime: str
+    host: str  # server name
+    path: str  # on that host, from `/` on
+    size_bytes: int  # of the body, exactly
+    chunked: bool  # sent in chunks, without Content-Length (over HTTP/1.1), as dynamic answers are
+    mime: str  # media type; "" for a beacon, which is answered by 204 and no body
+    # Numbers in `Page.objects` of what a browser asks for because of this object.
     children: tuple[int, ...] = ()
 
     def url(self, *, tls: bool = False) -> str:

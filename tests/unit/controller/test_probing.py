@@ -56,17 +56,14 @@ def costs(wlan0: float, lte0: float) -> tuple[Evaluation, ...]:
 
 
 class Asked:
-    """Rules that are asked each second.
-
-    Attributes:
-        probes: what was sent, by network: the kinds, and whether a train goes upwards.
-    """
+    """Rules that are asked each second."""
 
     def __init__(self, config: ProbingConfig, see: See, *networks: Network, begun: int = 0) -> None:
         self._outbox = Outbox()
         self.probing = Probing(self._outbox, config, DELPHI, see)
         self.now_s = 0.5
         self.probing.networks_changed(networks, self.now_s)
+        # What was sent, by network: the kinds, and whether a train goes upwards.
         self.probes: list[SendProbe] = []
         for _ in range(begun):
             self.probing.on_transfer_begun()

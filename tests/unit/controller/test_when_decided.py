@@ -185,21 +185,16 @@ def test_a_timer_that_is_early_or_fires_twice_does_no_harm(script: Deciding) -> 
 
 
 class Looking(Script):
-    """A controller whose looks at the sockets are answered at once.
-
-    Attributes:
-        looks: when was looked, and whether there was something to look at.
-        samples: what is seen of each flow; one that downloads gets 50 kB more with each look.
-        asked_at_s: of pending pings.
-        took_s: how long a look takes.
-    """
+    """A controller whose looks at the sockets are answered at once."""
 
     def __init__(self) -> None:
         super().__init__(rescue=False)
+        # When was looked, and whether there was something to look at.
         self.looks: list[tuple[float, bool]] = []
+        # What is seen of each flow; one that downloads gets 50 kB more with each look.
         self.samples: list[FlowSample] = []
-        self.asked_at_s: dict[str, float] = {}
-        self.took_s = 0.0
+        self.asked_at_s: dict[str, float] = {}  # of pending pings
+        self.took_s = 0.0  # how long a look takes
         self.downloads = True
 
     def run(self, until_s: float) -> list[Command]:

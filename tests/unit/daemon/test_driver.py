@@ -23,20 +23,14 @@ pytestmark = [pytest.mark.anyio, pytest.mark.jumping]
 
 
 class Played:
-    """A controller that gives the commands that a test puts in.
-
-    Attributes:
-        said: the events and the commands, in the order in which they were handled and carried out.
-        gives: what it gives at each kind of event.
-        timer_s: when its timer is due.
-        posts: what comes of a command at once.
-    """
+    """A controller that gives the commands that a test puts in."""
 
     def __init__(self) -> None:
+        # The events and the commands, in the order in which they were handled and carried out.
         self.said: list[object] = []
-        self.gives: dict[type, list[Command]] = {}
-        self.timer_s: float | None = None
-        self.posts: dict[Command, list[Event]] = {}
+        self.gives: dict[type, list[Command]] = {}  # what it gives at each kind of event
+        self.timer_s: float | None = None  # when its timer is due
+        self.posts: dict[Command, list[Event]] = {}  # what comes of a command at once
         self._given: list[Command] = []
         self.driver = ControllerDriver(cast(Any, self), time.monotonic)
         self.asleep_s = 0.0

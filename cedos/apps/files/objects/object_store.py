@@ -34,19 +34,14 @@ HeaderLists = dict[str, list[str]]
 
 
 class ObjectRecord(msgspec.Struct, forbid_unknown_fields=True):
-    """An object's origin and headers, as they lie on the disk beside its bytes.
-
-    Attributes:
-        version: of one state of the object; equal for equal strong validators.
-        reusable: HTTP lets the object answer other requests, too.
-    """
+    """An object's origin and headers, as they lie on the disk beside its bytes."""
 
     id: str
     url: str
-    version: str
+    version: str  # of one state of the object; equal for equal strong validators
     asked: HeaderLists
     headers: HeaderLists
-    reusable: bool
+    reusable: bool  # HTTP lets the object answer other requests, too
     received_unix_s: float
     size: int | None = None
     sha256: str = ""

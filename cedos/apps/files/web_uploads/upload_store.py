@@ -36,40 +36,31 @@ class UploadState(StrEnum):
 
 
 class UploadRecord(msgspec.Struct, forbid_unknown_fields=True):
-    """An upload's destination, state and answer, as they lie on the disk beside the bytes.
-
-    Attributes:
-        headers: may name a user; they are deleted once the origin has answered.
-        heard_unix_s: when the client was last here; it is waited for `keep_s`.
-        told: the client has the answer.
-    """
+    """An upload's destination, state and answer, as they lie on the disk beside the bytes."""
 
     id: str
     url: str
     method: str
-    headers: list[tuple[str, str]]
+    headers: list[tuple[str, str]]  # may name a user; they are deleted once the origin has answered
     size: int
     version: str
     keep_s: float
-    heard_unix_s: float
+    heard_unix_s: float  # when the client was last here; it is waited for `keep_s`
     state: UploadState = UploadState.COMING
     sha256: str = ""
     answer: WebAnswer | None = None
-    told: bool = False
+    told: bool = False  # the client has the answer
 
 
 class KeptUpload:
     """An upload at the gateway, from its first byte to the origin's answer.
 
     `path` has the body once it is whole; before that its bytes lie in a `Partial` beside it.
-
-    Attributes:
-        bringer: the session that brings it now.
     """
 
     def __init__(self, path: Path, record: UploadRecord) -> None:
         self.path, self.record = path, record
-        self.bringer: Connection | None = None
+        self.bringer: Connection | None = None  # the session that brings it now
         self.answered = asyncio.Event()
         if record.state is UploadState.ANSWERED:
             self.answered.set()

@@ -101,38 +101,26 @@ def _not_noted(_by_network: Mapping[str, int]) -> None: ...
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """The mover of a file and its clean-up.
-
-    Attributes:
-        came_before: returns the bytes by network that earlier programs noted.
-        note: notes the bytes by network in all.
-    """
+    """The mover of a file and its clean-up."""
 
     moving: Getting | Putting
     close: Callable[[], None]
+    # Returns the bytes by network that earlier programs noted.
     came_before: Callable[[], Mapping[str, int]] = dict
-    note: Callable[[Mapping[str, int]], None] = _not_noted
+    note: Callable[[Mapping[str, int]], None] = _not_noted  # notes the bytes by network in all
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingFile:
-    """A file that can wait.
-
-    Attributes:
-        key: identifies the transfer, also after a restart of its program.
-        name: its short name.
-        origin: its whole source.
-        path: the local file.
-        facts: for --json.
-        move: moves the file over sessions, with a limit for waiting.
-    """
+    """A file that can wait."""
 
     direction: Direction
-    key: str
-    name: str
-    origin: str
-    path: Path
-    facts: Mapping[str, str]
+    key: str  # identifies the transfer, also after a restart of its program
+    name: str  # its short name
+    origin: str  # its whole source
+    path: Path  # the local file
+    facts: Mapping[str, str]  # for --json
+    # Moves the file over sessions, with a limit for waiting.
     move: Callable[[Sessions, float], Move]
 
 

@@ -81,11 +81,7 @@ class Schedule:
 
 
 class Swtc:
-    """The scheduler of the paper; it plans in pieces of `piece_bytes`.
-
-    Attributes:
-        schedules: by path id, the pieces given to the path and when they are expected back.
-    """
+    """The scheduler of the paper; it plans in pieces of `piece_bytes`."""
 
     name = "swtc"
     copies = False
@@ -93,6 +89,7 @@ class Swtc:
 
     def __init__(self, piece_bytes: int = CHUNK_BYTES) -> None:
         self._piece_bytes = piece_bytes
+        # By path id, the pieces given to the path and when they are expected back.
         self.schedules: defaultdict[int, Schedule] = defaultdict(Schedule)
         self._left_to_others = False
 

@@ -32,12 +32,7 @@ USED_UP = 'because the hard budget "data" is used up (1 GB of 1 GB)'
 
 
 class Spending(Script):
-    """Budgets are spent, and the kernel bars what it is asked to, or refuses.
-
-    Attributes:
-        bars: what the kernel was asked to bar; `unasked`: what is not asked anything.
-        told: what people were told.
-    """
+    """Budgets are spent, and the kernel bars what it is asked to, or refuses."""
 
     def __init__(self, **settings: object) -> None:
         super().__init__(**settings)
@@ -46,9 +41,10 @@ class Spending(Script):
         self.carried = {"lte0": 5e9, "wlan0": 1e10}
         self.begins_s = 0.0
         self.refuses = ""
+        # What the kernel was asked to bar; `unasked`: what is not asked anything.
         self.bars: list[tuple[str, ...]] = []
         self.unasked: frozenset[str] = frozenset()
-        self.told: list[str] = []
+        self.told: list[str] = []  # what people were told
 
     @property
     def hard(self) -> HardBudgets:

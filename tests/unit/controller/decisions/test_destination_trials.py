@@ -41,15 +41,11 @@ class Doubtful:
 
 
 class Visited(Script):
-    """Downloads of 300 kB begin and end; Wi-Fi was measured 20 s ago.
-
-    Attributes:
-        port: that of the last connection.
-    """
+    """Downloads of 300 kB begin and end; Wi-Fi was measured 20 s ago."""
 
     def __init__(self, wlan: Network = WLAN) -> None:
         super().__init__(Doubtful(), rescue=False)
-        self.port = 5000
+        self.port = 5000  # that of the last connection
         self.networks(wlan, LTE, at_s=9.0)
         self.known(10.0, wlan0={"past1_bps": 1e6})
 

@@ -73,14 +73,7 @@ class Rescued(NamedTuple):
 
 
 class Place:
-    """A controller among networks, and the kernel: sockets that wait, and repeat their first packet.
-
-    Attributes:
-        timeouts: all time-outs that were set.
-        joins, answered: flows that are further subflows, and those with an answer.
-        refuses: no rescue can be carried out.
-        received_bytes: of an interface, at an instant.
-    """
+    """A controller among networks, and the kernel: sockets that wait, and repeat their first packet."""
 
     def __init__(
         self,
@@ -92,11 +85,13 @@ class Place:
     ) -> None:
         self.early = early
         self.begun: dict[FlowKey, float] = {}
+        # `joins`, `answered`: flows that are further subflows, and those with an answer.
         self.joins: set[FlowKey] = set()
         self.answered: set[FlowKey] = set()
-        self.refuses = False
+        self.refuses = False  # no rescue can be carried out
+        # Of an interface, at an instant.
         self.received_bytes: Callable[[str, float], float] = lambda _name, _at_s: 0.0
-        self.timeouts: list[dict[str, float]] = []
+        self.timeouts: list[dict[str, float]] = []  # all time-outs that were set
         self.rescued: list[Rescued] = []
         self.looks: list[FlowKey] = []
         self.timeout_s = LEAST_S if early else KERNEL_S

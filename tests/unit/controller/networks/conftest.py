@@ -22,22 +22,16 @@ from cedos.model import FlowKey, Network, NetworkKind, NetworkLife
 
 
 class Told:
-    """A search whose commands are answered at once; `answers` is what a check of each network finds.
-
-    Attributes:
-        manager: what NetworkManager says of each network.
-        tls: what a well-known host answers over each network.
-        checks: network and time-out of every fetch of the test page.
-        shaken: the networks over which that host was asked.
-    """
+    """A search whose commands are answered at once; `answers` is what a check of each network finds."""
 
     def __init__(self, answers: dict[str, PortalFinding]) -> None:
         self.answers = answers
-        self.manager: dict[str, bool] = {}
-        self.tls: dict[str, TlsAnswer] = {}
+        self.manager: dict[str, bool] = {}  # what NetworkManager says of each network
+        self.tls: dict[str, TlsAnswer] = {}  # what a well-known host answers over each network
         self.keeper = ContextKeeper()
+        # Network and time-out of every fetch of the test page.
         self.checks: list[tuple[str, float]] = []
-        self.shaken: list[str] = []
+        self.shaken: list[str] = []  # the networks over which that host was asked
         self.now_s = 1000.0
         self._outbox = Outbox()
         self.watch = Portals(self._outbox, self.keeper)

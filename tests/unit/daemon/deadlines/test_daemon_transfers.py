@@ -25,17 +25,12 @@ pytestmark = [pytest.mark.anyio, pytest.mark.jumping]
 
 
 class Host:
-    """A daemon's table whose networks a test sets; its controller is handed the time.
-
-    Attributes:
-        decided: the networks of each decision that was recorded.
-        awake: whether the host is kept awake; `alarm`: when it is woken.
-    """
+    """A daemon's table whose networks a test sets; its controller is handed the time."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.decided: list[str] = []
-        self.awake = False
+        self.decided: list[str] = []  # the networks of each decision that was recorded
+        self.awake = False  # whether the host is kept awake; `alarm`: when it is woken
         self.alarm = 0.0
         self.begin()
 

@@ -33,20 +33,15 @@ def address(tmp_path: Path) -> Iterator[str]:
 
 
 class Service:
-    """A service on the bus: objects with typed properties, and methods with canned results.
-
-    Attributes:
-        objects: path -> interface -> property -> Variant.
-        methods: (path, member) -> (signature, body), or a function of the message's body that
-            gives them.
-        silent: it hangs: nothing is answered.
-        calls: every call that came in: (path, member, body).
-    """
+    """A service on the bus: objects with typed properties, and methods with canned results."""
 
     def __init__(self, bus: MessageBus) -> None:
+        # Path -> interface -> property -> Variant.
         self.objects: dict[str, dict[str, dict[str, Variant]]] = {}
+        # (path, member) -> (signature, body), or a function of the message's body that gives them.
         self.methods: dict[tuple[str, str], Any] = {}
-        self.silent = False
+        self.silent = False  # it hangs: nothing is answered
+        # Every call that came in: (path, member, body).
         self.calls: list[tuple[str, str, list[Any]]] = []
         self._bus = bus
 
