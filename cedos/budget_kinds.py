@@ -22,6 +22,9 @@ from typing import Final, NamedTuple, Protocol
 # The counter of joules of all radios together.
 RADIOS: Final = "radios"
 
+# The counter of the money that helpers are to be paid, each byte at its price of that time.
+PAID: Final = "paid"
+
 # Before a network's name: the odometers of its joules, its metered bytes, its other bytes, and of the
 # bytes of helpers, which are metered, and none of this host's own plan.
 RADIO, METERED, FREE, HELPED = "radio/", "metered/", "free/", "helped/"
@@ -43,7 +46,7 @@ class Odometers(Protocol):
 class Tariff:
     """The costs of this host's networks."""
 
-    # By network, where it is configured.
+    # By network, where it is configured; by helper, what it asks.
     money_per_mb: Mapping[str, float] = field(default_factory=dict)
     metered: Collection[str] = ()  # the networks that are metered now
 
@@ -156,14 +159,14 @@ class EnergyMeter(Meter):
 
 
 class MoneyMeter(Meter):
-    """Money for the bytes of networks with a configured price."""
+    """Money for the bytes of networks with a configured price, and for those of helpers."""
 
     can_bar = True
 
     def spent(
         self, odometers: Odometers, networks: Collection[str], begin_s: float, tariff: Tariff
     ) -> float:
-        return sum(
+        return odometers.since([PAID], begin_s) + sum(
             odometers.since([f"{METERED}{name}", f"{FREE}{name}"], begin_s) * price / _PER_MB
             for name, price in tariff.money_per_mb.items()
         )

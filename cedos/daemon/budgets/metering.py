@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from cedos.budget_kinds import FREE, HELPED, METERED, RADIO, RADIOS, Tariff
+from cedos.budget_kinds import FREE, HELPED, METERED, PAID, RADIO, RADIOS, Tariff
 from cedos.config import Config
 from cedos.errors import ConfigError
 from cedos.kernel.rtnetlink import Counters
@@ -93,6 +93,7 @@ class Metering:
         up = counters.sent_bytes - before.sent_bytes
         if down + up:
             self._usage.add(f"{HELPED}{helper.name}", down + up)
+            self._usage.add(PAID, (down + up) * helper.money_per_mb / 1e6)
             self._moved(helper.name, down + up)
         for way, risen in (("down", down), ("up", up)):
             place = helper.index, way

@@ -1,11 +1,13 @@
 """Bytes over neighbours are metered by helper: apart from this host's own plan, and from their link."""
 
+from dataclasses import replace
 from ipaddress import ip_address, ip_interface
 from typing import Any
 
 import pytest
 
 from cedos.budget_kinds import Resource
+from cedos.controller.events import NetworksChanged
 from cedos.daemon.budgets import used
 from cedos.kernel.rtnetlink import Counters
 from cedos.model import Budget, Network, NetworkKind
@@ -33,6 +35,23 @@ async def test_a_budget_counts_it_only_where_it_names_it(host: Any) -> None:
     host.tick()
     assert host.spent("neighbours") == 1520
     assert host.spent("plan") == 300
+
+
+async def test_a_budget_of_money_counts_what_it_is_paid(host: Any) -> None:
+    await host.budgets.set(Budget("money", Resource.MONEY, 5.0, "2026-12-01T00:00:00"))
+    assert host.messages()[0].suspended
+    host.post(NetworksChanged((HELPER,)))
+    helped(host, 900_000_000, 100_000_000)
+    # Another neighbour gets its name, and asks for twice as much.
+    dear = replace(HELPER, money_per_mb=0.001)
+    host.metering.on_counters(dear, Counters(1_900_000_000, 100_000_000), host.steady_s)
+    host.tick()
+    assert host.spent("money") == pytest.approx(0.5 + 1.0)
+    assert not host.messages()[0].suspended
+    assert host.known.prices.money_s(1.0, 1.0) > 0.0
+    # A choice of a megabyte over it is one of its price.
+    budget = host.known.keepers["money"].budget
+    assert host.known.amount(budget, 0.0, [("helper-1", 1e6)]) == pytest.approx(0.0005)
 
 
 async def test_its_link_has_what_is_left(host: Any) -> None:
