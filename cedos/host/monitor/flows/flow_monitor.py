@@ -1,9 +1,13 @@
 """The host's flows by netlink events: opened, sampled, closed.
 
-A flow that this host begins opens with connection tracking's NEW event, at its first packet. One from
-outside opens when a socket of this host answers for it: packets alone, which any host can send, open
-nothing. A TCP flow or MPTCP subflow closes with sock_diag's destroy notification, which carries the
-final `tcp_info`; a UDP flow when connection tracking gives it up. Events join on the 4-tuple.
+- A flow that this host begins opens with connection tracking's NEW event, at the first packet.
+- A flow from outside opens when a socket of this host answers for it. Packets alone, which any host can
+  send, open nothing.
+- A TCP flow or MPTCP subflow closes with sock_diag's destroy notification, which has its last `tcp_info`.
+- A UDP flow closes when connection tracking gives it up.
+
+Events of one flow have the same 4-tuple. If the kernel dropped events, or a flow is in doubt, the
+monitor compares the flows that it knows with the sockets that there are (`_compare`).
 """
 
 import asyncio
@@ -28,11 +32,11 @@ _BUCKETS = 32
 
 
 class FairTable(Generic[T]):
-    """A table of flows that strangers may fill: at most `limit` entries, no sender drives out another's.
+    """A table of flows that strangers may fill, of at most `limit` entries, shared fairly among peers.
 
     Each peer has a bucket by a salted hash of its address (as in stochastic fair queueing, McKenney
-    1990). A peer that sends much drives out the oldest entries of its own bucket, which one in 32 of the
-    other peers shares.
+    1990). A peer that sends much drives out only the oldest entries of its own bucket, in which one in 32
+    of the other peers has its entries, too.
     """
 
     def __init__(self, limit: int) -> None:
@@ -47,7 +51,7 @@ class FairTable(Generic[T]):
         return key in self._bucket(key)
 
     def put(self, key: FlowKey, value: T) -> FlowKey | None:
-        """Add or replaces; the flow that had to go for it, if any."""
+        """Add or replace an entry; return the flow that was dropped for it, if any."""
         bucket = self._bucket(key)
         bucket[key] = value
         return bucket.popitem(last=False)[0] if len(bucket) > self._share else None
@@ -61,18 +65,23 @@ class FairTable(Generic[T]):
 
 # The least time between two comparisons. Each reads every socket and tracked flow.
 _REST_S = 1.0
+# A comparison waits this long for events of closed flows, which tell more than their absence.
 _GRACE_S = 0.05
-# The longest time until an event that tells of an opening is handled.
+# An event of an opening is handled within this time; a socket that was seen earlier is known already.
 _EVENT_S = 1.0
 # The most flows from outside that wait for a socket, and the most known UDP flows of this host.
 _MOST_CALLERS, _MOST_UDP = 1024, 2048
-# The times after which an opening is looked for again if no socket was found.
+# If openings were not seen at the start, test again after these times.
 _CHECKED_AGAIN_S = (2.0, 4.0, 8.0)
 
 
 @dataclass(slots=True)
 class _Living:
-    """`opened_unix_s` None: it is not announced; `seen_at_s`: when its socket was seen first."""
+    """A living flow.
+
+    `opened_unix_s`: its opening as it was announced; None: it was not. `seen_at_s`: when its socket was
+    first seen.
+    """
 
     opened_unix_s: float | None
     sample: FlowSample | None = None
@@ -82,9 +91,10 @@ class _Living:
 class FlowMonitor:
     """Flows opening, living and closing, as an asynchronous context manager.
 
-    Flows whose address is not local (loopback, containers, forwarded ones) are left out. `overflows`
-    counts how often the kernel dropped events (a dump then sets things right); `problem` says why
-    openings are not seen. HostError on entering: the kernel offers no destroy notifications.
+    Flows whose address is not this host's own (loopback, containers, forwarded ones) are left out.
+    `overflows` counts how often the kernel dropped events; a comparison then finds what was missed.
+    `problem` says why openings are not seen. HostError on entering: the kernel has no destroy
+    notifications.
     """
 
     def __init__(
@@ -109,7 +119,8 @@ class FlowMonitor:
         self._source = self._given_source or KernelFlows(is_local=self._is_local)
         try:
             self._source.start(self._tracked, self._destroyed, self._overflow)
-            # Flows older than we are: known, so that their loss would be noticed, but not announced.
+            # Flows that are older than this monitor: remember them, so that their end is noticed, but do
+            # not announce them.
             with contextlib.suppress(OSError, TimeoutError):
                 await self.snapshot()
             for known in self._living.values():
@@ -145,7 +156,7 @@ class FlowMonitor:
         return samples
 
     async def mark(self, key: FlowKey) -> int | None:
-        """Return the mark (SO_MARK) of a living TCP flow's socket; None where it has none or has gone."""
+        """Return the mark (SO_MARK) of a living TCP flow's socket; None: it has none, or is gone."""
         try:
             return await self._source.mark(key) or None
         except (OSError, TimeoutError):
@@ -172,35 +183,37 @@ class FlowMonitor:
             and not self._is_local(tracked.original.source)
             and self._is_local(tracked.reply.source)
         ):
-            # Strangers make these at will; of theirs only a call for one of our sockets tells anything.
+            # A stranger causes these events at will. Only an opening towards one of our sockets counts.
             return
         found = conntrack.flow_of(tracked, self._is_local)
         if found is None and tracked.ended:
-            # Its address may be gone by now; then it is known by its 4-tuple.
+            # Its local address may be gone by now. Accept any address: `_counts` knows its 4-tuple.
             found = conntrack.flow_of(tracked, lambda address: True)
         if found is None or not self._counts(found[0]):
             return
         key, incoming = found
-        # A beginning: ours opens at once, a caller's once a socket answers for it.
+        # It begins: a flow of ours opens at once, one from outside once a socket answers for it.
         if not tracked.ended:
             if not incoming:
                 self._open(key, time.time())
             elif key not in self._living:
                 self._callers.put(key, time.time())
                 self._doubt.set()
-        # An end: connection tracking has the bytes of UDP; TCP's come from its socket.
+        # It ends: connection tracking has counted a UDP flow's bytes; TCP's come from its socket.
         elif key.protocol == "udp":
             up, down = tracked.bytes_original, tracked.bytes_reply
             counted = up is not None and down is not None
             self._close(FlowClosed(key, time.time(), down or 0, up or 0, exact=counted))
         elif key in self._living:
-            # A flow no socket answers for (a raw packet), or a deleted entry.
+            # A TCP flow should end with its socket. There may be none (a raw packet), or somebody deleted
+            # the entry: compare.
             self._doubt.set()
 
     def _open(self, key: FlowKey, at_unix_s: float, *, incoming: bool = False) -> None:
         known = self._living.get(key)
         if known is not None:
-            # A look at the sockets may come before the event; what lived for longer is known.
+            # A look at the sockets may have come just before this event: then announce the flow now. One
+            # that has lived for longer was announced, or is older than this monitor.
             if known.opened_unix_s is not None or time.monotonic() - known.seen_at_s > _EVENT_S:
                 return
             known.opened_unix_s = at_unix_s
@@ -246,15 +259,15 @@ class FlowMonitor:
             await asyncio.sleep(_REST_S)
 
     async def _compare(self) -> None:
-        """Open and closes what lost events would have: the known flows against those there are."""
+        """Compare the known flows with those that there are, and announce what was missed."""
         before = dict(self._living)
         missed, self._missed = self._missed, False
-        # Tracked flows outlive their sockets by minutes, so that there are many of them: they are
-        # read only where events of UDP flows, which nothing else shows, may be missing.
+        # 1. Connection tracking remembers flows for minutes after their end, so that it has many. Read
+        # them only if events were dropped, for the UDP flows, which nothing else shows.
         entries = await self._source.entries() if missed else ()
         if not missed:
             before = {key: known for key, known in before.items() if key.protocol == "tcp"}
-        # Open what is there and was not known.
+        # 2. Open the flows that exist and were not known.
         present = {sample.key for sample in await self.snapshot()}
         for entry in entries:
             found = conntrack.flow_of(entry, self._is_local)
@@ -267,7 +280,8 @@ class FlowMonitor:
             if (new := self._living.get(key)) is not None and new.opened_unix_s is None:
                 new.opened_unix_s = time.time()
                 self._mailbox.put(FlowOpened(key, time.monotonic(), new.opened_unix_s))
-        # Close what was known and is not there. Ends that are still on their way to us know more.
+        # 3. Close the flows that were known and do not exist. Wait for events that may still come: they
+        # have the flows' final counts.
         await asyncio.sleep(_GRACE_S)
         for key in before.keys() - present:
             if key in self._living:

@@ -1,8 +1,8 @@
 """The host's networks, followed by rtnetlink events.
 
-An event only says that something changed; then links, addresses and default routes are read again.
-Keeping the tables up to date from the events alone would miss what the kernel does in silence: it
-drops the IPv4 routes of a link that goes down without a word.
+An event only says that something changed; then the monitor reads all links, addresses and default routes
+again. Events alone would not keep its tables right: the kernel drops the IPv4 routes of a link that goes
+down without an event.
 """
 
 import asyncio
@@ -46,16 +46,16 @@ from cedos.model import Address, Network, NetworkOverride, NextHop, Translator
 
 
 class MeteredSource(Protocol):
-    """A source of the system's word on metered networks."""
+    """A source that knows which networks the system calls metered."""
 
     async def start(self, changed: Callable[[], None]) -> None: ...
 
     async def read(self, interfaces: Mapping[str, int]) -> Mapping[str, MeteredWord]:
-        """Return the word on each of these interfaces (name -> index) that has one; never raise."""
+        """Return the system's word on interfaces (name -> index), as far as it has one; never raise."""
 
 
 class NobodysWord:
-    """Without a system that says anything."""
+    """A source that knows of no network, for hosts without such a system."""
 
     async def start(self, changed: Callable[[], None]) -> None: ...
 
@@ -63,7 +63,8 @@ class NobodysWord:
         return {}
 
 
-# Events within this time of the first one are read together: an interface coming up makes many.
+# Wait this long after an event, so that many events are followed by one reading: an interface that comes
+# up causes many.
 _SETTLE_S = 0.005
 _TRIES = 5
 _GROUPS = (
@@ -88,7 +89,7 @@ class Tables:
         self.links: dict[int, Link] = {}
         self.addresses: dict[int, list[LinkAddress]] = {}
         self.routes: dict[int, list[DefaultRoute]] = {}
-        # Of helpers: their addresses and the routes from there.
+        # This host's addresses for helpers, and the routes from these.
         self.shared: list[LinkAddress] = []
         self.shared_routes: list[SeenRoute] = []
         answers = list(answers)
@@ -109,11 +110,11 @@ class Tables:
                     self.routes.setdefault(route.index, []).append(route)
 
     def metric(self, index: int) -> int | None:
-        """Return the lowest metric of the interface's default routes, None where it has none."""
+        """Return the lowest metric of the interface's default routes; None: it has none."""
         return min((route.metric for route in self.routes.get(index, ())), default=None)
 
     def next_hops(self, index: int) -> tuple[NextHop, ...]:
-        """Return the next hops of the best default routes, one an IP version, IPv4 first."""
+        """Return the next hop of the best default route of each IP version, IPv4 first."""
         chosen: dict[int, NextHop] = {}
         for route in sorted(self.routes.get(index, ()), key=lambda r: (r.version, r.rank)):
             chosen.setdefault(route.version, NextHop(route.version, route.gateway))
@@ -129,8 +130,8 @@ def assemble(
 ) -> list[tuple[Network, int | None]]:
     """Return the networks with their metrics, best metric first, those without a default route last.
 
-    A network is up where its link runs, it has an address, and a default route leads over it: with
-    a gateway, or without one on a point-to-point link.
+    A network is up if its link runs, it has an address, and a default route leads over it (with a
+    gateway, or without one on a point-to-point link).
     """
     found: list[tuple[Network, int | None]] = []
     for link in tables.links.values():
@@ -164,9 +165,10 @@ def assemble(
 def _translated(
     found: Sequence[tuple[Network, int | None]], tables: Tables
 ) -> list[tuple[Network, int | None]]:
-    """Return the networks; the one that carries the host's IPv6 has the translator, if there is one.
+    """Return the networks, with a translator (464XLAT) at the one that carries the host's IPv6.
 
-    Whatever the metric of the translator's own default route is, its packets leave as IPv6 by the host's.
+    A translator's packets leave this host as IPv6, by the host's default route. So the metric of the
+    translator's own default route does not matter.
     """
     translators = [
         Translator(link.name, link.index, tuple(address.interface for address in own))
@@ -195,10 +197,10 @@ def _translated(
 def compare(
     before: Mapping[str, Network], after: Mapping[str, Network], at_s: float
 ) -> list[NetworkEvent]:
-    """Return what changed: losses first, so that a consumer never holds two networks of one interface.
+    """Return the changes; losses come first, so that a consumer never has two networks of one interface.
 
-    A network whose interface has another index is lost and appears again: what was bound to it is
-    dead.
+    If a network's interface has another index, the network is lost and appears again, since sockets that
+    were bound to the old interface are dead.
     """
     events = [
         NetworkEvent(Change.LOST, old, old, at_s)
@@ -215,12 +217,12 @@ def compare(
 
 
 class TableSource(Protocol):
-    """Reads the kernel's tables and tells when they may have changed."""
+    """A reader of the kernel's tables that tells when they may have changed."""
 
     def start(self, changed: "asyncio.Event") -> None: ...
 
     async def read(self) -> Tables:
-        """Return the tables now; OSError or TimeoutError where the kernel does not tell."""
+        """Return the present tables. OSError, TimeoutError: the kernel does not answer."""
 
     def close(self) -> None: ...
 
@@ -233,7 +235,7 @@ class KernelTables:
         self._listener: NetlinkListener | None = None
 
     def start(self, changed: "asyncio.Event") -> None:
-        """Begin to set `changed`; HostError where the kernel refuses."""
+        """Set `changed` from now on when networks may have changed. HostError: the kernel refuses."""
 
         def received(datagram: bytes) -> None:
             if not changed.is_set() and any(map(changes_networks, messages(datagram))):
@@ -248,7 +250,7 @@ class KernelTables:
         with suppress(OSError):  # an older kernel has none
             answers += await dump(RTM_GETNEXTHOP, nexthops_request())
         for version in (4, 6):
-            # The kernel itself leaves other tables' routes out.
+            # Ask for the main table alone: the kernel leaves out the routes of all others.
             request = policy_routing.routes_request(version, table=policy_routing.MAIN_TABLE)
             keeps = policy_routing.DefaultRoutesFilter()
             answers += await dump(rtnetlink.RTM_GETROUTE, request, keeps=keeps)
@@ -265,7 +267,7 @@ class KernelTables:
 
 
 def changes_networks(message: NetlinkMessage) -> bool:
-    """Return whether an event can change a network: steering's own tables, and most routes, cannot."""
+    """Return whether an event can change a network; those of steering's tables and most routes cannot."""
     return (
         message.type in _OF_LINKS
         or policy_routing.is_main_default(message)
@@ -274,10 +276,13 @@ def changes_networks(message: NetlinkMessage) -> bool:
 
 
 class LinkMonitor:
-    """The networks now and their changes, as an asynchronous context manager.
+    """The present networks and their changes, as an asynchronous context manager.
 
-    By default of the calling thread's namespace, the host's sysfs, and resolv.conf alone. Raises
-    ConfigError: overrides that cannot hold; HostError on entering: the kernel refuses rtnetlink.
+    By default it reads the calling thread's network namespace, the host's sysfs, and resolv.conf alone.
+
+    Raises:
+        ConfigError: the overrides contradict each other.
+        HostError: on entering: the kernel refuses rtnetlink.
     """
 
     def __init__(
@@ -304,7 +309,8 @@ class LinkMonitor:
 
     async def __aenter__(self) -> "LinkMonitor":
         self._tables = self._given_tables or KernelTables()
-        # First the events, then the state: what happens in between is read twice, not missed.
+        # Subscribe to events before the first reading: a change in between is then read twice, not
+        # missed.
         try:
             self._tables.start(self._changed)
             await self._resolvers.start(self._changed.set)
@@ -318,7 +324,7 @@ class LinkMonitor:
                 ) from error
             raise
         self._task = asyncio.create_task(self._follow(), name="links")
-        # Should it ever die, its consumer must not wait for ever.
+        # If the task ends by an error, its consumer must not wait for ever.
         self._task.add_done_callback(lambda task: self._mailbox.close())
         return self
 
@@ -333,11 +339,11 @@ class LinkMonitor:
         self._mailbox.close()
 
     def networks(self) -> list[Network]:
-        """Return all own networks now, up or not, those with the better metric first."""
+        """Return this host's present networks, up or not, those with the better metric first."""
         return list(self._networks.values())
 
     def helpers(self) -> list[Network]:
-        """Return the neighbours now by whom a way leads to the gateway."""
+        """Return the neighbours that forward to the gateway now."""
         return list(self._helpers.values())
 
     def metrics(self) -> Mapping[str, int]:
@@ -349,7 +355,7 @@ class LinkMonitor:
         return address in self._addresses
 
     def events(self) -> AsyncIterator[NetworkEvent]:
-        """Change since the monitor was entered; for one consumer."""
+        """Return the changes since the monitor was started; for one consumer."""
         return self._mailbox.iterate()
 
     async def _read(self) -> list[NetworkEvent]:
@@ -375,7 +381,7 @@ class LinkMonitor:
             try:
                 events = await self._read()
             except (OSError, TimeoutError):
-                # A table that changes while it is read (ENOBUFS, EINTR) is read again, later each time.
+                # A table changed while it was read (ENOBUFS, EINTR): read again, after a longer pause.
                 failures = min(failures + 1, _TRIES)
                 self._changed.set()
                 continue

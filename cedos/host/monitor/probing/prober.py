@@ -1,6 +1,6 @@
-"""Pings by a schedule, and all kinds of probes when asked (Delphi, Table 2).
+"""The prober: it pings networks by a schedule, and probes in other ways when asked (Delphi, Table 2).
 
-Every probe leaves through its network's interface, has a time limit, and is accounted for (Table 3).
+Each probe leaves through its network's interface and has a time limit. Its costs are counted (Table 3).
 """
 
 import asyncio
@@ -69,10 +69,10 @@ _LONG_AGO_S = 3600.0
 
 
 class Pinger(Protocol):
-    """Sends echoes of one IP version over one interface (`ping.PingSocket`, or a test's)."""
+    """A sender of pings of one IP version over one interface (`ping.PingSocket`, or a test's)."""
 
     def send(self, target: Address) -> int:
-        """Send one; its sequence number. OSError where the network does not take it."""
+        """Send a ping and return its sequence number. OSError: the network does not take it."""
 
     def forget(self, sequence: int) -> None: ...
 
@@ -111,8 +111,8 @@ class _Pings:
         return future
 
     def _answered(self, sequence: int, rtt_s: float) -> None:
-        # Those before it are lost, and known to be before this one: given up later, they would say
-        # of a network that has come back that it is gone.
+        # Earlier pings without an answer are lost. Report them now, before this answer: if they were
+        # reported later, a network that has come back would look gone.
         sent_at_s = self._sent_at_s[sequence]
         for earlier in [each for each, at_s in self._sent_at_s.items() if at_s < sent_at_s]:
             self._timers[earlier].cancel()
@@ -161,17 +161,17 @@ def _lost(problem: str, spent: Spent | None = None) -> ProbeOutcome:
 class Prober:
     """Pings the networks by a schedule, and probes them in any way when asked.
 
-    An asynchronous context manager, fed with `networks_changed` and `in_use`. `problem` says why
-    nothing is pinged.
+    It is an asynchronous context manager. Its owner tells it of networks by `networks_changed` and
+    `in_use`. `problem` says why nothing is pinged.
 
     Args:
-        target: whom to ping over a network, None: no host. The gateway would be a bad choice: the
-            path behind it is what counts.
-        schedule: when.
-        ping_timeout_s: after which a ping counts as lost.
+        target: returns the host to ping over a network; None: no host. The network's router would be a
+            bad choice, since the path behind it is what counts.
+        schedule: when to ping.
+        ping_timeout_s: after this time a ping counts as lost.
         timeout_s: how long any other probe may take.
-        dns_name: the public name that lookups ask for.
-        server: the server of trains; None: there is none, and they fail.
+        dns_name: the public name that look-ups ask for.
+        server: the server of UDP trains; None: there is none, and trains fail.
         price: tells the joules of a probe; None: they are not known.
         open_pinger: `PingSocket`, or a test's.
     """
@@ -218,7 +218,7 @@ class Prober:
         self._mailbox.close()
 
     def networks_changed(self, networks: Iterable[Network]) -> None:
-        """Take all networks; sockets of lost or remade interfaces are closed."""
+        """Take the list of all networks; close sockets of interfaces that were removed or made anew."""
         self._networks = {network.name: network for network in networks}
         for gone in self._heard_at_s.keys() - self._networks.keys():
             del self._heard_at_s[gone]
@@ -236,13 +236,13 @@ class Prober:
         self._wake.set()
 
     def on_heard(self, name: str, at_s: float) -> None:
-        """Note that something came back from beyond the network's router at a monotonic time."""
+        """Note that a packet from beyond the network's router came at a monotonic time."""
         self._heard_at_s[name] = max(at_s, self._heard_at_s.get(name, at_s))
         self._schedule.on_heard(name, at_s)
 
     @property
     def heard_at_s(self) -> Mapping[str, float]:
-        """Return network -> when anything last came back, a ping's answer or what programs received."""
+        """Return by network when data last came from beyond its router, for a ping or for a program."""
         return self._heard_at_s
 
     def silent(self, names: Iterable[str]) -> None:
@@ -254,12 +254,12 @@ class Prober:
         self._wake.set()
 
     def asked_at_s(self) -> dict[str, float]:
-        """Return network -> when (monotonic) the oldest ping was sent that may still be answered."""
+        """Return by network when (monotonic) the oldest ping was sent that may still be answered."""
         waiting = ((name, pings.asked_at_s) for name, pings in self._pings.items())
         return {name: at_s for name, at_s in waiting if at_s is not None}
 
     def results(self) -> AsyncIterator[ProbeResult]:
-        """Return the results of all probes since the prober was entered; for one consumer."""
+        """Return the results of all probes since the prober was started; for one consumer."""
         return self._mailbox.iterate()
 
     def pings(self, network: Network) -> bool:
@@ -277,10 +277,10 @@ class Prober:
     async def probe(
         self, network: Network, kind: ProbeKind, direction: Direction = Direction.DOWN
     ) -> ProbeResult:
-        """Probe a network once, now; against the server in turn, as two trains measure each other.
+        """Probe a network once, now. Only one train runs at a time, since two would measure each other.
 
-        Gives `rtt_s`, `dns_s` or `udp_...` (`dispersion.indicators`), or the problem; the same goes to
-        `results` and `costs`.
+        Return `rtt_s`, `dns_s` or `udp_...` (`dispersion.indicators`), or the problem; `results` and
+        `costs` get the same.
         """
         if kind is ProbeKind.PING:
             started = self._start(network)
@@ -307,8 +307,8 @@ class Prober:
     async def knows_names(self, network: Network) -> bool | None:
         """Return whether the network's resolver answers for a name that it cannot have cached.
 
-        It must ask a server beyond the network for that; a known name could come from its cache.
-        None: that tells nothing, as the resolver refuses, lies, or may be none.
+        For such a name it must ask a server beyond the network. None: the result tells nothing, since the
+        resolver refuses or makes answers up, or the router that was asked need not be a resolver.
         """
         resolver = next(filter(network.reaches, (*network.resolvers, *network.gateways)), None)
         fresh = f"{secrets.token_hex(8)}.{self._dns_name}"
@@ -316,9 +316,9 @@ class Prober:
             outcome = await dns_probe.run(
                 network, fresh, resolver=resolver, timeout_s=self._timeout_s
             )
-        except ValueError:  # there is no room for another label
+        except ValueError:  # the name would be too long
             return None
-        # (How long that takes is no indicator: others ask for names that are known.)
+        # Its time is no indicator: programs mostly ask for names that the resolver has cached.
         self.finished(network, replace(outcome, indicators={}), ProbeKind.DNS)
         if not outcome.problem:
             return True
@@ -389,5 +389,5 @@ class Prober:
 
 
 def _reaches(network: Network, address: Address) -> bool:
-    """Return whether the network speaks the address's version, as far as one knows."""
+    """Return whether the network has an address of the same IP version, or none that is known."""
     return not network.addresses or any(own.version == address.version for own in network.addresses)

@@ -1,7 +1,7 @@
-"""The server's side of probes: trains both ways, for who holds the key.
+"""The probe server: it sends and receives trains, for clients that hold the key.
 
-It never sends more than was asked for by an address that has shown itself, within rate limits, and
-what it remembers is bounded: sessions and sources.
+It sends a train only to an address that has proved to be the client's own, of the size that was asked
+for, and within rate limits. It remembers a bounded number of sessions and sources.
 """
 
 import asyncio
@@ -28,14 +28,15 @@ _V6_PREFIX = 64
 
 
 class ProbeLimits:
-    """Rate limits of each source (IPv6: its /64) and of all; `burst_s` seconds may be had at once."""
+    """Rate limits of each source (IPv6: its /64) and of all; a burst is `burst_s` seconds' worth."""
 
     def __init__(self, source_bps: float, total_bps: float, burst_s: float = 5.0) -> None:
         self._source_bps = source_bps
         self._burst_s = burst_s
         self._total = self._bucket(total_bps, 0.0)
-        # A source that was not heard of for longest is forgotten first. Only who holds the key and
-        # has shown its address gets an entry: no source can drive out others, or its own debt, cheaply.
+        # The source that has been silent for longest is forgotten first. Only a client that holds the key
+        # and has proved its address gets an entry, so that nobody can cheaply drive out the entries of
+        # others, or its own used-up limit.
         self._sources: OrderedDict[object, TokenBucket] = OrderedDict()
 
     def _bucket(self, rate_bps: float, now_s: float) -> TokenBucket:
@@ -46,7 +47,7 @@ class ProbeLimits:
         return len(self._sources)
 
     def take(self, source: Address, count: int, now_s: float) -> tuple[RefusalReason, float] | None:
-        """Take `count` bytes; else why not, and the seconds until they will be there."""
+        """Take `count` bytes. If a limit forbids it, return which, and the seconds until it allows it."""
         key: object = source
         if isinstance(source, IPv6Address):
             key = ip_network((source, _V6_PREFIX), strict=False)
@@ -72,8 +73,8 @@ class ProbeLimits:
 
 _log = structlog.get_logger(__name__)
 
-# The time for which a used session is remembered: longer than any cookie is valid, so that it
-# cannot return.
+# A used session is remembered for this long: longer than any cookie is valid, so that it cannot be used
+# again.
 _SESSION_LIFE_S = 12.0
 
 _MOST_SESSIONS = 2048
@@ -97,10 +98,10 @@ class _UpTrain:
 
 
 class ProbeServing:
-    """A probe server, as an asynchronous context manager; HostError where it cannot listen.
+    """A probe server, as an asynchronous context manager. HostError: it cannot listen.
 
-    `address` is a particular one, for answers leave from it; `port` 0: any that is free. `counts`
-    says how often what happened, by a few words.
+    `address` must be one address, since answers leave from it; `port` 0: any free one. `counts` has the
+    number of each kind of event, by its description.
     """
 
     def __init__(self, address: Address, port: int, key: bytes, limits: ProbeLimits) -> None:
@@ -140,7 +141,7 @@ class ProbeServing:
         _log.info("ended", **{words.replace(" ", "_"): n for words, n in self.counts.items()})
 
     def _note(self, what: str) -> None:
-        """Count a refusal; one log line now and then sums them up."""
+        """Count an event; every few seconds one log line sums them up."""
         self.counts[what] += 1
         now_s = time.monotonic()
         if now_s - self._told_s >= _TELL_EVERY_S:
@@ -175,7 +176,8 @@ class ProbeServing:
             return
         self._forget(now_s)
         if ask.session in self._used:
-            # The first ASK is being answered. A lost READY is worth another one, a train is not.
+            # A repeated ASK: the first one is answered already. Send READY again, which may have been
+            # lost, but never a second train.
             upward = self._upward.get(ask.session)
             if upward is not None and not upward.arrivals and upward.reports < _MOST_REPORTS:
                 upward.reports += 1
@@ -222,7 +224,7 @@ class ProbeServing:
             _cancel(self._upward.pop(session))
 
     async def _train(self, ask: wire.TrainRequest, source: Source) -> None:
-        # All are made before the first one leaves, so that they leave one upon the other.
+        # Make all datagrams before the first one leaves, so that they leave without gaps.
         train = [
             wire.encode(
                 wire.TrainDown(ask.session, index, ask.packets), self._key, ask.packet_bytes

@@ -1,23 +1,24 @@
 """The messages between probes and `cedos probe-server`. Pure.
 
-Every datagram and frame ends in a tag, HMAC-SHA256 of all before it under a key that both ends hold,
-cut to 16 bytes. A train begins with a round trip that costs the server nothing:
+Every datagram ends with a tag: HMAC-SHA256 of all bytes before it, under a key that both ends hold, cut
+to 16 bytes. A train begins with a round trip for which the server remembers nothing:
 
     client                      server
-    HELLO   53 bytes      ->            the key is right, or nothing is answered
-                          <-    COOKIE  53 bytes, made of the source address and the time: no state
-    ASK                   ->            the cookie has come back: the source address is real
+    HELLO   53 bytes      ->            without the right key the server does not answer
+                          <-    COOKIE  53 bytes, made of the source address and the time
+    ASK                   ->            the cookie has come back, so the source address is real
                           <-    TRAIN_DOWN ..., or REFUSED
                           <-    READY, for a train upwards
     TRAIN_UP ..., DONE    ->
                           <-    REPORT
 
-Until it is asked (DONE), the server reports on its own a few times while an upward train is late.
+The client asks for the report with DONE. Before that, the server reports on its own a few times if
+packets of an upward train are late.
 
-So a peer without the key gets no answer at all, a spoofed source gets at most what was sent in its
-name, and a repeated ASK begins nothing, for a session is used once. `session` is the
-client's own random number, which makes answers to earlier probes worthless. Each way has message types
-of its own: what one end sent cannot be thrown back at it.
+A peer without the key gets no answer at all. A spoofed source address gets at most as many bytes as were
+sent in its name. A repeated ASK begins nothing, since a session is used once. `session` is the client's
+own random number, so that an answer to an earlier probe does not fit. Each direction has its own message
+types, so that nobody can send a message back to the end that sent it.
 """
 
 import hmac
@@ -73,7 +74,7 @@ class ProbeHello:
 
 @dataclass(frozen=True, slots=True)
 class Cookie:
-    """Say this again, from the same address."""
+    """A cookie, which the client repeats from the same address."""
 
     session: bytes
     cookie: bytes
@@ -81,7 +82,7 @@ class Cookie:
 
 @dataclass(frozen=True, slots=True)
 class TrainRequest:
-    """A train of `packets` datagrams with `packet_bytes` of payload each is wanted."""
+    """A request for a train of `packets` datagrams with `packet_bytes` of payload each."""
 
     session: bytes
     cookie: bytes
@@ -97,7 +98,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Not now; perhaps after `retry_s`."""
+    """A refusal; the client may try again after `retry_s`."""
 
     session: bytes
     reason: RefusalReason
@@ -122,14 +123,14 @@ class TrainUp:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A question: what has arrived so far?"""
+    """A request for a report of the packets that have arrived so far."""
 
     session: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """(index, seconds since the first arrival) in the order of arrival, and how long was waited."""
+    """A report of arrivals: (index, seconds since the first one), in order; `waited_s`: until now."""
 
     session: bytes
     received_bytes: int
@@ -155,7 +156,7 @@ def tag(key: bytes, data: bytes) -> bytes:
 
 
 def encode(message: Message, key: bytes, size_bytes: int = 0) -> bytes:
-    """Return a message as it is sent, padded to `size_bytes` where that is more (for trains)."""
+    """Return a message as it is sent, padded to `size_bytes` if that is more (for trains)."""
     head = _HEAD.pack(_MAGIC, _NUMBERS[type(message)], message.session)
     plain = head + _body(message)
     plain += bytes(max(0, size_bytes - len(plain) - TAG_BYTES))
@@ -231,7 +232,7 @@ def _report(session: bytes, body: bytes) -> Report | None:
 
 
 def in_order(arrivals: Sequence[tuple[int, float]]) -> bool:
-    """Return whether each index appears once and no arrival is before the one before."""
+    """Return whether each index appears once, and the times of arrival ascend."""
     times = [at_s for _, at_s in arrivals]
     return len({index for index, _ in arrivals}) == len(arrivals) and times == sorted(times)
 
@@ -239,7 +240,7 @@ def in_order(arrivals: Sequence[tuple[int, float]]) -> bool:
 def cookie(
     secret: bytes, source: IPv4Address | IPv6Address, port: int, session: bytes, now_s: float
 ) -> bytes:
-    """Return what only a server with this secret can have told this source, lately."""
+    """Return the cookie that a server with this secret gives this source and session now."""
     return _cookie(secret, source, port, session, int(now_s // COOKIE_LIFE_S))
 
 
@@ -258,7 +259,7 @@ def cookie_holds(
     session: bytes,
     now_s: float,
 ) -> bool:
-    """Return whether `given` is the cookie of this source and session, now or a period ago."""
+    """Return whether `given` is the cookie of this source and session, of this period or the last."""
     period = int(now_s // COOKIE_LIFE_S)
     return any(
         hmac.compare_digest(given, _cookie(secret, source, port, session, each))
