@@ -259,7 +259,9 @@ class Redirection:
                 for version, where in _SENDERS.items():
                     if names is None and datagrams is None:
                         break
-                    code = programs.sender_program(version, here, tables, names, datagrams)
+                    code = programs.sender_program(
+                        version, here, tables, names, datagrams, closed=closed
+                    )
                     self._link(cgroup, code, ProgramType.CGROUP_SOCK_ADDR, where)
             finally:
                 os.close(cgroup)

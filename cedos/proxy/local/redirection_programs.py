@@ -219,10 +219,13 @@ def sender_program(
     tables: RedirectTables,
     names: LedTo | None,
     datagrams: LedDatagrams | None,
+    *,
+    closed: bool = False,
 ) -> bytes:
     """Return the program for sockets that receive a datagram: it shows the place instead of the stand-in.
 
-    It also notes hosts that send to a chosen user's socket first: the socket answers them directly.
+    It also notes hosts that send to a chosen user's socket first: the socket answers them directly. With
+    `closed` it does not: a neighbour can send under the address of any host that is about to be called.
     """
     code = Assembly()
     _put_cookie(code)
@@ -237,7 +240,8 @@ def sender_program(
         code.jump(Opcode.JUMP, EXIT)
         code.label("no_name")
     if datagrams is not None:
-        _show_place(code, version, tables, datagrams, "outside")
+        _show_place(code, version, tables, datagrams, EXIT if closed else "outside")
+    if datagrams is not None and not closed:
         code.jump(Opcode.JUMP, EXIT)
         # From no stand-in address: if the host may be redirected, note that it has spoken first
         # (`heard`).

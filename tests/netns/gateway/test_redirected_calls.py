@@ -27,6 +27,7 @@ made = []
 for family, host in ((socket.AF_INET, "{ORIGIN}"), (socket.AF_INET6, "{ORIGIN6}")):
     for port in {PORTS}:
         one = socket.socket(family, socket.SOCK_DGRAM)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         one.bind((host, port))
         made.append(one)
 print("ready", flush=True)
@@ -196,3 +197,33 @@ print(json.dumps(ask(one, b"x", ("{ORIGIN}", 9001))[0]))
     forward.kill()
     forward.wait()
     assert asked(laptop, ask) == own
+
+
+@pytest.mark.usefixtures("echo")
+def test_who_speaks_first_draws_nothing_out_with_fail_closed(laptop: Laptop) -> None:
+    """A neighbour can send under any host's address to the socket that is about to call it."""
+    own = json.loads(laptop.near.run("ip", "-j", "route", "get", ORIGIN).stdout)[0]["prefsrc"]
+    laptop.forward("--redirect", str(USER), "--fail", "closed")
+    calling = as_user(
+        laptop,
+        *(PYTHON, "-c"),
+        ASK
+        + f"""
+one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+one.bind(("0.0.0.0", 7000))
+print("ready", flush=True)
+one.recvfrom(100)
+print(json.dumps(ask(one, b"x", ("{ORIGIN}", 9001))), flush=True)
+""",
+    )
+    assert calling.stdout.readline() == b"ready\n"
+    talk = (
+        "import socket\n"
+        "one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
+        "one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)\n"
+        f"one.bind(('{ORIGIN}', 9001)); one.sendto(b'x', ('{own}', 7000))\n"
+    )
+    laptop.far.run(PYTHON, "-c", talk)
+    seen = json.loads(calling.stdout.readline())
+    assert seen[0] != own
+    assert seen[2:] == [ORIGIN, 9001]
