@@ -25,7 +25,6 @@ from emu.console import block, examples
                 "profiler   microseconds and share of packets that reach user space",
                 "rescue     first packets of programs into a dead network: when under way",
                 "session    sessions against raw TCP: throughput, fairness, resumption, messages",
-                "silences   sessions while a network falls silent, flaps or is cut",
                 "sizes      how well sizes are told near a transfer's start, and learned",
                 "soak       an hour of mixed load: memory and descriptors that stay flat, nothing left",
                 "switch     from the command to the first data packet on the other network",
