@@ -29,11 +29,9 @@ _MAPPED: Final = bytes(10) + b"\xff\xff"
 def address(octets: bytes) -> Address:
     """Return the address of 4 or 16 octets (network order), one object for each address.
 
-    An IPv4 address mapped into IPv6 becomes an IPv4 address: an IPv6 socket that speaks IPv4 has
-    the mapped form, while connection tracking and the path manager use the plain one.
-
-    Raises:
-        ValueError: there are more or fewer octets.
+    An IPv4 address mapped into IPv6 becomes an IPv4 address: an IPv6 socket that speaks IPv4 has the
+    mapped form, while connection tracking and the path manager use the plain one. ValueError: there are
+    more or fewer octets.
     """
     if len(octets) == 4:
         return IPv4Address(octets)

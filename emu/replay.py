@@ -52,8 +52,7 @@ class Recorded:
 def records(path: Path) -> Iterator[Any]:
     """Yield the raw records of a log; its end may be missing, as of a daemon that was killed.
 
-    Raises:
-        HistoryError: the file cannot be read, or is no event log.
+    HistoryError: the file cannot be read, or is no event log.
     """
     try:
         with gzip.open(path, "rb") as file:
@@ -77,8 +76,7 @@ def records(path: Path) -> Iterator[Any]:
 def open_log(path: Path) -> tuple[Mapping[str, Any], Iterator[Recorded]]:
     """Return the header and the events of a log.
 
-    Raises:
-        HistoryError: the file is no event log, or one of another version.
+    HistoryError: the file is no event log, or one of another version.
     """
     raw = records(path)
     header = next(raw, None)
@@ -174,8 +172,7 @@ def replay(
 
     `other`: a policy that is to be compared with what was decided.
 
-    Raises:
-        HistoryError: the log is damaged, or the controller cannot take an event.
+    HistoryError: the log is damaged, or the controller cannot take an event.
     """
     found, began_s = Replay(), None
     for each in log:

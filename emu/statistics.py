@@ -32,8 +32,7 @@ def ci95(drawn: NDArray[Any] | Sequence[float]) -> list[float]:
 def student_ci95(values: Sequence[float]) -> tuple[float, list[float]]:
     """Return the mean and its 95 % interval by Student's t; no width where there is one value.
 
-    Raises:
-        ValueError: no value.
+    ValueError: no value.
     """
     if not values:
         raise ValueError("a mean is of at least one trial")

@@ -74,9 +74,8 @@ class HeldOutErrors:
     ) -> "HeldOutErrors":
         """Rebuild them for a model of these inputs and strategies.
 
-        Raises:
-            ValueError: says what is wrong with them.
-            KeyError, TypeError: something is missing, or of another type.
+        ValueError: says what is wrong with them. KeyError, TypeError: something is missing, or of
+        another type.
         """
         # Check all numbers: a model file comes from outside.
         limits = tuple(float(limit) for limit in data["limits"])
@@ -199,9 +198,7 @@ class CompletionModel:
         """Rebuild a model from the data that `to_dict` returned.
 
         Another version may have written them, if this one knows their inputs, features and strategies.
-
-        Raises:
-            ValueError: says what is wrong with it.
+        ValueError: says what is wrong with it.
         """
         try:
             return cls._from_dict(data)

@@ -70,11 +70,7 @@ class Posterior:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Posterior":
-        """Restore the knowledge of a kept state.
-
-        Raises:
-            ValueError: it is none.
-        """
+        """Restore the knowledge of a kept state. ValueError: it is none."""
         found = cls()
         try:
             found.seen = int(state["seen"])

@@ -83,8 +83,7 @@ class Tree:
 
         `data`: what `to_dict` gave.
 
-        Raises:
-            ValueError: it is no tree, or one over other inputs or outputs.
+        ValueError: it is no tree, or one over other inputs or outputs.
         """
         try:
             tree = cls.of(*(data[name] for name in _FIELDS))
@@ -157,8 +156,7 @@ class Forest:
         `data`: what `to_dict` gave.
         `inputs`: the names of the inputs that its trees count, whatever others or in whatever order.
 
-        Raises:
-            ValueError: as `Tree.from_dict`, and for leaves beyond all measure.
+        ValueError: as `Tree.from_dict`, and for leaves beyond all measure.
         """
         try:
             grown, scale = list(data["trees"]), float(data["scale"])

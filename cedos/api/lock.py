@@ -37,10 +37,8 @@ def only_daemon(pid_file: Path, *, steers: bool = True) -> Iterator[None]:
 
     `steers`: whether this daemon changes the namespace; a dry run does not.
 
-    Raises:
-        AlreadyRunningError: another daemon is alive; the message has its process id.
-        PrivilegeError: the runtime directory cannot be written.
-        HostError: the pid file cannot be opened for another reason.
+    AlreadyRunningError: another daemon is alive; the message has its process id. PrivilegeError: the
+    runtime directory cannot be written. HostError: the pid file cannot be opened for another reason.
     """
     descriptor = _locked_file(pid_file)
     try:

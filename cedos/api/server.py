@@ -317,10 +317,8 @@ class ControlServer:
     async def __aenter__(self) -> "ControlServer":
         """Start to listen.
 
-        Raises:
-            AlreadyRunningError: a living daemon answers on this socket.
-            PrivilegeError: the folder of the socket cannot be written.
-            HostError: the socket cannot be made for another reason.
+        AlreadyRunningError: a living daemon answers on this socket. PrivilegeError: the folder of the
+        socket cannot be written. HostError: the socket cannot be made for another reason.
         """
         runner = self._runner = web.AppRunner(
             self._application(),

@@ -380,12 +380,9 @@ def own_cgroup(mounts: str, membership: str) -> Path:
 def marked_cgroup(mark: int) -> Iterator[Path]:
     """Make a cgroup below this process's own whose connections carry the mark.
 
-    It is removed after the block unless a process still lives inside; then the next call removes
-    it.
-
-    Raises:
-        PrivilegeError: making a cgroup or loading a program is refused.
-        HostError: there is no cgroup v2, or the kernel cannot do it.
+    It is removed after the block unless a process still lives inside; then the next call removes it.
+    PrivilegeError: making a cgroup or loading a program is refused. HostError: there is no cgroup v2,
+    or the kernel cannot do it.
     """
     try:
         parent = own_cgroup(

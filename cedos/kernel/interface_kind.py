@@ -323,8 +323,7 @@ def identify(
 def check(overrides: Mapping[str, NetworkOverride]) -> None:
     """Refuse overrides that cannot hold.
 
-    Raises:
-        ConfigError: an unknown kind, a helper's name, or one name for two networks.
+    ConfigError: an unknown kind, a helper's name, or one name for two networks.
     """
     seen: dict[str, str] = {}
     for interface, override in overrides.items():

@@ -14,8 +14,7 @@ TIMESTAMP_SPACE: Final = socket.CMSG_SPACE(_TIMESPEC.size)
 def bind_to_interface(unconnected: socket.socket, interface: str) -> None:
     """Bind a socket to an interface. Any user may do so since Linux 5.7, if it is bound to none.
 
-    Raises:
-        OSError: no such interface, or it is bound already.
+    OSError: no such interface, or it is bound already.
     """
     unconnected.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, os.fsencode(interface))
 

@@ -32,8 +32,7 @@ class MptcpInfo(NamedTuple):
 def mptcp_info(connection: socket.socket) -> MptcpInfo | None:
     """Return the kernel's facts of a connection; None if the kernel says too little.
 
-    Raises:
-        OSError: it is plain TCP, or (on newer kernels) fell back to it.
+    OSError: it is plain TCP, or (on newer kernels) fell back to it.
     """
     raw = connection.getsockopt(_SOL_MPTCP, _MPTCP_INFO, _INFO.size)
     if len(raw) < _INFO.size:

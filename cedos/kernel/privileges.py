@@ -31,8 +31,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def held(pid: int | None = None) -> frozenset[str]:
     """Return the needed capabilities that are effective in a process; None: in this one.
 
-    Raises:
-        ProcessLookupError: there is no such process, or it does not show.
+    ProcessLookupError: there is no such process, or it does not show.
     """
     status = _STATUS if pid is None else Path(f"/proc/{pid}/status")
     try:

@@ -59,8 +59,7 @@ class _Background:
     def run(self, wanted: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
         """Run a coroutine in the loop and wait for its end.
 
-        Raises:
-            OSError: see `_as_os_error`. TimeoutError: not in time; the coroutine is cancelled then.
+        OSError: see `_as_os_error`. TimeoutError: not in time; the coroutine is cancelled then.
         """
         future = asyncio.run_coroutine_threadsafe(wanted, self.loop)
         try:

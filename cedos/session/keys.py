@@ -46,11 +46,7 @@ def to_text(key: bytes) -> str:
 
 
 def from_text(text: str) -> bytes:
-    """Return the key in a text of `to_text`.
-
-    Raises:
-        ValueError: not 43 characters of that alphabet.
-    """
+    """Return the key in a text of `to_text`. ValueError: not 43 characters of that alphabet."""
     try:
         if len(text) != _TEXT_LENGTH or not text.isascii() or "+" in text or "/" in text:
             raise ValueError
@@ -65,8 +61,7 @@ def from_text(text: str) -> bytes:
 def read_own(path: Path) -> KeyPair:
     """Return a host's own key.
 
-    Raises:
-        ConfigError: there is no such file, other users may read it, or it holds no key.
+    ConfigError: there is no such file, other users may read it, or it holds no key.
     """
     try:
         with path.open("rb") as file:
@@ -86,8 +81,7 @@ def read_own(path: Path) -> KeyPair:
 def own(path: Path) -> KeyPair:
     """Return a host's own key, made at the first use: a file of mode 0600.
 
-    Raises:
-        ConfigError: as `read_own`, or it cannot be written.
+    ConfigError: as `read_own`, or it cannot be written.
     """
     if not path.exists():
         text = to_text(secrets.token_bytes(KEY_BYTES)) + "\n"
@@ -118,8 +112,7 @@ def _write_new(path: Path, content: bytes) -> None:
 def read_names(path: Path) -> dict[str, bytes]:
     """Return names and their keys from a TOML file with one table, `[hosts]`; none without a file.
 
-    Raises:
-        ConfigError: it is no such file; it names each wrong key.
+    ConfigError: it is no such file; it names each wrong key.
     """
     try:
         text = path.read_text()
@@ -142,8 +135,7 @@ def read_names(path: Path) -> dict[str, bytes]:
 def pin(path: Path, name: str, key: bytes) -> None:
     """Add a name with its key.
 
-    Raises:
-        ConfigError: it has another key already, or the file cannot be written.
+    ConfigError: it has another key already, or the file cannot be written.
     """
     names = read_names(path)
     if names.setdefault(name, key) != key:
@@ -152,11 +144,7 @@ def pin(path: Path, name: str, key: bytes) -> None:
 
 
 def write_names(path: Path, names: Mapping[str, bytes]) -> None:
-    """Write what `read_names` reads.
-
-    Raises:
-        ConfigError: the file cannot be written.
-    """
+    """Write what `read_names` reads. ConfigError: the file cannot be written."""
     lines = [f"{json.dumps(name)} = {json.dumps(to_text(key))}\n" for name, key in names.items()]
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:

@@ -79,8 +79,7 @@ class KnownHosts:
     def find(self, name: str, port: int | None, default_port: int | None = None) -> KnownServer:
         """Return the server of an entry's name, or of a host; `port` None: none was given.
 
-        Raises:
-            ConfigError: no key is known for it, or no port.
+        ConfigError: no key is known for it, or no port.
         """
         wanted = port or default_port
         known = self.aliases()
@@ -113,11 +112,7 @@ class KnownHosts:
         )
 
     def check(self, server: KnownServer) -> bool:
-        """Check that no other key is known for a server.
-
-        Raises:
-            ConfigError: another one is.
-        """
+        """Check that no other key is known for a server. ConfigError: another one is."""
         known = False
         for name, entry in self.aliases().items():
             if entry.host == server.host and entry.port == server.port:
@@ -133,9 +128,8 @@ class KnownHosts:
     def save(self, server: KnownServer, alias: str | None = None) -> None:
         """Add a server at the end of the file, under a name of its own or its address.
 
-        Raises:
-            ConfigError: the name is none or stands for another server, another key is known, or the file
-                cannot be written.
+        ConfigError: the name is none or stands for another server, another key is known, or the file
+        cannot be written.
         """
         if alias is not None:
             self.check_alias(alias, server)

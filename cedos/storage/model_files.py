@@ -30,9 +30,8 @@ def load(path: Path | None = None, *, partial: bool = False) -> CompletionModel:
 
     `partial`: to judge it, not to decide with: it need not know each network alone.
 
-    Raises:
-        ModelError: there is none, or it is broken, of another version, for other features, or knows
-            no times of a network alone; says which, and how to get a good one.
+    ModelError: there is none, or it is broken, of another version, for other features, or knows no
+    times of a network alone; says which, and how to get a good one.
     """
     name = str(path) if path is not None else f"the shipped model ({_SHIPPED})"
     try:

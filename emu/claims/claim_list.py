@@ -112,11 +112,7 @@ class Claims(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 def read(file: Path = FILE) -> Claims:
-    """Read the list.
-
-    Raises:
-        ConfigError: it cannot be read, or says something that the list does not know.
-    """
+    """Read the list. ConfigError: it cannot be read, or says something that the list does not know."""
     try:
         found = msgspec.convert(tomllib.loads(file.read_text()), Claims)
     except (OSError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
@@ -166,8 +162,7 @@ def _problems(claim: Claim, claims: Claims) -> Iterator[str]:
 def computed(claim: Claim, claims: Claims, read: Callable[[str], Any] = expressions.result) -> str:
     """Return `ours` with each number in braces as its file has it.
 
-    Raises:
-        DataSetError: an expression that does not lead to a number, or too few or many numbers.
+    DataSetError: an expression that does not lead to a number, or too few or many numbers.
     """
     if not claim.numbers and not _MEASURED.search(claim.ours):
         return claim.ours

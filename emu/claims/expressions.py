@@ -55,8 +55,7 @@ def result(name: str) -> Any:
 def evaluate(expression: str, file: str, read: Callable[[str], Any] = result) -> list[float]:
     """Return the numbers that an expression gives; one file is where its paths begin.
 
-    Raises:
-        DataSetError: a path that leads nowhere, an unknown function, no number.
+    DataSetError: a path that leads nowhere, an unknown function, no number.
     """
     try:
         with np.errstate(all="raise"):

@@ -17,8 +17,7 @@ from emu.repository import ROOT, WRITTEN
 def chosen(claims: Claims, name: str, kind: str | None = None) -> list[str]:
     """Return the sources that a name stands for: a source, a claim, a paper, or `all`.
 
-    Raises:
-        NotFoundError: it is none of these, or no command is kept for it.
+    NotFoundError: it is none of these, or no command is kept for it.
     """
     if name in claims.sources:
         found = [name]
@@ -40,9 +39,8 @@ def chosen(claims: Claims, name: str, kind: str | None = None) -> list[str]:
 def head() -> str:
     """Return this commit.
 
-    Raises:
-        HostError: the tree is no clone, or has changes beside results, so that no commit would
-            say what was measured.
+    HostError: the tree is no clone, or has changes beside results, so that no commit would say what was
+    measured.
     """
     commit, changes = _git("rev-parse", "HEAD"), _git("status", "--porcelain")
     if commit is None or changes is None:
@@ -59,8 +57,7 @@ def head() -> str:
 def measure(name: str, claims: Claims, places: Path, commit: str) -> None:
     """Run a source's command and note commit and day in the list.
 
-    Raises:
-        HostError: the command failed, or did not write its result file.
+    HostError: the command failed, or did not write its result file.
     """
     source = claims.sources[name]
     result = expressions.RESULTS / source.file if source.file else None

@@ -151,8 +151,7 @@ def context_columns(name: str) -> tuple[str, ...]:
 def read(path: Path) -> DataSet:
     """Read a data set, CSV or Parquet by the file's own beginning.
 
-    Raises:
-        DataSetError: it cannot be read, or a value makes no sense; names file, row and column.
+    DataSetError: it cannot be read, or a value makes no sense; names file, row and column.
     """
     try:
         with path.open("rb") as file:
@@ -249,9 +248,7 @@ def write(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Write rows as CSV if the file is called so, else as Parquet.
 
     Known columns come first and in the order of `ORDER`, others follow; what a row lacks stays empty.
-
-    Raises:
-        DataSetError: there are no rows, or the file cannot be written.
+    DataSetError: there are no rows, or the file cannot be written.
     """
     rows = list(rows)
     found = dict.fromkeys(name for row in rows for name in row)

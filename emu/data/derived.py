@@ -42,8 +42,7 @@ def aged(
 ) -> list[dict[str, Any]]:
     """Return `COPIES` aged rows of each row that begins long enough after its place does.
 
-    Raises:
-        DataSetError: a row's place is not among the places, or has no start.
+    DataSetError: a row's place is not among the places, or has no start.
     """
     small = _small_downloads(rows)
     found = []

@@ -35,8 +35,7 @@ def models_by_group(
 ) -> list[CompletionModel]:
     """Return for each row a model trained on the other groups, dealt into at most so many folds.
 
-    Raises:
-        DataSetError: too few groups, or too little to learn from.
+    DataSetError: too few groups, or too little to learn from.
     """
     folds = min(len(np.unique(examples.groups)), most_folds)
     if folds < 3:
@@ -57,12 +56,9 @@ def models_at_random(
 ) -> list[CompletionModel]:
     """Return for each row a model trained on a random share of the others, the same places among them.
 
-    Delphi's split is 0.1: a tenth to learn from (section 6.1). 0.9 is the usual one. Each row is
-    judged once, by one of ten models.
-
-    Raises:
-        ConfigError: the share is not from 0.1 to 0.9.
-        DataSetError: too little to learn from.
+    Delphi's split is 0.1: a tenth to learn from (section 6.1). 0.9 is the usual one. Each row is judged
+    once, by one of ten models. ConfigError: the share is not from 0.1 to 0.9. DataSetError: too little
+    to learn from.
     """
     if not 1 / _RANDOM_FOLDS <= train_share <= 1 - 1 / _RANDOM_FOLDS:
         raise ConfigError(f"train_share is {train_share:g}; a share from 0.1 to 0.9 is needed")

@@ -75,8 +75,7 @@ class Asked:
 def load(file: Path, seed: int = 1) -> dict[str, Walk]:
     """Read a file of probed places; passive indicators that are missing are drawn from `seed`.
 
-    Raises:
-        DataSetError: it cannot be read, or lacks a column.
+    DataSetError: it cannot be read, or lacks a column.
     """
     try:
         table = pq.read_table(file)

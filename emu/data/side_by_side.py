@@ -60,9 +60,8 @@ def run(
     interrupted collection is a fair sample of the whole. Each of the `jobs` processes has a bench, and
     this niceness: a measurement must not wait for what else the host does.
 
-    Raises:
-        DataSetError: `partial` belongs to another plan.
-        EmulationError: the testbed could not be built, or failed.
+    DataSetError: `partial` belongs to another plan. EmulationError: the testbed could not be built, or
+    failed.
     """
     # Take up what an interrupted collection has measured.
     finished = {str(entry.pop("key")): entry for entry in _read_partial(partial)}

@@ -179,8 +179,7 @@ class Places(dict[str, Place]):
 def default_directory(given: Path | None = None) -> Path:
     """Return the collection to use: the given one, else the real traces beside the repository, else ours.
 
-    Raises:
-        PlaceError: nothing was given and neither of the two others is there.
+    PlaceError: nothing was given and neither of the two others is there.
     """
     if given is not None:
         return given

@@ -124,9 +124,8 @@ def generate(kind: str, seed: int, duration_s: int, out_dir: Path, name: str | N
 
     `duration_s` is whole seconds, 10 to 3600; without a `name` it is KIND-sSEED.
 
-    Raises:
-        PlaceError: an unknown kind, a bad duration, a name that is taken, or a folder that holds
-            something else or cannot be written.
+    PlaceError: an unknown kind, a bad duration, a name that is taken, or a folder that holds something
+    else or cannot be written.
     """
     drawn = draw(kind, seed, duration_s)
     name = name or f"{kind}-s{seed}"

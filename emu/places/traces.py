@@ -97,8 +97,7 @@ class Trace:
     def parse(cls, data: bytes, name: str = "trace") -> "Trace":
         """Parse the text of a trace file; `name` is what an error calls it.
 
-        Raises:
-            TraceError: empty, not an integer, negative, decreasing, or of zero length.
+        TraceError: empty, not an integer, negative, decreasing, or of zero length.
         """
         if not data.strip():
             raise TraceError(f"{name}: empty; one integer (milliseconds) per line is needed")

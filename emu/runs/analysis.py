@@ -149,11 +149,9 @@ def carry_out(
 
     `directory` is the collection of places, None the default one.
 
-    Raises:
-        ConfigError: a parameter that the analysis does not know, lacks, or cannot use; said before
-            anything is computed.
-        DataSetError: data that cannot be read or do not hold what it needs.
-        PlaceError: a place that is not there.
+    ConfigError: a parameter that the analysis does not know, lacks, or cannot use; said before anything
+    is computed. DataSetError: data that cannot be read or do not hold what it needs. PlaceError: a
+    place that is not there.
     """
     module, _, name = ANALYSES[analysis.analysis].partition(":")
     function = getattr(importlib.import_module(f"{_EXPERIMENTS}.{module}"), name)
@@ -177,9 +175,8 @@ def run(
 ) -> Mapping[str, Any]:
     """Carry an analysis out and leave its run folder and return its figures. See `carry_out`.
 
-    Raises:
-        DataSetError: `folder` is none, and there is something in it, or another run writes to it; said
-            before anything is done.
+    DataSetError: `folder` is none, and there is something in it, or another run writes to it; said
+    before anything is done.
     """
     runs.refuse_foreign(folder)
     with claimed(folder):  # now, and not when all is computed

@@ -89,9 +89,8 @@ def resolve(scenario: Scenario, places: Places) -> Scenario:
 def run(scenario: Scenario, places: Places, directory: Path, report: Report) -> RunFolder:
     """Run a resolved scenario and return its folder, complete but for the page.
 
-    Raises:
-        EmulationError: the testbed or a policy failed; what ran so far stays in the folder.
-        DataSetError: the folder is no run's, or another run writes to it.
+    EmulationError: the testbed or a policy failed; what ran so far stays in the folder. DataSetError:
+    the folder is no run's, or another run writes to it.
     """
     refuse_foreign(directory)
     with claimed(directory):

@@ -173,9 +173,7 @@ def write(directories: Sequence[Path], out: Path | None = None) -> Path:
     """Draw the page of the runs into `out`, by default `report.html` of the first folder.
 
     The page holds its pictures. Each run's pictures also go into its own folder (`.png` and `.svg`).
-
-    Raises:
-        DataSetError: a folder that is no finished run, or there is no room for a picture or the page.
+    DataSetError: a folder that is no finished run, or there is no room for a picture or the page.
     """
     page = out or directories[0] / "report.html"
     try:

@@ -308,8 +308,7 @@ def fresh(name: str, within: Path = Path("runs")) -> Path:
 def with_transfers(recorded: Sequence[Recorded]) -> Sequence[Recorded]:
     """Return the runs, if there are transfers in all of them: those of pages and videos have none.
 
-    Raises:
-        DataSetError: names the one that has none.
+    DataSetError: names the one that has none.
     """
     for run in recorded:
         if not run.flows:

@@ -254,10 +254,8 @@ def run(
     out and named in `failed`, as are places whose files are broken. With `force`, a finished run of
     another scenario is replaced.
 
-    Raises:
-        DataSetError: without `force`, a finished run of another scenario is there; or another run writes
-            there.
-        EmulationError: no place could be run.
+    DataSetError: without `force`, a finished run of another scenario is there; or another run writes
+    there. EmulationError: no place could be run.
     """
     failed: dict[str, str] = {}
     every = expand(scenario, places, failed)

@@ -24,13 +24,10 @@ PAPER = "1.25 to 4 times Wi-Fi's throughput (section 9.2)"
 def figures(recorded: Sequence[Recorded]) -> dict[str, Any]:
     """Return `by_place`, `by_size` and `by_place_and_size` of each policy beside Wi-Fi first.
 
-    Each holds `mean_mbps`, `normalised` (of Wi-Fi's mean), `time_ratio` (the sum of Wi-Fi's times
-    over its own), each with `KEY_ci95`, `n`, `censored` and the share of transfers by network.
-    Intervals: bootstrap over transfers, the same ones for both policies; over places of equal weight
-    where several are put together.
-
-    Raises:
-        DataSetError: a run without transfers, or one without Wi-Fi first.
+    Each holds `mean_mbps`, `normalised` (of Wi-Fi's mean), `time_ratio` (the sum of Wi-Fi's times over
+    its own), each with `KEY_ci95`, `n`, `censored` and the share of transfers by network. Intervals:
+    bootstrap over transfers, the same ones for both policies; over places of equal weight where several
+    are put together. DataSetError: a run without transfers, or one without Wi-Fi first.
     """
     recorded = runs.by_place(runs.with_transfers(recorded))
     policies = runs.policies_of_all(recorded, [_BASE])

@@ -223,10 +223,8 @@ class Laptop(Started):
         """Attach networks, which replace those of the same kinds; all of them start at the same time.
 
         A replaced network ends at once, and the packets on its way are lost. The client sees its
-        carrier go and come back only when the new one is there.
-
-        Raises:
-            EmulationError: a link did not start; all of `accesses` are then detached.
+        carrier go and come back only when the new one is there. EmulationError: a link did not start;
+        all of `accesses` are then detached.
         """
         kinds = [access.kind for access in accesses]
         if len(set(kinds)) != len(kinds):

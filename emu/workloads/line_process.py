@@ -29,8 +29,7 @@ class LineProcess:
     def answer(self, limit_s: float | None = None) -> dict[str, Any] | None:
         """Return the next answer; None: none came within the limit.
 
-        Raises:
-            EmulationError: the process failed or has ended.
+        EmulationError: the process failed or has ended.
         """
         assert self._process.stdout is not None
         if not select.select([self._process.stdout], [], [], limit_s)[0]:

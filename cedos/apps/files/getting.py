@@ -84,9 +84,8 @@ class Getting:
     async def run(self) -> None:
         """Download until the file is whole and its digest is right.
 
-        Raises:
-            TransferError: the server will not, the disk cannot, or what came is wrong again and again.
-            SessionError: no server for too long; what has come is kept.
+        TransferError: the server will not, the disk cannot, or what came is wrong again and again.
+        SessionError: no server for too long; what has come is kept.
         """
         await self._link.until_done(self._over, self.progress, self._patience_s)
 
@@ -146,9 +145,7 @@ class Getting:
 async def entries(link: ServerLink, path: str, patience_s: float) -> list[Entry]:
     """Return what is in a folder of the server, by name.
 
-    Raises:
-        TransferError: there is no such folder.
-        SessionError: no server for too long.
+    TransferError: there is no such folder. SessionError: no server for too long.
     """
     found: list[Entry] = []
 

@@ -207,8 +207,7 @@ def pack(message: msgspec.Struct) -> bytes:
 async def read(kind: Any, exactly: Callable[[int], Awaitable[bytes]], begun: bytes = b"") -> Any:
     """Read the next message of a `kind`; `begun` are its first bytes, if they have been read.
 
-    Raises:
-        TransferError: it is not one; says what is wrong with it.
+    TransferError: it is not one; says what is wrong with it.
     """
     (length,) = _LENGTH.unpack(begun + await exactly(_LENGTH.size - len(begun)))
     if length > _LONGEST:
@@ -219,8 +218,7 @@ async def read(kind: Any, exactly: Callable[[int], Awaitable[bytes]], begun: byt
 def decode(data: bytes, kind: Any) -> Any:
     """Decode the body of a message or of a list.
 
-    Raises:
-        TransferError: it is not one; says what is wrong with it.
+    TransferError: it is not one; says what is wrong with it.
     """
     try:
         return msgspec.json.decode(data, type=kind)

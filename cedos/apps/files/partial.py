@@ -162,12 +162,10 @@ def _refuse_existing(target: Path) -> None:
 class Partial:
     """A part on the disk, locked against other programs.
 
-    A part from another `source` than this is not continued. `have` bytes are here, of `version`
-    (empty: there is nothing to continue); `by_network` came before, as far as that was noted. `replaces`:
-    something of another source is here under this name, and goes.
-
-    Raises:
-        TransferError: the target is there already, another program fetches it, or it cannot be written.
+    A part from another `source` than this is not continued. `have` bytes are here, of `version` (empty:
+    there is nothing to continue); `by_network` came before, as far as that was noted. `replaces`:
+    something of another source is here under this name, and goes. TransferError: the target is there
+    already, another program fetches it, or it cannot be written.
     """
 
     def __init__(self, target: Path, source: str) -> None:
@@ -257,11 +255,7 @@ class Partial:
                 self._noted = noted
 
     def write(self, data: Any) -> None:
-        """Append the next bytes.
-
-        Raises:
-            TransferError: the disk is full, say.
-        """
+        """Append the next bytes. TransferError: the disk is full, say."""
         view = memoryview(data)
         self._digest.update(view)
         while view:
@@ -278,8 +272,7 @@ class Partial:
     def finish(self, modified_unix_s: float) -> None:
         """Give the whole file its name once it is on the disk.
 
-        Raises:
-            TransferError: it cannot be; the part is kept.
+        TransferError: it cannot be; the part is kept.
         """
         try:
             # The bytes must be on the disk before the name is.

@@ -234,8 +234,7 @@ class Library:
 def parse_feed(data: bytes) -> list[Episode]:
     """Return a feed's episodes, the newest first where all have a date, else in the feed's own order.
 
-    Raises:
-        FeedError: the bytes are no feed.
+    FeedError: the bytes are no feed.
     """
     try:
         # A stream: feedparser takes bytes for the name of a file.
@@ -268,8 +267,7 @@ def _parse_in_child(most_s: int, most_bytes: int) -> None:
 async def _parsed(data: bytes) -> list[Episode]:
     """Parse a feed in a child process: one that is made for it takes minutes, and no thread can be ended.
 
-    Raises:
-        FeedError: the bytes are no feed, or one that takes too much time or memory.
+    FeedError: the bytes are no feed, or one that takes too much time or memory.
     """
     call = f"from {__name__} import _parse_in_child; _parse_in_child({_PARSE_S}, {_PARSE_BYTES})"
     pipe, none = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
@@ -343,9 +341,7 @@ def _recording(entry: Any) -> Any:
 async def read_feed(url: str, networks: LeadingNetworks) -> list[Episode]:
     """Read a feed over a network that leads to its server, one that is not metered if possible.
 
-    Raises:
-        WebError: this attempt failed.
-        TransferError: the server has no such file, or it is no feed.
+    WebError: this attempt failed. TransferError: the server has no such file, or it is no feed.
     """
     leading = await networks.to(urlsplit(url).hostname or "")
     first = min(leading, key=lambda each: each.metered, default=None)

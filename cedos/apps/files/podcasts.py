@@ -203,8 +203,7 @@ class EpisodeFetching:
     async def run(self, *, stay: bool = False) -> None:
         """Bring episodes until none is wanted, or the rest has failed after its deadline; or for ever.
 
-        Raises:
-            DiskError: the disk is full, or cannot be written at all.
+        DiskError: the disk is full, or cannot be written at all.
         """
         await asyncio.to_thread(self._library.forget_ended)
         rows = asyncio.Semaphore(_MOST_FOLLOWED)

@@ -26,11 +26,7 @@ if TYPE_CHECKING:
 
 
 class UploadBody:
-    """The file of an upload, open until `close`.
-
-    Raises:
-        TransferError: the file cannot be read.
-    """
+    """The file of an upload, open until `close`. TransferError: the file cannot be read."""
 
     def __init__(self, source: Path) -> None:
         try:
@@ -89,10 +85,8 @@ class Putting:
     async def run(self) -> None:
         """Upload until the server has the whole file under its name.
 
-        Raises:
-            TransferError: the server will not, or the file changed; or what became of an upload is no
-                good news.
-            SessionError: no server for too long; what has arrived is kept there.
+        TransferError: the server will not, or the file changed; or what became of an upload is no good
+        news. SessionError: no server for too long; what has arrived is kept there.
         """
         await self._link.until_done(self._over, self.progress, self._patience_s)
         if (answer := self.answer) is None or answer.good:

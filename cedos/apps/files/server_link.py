@@ -61,9 +61,8 @@ class ServerLink:
         at once where the very first session cannot be had, and after three sessions in a row that the
         server ends with the same words and without a byte.
 
-        Raises:
-            TransferError: one end will not, or a disk cannot, or the same answer came again and again.
-            SessionError: no server for too long.
+        TransferError: one end will not, or a disk cannot, or the same answer came again and again.
+        SessionError: no server for too long.
         """
         loop = asyncio.get_running_loop()
         give_up_s = loop.time() + patience_s

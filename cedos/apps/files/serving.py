@@ -74,8 +74,7 @@ class Uploads:
     async def begun(self, peer_key: bytes, request: PutRequest) -> AsyncIterator[Partial]:
         """Open the part of a file that a host sends, with the bytes of earlier sessions.
 
-        Raises:
-            TransferError: the name cannot be, there is such a file, or it does not fit.
+        TransferError: the name cannot be, there is such a file, or it does not fit.
         """
         parts = self._parts(request.path)
         if request.size > self._limits.largest_bytes:
@@ -374,8 +373,7 @@ class Serving:
     async def _has(self, connection: "Connection", request: PutRequest) -> bool:
         """Return True if the file is here: a client that ended before the answer sends it again.
 
-        Raises:
-            TransferError: there is another one.
+        TransferError: there is another one.
         """
         try:
             number = self._tree.open(request.path)
@@ -424,11 +422,7 @@ def _since(began_s: float) -> float:
 
 
 def client_names(clients: dict[str, bytes]) -> dict[bytes, str]:
-    """Return the names of clients by key, for the log.
-
-    Raises:
-        TransferError: one key has two names.
-    """
+    """Return the names of clients by key, for the log. TransferError: one key has two names."""
     names: dict[bytes, str] = {}
     for name, key in clients.items():
         if key in names:

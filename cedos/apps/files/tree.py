@@ -37,11 +37,7 @@ class Version:
 
 
 class Tree:
-    """A folder that is served.
-
-    Raises:
-        TransferError: it is not a folder.
-    """
+    """A folder that is served. TransferError: it is not a folder."""
 
     def __init__(self, root: Path) -> None:
         if not root.is_dir():
@@ -61,9 +57,8 @@ class Tree:
     def open(self, path: str) -> int:
         """Open a file below the root for reading; symbolic links are not followed.
 
-        Raises:
-            TransferError: there is no such file; the same words whatever is there instead, but for a
-                folder, which may be listed anyway.
+        TransferError: there is no such file; the same words whatever is there instead, but for a
+        folder, which may be listed anyway.
         """
         missing = TransferError(f"there is no file {path!r}")
         parts = self.parts(path)
@@ -94,8 +89,7 @@ class Tree:
     def folder(self, parts: list[str], *, make: bool = False) -> int:
         """Open a folder below the root; `make` creates a missing one.
 
-        Raises:
-            TransferError: there is no such folder, or it cannot be made.
+        TransferError: there is no such folder, or it cannot be made.
         """
         flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         number = os.open(self.root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -132,8 +126,7 @@ class Tree:
     def entries(self, path: str) -> list[Entry]:
         """Return what is in a folder, without parts.
 
-        Raises:
-            TransferError: there is no such folder, or it holds too many of them.
+        TransferError: there is no such folder, or it holds too many of them.
         """
         parts = [] if path.strip("/.") == "" and ".." not in path else self.parts(path)
         if parts is None:

@@ -163,9 +163,8 @@ async def fetch(
 async def read(url: str, most_bytes: int, way: WebWay) -> bytes:
     """Return something small.
 
-    Raises:
-        WebError: this attempt failed.
-        TransferError: the server does not have it, or it is larger than `most_bytes`.
+    WebError: this attempt failed. TransferError: the server does not have it, or it is larger than
+    `most_bytes`.
     """
     data = bytearray()
     headers: dict[str, str] = {hdrs.ACCEPT_ENCODING: "gzip, deflate"}

@@ -209,9 +209,8 @@ class HttpFetcher:
     async def fetch(self, turn: Turn) -> Body:
         """Fetch the body.
 
-        Raises:
-            NotThereError: the server does not have it, or not for us.
-            FetchError: it did not come, or not whole; what came is kept for the next attempt.
+        NotThereError: the server does not have it, or not for us. FetchError: it did not come, or not
+        whole; what came is kept for the next attempt.
         """
         try:
             async with self._session(turn) as session:

@@ -434,10 +434,8 @@ class Future(Generic[T]):
     async def get(self, timeout_s: float | None = None) -> T:
         """Return the item: at once if it is here, else when it is fetched, on demand if necessary.
 
-        Raises:
-            TimeoutError: it took longer; it is still being fetched, and can be asked for again.
-            FetchError: it was cancelled, or the prefetcher was closed.
-            Exception: whatever its fetcher raised.
+        TimeoutError: it took longer; it is still being fetched, and can be asked for again. FetchError:
+        it was cancelled, or the prefetcher was closed. Exception: whatever its fetcher raised.
         """
         async with asyncio.timeout(timeout_s):
             result: T = await self._prefetcher.get(self._key)

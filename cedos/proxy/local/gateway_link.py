@@ -158,9 +158,8 @@ class GatewayLink:
 
         `begun` gets the stream at once, and may write its first bytes.
 
-        Raises:
-            GatewayUnreachableError: the gateway was not reached within the patience.
-            RefusedError: the gateway or the origin refuses.
+        GatewayUnreachableError: the gateway was not reached within the patience. RefusedError: the
+        gateway or the origin refuses.
         """
 
         def ask(streams: Multiplexer) -> ProxiedStream:

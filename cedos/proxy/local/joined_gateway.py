@@ -127,8 +127,7 @@ def _address(text: str) -> tuple[str, int]:
 def read(file: Path) -> list[JoinedGateway]:
     """Return the gateways in a file, at least one, in the order in which they are tried.
 
-    Raises:
-        ConfigError: there is none, other users may read the file, or it is no such file.
+    ConfigError: there is none, other users may read the file, or it is no such file.
     """
     try:
         with file.open("rb") as opened:
@@ -154,8 +153,7 @@ def read(file: Path) -> list[JoinedGateway]:
 def add(known: Sequence[JoinedGateway], joined: JoinedGateway) -> list[JoinedGateway]:
     """Return the gateways and one more at the end; it replaces an entry that has the same server key.
 
-    Raises:
-        ConfigError: there are too many.
+    ConfigError: there are too many.
     """
     same = [each.server_key == joined.server_key for each in known]
     if any(same):

@@ -117,9 +117,7 @@ def _refusals() -> Iterator[None]:
 class Redirection:
     """BPF programs and tables that redirect from `attach` on, for as long as this process lives.
 
-    Raises:
-        PrivilegeError: CAP_BPF or CAP_NET_ADMIN is missing.
-        HostError: this kernel cannot do it.
+    PrivilegeError: CAP_BPF or CAP_NET_ADMIN is missing. HostError: this kernel cannot do it.
     """
 
     def __init__(self, chosen: Chosen) -> None:

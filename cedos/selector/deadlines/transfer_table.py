@@ -116,8 +116,7 @@ class TransferTable:
     def report(self, transfer: TableTransfer, now: float) -> None:
         """Record a program's report of its transfer, the first one or a later one.
 
-        Raises:
-            ValueError: there are too many, or the key is another user's.
+        ValueError: there are too many, or the key is another user's.
         """
         if why := self.refusal(transfer):
             raise ValueError(why)
@@ -219,8 +218,7 @@ class TransferTable:
     ) -> TransferTurn:
         """Return the turn of a transfer; `flows`: those of its direction, if known already.
 
-        Raises:
-            NotFoundError: there is none.
+        NotFoundError: there is none.
         """
         row = self._rows.get(key)
         if row is None:

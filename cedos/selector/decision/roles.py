@@ -138,8 +138,7 @@ def _strategies(
 def role_strategy(strategy: Strategy, roles: Roles) -> str:
     """Return the predictors' name of a strategy.
 
-    Raises:
-        ValueError: its networks have no role, or it is `defer`.
+    ValueError: its networks have no role, or it is `defer`.
     """
     for name, known in strategies(roles, frozenset(StrategyKind)):
         # The order of networks matters for MPTCP, where the first one is primary, but not for copies.

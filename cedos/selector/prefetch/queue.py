@@ -135,8 +135,7 @@ class Queue:
     ) -> None:
         """Record that an item may be asked for; a size that makes no sense counts as unknown.
 
-        Raises:
-            ValueError: the key is in use.
+        ValueError: the key is in use.
         """
         if key in self.items:
             raise ValueError(f"{key!r} has been hinted already; forget it first")

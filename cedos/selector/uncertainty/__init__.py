@@ -19,11 +19,7 @@ METHODS = tuple(_BY_NAME)
 
 
 def method_of(name: str) -> type[Evaluator]:
-    """Return the method of this name, one of `METHODS`.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """Return the method of this name, one of `METHODS`. ConfigError: there is none."""
     if name not in _BY_NAME:
         raise ConfigError(f"no evaluator is called {name!r}: there are {', '.join(METHODS)}")
     return _BY_NAME[name]

@@ -59,9 +59,8 @@ class RecordState(IntEnum):
 class IdleFile:
     """Fixed-size records; the first 16 bytes of each are its key. The file is for its owner alone.
 
-    Raises:
-        SessionError: the file is something else, holds records of another size, may be read by others,
-            or is in use.
+    SessionError: the file is something else, holds records of another size, may be read by others, or
+    is in use.
     """
 
     def __init__(self, path: Path, record_bytes: int) -> None:

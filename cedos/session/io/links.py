@@ -129,8 +129,7 @@ class Egress:
 class EgressReader:
     """A reader of the routes of this thread's network namespace; it blocks for a moment.
 
-    Raises:
-        HostError: the kernel has no rtnetlink.
+    HostError: the kernel has no rtnetlink.
     """
 
     def __init__(self, identifier: NetworkIdentifier | None = None) -> None:
@@ -140,8 +139,7 @@ class EgressReader:
     def egresses(self, destination: Address) -> tuple[Egress, ...]:
         """Return the interfaces that lead to `destination`; empty where none does.
 
-        Raises:
-            HostError: the kernel does not answer.
+        HostError: the kernel does not answer.
         """
         try:
             return self._egresses(destination)
@@ -276,8 +274,7 @@ class EgressReader:
 class EgressTable:
     """The egresses of the loop's namespace; `changed` is called after each burst of messages.
 
-    Raises:
-        HostError: the kernel has no rtnetlink, or does not answer.
+    HostError: the kernel has no rtnetlink, or does not answer.
     """
 
     def __init__(self, changed: Callable[[], None]) -> None:

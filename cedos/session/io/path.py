@@ -70,10 +70,8 @@ def prepare(
 ) -> None:
     """Set the options of a session's connection; bind it to `interface`, and to the address `source`.
 
-    The kernel begins to send keep-alives after `asks_after_s` of silence.
-
-    Raises:
-        OSError: the interface is gone, or the kernel refuses.
+    The kernel begins to send keep-alives after `asks_after_s` of silence. OSError: the interface is
+    gone, or the kernel refuses.
     """
     connection.setblocking(False)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -98,9 +98,7 @@ class Connection:
     async def connected(self, timeout_s: float | None = None) -> None:
         """Wait until there is a path.
 
-        Raises:
-            SessionError: the session ended first.
-            TimeoutError: not in time.
+        SessionError: the session ended first. TimeoutError: not in time.
         """
         async with asyncio.timeout(timeout_s):
             while not self.flow.paths:
@@ -110,8 +108,7 @@ class Connection:
     async def close(self) -> None:
         """End the session in both directions once everything has been acknowledged.
 
-        Raises:
-            SessionError: it ended otherwise, at its deadline for example: not everything arrived.
+        SessionError: it ended otherwise, at its deadline for example: not everything arrived.
         """
         if not self._over:
             self._core.close()
@@ -291,8 +288,7 @@ class Connection:
     async def acknowledged(self, up_to_bytes: int) -> None:
         """Wait until the peer has so much of what was written.
 
-        Raises:
-            SessionError: the session has ended before.
+        SessionError: the session has ended before.
         """
         while self.acknowledged_bytes < up_to_bytes:
             self._check()
@@ -352,8 +348,7 @@ class Connection:
     async def read(self, most_bytes: int = 1 << 18) -> bytes | memoryview:
         """Return the next bytes of the stream as they came; empty: the peer has finished it.
 
-        Raises:
-            SessionError: the session has ended before the stream did.
+        SessionError: the session has ended before the stream did.
         """
         while True:
             data = self.read_now(most_bytes)
@@ -370,11 +365,7 @@ class Connection:
         return data
 
     async def read_exactly(self, size: int) -> bytes:
-        """Return so many bytes of the stream.
-
-        Raises:
-            SessionError: the stream or the session ends before.
-        """
+        """Return so many bytes of the stream. SessionError: the stream or the session ends before."""
         parts: list[bytes | memoryview] = []
         left = size
         while left:
@@ -392,8 +383,7 @@ class Connection:
 
         `bytes` are kept without a copy until the peer has acknowledged them.
 
-        Raises:
-            SessionError: the session has ended, or the stream was finished.
+        SessionError: the session has ended, or the stream was finished.
         """
         whole = data if isinstance(data, bytes) else bytes(data)
         while whole:
@@ -560,8 +550,7 @@ class Connection:
     async def receive(self) -> Message | None:
         """Return the next whole message, the most urgent first; None: the peer has closed.
 
-        Raises:
-            SessionError: the session has ended before the peer closed.
+        SessionError: the session has ended before the peer closed.
         """
         while True:
             message = self.receive_now()
@@ -604,12 +593,8 @@ class Connection:
     def send_datagram(self, data: bytes, lifetime_s: float, *, everywhere: bool = False) -> None:
         """Send a datagram (65,535 bytes, 60 s at most) that arrives once and in time, or never.
 
-        Where no path answers in time another one carries it as well; `everywhere`: each does, at
-        once.
-
-        Raises:
-            SessionError: the session has ended.
-            ValueError: it is too large, or its lifetime is none.
+        Where no path answers in time another one carries it as well; `everywhere`: each does, at once.
+        SessionError: the session has ended. ValueError: it is too large, or its lifetime is none.
         """
         self._check()
         self._core.send_datagram(data, lifetime_s, self._driver.now(), everywhere=everywhere)

@@ -54,8 +54,7 @@ class FlowTable:
 
     `allow`: whether the holder of a public key may open flows; everyone without.
 
-    Raises:
-        SessionError: the file cannot be used.
+    SessionError: the file cannot be used.
     """
 
     def __init__(

@@ -84,10 +84,7 @@ def _told(address: tuple[str, int]) -> Iterator[None]:
 class Listener:
     """The acceptor of sessions on one port.
 
-    Args are those of `cedos.session.listen`.
-
-    Raises:
-        HostError: the address cannot be listened at.
+    Args are those of `cedos.session.listen`. HostError: the address cannot be listened at.
     """
 
     def __init__(
@@ -153,8 +150,7 @@ class Listener:
     async def accept(self) -> Connection:
         """Return the next session: a new one, or (`resumed`) one that was idle.
 
-        Raises:
-            SessionError: the listener has been closed.
+        SessionError: the listener has been closed.
         """
         while True:
             connection = self.accept_now()

@@ -284,8 +284,7 @@ class Client(Generic[T]):
 def radios_of(device: str, *technologies: str) -> list[Radio]:
     """Return a device's radios, in the order of the technologies.
 
-    Raises:
-        ConfigError: no such device, or it has no such radio; says which there are.
+    ConfigError: no such device, or it has no such radio; says which there are.
     """
     known = radios()
     if device not in known:

@@ -94,8 +94,7 @@ def measure(protocol: str, wanted: Plan, ready: Ready = lambda: None) -> dict[st
 
     `energy_j` is what the phone's radio would take for it in life (`energy_j` below).
 
-    Raises:
-        EmulationError: the testbed failed, or what arrived is not what was sent.
+    EmulationError: the testbed failed, or what arrived is not what was sent.
     """
     with World([wanted.network()]) as world, Sampler(world.client, [NETWORK], 0.05) as sampler:
         found = PROTOCOLS[protocol](world, wanted, ready)

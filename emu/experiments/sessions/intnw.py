@@ -104,11 +104,7 @@ def _cut(trace: Trace, start_s: float, length_s: float) -> Trace:
 
 
 def networks(strategy: str, accesses: Mapping[str, Access], detection_s: float) -> list[Scripted]:
-    """Return the client's networks under a strategy.
-
-    Raises:
-        ConfigError: there is no such strategy.
-    """
+    """Return the client's networks under a strategy. ConfigError: there is no such strategy."""
     if strategy in IDEALS:
         return [ideal(accesses, strategy)]
     if strategy not in (OURS, UNLABELLED):
@@ -121,8 +117,7 @@ def networks(strategy: str, accesses: Mapping[str, Access], detection_s: float) 
 def measure(trial: Trial, ready: Ready = lambda: None) -> dict[str, Any]:
     """Run one trial; what the client says, or several clients together.
 
-    Raises:
-        EmulationError: the testbed failed, or the trial did not end in time.
+    EmulationError: the testbed failed, or the trial did not end in time.
     """
     transport = {OURS: "session", UNLABELLED: UNLABELLED}.get(trial.strategy, "tcp")
     key = os.urandom(32)

@@ -99,8 +99,7 @@ _COMMENTS = {HTML: ("<!--", "-->"), CSS: ("/*", "*/"), SCRIPT: ("/*", "*/"), DAT
 def body(objects: Sequence[Object], number: int) -> bytes:
     """Return the body of `objects[number]`: exactly `size_bytes`, the same at every call.
 
-    Raises:
-        ValueError: the object is smaller than what it refers to needs (`least_bytes`).
+    ValueError: the object is smaller than what it refers to needs (`least_bytes`).
     """
     wanted = objects[number]
     skeleton = _skeleton(objects, number)

@@ -89,8 +89,7 @@ def load(
 ) -> list[Fetched]:
     """Fetch a page's objects and return what was had, in the order of their ends.
 
-    Raises:
-        EmulationError: curl could not.
+    EmulationError: curl could not.
     """
     port = 443 if tls else 80
     hosts = {each.host for each in objects}

@@ -140,8 +140,7 @@ class ObjectFetcher:
     async def find(self, client: str, url: str, version: str) -> StoredObject:
         """Return the object, which may still grow; `version`: the one that the client has begun with.
 
-        Raises:
-            TransferError: there is none, in words for who asked.
+        TransferError: there is none, in words for who asked.
         """
         self.store.open()
         if version and (found := self.store.find(client, version)) is not None:
@@ -192,10 +191,8 @@ class ObjectFetcher:
         """Answer a program's own request; None: this client has too many requests pending.
 
         Large ones that are whole answers are kept and brought, whatever becomes of the program; others
-        are the origin's answer, for the caller to hand on and to close.
-
-        Raises:
-            TransferError: the origin cannot be asked.
+        are the origin's answer, for the caller to hand on and to close. TransferError: the origin
+        cannot be asked.
         """
         if (found := self.find_kept(client, url, asked)) is not None:
             return found

@@ -81,9 +81,8 @@ class WebUploads:
     async def take(self, connection: "Connection", client: str, request: PutRequest) -> None:
         """Receive an upload as far as the session goes, and answer with its result.
 
-        Raises:
-            TransferError: it is not taken, in words for who asked.
-            SessionError: the session ended; what has come is kept.
+        TransferError: it is not taken, in words for who asked. SessionError: the session ended; what
+        has come is kept.
         """
         web = request.web
         assert web is not None

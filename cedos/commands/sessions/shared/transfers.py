@@ -139,8 +139,7 @@ def gateway() -> tuple[KeyPair, KnownServer]:
 def interruptible(wanted: Coroutine[Any, Any, None]) -> None:
     """Run a coroutine in its own loop.
 
-    Raises:
-        KeyboardInterrupt: Ctrl-C or SIGTERM; the coroutine was cancelled and has ended.
+    KeyboardInterrupt: Ctrl-C or SIGTERM; the coroutine was cancelled and has ended.
     """
 
     async def run() -> None:

@@ -47,9 +47,7 @@ class TreeCopy:
     async def files(self) -> AsyncIterator[tuple[str, Path, int]]:
         """Yield the server's path, the path here and the size of each file.
 
-        Raises:
-            TransferError: the folder here cannot be made.
-            SessionError: no server for too long.
+        TransferError: the folder here cannot be made. SessionError: no server for too long.
         """
         _make(self._here)
         seen = 0
