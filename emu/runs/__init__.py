@@ -1,1 +1,1 @@
-"""Run folders: experiments that make them, what they say, their tables and pages."""
+"""Run folders: the experiments that make them, figures from several of them, tables and pages."""

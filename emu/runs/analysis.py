@@ -42,10 +42,10 @@ _GIVEN = "progress"
 
 
 def check(name: str, run: Callable[..., Any], given: Mapping[str, Any]) -> None:
-    """Hold what a file gives the analysis `name` against what its function `run` takes.
+    """Check the parameters that a file gives to the analysis `name`, by its function `run`.
 
-    ConfigError: a parameter is unknown, missing, of another type, empty, negative or no finite number,
-    or names a family of models that there is not.
+    ConfigError: a parameter is unknown, missing, of another type, empty, negative or no finite number, or
+    names an unknown family of models.
     """
     _, *taken = inspect.signature(run).parameters.values()
     known = {each.name: each for each in taken if each.name != _GIVEN}
@@ -70,7 +70,7 @@ def check(name: str, run: Callable[..., Any], given: Mapping[str, Any]) -> None:
 
 
 def _check_kinds(name: str, kinds: Any) -> None:
-    # (scikit-learn takes a second to import: only where families are named.)
+    # scikit-learn takes a second to import, so import it only if families are named.
     if not kinds:
         return
     from predictors.training.train import KINDS  # noqa: PLC0415
@@ -111,7 +111,7 @@ _PROGRESS = "progress"
 
 
 class Analysis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An analysis, resolved: its name, and the data set of those that draw from one."""
+    """An analysis as a file describes it: its name, its data set if it uses one, and its parameters."""
 
     analysis: str
     data: str = "traces/transfers.parquet"
@@ -119,7 +119,7 @@ class Analysis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def is_analysis(file: Path) -> bool:
-    """Return whether a TOML file describes an analysis; the scenario's reader reports unreadable ones."""
+    """Return whether a TOML file describes an analysis; False also for one that cannot be read."""
     try:
         return "analysis" in tomllib.loads(file.read_text())
     except (OSError, ValueError):
@@ -145,13 +145,13 @@ def read(file: Path) -> Analysis:
 def carry_out(
     analysis: Analysis, progress: Progress | None = None, directory: Path | None = None
 ) -> dict[str, Any]:
-    """Return the figures of an analysis; those that take long tell `progress` the share done.
+    """Return the figures of an analysis; a long one reports the share that is done to `progress`.
 
-    `directory` is the collection of places, None the default one.
+    `directory` is the collection of places; None: the default one.
 
-    ConfigError: a parameter that the analysis does not know, lacks, or cannot use; said before anything
-    is computed. DataSetError: data that cannot be read or do not hold what it needs. PlaceError: a
-    place that is not there.
+    ConfigError: a parameter is unknown, missing or unusable; raised before anything is computed.
+    DataSetError: the data cannot be read, or lack what the analysis needs. PlaceError: a place does not
+    exist.
     """
     module, _, name = ANALYSES[analysis.analysis].partition(":")
     function = getattr(importlib.import_module(f"{_EXPERIMENTS}.{module}"), name)
@@ -173,10 +173,10 @@ def run(
     progress: Progress | None = None,
     directory: Path | None = None,
 ) -> Mapping[str, Any]:
-    """Carry an analysis out and leave its run folder and return its figures. See `carry_out`.
+    """Carry an analysis out (`carry_out`), write its run folder, and return its figures.
 
-    DataSetError: `folder` is none, and there is something in it, or another run writes to it; said
-    before anything is done.
+    DataSetError: `folder` is not empty and no run folder, or another run writes to it; raised before
+    anything is computed.
     """
     runs.refuse_foreign(folder)
     with claimed(folder):  # now, and not when all is computed

@@ -1,4 +1,4 @@
-"""The part of a run that a person sees: pages and videos in a real browser, and their records."""
+"""Pages and videos of a run, in a real browser as a person would open them, and their records."""
 
 import shutil
 import threading
@@ -47,9 +47,9 @@ class Browsed:
 
 
 def plan(scenario: Scenario, seed: int) -> BrowsingPlan:
-    """Draw the scenario's sites and visit, and makes its videos (which are kept).
+    """Draw the scenario's sites and visits, and make its videos, which are kept for later runs.
 
-    Sites are those of the scenario's own seed, so that repeats see them again in another order.
+    Sites are drawn by the scenario's own seed, so that all repeats visit the same ones, in another order.
     EmulationError: ffmpeg is missing or failed.
     """
     # Each kind of page has sites of its own, numbered on.
@@ -118,7 +118,7 @@ def serve(wanted: BrowsingPlan, laptop: Laptop, *, http2: bool) -> Servers:
 
 
 class Person(Started):
-    """A browser whose tabs wait for their moments, as a `with` block (start it before the clock runs)."""
+    """A browser whose tabs wait for their turn, as a `with` block; begin it before the run's zero."""
 
     def __init__(
         self,

@@ -1,9 +1,9 @@
-"""Calibration of live predictions, by network, size and age of what was known: from run folders.
+"""Calibration of live predictions from run folders, by network, size and age of the known rates.
 
     cedos-emu figures calibration RUN... --json FILE
 
-Of each finished transfer over one network, what was expected of it when it began is compared with what
-it took. Transfers that ended are all that is known of: one that a person gave up on is not among them.
+For each finished transfer over one network, the time that was expected when it began is compared with its
+actual time. Transfers that did not finish are missing, since their time is unknown.
 """
 
 from collections import defaultdict
@@ -17,7 +17,7 @@ from predictors.base import Judged, calibration, size_class
 Row = Mapping[str, Any]
 
 _AGES_S = (0.0, 1.5, 5.0, 15.0)
-# Stands in place of an age if no rate of the network was measured.
+# The key that stands in place of an age if no rate of the network was measured.
 UNKNOWN = "unknown"
 
 
@@ -59,7 +59,8 @@ def by_network_and_size(rows: Iterable[Row]) -> dict[str, dict[str, Any]]:
 def by_network_and_age(rows: Iterable[Row]) -> dict[str, dict[str, list[Row]]]:
     """Return `{NETWORK: {AGE: rows}}` of transfers over one network alone, the youngest first.
 
-    AGE is the least that the network's rate had when the transfer began, s, as text; or `unknown`.
+    AGE is the lower end of a class of ages, in seconds as text: the age of the network's rate when the
+    transfer began. Or it is `unknown`.
     """
     found: dict[str, dict[str, list[Row]]] = defaultdict(dict)
     alone = sorted((row for row in rows if row["alone"]), key=lambda row: float(row["rate_age_s"]))

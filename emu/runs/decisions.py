@@ -1,4 +1,4 @@
-"""Records of the controller during a run: decisions, where they changed something, predictions."""
+"""Records of a daemon's history after a run: its decisions, those that changed something, predictions."""
 
 import shutil
 import tempfile
@@ -18,7 +18,7 @@ _KINDS = {interface: str(kind) for kind, interface in INTERFACES.items()}
 
 
 def rows_of(flows: Iterable[FlowRecord], zero_unix_s: float) -> list[dict[str, Any]]:
-    """Return a row for each flow whose one transfer was predicted."""
+    """Return a row for each flow that was one transfer and had a prediction."""
     found = []
     for flow in flows:
         known = flow.prediction
@@ -53,11 +53,11 @@ Rows = list[dict[str, Any]]
 
 
 def recorded(directory: Path, zero_unix_s: float) -> tuple[Rows, Rows, Rows]:
-    """Decisions in a policy's directory, switches among them, predictions; none for other policies.
+    """Return the rows of decisions, of switches among them, and of predictions; empty without a daemon.
 
     Args:
-        directory: where the daemon had its state.
-        zero_unix_s: the instant that the run's seconds count from.
+        directory: the state directory of the policy's daemon.
+        zero_unix_s: the instant from which the run's seconds count.
     """
     file = Directories(directory, directory).history
     if not file.exists():
@@ -83,9 +83,9 @@ def recorded(directory: Path, zero_unix_s: float) -> tuple[Rows, Rows, Rows]:
 
 
 def predictions_of(file: Path) -> Rows:
-    """Return what a daemon with this history expected of ended transfers, and what they took.
+    """Return the expected and actual times of ended transfers from a daemon's history.
 
-    DataSetError: it is no history.
+    DataSetError: the file is no history.
     """
     try:
         with file.open("rb") as start:
@@ -95,7 +95,7 @@ def predictions_of(file: Path) -> Rows:
     if not sqlite:
         raise DataSetError(f"{file}: not a history of the daemon (history.sqlite)")
     with tempfile.TemporaryDirectory() as folder:
-        # A copy: opening it puts aside what is damaged, and a daemon may be writing to it.
+        # Open a copy: opening would move a damaged file aside, and a daemon may be writing to this one.
         for each in (file, file.with_name(f"{file.name}-wal")):
             if each.exists():
                 shutil.copy(each, folder)
@@ -109,9 +109,9 @@ def predictions_of(file: Path) -> Rows:
 
 
 def switches(decisions: Iterable[Decision], zero_unix_s: float) -> Rows:
-    """Return the decisions that differ from the one before about the same thing, in order.
+    """Return the decisions that differ from the one before about the same subject, in order.
 
-    The same thing is a living connection, or what all new connections do.
+    A subject is a living connection, a destination, or the default of all new connections.
     """
     last: dict[tuple[FlowKey | None, str | None], Strategy] = {}
     found = []

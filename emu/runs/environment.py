@@ -20,7 +20,7 @@ _PROGRAMS = {
 
 
 def describe(seed: int | None = None) -> dict[str, Any]:
-    """Return the environment as a JSON-able dictionary; what cannot be found out is None."""
+    """Return the environment as a dictionary for JSON; an unknown value is None."""
     return {
         "arguments": sys.argv[1:],
         "seed": seed,

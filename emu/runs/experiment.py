@@ -1,4 +1,8 @@
-"""An experiment: every policy on the same place from the same instant, into a run folder."""
+"""An experiment: run each policy at the same place from the same instant, and write a run folder.
+
+The *zero* of a run is the instant at which its load begins. Traces and programs begin `warm_up_s`
+earlier.
+"""
 
 import dataclasses
 import os
@@ -42,11 +46,12 @@ _LATE_S = 0.25
 
 
 def disturbances(*, most_pages: int, free_pages: int, latest_s: float) -> Iterator[str]:
-    """Return what disturbed the run; empty if nothing did.
+    """Yield the disturbances of a run from outside, in words.
 
     Args:
-        most_pages, free_pages: of the host's TCP memory (`testbed.tcp_memory`).
-        latest_s: how much later than planned a transfer began at most.
+        most_pages: the most pages of TCP memory that the host used (`emu.testbed.counters.TcpMemory`).
+        free_pages: from so many pages on, the kernel holds connections back.
+        latest_s: the greatest delay of a transfer's start.
     """
     if most_pages > free_pages:
         yield (
@@ -57,8 +62,8 @@ def disturbances(*, most_pages: int, free_pages: int, latest_s: float) -> Iterat
         yield f"the machine was too busy: a transfer began {latest_s:.1f} s late"
 
 
-# The time to build and remove one policy's emulation, and for its last transfers, for the progress
-# bar.
+# For the progress bar: the time to build and remove one policy's emulation, and to end its last
+# transfers.
 _OVERHEAD_S = 4.0
 # A policy that is not ready after `warm_up_s` gets this many times as long.
 _PATIENCE = 3.0
@@ -69,7 +74,7 @@ _BROWSER_S = 10.0
 
 
 def resolve(scenario: Scenario, places: Places) -> Scenario:
-    """Return the scenario with its place and duration filled in; ConfigError where they do not fit."""
+    """Return the scenario with its place and duration filled in; ConfigError if they do not fit."""
     place = places[scenario.place] if scenario.place else next(iter(places.values()))
     duration_s = scenario.duration_s or place.common_s - scenario.start_s
     if duration_s <= 0:
@@ -78,7 +83,7 @@ def resolve(scenario: Scenario, places: Places) -> Scenario:
             " duration_s its traces repeat"
         )
     for name in scenario.policies:
-        # A policy that is unknown, or not for this engine, is refused before anything starts.
+        # Refuse a policy that is unknown, or that this engine cannot run, before anything starts.
         if scenario.engine == "simulator":
             policies.simulated(name, scenario.policy.get(name))
         else:
@@ -99,7 +104,7 @@ def run(scenario: Scenario, places: Places, directory: Path, report: Report) -> 
 
 def _run(scenario: Scenario, places: Places, directory: Path, report: Report) -> RunFolder:
     place = places[scenario.place]
-    # The folder's configuration and environment come first, so that a broken run tells them.
+    # Write configuration and environment first, so that a run that breaks has them, too.
     folder = RunFolder.create(
         directory,
         scenario,
@@ -244,7 +249,7 @@ def _plan(scenario: Scenario, repeat: int) -> list[PlannedTransfer]:
 def _simulations(
     scenario: Scenario, place: Place
 ) -> Iterator[Mapping[tuple[str, int], "Future[_Result]"]]:
-    """Compute all policies and repeats on all cores; live runs: give nothing."""
+    """Simulate all policies and repeats on all cores; for a live run, yield an empty mapping."""
     if scenario.engine != "simulator":
         yield {}
         return
@@ -264,7 +269,7 @@ def _simulations(
 def _simulate_policy(
     name: str, plan: Sequence[PlannedTransfer], scenario: Scenario, place: Place
 ) -> _Result:
-    """Compute what a policy's transfers would take; the simulation begins with the warm-up."""
+    """Simulate the transfers of a policy; the simulation begins with the warm-up."""
     simulated = simulate(
         place,
         plan,
@@ -294,7 +299,7 @@ def _run_policy(
     policy = policies.make(name)
     directory = folder.logs / f"{name}-{repeat}"
     directory.mkdir()
-    # cedos brings its own rules, and they must do without the testbed's.
+    # cedos has rules of its own, which must work without those of the testbed.
     with ExitStack() as stack:
         laptop = stack.enter_context(
             Laptop(core=scenario.relay, source_rules=not name.startswith("cedos"), nice=-5)
@@ -350,7 +355,7 @@ def _run_policy(
                     again=scenario.again,
                 )
                 seen = browsed.result()
-                time.sleep(0.2)  # the last sockets are told as destroyed
+                time.sleep(0.2)  # wait for the destroy notifications of the last sockets
             if not laptop.alive():
                 raise EmulationError("an emulated link died during the run")
         finally:
@@ -387,13 +392,13 @@ def _person(
     scenario: Scenario,
     directory: Path,
 ) -> Callable[[float], "Future[Browsed]"]:
-    """Open a browser and give what begins the browsing at the run's zero."""
+    """Open a browser; return a function that begins browsing at the run's zero."""
     if not wanted:
         nothing: Future[Browsed] = Future()
         nothing.set_result(Browsed())
         return lambda zero_at_s: nothing
     settings = scenario.browser
-    # The browser ends before its thread is waited for, so that an interrupted run ends at once.
+    # The stack ends the browser before it waits for the thread, so that an interrupted run ends at once.
     executor = stack.enter_context(ThreadPoolExecutor(1, "person"))
     person = stack.enter_context(
         Person(
@@ -497,7 +502,7 @@ def _each_s(scenario: Scenario) -> float:
 
 
 class _Progress:
-    """A bar on which all runs of policies are equally long; within one it moves with the clock."""
+    """A progress bar: runs of policies have equal parts, within which the bar moves with the clock."""
 
     def __init__(self, scenario: Scenario, report: Report) -> None:
         self._report = report

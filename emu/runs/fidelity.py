@@ -1,9 +1,9 @@
-"""The simulator held against live runs: the same transfers, computed and measured.
+"""A comparison of the simulator with live runs: the same transfers, simulated and measured.
 
     cedos-emu figures fidelity RUN... --places DIR --json FILE
 
-Every run of a policy that the simulator can run is simulated with the same plan, place and start. Ratios
-are simulated over live. The simulator knows nothing of the live run but its configuration.
+Each live run of a policy that the simulator can run is simulated with the same plan, place and start.
+Ratios are simulated over live times. The simulator gets only the configuration of the live run.
 """
 
 import os
@@ -50,7 +50,7 @@ def figures(recorded: Sequence[Recorded], places: Mapping[str, Place]) -> dict[s
     cells: dict[tuple[str, str], list[_Compared]] = defaultdict(list)
     began_s = time.monotonic()
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        # What is computed for a cell: one repeat of one policy in one run.
+        # A cell is a policy at a place. Its parts are repeats, each of which a process simulates.
         pending: dict[tuple[str, str], list[Future[_Compared]]] = defaultdict(list)
         for run in recorded:
             for policy in run.policies:
@@ -106,7 +106,7 @@ def figures(recorded: Sequence[Recorded], places: Mapping[str, Place]) -> dict[s
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    """Seconds of each transfer, simulated and live; and what computing took of the processor."""
+    """The times of each transfer, simulated and live, and the processor time of the simulation."""
 
     times_s: Floats
     simulated_s: float
@@ -171,7 +171,7 @@ def _within(ratios: Sequence[float], share: float = 0.1) -> float:
 
 
 def _same_order(cells: Mapping[tuple[str, str], Floats]) -> Iterator[bool]:
-    """Tell of each pair of policies at a place whether the simulator orders them as the live runs."""
+    """Yield for each pair of policies at a place whether the simulator orders them as live runs do."""
     means: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for (_, place), pairs in cells.items():
         means[place].append((float(pairs[:, 0].mean()), float(pairs[:, 1].mean())))

@@ -3,15 +3,16 @@
     cedos-emu run SCENARIO --engine simulator --repeats 50 --out runs/lost/P ...
     cedos-emu figures lost runs/lost/* --json FILE
 
-Each transfer of `cedos` is compared with the fastest of the fixed policies on the same transfer. Where it
-took over 50 ms and 15 % longer, its loss has one cause, by where it went and what Wi-Fi could carry then:
+Each transfer of `cedos` is compared with the fastest fixed policy on the same transfer. If it took
+longer by over 50 ms and 15 %, the loss has one cause, by the network that carried the transfer and the
+capacity of Wi-Fi then:
 
-- `wifi-dead-before`: it began on a Wi-Fi that had carried nothing in the second before either;
-- `wifi-died`: Wi-Fi carried nothing for a second while the transfer was on it;
+- `wifi-dead-before`: it began on a Wi-Fi that could carry nothing then, nor in the second before;
+- `wifi-died`: Wi-Fi could carry nothing for a second while the transfer was on it;
 - `price`: it kept off LTE, which would have saved less than the metered bytes are worth;
 - `wifi-slower`: it was on a living Wi-Fi that was slower, and LTE was worth its price;
 - `lte-slower`: it was on LTE;
-- `both`: MPTCP had it on both networks.
+- `both`: MPTCP carried it over both networks.
 """
 
 from collections import defaultdict
@@ -33,9 +34,9 @@ CAUSES = ("wifi-dead-before", "wifi-died", "price", "wifi-slower", "lte-slower",
 _LEAST_S, _LEAST_SHARE = 0.05, 0.15
 # A network that could carry less in a second is dead then.
 _DEAD_BPS = 50_000.0
-# A megabyte over a metered network must save so much, as shipped.
+# The shipped price: a megabyte over a metered network must save so much.
 _S_PER_MB = 1.0
-# A network with less of a transfer's bytes did not carry it.
+# A network with a smaller share of a transfer's bytes did not carry it.
 _PART = 0.05
 _RESAMPLES = 1000
 
@@ -103,7 +104,7 @@ def _best_of_places(recorded: Sequence[Recorded]) -> dict[str, str]:
 
 
 def _losses(run: Recorded, best: str) -> Iterator[_Losses]:
-    """Give the losses of each repeat."""
+    """Yield the losses of each repeat, by kind of connection and cause."""
     wifi_bps = {row["at_s"]: row["rate_bps"] for row in run.capacity if row["network"] == "wifi"}
     by_repeat: dict[int, _Losses] = {repeat: {} for repeat in range(run.scenario.repeats)}
     rows = {(row["policy"], row["repeat"], row["number"]): row for row in run.flows}
@@ -124,7 +125,7 @@ def _losses(run: Recorded, best: str) -> Iterator[_Losses]:
 
 def _cause(row: Mapping[str, Any], lost_s: float, wifi_bps: Mapping[float, float]) -> str:
     carried = row["wifi_bytes"] + row["cellular_bytes"]
-    # Where nothing came, it is where its first packet went.
+    # If nothing was carried, the network of its first packet counts.
     began = float(row["local_ip"] == ADDRESSES[NetworkKind.WIFI])
     wifi_share = row["wifi_bytes"] / carried if carried else began
     first_s = int(row["started_s"])

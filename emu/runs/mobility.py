@@ -1,11 +1,11 @@
-"""Mobility in figures: what runs of the mixed load say, place by place and all together.
+"""Figures of runs with the mixed load while the host moves, by place and for all places together.
 
     cedos-emu figures mobility RUN... --json FILE
 
-Of each run folder: the mean completion time of every policy with its 95 % interval, the ratio to the
-best policy that needs no controller (bootstrap over transfers, paired: all policies carried the same
-ones), what it cost, and the longest time in which nothing came although an MPTCP download was under
-way. Only MPTCP connections can be moved, so that only theirs is a controller's to answer for.
+For each run folder and policy: the mean completion time with its 95 % interval, its ratio to the best
+policy that needs no controller (paired bootstrap: all policies carried the same transfers), the costs,
+and the longest time without data while an MPTCP download was under way. A stall of a plain TCP
+connection does not count, since no controller can move one.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,7 +43,7 @@ def of_run(recorded: Recorded) -> dict[str, Any]:
     count = len(next(iter(times.values())))
     samples = resampled(count, draw, _RESAMPLES)
     drawn = {name: each[samples].mean(axis=1) for name, each in times.items()}
-    # The best fixed policy is chosen in each sample again, as its choice is part of what is uncertain.
+    # Choose the best fixed policy anew in each sample, since that choice is uncertain, too.
     best_drawn = np.min([drawn[name] for name in fixed], axis=0)
     summary = recorded.summary["policies"]
     policies: dict[str, Any] = {}

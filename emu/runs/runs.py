@@ -2,11 +2,11 @@
 
     config.toml  environment.json  flows.parquet  decisions.parquet  summary.json  logs/  report.html
 
-`flows.parquet` holds a row per transfer and policy, `decisions.parquet` what the controller recorded,
-`predictions.parquet` what it expected of transfers that ended,
-`logs/` the raw records behind the pictures: `rates.parquet` (interface counters), `capacity.parquet`
-(what the trace could carry) and `switches.parquet`, and what the programs printed. Scenarios with pages
-or videos add `pages.parquet` and `videos.parquet`, and to the logs every object and segment.
+`flows.parquet` has a row for each transfer and policy, `decisions.parquet` one for each decision of the
+daemon, and `predictions.parquet` one for each ended transfer that was predicted. `logs/` has the raw
+records behind the pictures: `rates.parquet` (interface counters), `capacity.parquet` (what the trace
+could carry), `switches.parquet`, and the programs' own logs. Scenarios with pages or videos add
+`pages.parquet` and `videos.parquet`, and to the logs each object and segment.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ _MAP = pa.map_(pa.string(), pa.float64())
 
 
 def _schema(*columns: str) -> pa.Schema:
-    """Return a schema of `type: name name` texts, after the policy and the repeat."""
+    """Return a schema: the policy, the repeat, and the columns of texts like `type: name name`."""
     fields = [("policy", pa.string()), ("repeat", pa.int32())]
     for text in columns:
         kind, _, names = text.partition(": ")
@@ -124,11 +124,11 @@ def tables_of(scenario: Scenario) -> list[str]:
 
 
 def refuse_finished(directory: Path, *, paged: bool = False) -> None:
-    """DataSetError where `directory` holds a finished run: its records may have taken hours.
+    """Raise DataSetError if `directory` holds a finished run, whose records may have taken hours.
 
-    `paged`: such a run has a page; without that it is not finished, and told how it will be.
+    `paged`: a finished run has a page; the error says how to draw one that is missing.
     """
-    # What is no run folder at all has no environment.json: `RunFolder.create` refuses it in any case.
+    # A folder without environment.json is no run folder: `RunFolder.create` refuses that in any case.
     if all((directory / name).exists() for name in ("environment.json", "summary.json")):
         if paged and not (directory / "report.html").exists():
             raise DataSetError(
@@ -141,7 +141,7 @@ def refuse_finished(directory: Path, *, paged: bool = False) -> None:
 
 
 def refuse_foreign(directory: Path) -> None:
-    """DataSetError unless the folder is new, empty, or an earlier run's."""
+    """Raise DataSetError unless the folder is new, empty, or that of an earlier run."""
     if directory.is_dir():
         if any(directory.iterdir()) and not (directory / "environment.json").exists():
             raise DataSetError(f"{directory} exists and is no run folder: choose another --out")
@@ -150,10 +150,10 @@ def refuse_foreign(directory: Path) -> None:
 
 
 def make_way(directory: Path) -> None:
-    """Empty an earlier run's folder; anything else is refused, as by `refuse_foreign`.
+    """Empty an earlier run's folder, which itself stays, since the caller has claimed it.
 
-    Whether a finished run may be replaced is asked before: `refuse_finished`. The folder itself stays,
-    for who has claimed it.
+    Raise DataSetError for any other folder (`refuse_foreign`). Callers that must not replace a finished
+    run call `refuse_finished` before.
     """
     refuse_foreign(directory)
     if directory.is_dir():
@@ -165,7 +165,7 @@ def make_way(directory: Path) -> None:
 
 
 class RunFolder:
-    """A run folder while its experiment runs; tables are written as a whole when they are known."""
+    """A run folder while its experiment runs; each table is written once, as a whole."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -199,6 +199,8 @@ def _file(directory: Path, table: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
+    """A finished run, as read from its folder."""
+
     directory: Path
     scenario: Scenario
     environment: Mapping[str, Any]
@@ -262,9 +264,9 @@ def read(directory: Path) -> Recorded:
 
 @contextmanager
 def claimed(directory: Path) -> Iterator[None]:
-    """Make the folder where it is missing, and hold it until the block ends or the process dies.
+    """Make the folder if it is missing, and lock it until the block ends or the process dies.
 
-    DataSetError: another run writes there, or it cannot be made.
+    DataSetError: another run has locked it, or it cannot be made.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -286,9 +288,9 @@ def claimed(directory: Path) -> Iterator[None]:
 
 
 def fresh(name: str, within: Path = Path("runs")) -> Path:
-    """Make a folder for a run that was given none, called by the second and by what is run.
+    """Make a folder for a run that was given none; its name has the time and the scenario.
 
-    Of two that begin in the same second the later one is numbered. DataSetError: it cannot be made.
+    If another run began in the same second, it also has a number. DataSetError: it cannot be made.
     """
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     for number in count(1):
@@ -306,9 +308,9 @@ def fresh(name: str, within: Path = Path("runs")) -> Path:
 
 
 def with_transfers(recorded: Sequence[Recorded]) -> Sequence[Recorded]:
-    """Return the runs, if there are transfers in all of them: those of pages and videos have none.
+    """Return the runs if all of them have transfers; runs of pages and videos have none.
 
-    DataSetError: names the one that has none.
+    DataSetError: names a run without transfers.
     """
     for run in recorded:
         if not run.flows:
@@ -317,9 +319,9 @@ def with_transfers(recorded: Sequence[Recorded]) -> Sequence[Recorded]:
 
 
 def by_place(recorded: Sequence[Recorded]) -> list[Recorded]:
-    """Join the runs of each place into one, whose repeats are theirs in turn.
+    """Join the runs of each place into one, with all their repeats, one run after the other.
 
-    Its summary holds the joules and the cellular megabytes of the mean repeat.
+    Its summary has the mean joules and cellular megabytes of a repeat.
     """
     of_place: dict[str, list[Recorded]] = {}
     for run in recorded:
@@ -339,7 +341,7 @@ def _joined(runs: Sequence[Recorded]) -> Recorded:
                 if row.get("policy") in policies
             ]
         before += run.scenario.repeats
-    # What the networks could carry was drawn by no policy, and is the same in each run.
+    # The networks' capacity does not depend on policies, and is the same in each run.
     tables["capacity"] = first.capacity
     mean = {
         name: {
@@ -356,7 +358,7 @@ def _joined(runs: Sequence[Recorded]) -> Recorded:
 def policies_of_all(recorded: Sequence[Recorded], some: Collection[str] = ()) -> list[str]:
     """Return the policies that all runs have, in the first one's order.
 
-    DataSetError: there are none, or none of `some`, where any are named.
+    DataSetError: there are none, or `some` names policies and none of these is among them.
     """
     found = [name for name in recorded[0].policies if all(name in r.policies for r in recorded)]
     if not found or (some and not set(some) & set(found)):

@@ -1,4 +1,4 @@
-"""Scenarios: an experiment as a TOML file that people write, and the resolved form a run keeps."""
+"""Scenarios: an experiment as a TOML file that people write, and as a run keeps it, with all defaults."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -84,7 +84,7 @@ class VideoLoad(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BrowserSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[browser]`: how pages and videos are fetched: MPTCP by `mptcpize`, HTTP/2 where TLS is."""
+    """A `[browser]`: how it fetches pages and videos: MPTCP by `mptcpize`, HTTP/2 over TLS."""
 
     mptcp: bool = True
     http2: bool = True
@@ -92,14 +92,17 @@ class BrowserSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An experiment: which place, from when to when, which load, under which policies.
+    """An experiment: a place, a part of its time, a load, and policies.
 
-    `duration_s` 0 means to the end of the place; beyond it, traces repeat. `place` "" means the
-    first one of the collection; `places` runs it at each of them, from starts drawn by the seed
-    (`emu.runs.series`). `repeats` runs all policies again with the next seed. With a `relay`,
-    the server speaks no MPTCP, and programs reach it through the relay between it and the providers.
-    With `again`, a transfer whose connection breaks is begun again at once, as a browser does.
-    `engine`: `mahimahi` runs real programs in real time; `simulator` computes their transfers.
+    Attributes:
+        place: "": the first one of the collection.
+        places: run at each of these, from starts drawn by the seed (`emu.runs.series`).
+        duration_s: 0: to the end of the place; beyond the end, traces repeat.
+        limit_s: a transfer that takes longer is cut off, and counts as unfinished (censored).
+        again: a transfer whose connection breaks is begun again at once, as by a browser.
+        relay: the server speaks no MPTCP; programs reach it through a relay on the providers' side.
+        engine: `mahimahi` runs real programs in real time; `simulator` computes their transfers.
+        repeats: run all policies so many times, each time with the next seed.
     """
 
     load: tuple[Load, ...] = ()
@@ -163,7 +166,7 @@ def read(file: Path) -> Scenario:
 
 
 def checked(scenario: Scenario) -> Scenario:
-    """Return the scenario as the command line has changed it; ConfigError as for one in a file."""
+    """Check a scenario that the command line has changed, as one in a file is checked, and return it."""
     try:
         return msgspec.convert(msgspec.to_builtins(scenario), Scenario)
     except msgspec.ValidationError as error:
@@ -174,8 +177,9 @@ def checked(scenario: Scenario) -> Scenario:
 def decisive_s(place: Place, duration_s: float) -> float:
     """Return the start (whole seconds) of a window of `duration_s` in which Wi-Fi matters and then fails.
 
-    It maximises the mean Wi-Fi rate of the window's first third times how far the second half falls
-    below it, where deep falls count most. 0 where the place is not longer than the window.
+    It maximises the mean Wi-Fi rate of the window's first third, times the fall of the second half below
+    that (by its fourth power, so that deep falls count most). 0: the place is not longer than the
+    window.
     """
     rates = place.wifi.down.repeated(place.common_s).bins(1.0)[: place.common_s]
     length = int(np.ceil(duration_s))

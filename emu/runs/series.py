@@ -1,9 +1,9 @@
-"""A series: one scenario at several places, a run folder for each, and what they say together.
+"""A series: one scenario at several places, with a run folder for each, and their figures together.
 
 For Delphi's Figure 10: at each place and for each policy, S is the median throughput of its pages (or of
-its videos' segments), E the joules of the whole run by the megabytes that came, and both are divided by
-the best of the policies run at that place: the paper's "optimal ground truth" (section 9.1). Intervals
-are bootstrapped over groups of places.
+its videos' segments), and E the joules of the whole run for each received megabyte. S and S/E are
+divided by those of the best policy at that place, the paper's "optimal ground truth" (section 9.1).
+Intervals are bootstrapped over groups of places.
 """
 
 import json
@@ -31,8 +31,8 @@ RESAMPLES = 2000
 def figures(recorded: Sequence[Recorded]) -> dict[str, Any]:
     """Return figures by policy over all runs of one scenario, and by place beneath.
 
-    Runs of one place are put together. Intervals draw groups of places, which are what their names
-    have before a dash: several walks along one way are no independent evidence.
+    Runs of one place are put together. Intervals draw groups of places, whose names are equal up to the
+    dash: several walks along one way are no independent evidence.
 
     - `transfer_mean_s`, `transfer_median_s`, `load_median_s`, `censored`, `n`: all transfers together;
     - `reduction`: by how much the sum of transfer times is below the baseline's;
@@ -147,7 +147,7 @@ def _figures(
         measures["reduction"] = lambda rows: float(
             1 - _all(parts, "time_s", rows).mean() / _all(base, "time_s", rows).mean()
         )
-        # The paper's measure is a median over places; beside it stands the one over all pages.
+        # The paper's measure is a median over places. The one above is over all pages.
         by_place = np.array(
             [1 - a["time_s"].mean() / b["time_s"].mean() for a, b in zip(parts, base, strict=True)]
         )
@@ -213,10 +213,10 @@ _ATTEMPTS = 2
 def expand(
     scenario: Scenario, places: Places, broken: dict[str, str] | None = None
 ) -> list[Scenario]:
-    """Return the scenario resolved at each of its `places`; faults of the others go to `broken`.
+    """Return the scenario resolved at each of its `places`; errors of broken places go to `broken`.
 
-    ConfigError where one is too short, PlaceError where one is unknown; without `broken` the first
-    broken one is raised, too.
+    ConfigError: a place is too short. PlaceError: a place is unknown. Without `broken`, the error of the
+    first broken place is raised, too.
     """
     if scenario.place:
         raise ConfigError("a scenario has a place or places, not both")
@@ -247,12 +247,12 @@ def run(
     *,
     force: bool = False,
 ) -> dict[str, Any]:
-    """Run the scenario at every place into `directory/PLACE` and return what they say together.
+    """Run the scenario at each place into `directory/PLACE`; return the figures of all runs together.
 
-    `directory/summary.json` holds the same. A run that is complete already is not repeated, so that an
-    interrupted series goes on where it stopped. A place whose run fails is tried again once, then left
-    out and named in `failed`, as are places whose files are broken. With `force`, a finished run of
-    another scenario is replaced.
+    `directory/summary.json` gets the same figures. A run that is complete is not repeated, so that an
+    interrupted series goes on where it stopped. If the run at a place fails, it is tried once more; then
+    the place is left out and named in `failed`, as are places with broken files. With `force`, a
+    finished run of another scenario is replaced.
 
     DataSetError: without `force`, a finished run of another scenario is there; or another run writes
     there. EmulationError: no place could be run.
@@ -281,7 +281,7 @@ def _run(
             if not _complete(directory / one.place, one):
                 runs.refuse_finished(directory / one.place)
     if (directory / "environment.json").exists():
-        runs.make_way(directory)  # one run: with its files a series would be taken for it
+        runs.make_way(directory)  # a single run: the series would be taken for it
     for number, one in enumerate(every):
         target = directory / one.place
         tell(f"{one.place} ({number + 1} of {len(every)}): from second {one.start_s:g}")
@@ -311,7 +311,7 @@ def _run(
 def write(
     folders: Sequence[Path], file: Path, failed: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Put finished runs together and write that; DataSetError where one is not finished."""
+    """Write the figures of finished runs together, and return them; DataSetError: one is not finished."""
     recorded = [runs.read(folder) for folder in folders]
     summary = figures(recorded)
     summary["failed"] = dict(failed or {})

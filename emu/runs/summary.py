@@ -28,10 +28,11 @@ def _none() -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Browsing:
-    """Times that a person waited, per page visit and per video; empty where there were none.
+    """Times that a person waited, by page visit and by video; empty if there were none.
 
-    Seconds: `page_load_s` to the load event, `page_transfer_s` to a page's last byte,
-    `video_transfer_s` of a video's mean segment, `video_start_s` to its first picture.
+    In seconds: `page_load_s` to the load event, `page_transfer_s` to a page's last byte,
+    `video_transfer_s` for a mean segment of a video, `video_start_s` to its first picture,
+    `video_stall_s` of standing still.
     """
 
     page_load_s: Floats = field(default_factory=_none)
@@ -44,10 +45,10 @@ class Browsing:
 
 @dataclass(frozen=True, slots=True)
 class PolicyRun:
-    """The transfers of one policy in the plan's order, and what each repeat cost.
+    """The transfers of one policy in the plan's order, and the costs of each repeat.
 
-    All arrays of transfers have the same length and order for all policies of a run; censored
-    transfers hold the time limit, and the bytes that came until then.
+    All arrays of transfers have the same length and order for all policies of a run. A censored transfer
+    has the time limit as its time, and the bytes that it carried until then.
     """
 
     time_s: Floats
@@ -126,9 +127,9 @@ def run_energy_j(samples: Sequence[Sample], kind: NetworkKind, power: PowerModel
     The power model is the selector's (Delphi, Table 4), applied to what the interface really carried,
     so that the tails of many small transfers are shared as they are on a phone.
 
-    Each interval between samples in which bytes moved costs the send or the receive power, whichever
-    way carried more; a pause costs as much of the tail as fits into it, in proportion. A probe wakes
-    the radio like any other packet.
+    An interval between two samples in which bytes moved costs the power of the direction that carried
+    more. A pause costs the part of the tail that fits into it. A probe wakes the radio like any other
+    packet.
     """
     radio = power.radios[kind]
     tail_w = radio.tail_j / radio.tail_s if radio.tail_s else 0.0

@@ -38,7 +38,7 @@ BROWSING = (
     ("video_stall_s", "stands still s", "{:.2f}"),
 )
 
-# The same for several places together.
+# The same for figures of several places together.
 TOGETHER = (
     ("transfer_mean_s", "mean s", "{:.2f}"),
     ("transfer_median_s", "median s", "{:.2f}"),
@@ -72,7 +72,7 @@ def print_table(directory: Path) -> None:
 
 
 def print_places(file: Path) -> None:
-    """Print what several places say together (`emu.runs.series`)."""
+    """Print the figures of several places together (`emu.runs.series`)."""
     summary = json.loads(file.read_text())
     table = Table(title=f"{summary['scenario']}: {len(summary['places'])} places together")
     table.add_column("policy")
@@ -87,7 +87,7 @@ def print_places(file: Path) -> None:
 
 
 def disturbed(run: runs.Recorded) -> list[str]:
-    """Return what disturbed the policies' runs from outside, a line each."""
+    """Return the disturbances of the policies' runs from outside, a line each."""
     return [
         f"DISTURBED, {name}: {why}"
         for name, figures in run.summary["policies"].items()
@@ -125,7 +125,7 @@ _WIDE = 100.0
 
 
 def draw(run: Recorded) -> Figure | None:
-    """Return a panel per policy and network with the 90 % intervals; None where nothing was predicted."""
+    """Return a panel for each policy and network with the 90 % intervals; None without predictions."""
     alone = [row for row in run.predictions if row["alone"]]
     panels = sorted({(row["policy"], row["network"]) for row in alone})
     if not panels:

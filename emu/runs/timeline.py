@@ -1,4 +1,4 @@
-"""The picture of a run: what each network could carry, what it carried, and who used it when."""
+"""The picture of a run: the capacity of each network, the rate that it carried, and its transfers."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -143,6 +143,7 @@ def _of_browsing(each: Mapping[str, Any]) -> _Bar:
 
 
 def _transfers(axis: "Axes", bars: Sequence[_Bar]) -> None:
+    # Put each bar into the first lane that is free by then.
     lanes: list[float] = []
     segments, colours = [], []
     for bar in sorted(bars):

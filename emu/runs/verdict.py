@@ -16,10 +16,10 @@ _KERNEL = ("mptcp-wifi", "mptcp-cellular")
 def sentences(run: Recorded) -> list[str]:
     """Compare the gateway with kernel MPTCP and today's Linux over the transfers of a run.
 
-    Return nothing where one of them is not there, or carried pages or videos alone.
+    Return nothing if one of these was not run, or carried no transfers.
 
-    Of kernel MPTCP's two orders the one that was faster in this run is compared, which its user
-    could not have known before. The interval is a paired bootstrap over transfers.
+    Of kernel MPTCP's two orders, the one that was faster in this run is compared, although its user
+    could not have known which that is. The interval is a paired bootstrap over transfers.
     """
     found = run.summary["policies"]
     kernel = [name for name in _KERNEL if name in found]

@@ -2,8 +2,8 @@
 
     cedos-emu figures walk RUN... --json FILE
 
-For each place and policy (`emu/experiments/delphi_walk.toml`): what came through each network, when
-the cellular network first carried most of it, and the longest time with next to nothing.
+For each place and policy (`emu/experiments/delphi_walk.toml`): the rate over each network, when the
+cellular network first carried most of the data, and the longest time with hardly any data.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,10 +1,10 @@
-"""Delphi's Figure 11 from run folders: throughput by place and by size, Wi-Fi's being 1.
+"""Delphi's Figure 11 from run folders: throughput by place and by size, relative to Wi-Fi first.
 
     cedos-emu figures wget RUN... --json FILE
 
-The runs of one place are put together (`emu/experiments/delphi_wget.toml`). A policy's throughput is
-the mean over its transfers of size over completion time, as the paper has it; beside it, less swayed by
-the fastest transfers, the ratio of the sums of times.
+The runs of one place are put together (`emu/experiments/delphi_wget.toml`). A policy's throughput is the
+mean of size over completion time of its transfers, as in the paper. The fastest transfers rule that
+mean, so the ratio of the sums of times stands beside it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -84,7 +84,7 @@ def _group(
     times: dict[tuple[str, int], dict[str, Floats]],
     facts: dict[tuple[str, int], dict[str, dict[str, Any]]],
 ) -> dict[str, Any]:
-    """Cells put together: the mean of their normalised throughputs, every cell with equal weight."""
+    """Put cells (a size at a place) together: the mean of their ratios, each cell with equal weight."""
     cells = [key for key in keys if key in times and len(times[key][_BASE])]
     found: dict[str, Any] = {}
     for policy in times[cells[0]] if cells else ():

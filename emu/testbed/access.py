@@ -21,7 +21,7 @@ QUEUE_MAX_PACKETS = 400
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """An access network as the laptop meets it: what it delivers, how late, and what it loses."""
+    """An access network as the laptop meets it: its rates, its delay and its loss."""
 
     kind: NetworkKind  # `wifi` (the client's `wlan0`) or `cellular` (`lte0`)
     up: Trace  # delivery opportunities from the client
@@ -73,6 +73,8 @@ class Access:
 
 
 class Link(Protocol):
+    """An emulated link, which its engine starts in three steps, so that several begin together."""
+
     @property
     def pid(self) -> int:
         """The process that leads all others of this link (its session and process group)."""
@@ -86,35 +88,33 @@ class Link(Protocol):
         """The monotonic instant at which the replay of the traces began, once started."""
 
     def prepare(self) -> None:
-        """Do all but the replay's beginning. EmulationError if it died."""
+        """Do all that comes before the replay. EmulationError: the link died."""
 
     def start(self) -> None:
         """Let the replay begin, without waiting for it."""
 
     def finish(self) -> None:
-        """Return when the link stands. EmulationError if it died."""
+        """Wait until the link carries packets. EmulationError: it died."""
 
     def alive(self) -> bool:
         """Return whether the link still carries packets."""
 
     def check(self) -> None:
-        """EmulationError with the engine's own words if the link has ended by itself."""
+        """Raise EmulationError with the engine's own words if the link has ended by itself."""
 
     def stop(self) -> None:
-        """End it at once, without waiting for it; again does nothing."""
+        """End the link at once, without waiting for it; a second call does nothing."""
 
     def wait(self) -> None:
-        """Wait until its processes' leader has ended after `stop`."""
+        """Wait after `stop` until the leader of its processes has ended."""
 
 
 class Engine(Protocol):
-    """Emulates access networks; Mahimahi is the one we use."""
+    """An emulator of access networks; the testbed uses Mahimahi."""
 
     def launch(self, access: Access, isp: Namespace, subnet: str, directory: Path) -> Link:
-        """Begin to start a link whose outer end is in `isp`.
+        """Begin to start a link whose outer end is in `isp`; the caller goes on with `Link.prepare`.
 
-        It is led through `prepare`, `start`, `finish`.
-
-        Packets to `subnet` (the client's, as `192.168.43.0/24`) are routed down the link from
-        `isp`; `directory` is for the files of this link alone.
+        In `isp`, packets to `subnet` (the client's, as `192.168.43.0/24`) are routed into the link.
+        `directory` is for the files of this link alone.
         """

@@ -1,9 +1,9 @@
 """Counters that are read while an emulation runs: interfaces, subflows, the host's TCP memory.
 
-The account of transfers is the testbed's own, the same for every policy: destroy notifications give the
-final bytes of each subflow; frequent dumps of the living sockets tell which subflows make up one MPTCP
+The testbed counts transfers itself, in the same way for each policy: destroy notifications give the final
+bytes of each subflow, and frequent dumps of the living sockets tell which subflows belong to one MPTCP
 connection. All namespaces share the host's TCP memory. Beyond the first number of `tcp_mem` the kernel
-may hold windows small and drop what has come, also of the emulated hosts.
+may keep windows small and drop received data, also on the emulated hosts.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _TAKEN = Path("/proc/thread-self/net/sockstat")
 
 
 class TcpMemory(Watcher):
-    """The TCP memory while the block runs: `most_pages` taken, `free_pages` without holding back."""
+    """A watcher of TCP memory: `most_pages` were in use; beyond `free_pages` the kernel may limit it."""
 
     def __init__(self, client: Namespace) -> None:
         super().__init__(client, "watching the host's TCP memory")
@@ -43,7 +43,7 @@ class TcpMemory(Watcher):
 
 
 def taken_pages(sockstat: str) -> int:
-    """Return the pages that TCP has taken, of all namespaces (it is counted once for the host)."""
+    """Return the pages that TCP uses in all namespaces; the kernel counts them once for the host."""
     for line in sockstat.splitlines():
         protocol, *fields = line.split()
         if protocol == "TCP:" and "mem" in fields:
@@ -83,7 +83,7 @@ Connection = tuple[str, int, str]
 def by_connection(
     carried_bytes: Mapping[FlowKey, int], tokens: Mapping[FlowKey, int]
 ) -> dict[Connection, CarriedBytes]:
-    """Return what each connection carried, by all of its subflows. `tokens`: MPTCP's, by subflow."""
+    """Return the bytes of each connection over all its subflows. `tokens`: of MPTCP subflows."""
     # Add up the subflows of each connection: by token, or the flow itself without MPTCP.
     totals: dict[object, dict[NetworkKind, int]] = {}
     for key, moved in carried_bytes.items():
@@ -99,7 +99,7 @@ def by_connection(
 
 
 class SubflowBytes(Watcher):
-    """Watches the client's TCP connections while the block runs."""
+    """A watcher of the bytes of the client's TCP connections and subflows."""
 
     def __init__(self, client: Namespace) -> None:
         super().__init__(client, "watching the client's sockets")
@@ -114,11 +114,11 @@ class SubflowBytes(Watcher):
 
     async def _follow(self) -> None:
         async with FlowMonitor(lambda address: address in _KINDS) as flows:
-            # Destroy notifications bring final counts, dumps the tokens and the counts until then.
+            # Destroy notifications bring final counts; dumps bring the tokens, and counts until then.
             ends = asyncio.create_task(self._ends(flows))
             self._ready.set()
             while not self._stop.is_set():
-                # A dump that fails is made up for by the next one.
+                # If a dump fails, the next one brings the same.
                 with contextlib.suppress(OSError, TimeoutError):
                     await self._poll(flows)
                 await asyncio.sleep(_POLL_S)
@@ -150,7 +150,7 @@ class Sample:
 
 
 class Sampler(Watcher):
-    """Samples the interfaces every `interval_s` from a thread of its own, while the block runs."""
+    """A watcher that samples interfaces every `interval_s`."""
 
     def __init__(
         self, client: Namespace, interfaces: Sequence[str], interval_s: float = 0.1

@@ -1,6 +1,6 @@
 """Namespaces with wires between them: a client and a server, a cable of a given rate, and nginx.
 
-No Mahimahi, no phones: as fast as the machine, for measuring programs that watch packets.
+Without Mahimahi and phones they are as fast as the machine, to measure programs that watch packets.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,7 +35,7 @@ def netlink_in(path: Path) -> Iterator[IPRoute]:
 
 
 def connect(one: End, other: End, *, offloads: bool = False) -> None:
-    """Make a wire; without offloads its packets are as on a wire (1500 bytes)."""
+    """Make a wire (a veth pair); without offloads its packets have at most 1500 bytes, as on Ethernet."""
     with netlink_in(one.host.path) as netlink, other.host.path.open("rb") as there:
         # The other end of the pair is made in its namespace at once.
         peer = {"ifname": other.interface, "net_ns_fd": there.fileno()}
@@ -47,7 +47,7 @@ def connect(one: End, other: End, *, offloads: bool = False) -> None:
                 (index,) = netlink.link_lookup(ifname=end.interface)
                 netlink.addr("add", index=index, address=address, prefixlen=int(length))
                 netlink.link("set", index=index, state="up")
-        # With offloads, packets of 64 kB would pass that no network carries.
+        # With offloads there would be packets of 64 kB, which no network carries.
         if not offloads:
             with end.host.entered():
                 kernel.without_offloads(end.interface)
@@ -82,9 +82,9 @@ http {{
 
 
 class Hosts(Started):
-    """The two namespaces, as a `with` block, with nothing between them yet.
+    """The two namespaces, as a `with` block, without a wire between them.
 
-    `directory` goes with them.
+    `directory` is removed with them.
     """
 
     def __init__(self) -> None:
@@ -110,9 +110,9 @@ class Hosts(Started):
         return f"ssl_certificate {at}/tls.crt; ssl_certificate_key {at}/tls.key;"
 
     def serve(self, servers: str, port: int = 80) -> None:
-        """Start nginx with these `server` blocks.
+        """Start nginx with these `server` blocks, and wait until it answers on `port`.
 
-        Returns when it answers on `port`, else EmulationError.
+        EmulationError: it does not answer.
         """
         config = self.directory / "nginx.conf"
         config.write_text(_CONFIG.format(directory=self.directory, servers=servers))

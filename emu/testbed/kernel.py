@@ -1,7 +1,8 @@
 """Kernel settings of an emulated host that no `ip` command makes: offloads, congestion control, NAT.
 
-All of it is per namespace. The one global value that has to be touched, the list of congestion
-controls that namespaces may choose from, is put back before the lock on it is given up.
+All settings are those of a namespace but one: the host's list of congestion controls from which
+namespaces may choose. `use_cubic` changes that list under a lock, and restores it before it releases the
+lock.
 """
 
 import array
@@ -27,8 +28,8 @@ _ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
 # The lock of the whole host, whatever runtime directories exist.
 _LOCK = Path("/run/cedos-emu.lock")
 
-# Settings against what would leak from one experiment into the next: cached metrics, and the hour
-# for which one lost MPTCP SYN turns MPTCP off. Buffers are so large that they never limit a
+# These keep one experiment from changing the next: without cached metrics, and without the hour for
+# which the kernel turns MPTCP off after one lost SYN. Buffers are so large that they never limit a
 # transfer.
 _NO_BLACK_HOLES = {"net.mptcp.blackhole_timeout": "0"}  # from Linux 6.12 on
 HOST_SYSCTLS = {
@@ -49,8 +50,7 @@ ROUTER_SYSCTLS = {
     "net.ipv6.conf.all.disable_ipv6": "1",
     "net.ipv6.conf.default.disable_ipv6": "1",
 }
-# Settings of a NAT that judges no flow by its window, and adopts none whose beginning it did not
-# see.
+# The NAT accepts packets outside a flow's window, but no flow whose beginning it did not see.
 NAT_SYSCTLS = {
     "net.netfilter.nf_conntrack_tcp_be_liberal": "1",
     "net.netfilter.nf_conntrack_tcp_loose": "0",
@@ -74,12 +74,12 @@ def forget_black_holes(namespace: Namespace) -> None:
 def use_cubic(namespaces: Iterable[Namespace]) -> None:
     """Make cubic the congestion control of namespaces.
 
-    A namespace refuses what the host does not allow unprivileged users, but keeps it once it has
-    it; so the host's list is widened for an instant and put back, one testbed at a time.
+    A namespace may choose only from the host's list of allowed ones, but keeps its choice when the list
+    changes. So cubic is added to the list for an instant and removed again, by one testbed at a time.
     """
     with _LOCK.open("a+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        # A process that was killed in that instant has left the former list here.
+        # If a process was killed in that instant, the lock file still holds the former list.
         lock.seek(0)
         allowed = lock.read() or _ALLOWED.read_text()
         lock.truncate(0)
@@ -105,13 +105,13 @@ def _allow(congestion_controls: str) -> None:
 
 
 def without_offloads(*interfaces: str) -> None:
-    """Packets as on a wire: no segmentation or receive offload on interfaces of this namespace."""
+    """Turn off segmentation and receive offload on interfaces of this namespace."""
     for interface in interfaces:
         _turn_off(interface, *_OFFLOADS)
 
 
 def without_checksum_offload(interface: str) -> None:
-    """Have packets of an interface checksummed in software, for programs that read them."""
+    """Let the kernel compute checksums itself, for programs that read an interface's packets."""
     _turn_off(interface, _CHECKSUMS)
 
 
@@ -126,7 +126,7 @@ def _turn_off(interface: str, *commands: int) -> None:
 def forget_connections() -> None:
     """Empty the connection tracking (and so the NAT) of the namespace the calling thread is in.
 
-    What still comes for a connection from before is then refused.
+    Packets that still come for earlier connections are then refused.
     """
     header = struct.pack("=IHHIIBBH", 20, _CONNTRACK_DELETE, _REQUEST_ACK, 1, 0, 0, 0, 0)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_NETFILTER) as netfilter:

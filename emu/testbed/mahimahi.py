@@ -1,15 +1,15 @@
-"""Genuine Mahimahi as the engine: nested shells, the outermost in the provider's namespace.
+"""The engine: unmodified Mahimahi as nested shells, the outermost one in the provider's namespace.
 
 `mm-delay` is outermost (core and backhaul), then `mm-loss`, then `mm-link` (the radio and its
 queues); the innermost shell's namespace is the phone. Three facts shape this file:
 
-- Mahimahi wants to be started by an unprivileged user and to be setuid root, so it is.
-- It calls iptables to put every shell behind NAT. Here the shells are routed instead, so that there
-  is one NAT per network, at the provider, and not three: in a private mount namespace iptables is a
-  program that does nothing.
-- A shell inside a shell needs `ip_forward` in its namespace, which only root may set from outside:
-  each waits, between being made and starting the next one, for a line on its standard input. The
-  innermost waits for the end of that input; so the shells end by themselves when their owner dies.
+- Mahimahi is setuid root, and refuses to be started by root. So an unprivileged user starts it.
+- It calls iptables to put each shell behind NAT. The testbed routes the shells instead, so that each
+  network has one NAT, at the provider, and not three. So in Mahimahi's private mount namespace, iptables
+  is a program that does nothing.
+- A shell within a shell needs `ip_forward` in its namespace, which only root may set, from outside. So
+  each shell waits for a line on its standard input before it starts the next one. The innermost one
+  waits for the end of that input, so that all shells end if their owner dies.
 """
 
 import os
@@ -31,7 +31,7 @@ START_TIMEOUT_S = 15.0
 _NOBODY = "65534"
 _PATH = "/usr/bin:/bin:/usr/sbin:/sbin"
 
-# Run as root: hide iptables, then become an unprivileged user's command ("$@").
+# Run by root: hide iptables, wait for a line, then run the command ("$@") as an unprivileged user.
 _OUTER = f"""set -e
 PATH={_PATH}
 mount --bind /bin/true "$(readlink -f "$(command -v iptables)")"
@@ -40,12 +40,12 @@ read -r _ || exit 0
 exec setpriv --reuid={_NOBODY} --regid={_NOBODY} --clear-groups env -i PATH={_PATH} "$@"
 """
 _NEXT = 'echo $$; read -r _ || exit 0; exec "$@"'
-# mm-link starts its command right before the replay begins. The command prints that time.
+# mm-link starts this command right before the replay begins, so the command prints the time.
 _INNERMOST = "echo $$ $(date +%s%N); read -r _; exit 0"
 
 
 class Mahimahi:
-    """Starts Mahimahi links; `nice` below 0 keeps them on time where the host is busy."""
+    """An engine that starts Mahimahi links; a `nice` below 0 keeps them on time on a busy host."""
 
     def __init__(self, nice: int = 0) -> None:
         self._nice = nice
@@ -105,7 +105,7 @@ class MahimahiLink:
         self._shells = shells
         self._subnet = subnet
         self._log = directory / "mahimahi.log"
-        # Who waits to become the next shell: its pid, and the namespace that it is in.
+        # The process that waits to become the next shell, and its namespace.
         self._waiting = 0
         self._outer = isp
         self._phone_pid = 0
@@ -113,8 +113,8 @@ class MahimahiLink:
         self._started_at_s = 0.0
         self._text = b""
         with self._log.open("wb") as log:
-            # A session of its own: a terminal's Ctrl-C is ours to handle, and the session's id
-            # names all processes of the link.
+            # In a session of its own a terminal's Ctrl-C does not reach it, only this program. And the
+            # session's id finds all processes of the link.
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
@@ -162,7 +162,7 @@ class MahimahiLink:
 
     def stop(self) -> None:
         if self._process.returncode is None:
-            # Not yet waited for, so the number is still this process group's.
+            # The process was not waited for, so its number still belongs to this process group.
             os.killpg(self._process.pid, signal.SIGKILL)
         for stream in (self._process.stdin, self._process.stdout):
             assert stream is not None
@@ -179,7 +179,7 @@ class MahimahiLink:
             raise EmulationError(f"Mahimahi ended at its start: {self._trouble()}") from error
 
     def _connect(self, shell: str, pid: int) -> None:
-        """Route into a shell that has just started, and make a router of its namespace."""
+        """Add a route into a shell that has just started, and make its namespace a router."""
         # Mahimahi names a shell's device after the process that made it.
         device = f"{shell.removeprefix('mm-')}-{self._waiting}"
         with entered(self._outer):
@@ -217,8 +217,9 @@ class MahimahiLink:
 
     def _trouble(self) -> str:
         with suppress(subprocess.TimeoutExpired):
-            # If it is about to end, it says why before that.
+            # If it is about to end, wait until it has written why.
             self._process.wait(0.5)
-        # The first to complain is the one that knows; the shells around it only say that it ended.
+        # The first line has the cause; later ones are of outer shells, and say only that the inner one
+        # ended.
         line = self._log.read_text(errors="replace").strip().partition("\n")[0]
         return f"{', '.join(self._shells)}: {line or 'it said nothing'}"

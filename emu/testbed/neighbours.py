@@ -2,8 +2,8 @@
 
     requestor -- link (a bridge) -- helper 1, 2, ... -- emulated link -- provider -- server
 
-Each helper is the innermost namespace of a Mahimahi link, so its uplink is the emulated one. It forwards
-nothing before a program there makes it. The requestor has a wire to the server while it is at home.
+Each helper is the innermost namespace of a Mahimahi link, which is its uplink. It forwards nothing until
+a program there turns forwarding on. While the requestor is at home, it has a wire to the server.
 """
 
 import json
@@ -43,8 +43,8 @@ class Neighbourhood(Started):
 
     Args:
         accesses: the helpers' uplinks.
-        own: the network of the requestor's own phone, if it has one.
-        engine: what emulates them; Mahimahi without.
+        own: the network of the requestor's own phone; None: it has none.
+        engine: emulates these networks; None: Mahimahi.
 
     Attributes:
         requestor: has `wlan0`, and `lte0` where it has a network of its own.
@@ -110,7 +110,7 @@ class Neighbourhood(Started):
             self.requestor.ip("link", "del", "home0")
 
     def walk_away(self, number: int) -> None:
-        """Take a helper (from 0) out of the link's range, without a word."""
+        """Take a helper (from 0) out of the link's range, silently."""
         self.air.ip("link", "set", f"helper-{number}", "down")
 
     def come_back(self, number: int) -> None:

@@ -1,7 +1,7 @@
 """Network namespaces: made, entered, and removed without a trace.
 
-Everything that touches the kernel on behalf of the testbed happens inside one of these, so that the
-host's own networking stays as it was found.
+The testbed changes the kernel's settings only inside namespaces, so that the host's own networking stays
+as it was.
 """
 
 import ctypes
@@ -27,10 +27,10 @@ def _setns(fd: int) -> None:
 
 @contextmanager
 def entered(path: Path) -> Iterator[None]:
-    """Run the block of the calling thread inside the namespace at `path`.
+    """Let the calling thread run the block inside the namespace at `path`.
 
-    Sockets opened inside stay there for life. Never await inside the block: other tasks of the
-    thread would run in the namespace as well.
+    Sockets that the block opens belong to the namespace for good. Never await inside the block: other
+    tasks of the thread would run in the namespace, too.
     """
     # Remember this thread's namespace, enter the other one, and come back whatever happens.
     here = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
@@ -49,13 +49,15 @@ def entered(path: Path) -> Iterator[None]:
 
 
 class Namespace:
+    """A network namespace with a name, as `ip netns` has them."""
+
     def __init__(self, name: str) -> None:
         self.name = name
         self.path = RUN / name
 
     @classmethod
     def create(cls, name: str) -> "Namespace":
-        """Make the namespace with its loopback up and raise EmulationError where that is refused."""
+        """Make the namespace, with its loopback up. EmulationError: the kernel refuses."""
         namespace = cls(name)
         _ip("netns", "add", name)
         namespace.ip("link", "set", "lo", "up")
@@ -94,7 +96,7 @@ class Namespace:
             yield
 
     def sysctl(self, key: str, value: str | int | None = None) -> str:
-        """Read, or with `value` writes, a network sysctl inside and return what it holds then."""
+        """Read a network sysctl inside, or with `value` write it; return its content then."""
         file = Path("/proc/sys") / key.replace(".", "/")
         with self.entered():
             try:

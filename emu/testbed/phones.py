@@ -2,8 +2,8 @@
 
     client {wlan0, lte0} -- wire -- phone (wifi, cellular) -- emulated link -- provider with NAT -- server
 
-The client, the providers and the server are namespaces that live as long as the laptop. The emulated
-links, with the phones at the client's side, are attached, detached and replaced at will. The client's
+The client, the providers and the server are namespaces that live as long as the laptop. Emulated links,
+with the phones at the client's side, can be attached, detached and replaced at any time. The client's
 interfaces stay, and have no carrier while no phone is there.
 
 A *wire* is a veth pair: one end is the client's interface, the other one lies in the phone's namespace.
@@ -36,10 +36,10 @@ from emu.testbed.wiring import SERVER
 
 
 class ExitOnSignals:
-    """Handlers of SIGTERM and SIGHUP while a laptop stands: they raise SystemExit.
+    """Handlers of SIGTERM and SIGHUP while a laptop exists: they raise SystemExit.
 
-    So the `with` blocks clean up, as after Ctrl-C. The handlers are set in the main thread alone, and
-    only where the program has set none.
+    So the `with` blocks clean up, as after Ctrl-C. Only the main thread sets the handlers, and only if
+    the program has set none.
     """
 
     _users = 0
@@ -59,7 +59,7 @@ class ExitOnSignals:
                 signal.signal(number, _exit)
 
     def end(self) -> None:
-        """Give the signals back if no other laptop stands; calling it again does nothing."""
+        """Restore the handlers if no other laptop exists; a second call does nothing."""
         if not self._active:
             return
         self._active = False
@@ -106,7 +106,7 @@ def _require_namespaces() -> None:
 
 @dataclass(slots=True)
 class _Network:
-    """The provider's namespace of one network, and what is attached to it now.
+    """The provider's namespace of one network, and the link and phone that are attached now.
 
     `phone`: the phone's namespace as an open file, which keeps it alive while the wire is in it.
     """
@@ -125,11 +125,11 @@ class Laptop(Started):
     starting links blocks for a tenth of a second.
 
     Args:
-        accesses: networks to attach at the start; at most one of each kind.
-        core: put a host of its own between the providers and the server, for a relay.
-        source_rules: add policy rules: packets of a socket that is bound to an interface, or to its
+        accesses: networks to attach at the start; at most one of each kind. core: put another host
+        between the providers and the server, for a relay. source_rules: add policy rules, by which
+        packets of a socket that is bound to an interface, or to its
             address, leave through it (tables 101 and 102).
-        engine: what emulates the links.
+        engine: emulates the links; None: Mahimahi.
         nice: priority of the emulation's processes (-10 helps on a busy host); the default engine's.
 
     Attributes:
@@ -160,7 +160,7 @@ class Laptop(Started):
 
     @property
     def links(self) -> Mapping[NetworkKind, Link]:
-        """The links that are attached now; `links[kind].started_at_s` is the replay's beginning."""
+        """The links that are attached now; a replay began at `links[kind].started_at_s`."""
         return {kind: net.link for kind, net in self._networks.items() if net.link is not None}
 
     @property
@@ -176,7 +176,7 @@ class Laptop(Started):
 
     @property
     def token(self) -> str:
-        """The common part of its namespaces' names: `cedos-TOKEN-client` and so on."""
+        """The common part of the names of its namespaces, as in `cedos-TOKEN-client`."""
         return self.instance.token
 
     @property
@@ -220,11 +220,12 @@ class Laptop(Started):
                 self._guard.end()
 
     def attach(self, *accesses: Access) -> None:
-        """Attach networks, which replace those of the same kinds; all of them start at the same time.
+        """Attach networks in place of those of the same kinds; all of them start at the same time.
 
-        A replaced network ends at once, and the packets on its way are lost. The client sees its
-        carrier go and come back only when the new one is there. EmulationError: a link did not start;
-        all of `accesses` are then detached.
+        A replaced network ends at once, and packets on their way there are lost. The client's interface
+        loses its carrier until the new network is there.
+
+        EmulationError: a link did not start; all of `accesses` are then detached.
         """
         kinds = [access.kind for access in accesses]
         if len(set(kinds)) != len(kinds):
@@ -240,7 +241,7 @@ class Laptop(Started):
             links = [self.links[kind] for kind in kinds]
             for link in links:
                 link.prepare()
-            # All at once: what was measured at the same time is replayed at the same time.
+            # Begin all replays at once: their traces were recorded at the same time.
             for link in links:
                 link.start()
             for link in links:
@@ -321,7 +322,8 @@ class Laptop(Started):
         net = self._networks.get(kind)
         if net is None or net.phone == phone:
             return
-        # Move the wire out of the old phone, which may be gone, into the new one.
+        # Move the wire from its present namespace into the next one; without a phone that is the
+        # server's.
         before, net.phone = net.phone, phone
         with self.server.path.open("rb") as server:
             waiting = server.fileno()
@@ -346,7 +348,7 @@ class Laptop(Started):
         self.instance.remove_session(link.pid)
         if net.directory is not None:
             shutil.rmtree(net.directory, ignore_errors=True)
-        # Packets of old connections are refused once the provider's NAT has forgotten them.
+        # Let the provider's NAT forget old connections, so that it refuses their packets.
         with net.isp.entered():
             kernel.forget_connections()
         return link
@@ -363,13 +365,13 @@ def replay(
     """Attach both networks of a place, in place of those that are attached.
 
     Args:
-        start_s: where the traces begin, in seconds; beyond the end they begin anew.
+        start_s: the second of the traces at which the replay begins; at their end they begin again.
         length_s: replay only so many seconds (see `Trace.rotated`); None: all.
-        rtts_s: base round trips for `wifi` and `cellular`, s; what it lacks is the place's own.
+        rtts_s: base round trips for `wifi` and `cellular`, s; one that is missing is the place's own.
 
     Returns:
-        The monotonic instant at which the replay stood at `start_s`. The two networks begin within some
-        hundredths of a second; it is the later one of the two.
+        The monotonic instant at which the replay began at `start_s`. The two networks begin within some
+        hundredths of a second; this is the later one.
     """
     accesses = []
     for name, network in place.networks.items():
@@ -382,9 +384,9 @@ def replay(
 
 
 class Silence:
-    """A network that is up and carries nothing: its provider drops all packets, in both directions.
+    """The silence of a network that is up: its provider drops all packets, in both directions.
 
-    `back_only`: only those towards the client.
+    `back_only`: the provider drops only packets towards the client.
     """
 
     def __init__(self, laptop: Laptop, interface: str, *, back_only: bool = False) -> None:
@@ -411,9 +413,9 @@ _MOST_SUBFLOWS = "4"
 
 
 def use_kernel_path_manager(laptop: Laptop) -> None:
-    """Give the client an MPTCP endpoint per network: the kernel joins the other one to each connection.
+    """Give the client an MPTCP endpoint for each network, so that the kernel opens a subflow over each.
 
-    The laptop needs `source_rules`, or a second subflow would leave by the first network.
+    The laptop needs `source_rules`, or a second subflow would leave through the first network.
     """
     for namespace in (laptop.client, laptop.server):
         namespace.ip("mptcp", "limits", "set", "subflows", _MOST_SUBFLOWS, "add_addr_accepted", "0")

@@ -1,4 +1,4 @@
-"""Programs of the testbed: what a `with` block starts and ends, and threads that watch."""
+"""Programs that a `with` block of the testbed starts and ends, and threads that watch."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ from emu.testbed.netns import Namespace
 
 
 class Started(ABC):
-    """A `with` block; it serves when the block begins. Errors: those of `_start`."""
+    """A program or host as a `with` block, which is ready when the block begins. Errors: as `_start`."""
 
     def __enter__(self) -> Self:
         try:
@@ -38,15 +38,15 @@ class Started(ABC):
 
     @abstractmethod
     def _start(self) -> None:
-        """Return when it serves; EmulationError where it does not."""
+        """Start it, and wait until it is ready. EmulationError: it does not get ready."""
 
     @abstractmethod
     def close(self) -> None:
-        """End what was started, if only in part; again does nothing."""
+        """End all that was started, after a failure too; a second call does nothing."""
 
 
 def end_by_input(process: "subprocess.Popen[str]", within_s: float) -> None:
-    """Close the input that it reads, which tells it to end, and end it where it does not in time."""
+    """Close a program's standard input, which tells it to end; kill it if it does not end in time."""
     assert process.stdin is not None
     process.stdin.close()
     try:
@@ -64,9 +64,9 @@ _SHOWN_CHARACTERS = 500
 
 
 class Service:
-    """A running program; it leads a session of its own.
+    """A running program, which leads a session of its own.
 
-    What it prints goes to `output`; `logs` are other files in which it may say why it failed.
+    Its output goes to the file `output`; it may write the cause of a failure to other `logs`.
     """
 
     def __init__(
@@ -96,9 +96,9 @@ class Service:
         return found.strip()
 
     def wait_for(self, answers: Callable[[], bool], within_s: float = 10.0) -> None:
-        """Return when it answers.
+        """Wait until it answers.
 
-        EmulationError, with the end of what it printed, if it ends or is too late.
+        EmulationError: it has ended, or does not answer in time; the message has the end of its output.
         """
         deadline_at_s = time.monotonic() + within_s
         # Poll until it answers; fail early if the program has ended.
@@ -110,17 +110,17 @@ class Service:
 
     @property
     def _ended(self) -> bool:
-        """True if the program has ended. Its process group's number stays taken until `close`."""
+        """True if the program has ended; its process group's number stays reserved until `close`."""
         if self._process.returncode is not None:
             return True
-        # Look without reaping: the number of its process group must stay taken.
+        # Look without reaping (WNOWAIT): until it is reaped, no other process group gets its number.
         options = os.WEXITED | os.WNOHANG | os.WNOWAIT
         return os.waitid(os.P_PID, self._process.pid, options) is not None
 
     def close(self) -> None:
-        """Ask it to end, and end what is left of its session; again does nothing.
+        """Ask it to end, then kill the rest of its process group; a second call does nothing.
 
-        One that has ended by itself may have left others behind.
+        A program that has ended by itself may have left processes behind.
         """
         if self._process.returncode is not None:
             return
@@ -130,14 +130,14 @@ class Service:
             until_s = time.monotonic() + _STOP_TIMEOUT_S
             while not self._ended and time.monotonic() < until_s:
                 time.sleep(_POLL_S)
-        # Those who serve a client may go on without their master.
+        # Worker processes may go on without their master.
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
 
 def accepts(namespace: Namespace, address: str, port: int, greeting: bytes = b"") -> bool:
-    """Return whether a program in the namespace accepts connections there, with a greeting so long."""
+    """Return whether a program in the namespace accepts connections there, with this `greeting`."""
     with namespace.entered():
         trying = socket.socket()
     with trying, suppress(OSError):
@@ -148,7 +148,7 @@ def accepts(namespace: Namespace, address: str, port: int, greeting: bytes = b""
 
 
 class Watcher(ABC):
-    """A thread inside a namespace that watches while a `with` block runs; its failure fails the block."""
+    """A thread in a namespace that watches while a `with` block runs; if it fails, the block fails."""
 
     def __init__(self, namespace: Namespace, purpose: str) -> None:
         self._namespace = namespace
@@ -185,4 +185,4 @@ class Watcher(ABC):
 
     @abstractmethod
     def _watch(self) -> None:
-        """Set `_ready` as soon as nothing is missed, and return soon after `_stop` is set."""
+        """Set `_ready` once it watches, and return soon after `_stop` is set."""

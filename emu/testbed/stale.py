@@ -1,9 +1,9 @@
 """Remains of a killed testbed, which are found and removed at the next start.
 
-Every instance registers itself, before it makes anything, in a folder of its own under the runtime
-directory: the owner's pid with its start time, the instance's token (all its namespaces carry it in
-their name) and the processes it started. An instance whose owner is dead is removed; one whose owner
-lives is never touched.
+Each instance registers itself in a folder of its own under the runtime directory, before it makes
+anything. The record has the owner's pid with its start time, the instance's token, which is part of the
+names of all its namespaces, and the processes that it started. If the owner is dead, the next start
+removes the instance. It never touches one whose owner lives.
 """
 
 import json
@@ -27,21 +27,23 @@ _END_TIMEOUT_S = 5.0
 def runtime_directory() -> Path:
     """Return where instances register: `/run/cedos-emu`, or `CEDOS_EMU_RUNTIME_DIR`.
 
-    Unprivileged users must be able to look into it: Mahimahi reads its traces there as one.
+    Unprivileged users must be able to read it: as such a user, Mahimahi reads its traces there.
     """
     return Path(os.environ.get("CEDOS_EMU_RUNTIME_DIR") or "/run/cedos-emu")
 
 
 def started_ticks(pid: int) -> int | None:
-    """Return when a process started, in clock ticks since boot, which with its pid names it for ever.
+    """Return when a process started, in clock ticks since boot; with its pid that identifies it for ever.
 
-    None: there is no such process, or only its remains (a zombie).
+    None: there is no such process, or it is a zombie.
     """
     fields = _stat(pid)
     return None if fields is None or fields[0] == "Z" else int(fields[19])
 
 
 class Instance:
+    """The registration of a testbed; `close` ends its processes and removes its namespaces."""
+
     def __init__(self) -> None:
         self.token = secrets.token_hex(3)
         self.directory = runtime_directory() / self.token
@@ -85,7 +87,7 @@ class Instance:
 
 @contextmanager
 def registered() -> Iterator[Instance]:
-    """Register an instance and remove it at the end; remnants of dead ones go first."""
+    """Remove remains of dead instances, register a new one, and remove it at the end."""
     remove_stale()
     instance = Instance()
     try:
@@ -105,7 +107,7 @@ def remove_stale() -> list[str]:
             token = str(facts["token"])
             sessions = {int(pid): int(began) for pid, began in facts["sessions"].items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            # Being made at this moment, being removed by another process, or not ours.
+            # It is being made at this moment, or removed by another process, or is no instance.
             continue
         # The owner lives, or the record is of another instance.
         if token != entry.name or started_ticks(owner) == ticks:
@@ -125,17 +127,18 @@ def _remove(directory: Path, token: str, sessions: dict[int, int]) -> None:
     left = [path.name for path in namespaces if path.exists()]
     if left:
         raise EmulationError(f"cannot remove namespaces {', '.join(left)}; `ip netns del` does it")
-    # The record goes last: what fails before is found again at the next start.
+    # Remove the record last: if anything fails before, the next start tries again.
     shutil.rmtree(directory, ignore_errors=True)
 
 
 def _end(processes: Iterable[tuple[int, int]]) -> None:
-    """End processes, given as (pid, started_ticks): politely, then not; never another one's pid."""
+    """End processes, given as (pid, started_ticks), by SIGTERM, then by SIGKILL; no other process."""
     handles = []
     for pid, ticks in processes:
         with suppress(ProcessLookupError):
             handle = os.pidfd_open(pid)
-            # The handle pins the process down; only now is its start time worth comparing.
+            # The handle stays with this process even if its pid is given to another one. So compare the
+            # start time only now.
             if started_ticks(pid) == ticks:
                 handles.append(handle)
             else:
@@ -164,8 +167,8 @@ def _ended(handle: int) -> bool:
 def _of_sessions(sessions: dict[int, int]) -> set[tuple[int, int]]:
     """Return the processes of sessions, given as leader's pid -> started_ticks.
 
-    A number stays taken while a session with it lives: if the leader is gone, members are ours; if
-    it is there with another start time, ours have all ended and the number was given again.
+    A pid is not given again while a session with that number has members. So if the leader is gone,
+    members of its session are ours. If it exists with another start time, ours have all ended.
     """
     ours = {
         leader
@@ -181,7 +184,7 @@ def _of_sessions(sessions: dict[int, int]) -> set[tuple[int, int]]:
 
 
 def _inside(namespaces: Iterable[Path]) -> set[tuple[int, int]]:
-    """Return the processes in our own namespaces, all of which were started for this testbed."""
+    """Return the processes in these namespaces, all of which were started for this testbed."""
     wanted = set()
     for path in namespaces:
         with suppress(OSError):

@@ -57,7 +57,7 @@ def set_up_hosts(client: Namespace, server: Namespace) -> None:
             kernel.write_sysctls(kernel.HOST_SYSCTLS)
     kernel.use_cubic([client, server])
     hosts.add_address(server, *_ALL_SERVER_ADDRESSES)
-    # Every subflow that a client may want to open is welcome.
+    # Accept all subflows that a client may open.
     server.run("ip", "mptcp", "limits", "set", "subflows", "8", check=False)
 
 
@@ -87,7 +87,7 @@ def set_up_provider(kind: NetworkKind, isp: Namespace, server: Namespace) -> Non
     with netlink_in(isp.path) as netlink:
         netlink.route("add", dst=_ANYWHERE, gateway=f"{backbone}.1")
     isp.run(*["iptables", "-w", "-t", "nat", "-A", "POSTROUTING", "-o", "up0", "-j", "MASQUERADE"])
-    # A connection that the NAT does not know (any more) is refused, not picked up in its middle.
+    # Refuse packets of a connection that the NAT does not know, or no more.
     refuse = "iptables -w -A FORWARD -o up0 -p tcp -m conntrack --ctstate INVALID -j REJECT"
     isp.run(*refuse.split(), "--reject-with", "tcp-reset")
     with isp.entered():
@@ -97,7 +97,7 @@ def set_up_provider(kind: NetworkKind, isp: Namespace, server: Namespace) -> Non
 def set_up_wire(
     kind: NetworkKind, client: Namespace, server: Namespace, source_rules: bool
 ) -> None:
-    """Make the client's interface if it is absent; the wire's far end waits at the server's."""
+    """Make the client's interface if it is absent; the wire's far end waits in the server's namespace."""
     plan = _PLANS[kind]
     with netlink_in(client.path) as netlink:
         if netlink.link_lookup(ifname=plan.interface):
@@ -113,7 +113,7 @@ def set_up_wire(
 
 
 def move_wire(kind: NetworkKind, source: int, target: int) -> None:
-    """Move the wire's far end between namespaces, both given as open files; there it is down."""
+    """Move the wire's far end between namespaces, both given as open files; the move sets it down."""
     with netlink_in(Path(f"/proc/self/fd/{source}")) as netlink:
         (index,) = netlink.link_lookup(ifname=_wire(kind))
         netlink.link("set", index=index, net_ns_fd=target)
@@ -128,8 +128,8 @@ def connect_phone(kind: NetworkKind, phone: int, client: Namespace) -> None:
         netlink.link("set", index=index, state="up")
         (link,) = netlink.get_links(index)
         hardware = link.get_attr("IFLA_ADDRESS")
-    # What the client asked in vain while no phone was there, it would repeat only after a second:
-    # it is told instead.
+    # The client may have asked for the gateway's hardware address while no phone was there, and would ask
+    # again only after a second. So enter the address into its neighbour table.
     with netlink_in(client.path) as netlink:
         (index,) = netlink.link_lookup(ifname=plan.interface)
         netlink.neigh(
@@ -138,7 +138,7 @@ def connect_phone(kind: NetworkKind, phone: int, client: Namespace) -> None:
 
 
 def prefer(client: Namespace, interface: str | None) -> None:
-    """Give one interface (or none) a default route before all others."""
+    """Give one interface a default route that goes before all others; None: no interface."""
     with netlink_in(client.path) as netlink:
         for plan in _PLANS.values():
             wanted = plan.interface == interface

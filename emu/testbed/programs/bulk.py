@@ -1,9 +1,9 @@
-"""Bulk traffic for the benches: a greedy server, a greedy client, and who sees which packet when.
+"""Bulk traffic for the benches: a greedy server, a greedy client, and a sniffer of packets.
 
     python -m emu.testbed.programs.bulk          serves both directions on port 8080, MPTCP and plain TCP
 
-A connection says in its first byte what it wants: `D` to be sent data for as long as it lasts, `U` to
-send. The server prints one JSON line for each pause in what an upload's application gets.
+The first byte of a connection tells its direction: `D`, the server sends data without end; `U`, the
+client does. The server prints one JSON line for each pause between two reads of an upload.
 """
 
 import json
@@ -107,10 +107,10 @@ def _read(output: IO[str], pauses: Pauses) -> None:
 
 
 class Transfer:
-    """A transfer without an end, from a thread of its own; made inside the client's namespace.
+    """A transfer without an end, in a thread of its own; make it inside the client's namespace.
 
-    It starts from the local address `bind`, if one is given. `pauses` are a download's, `bytes` what the
-    application got or gave so far, `broken` why it ended by itself.
+    It starts from the local address `bind`, if one is given. `pauses` are those of a download, `bytes`
+    were received or sent so far, `broken` tells why it ended by itself.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class Transfer:
 
 @dataclass(slots=True)
 class Seen:
-    """A TCP packet: kernel's time, interface, direction, the client's port, whether it has payload."""
+    """A TCP packet: the kernel's time, interface, direction, the client's port, whether it has data."""
 
     at_unix_s: float
     interface: str
@@ -186,7 +186,7 @@ class Seen:
 
 
 class Sniffer:
-    """Notes all TCP packets on interfaces of the namespace that it is made in."""
+    """A sniffer of all TCP packets on interfaces of the namespace that it is made in."""
 
     def __init__(self, *interfaces: str) -> None:
         self.seen: list[Seen] = []

@@ -17,10 +17,10 @@ _LOG_LINES = 15
 
 
 class Daemon:
-    """Can be started again after its end.
+    """A daemon, which can be started again after its end.
 
-    `prefix` is a command to put before the daemon's own; in a session of its own it gets a share of the
-    processors of its own.
+    `prefix` is a command to put before the daemon's own. With `own_session` it has a session of its own,
+    and so a share of the processors of its own.
     """
 
     def __init__(
@@ -49,12 +49,12 @@ class Daemon:
 
     @property
     def process(self) -> "subprocess.Popen[bytes]":
-        """The one that runs, or has ended by itself."""
+        """The process that runs, or has ended by itself."""
         assert self._process is not None
         return self._process
 
     def start(self) -> None:
-        """Without waiting; `wait_for` does."""
+        """Start the daemon without waiting for it; `wait_for` waits."""
         command = (sys.executable, "-m", "cedos", "up", "--config", str(self._config))
         with self.log.open("ab") as log:
             self._process = self._namespace.popen(
@@ -70,7 +70,10 @@ class Daemon:
     def wait_for(
         self, ready: Callable[[ControlClient], bool], within_s: float, every_s: float = 0.05
     ) -> None:
-        """Return when it is; EmulationError, with the log's end, when it has ended, or is too late."""
+        """Wait until the daemon is ready.
+
+        EmulationError, with the log's end: the daemon has ended, or is not ready in time.
+        """
         deadline_at_s = time.monotonic() + within_s
         while time.monotonic() < deadline_at_s:
             # It may have ended with a message instead of answering.
@@ -85,7 +88,7 @@ class Daemon:
         raise EmulationError(f"the daemon was not ready in time: {self.log_end()}")
 
     def stop(self) -> None:
-        """End it as systemd would; EmulationError where it does not end, or has failed."""
+        """End the daemon as systemd would. EmulationError: it does not end, or has failed."""
         if self._process is None:
             return
         if self._process.poll() is None:

@@ -1,4 +1,4 @@
-"""The gateway beside the server, and its proxy in the client: any program's way, if it is told of it."""
+"""The gateway beside the server, and its proxy in the client, for programs whose environment names it."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,7 @@ from emu.testbed.services import Service, Started, accepts
 from emu.testbed.wiring import SERVER_ADDRESSES
 
 PORT: Final = 7009
-# Not the origins' address, because packets to the gateway's address go there directly.
+# Another address than those of origins, since packets to the gateway's own address go past it.
 GATEWAY: Final = SERVER_ADDRESSES[-1]
 
 PROXY_PORT: Final = 1080
@@ -23,11 +23,11 @@ class Gatewayed(Started):
     """`cedos gateway` in the laptop's server and `cedos forward` in its client, which joined it.
 
     Args:
-        variables: of the daemon that the client's proxy asks, and the like.
-        directory: where their logs go.
-        options: of the proxy, beside the port.
-        where: the proxy runs, the client without.
-        resolver: the gateway's resolv.conf; the host's without.
+        directory: the folder for the logs.
+        variables: environment variables of the client's proxy, as those that lead to the daemon.
+        options: options of the proxy beside its port.
+        where: the namespace in which the proxy runs; None: the client's.
+        resolver: the gateway's resolv.conf; None: the host's.
     """
 
     environment: Final = {"ALL_PROXY": f"socks5h://{_PROXY}:{PROXY_PORT}"}
@@ -52,7 +52,7 @@ class Gatewayed(Started):
 
     @property
     def pids(self) -> tuple[int, int]:
-        """The gateway's and the proxy's."""
+        """The pids of the gateway and the proxy."""
         gateway, forward = self._services
         return gateway.pid, forward.pid
 
@@ -65,7 +65,7 @@ class Gatewayed(Started):
         invited = self._laptop.server.run(
             *(*there, *cedos, "gateway", "--name", GATEWAY, "--invite", "laptop")
         )
-        # The origins are addresses of its own host.
+        # The gateway may connect to its own host, since the origins are there.
         self._services.append(
             Service(
                 self._laptop.server, *self._resolving(), *there, *cedos, "gateway", "--allow-local",
@@ -75,7 +75,7 @@ class Gatewayed(Started):
         self._services[-1].wait_for(
             lambda: accepts(self._laptop.server, GATEWAY, PORT), _START_TIMEOUT_S
         )
-        # Join by the printed line; the gateway listens already, so nothing needs to be tried.
+        # Join by the printed line. The gateway listens already, so the connection need not be tested.
         self._near.run(*here, *cedos, "join", "--no-check", invited.stdout.strip())
         settings = [f"{name}={value}" for name, value in self._variables.items()]
         self._services.append(

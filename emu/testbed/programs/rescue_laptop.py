@@ -23,10 +23,10 @@ _PRIORITY = -12
 
 
 def put_on_time(laptop: Laptop) -> None:
-    """Let the emulation itself go before what else keeps the host busy.
+    """Give the emulation priority over other programs of the host.
 
-    Its links and servers run in sessions of their own, which the kernel weighs one against the other
-    (autogroup); a process's niceness counts only within its session.
+    Its links and servers run in sessions of their own, and the kernel shares processors among sessions
+    (autogroup): a process's niceness counts only within its session.
     """
     for role in ("wifi-isp", "cellular-isp", "server"):
         name = laptop.instance.namespace_name(role)
@@ -34,13 +34,13 @@ def put_on_time(laptop: Laptop) -> None:
             ["ip", "netns", "pids", name], capture_output=True, text=True, timeout=10, check=False
         )
         for pid in done.stdout.split():
-            # A process may be gone by now, and a kernel have no such groups.
+            # A process may be gone by now, or the kernel may have no autogroups.
             with suppress(OSError):
                 Path(f"/proc/{pid}/autogroup").write_text(f"{_PRIORITY}\n")
 
 
 class RescueDaemon(Daemon):
-    """With what the bench asks it, and reads in its log."""
+    """A daemon with the questions that a bench asks it, and a reader of its log."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class RescueDaemon(Daemon):
         return [entry for entry in entries if entry.get("event") == event]
 
     def until_both_live(self) -> None:
-        """Wait until it has heard both networks lately, and has seen them live for a while."""
+        """Wait until the daemon has seen both networks live several times in a row."""
         good = 0
 
         def lived(client: ControlClient) -> bool:

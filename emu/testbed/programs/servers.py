@@ -1,8 +1,8 @@
 """The server side of the testbed: nginx for downloads and uploads, dnsmasq for names.
 
 Both are Debian's own programs, unmodified. nginx runs under `mptcpize`, so one listening port takes
-MPTCP and plain TCP. What it serves costs no disk: files are holes. What is sent to it goes to a tmpfs
-of its own, is deleted at once, and is answered only after its last byte.
+MPTCP and plain TCP. Files to download are holes, which take no disk. nginx writes uploads to a tmpfs of
+its own, deletes them at once, and answers only after the last byte.
 """
 
 import re
@@ -104,9 +104,9 @@ class Servers(Started):
             good for all names in `addresses` too.
         access_log: write one JSON object per request to `access_log`.
         dns: also answer DNS queries.
-        mptcp: nginx speaks it; else it is a server as most are.
-        sites: more of nginx's configuration, for its `http` block (see `emu.workloads.web.corpus`).
-        addresses: of names: some of the server's.
+        mptcp: whether nginx speaks MPTCP; most servers do not.
+        sites: further lines for the `http` block of nginx (see `emu.workloads.web.corpus`).
+        addresses: addresses of names, which must be among the server's.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Servers(Started):
         return self.directory / "access.jsonl"
 
     def make_size(self, size_bytes: int) -> str:
-        """Make sure that `/bytes/N` is there before it is asked for and return its URL."""
+        """Make the file of `/bytes/N` before it is requested, and return its URL."""
         _hole(self.directory / "www" / "bytes", size_bytes)
         return f"http://{SERVER}/bytes/{size_bytes}"
 
@@ -192,7 +192,8 @@ class Servers(Started):
             command += f" --address=/#/{SERVER} --cache-size=0 --user=root --pid-file="
             names = [f"--host-record={name},{at}" for name, at in self._addresses.items()]
             dnsmasq = self._launch("dnsmasq", *command.split(), "--log-facility=-", *names)
-        # nginx writes its pid when it has its ports; another one's port would answer as well.
+        # nginx writes its pid once it has its ports. Before that, another server could answer on the
+        # port.
         pid = self.directory / "nginx.pid"
         nginx.wait_for(lambda: pid.exists() and self._accepts(HTTP_PORT), _START_TIMEOUT_S)
         if dnsmasq is not None:
@@ -230,7 +231,7 @@ def _hole(directory: Path, size_bytes: int) -> None:
 
 
 class _Maker(socketserver.ThreadingUnixStreamServer):
-    """Makes the file of a size that is asked for the first time, and sends nginx to it."""
+    """A maker of files: when a size is first requested, it makes the file and tells nginx to serve it."""
 
     daemon_threads = True
 

@@ -18,7 +18,8 @@ _PROXY: Final = "127.0.0.1"
 class SharingHosts(Started):
     """The gateway in the server; helpers and requestor have joined it, and are registered.
 
-    Nothing is shared before `help`, `request` and `forward` begin. `gateway` is what `serve` began last.
+    Nothing is shared until `help`, `request` and `forward` are called. `gateway` is the gateway that
+    `serve` began last.
     """
 
     def __init__(self, there: Neighbourhood) -> None:
