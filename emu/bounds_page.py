@@ -56,7 +56,7 @@ Generated from the code by `python -m emu.bounds_page`, which a test repeats. [s
 | connections to the control socket; one without a request; a request | {api.server:MOST}; {api.server:IDLE_S} s; {api.server:MAX_BODY_BYTES KiB} | the idle ones close; 413 |
 | requests that wait; of them for the disk; programs that listen to decisions | {api.server:MAX_REQUESTS_OF_USER} of one, {api.server:MAX_REQUESTS} of all but root; {api.server:MAX_DISK_OF_USER} of one; {api.server:MAX_LISTENERS_OF_USER}, {api.server:MAX_LISTENERS} | 503 |
 | programs that report connections; connections | {daemon.flows.told_connections:_MOST_OF_A_USER} of one, {daemon.flows.told_connections:_MOST_PROGRAMS} of all; {daemon.flows.told_connections:_MOST_CONNECTIONS} of all | not believed |
-| hints; transfers with deadlines | {daemon.decisions.hints:MOST_OF_A_USER} of one, {daemon.decisions.hints:MOST} of all; {selector.deadlines.transfer_table:MOST_OF_USER} of one, {selector.deadlines.transfer_table:MOST} of all | refused |
+| hints; transfers with deadlines | {controller.decisions.hints:MOST_OF_A_USER} of one, {controller.decisions.hints:MOST} of all; {selector.deadlines.transfer_table:MOST_OF_USER} of one, {selector.deadlines.transfer_table:MOST} of all | refused |
 | rules; budgets that commands set | {controller.decisions.user_rules:MOST}; {daemon.budgets.host_budgets:MOST} | refused |
 | **A neighbour, by packets** | | |
 | look-ups that are watched; asked again at once | {controller.lookups:_MOST_LOOKUPS}; {controller.lookups:_MOST_REPEATED} | the oldest goes; it stays as it is |

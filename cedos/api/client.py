@@ -28,7 +28,6 @@ from cedos.api.messages import (
 from cedos.api.programs import (
     ChoiceRequest,
     HintAccepted,
-    HintRequest,
     PrefetchingAnswer,
     PrefetchingRequest,
     ProgramMessage,
@@ -39,6 +38,7 @@ from cedos.api.transfers import (
     TransferReport,
     TurnMessage,
 )
+from cedos.controller.hint import HintRequest
 from cedos.controller.rule import RuleRequest
 from cedos.errors import CedosError, DaemonUnreachableError, PrivilegeError
 from cedos.model import Budget, PhoneUse

@@ -39,7 +39,6 @@ from cedos.api.messages import (
 from cedos.api.programs import (
     ChoiceRequest,
     HintAccepted,
-    HintRequest,
     PrefetchingAnswer,
     PrefetchingRequest,
     ProgramMessage,
@@ -50,6 +49,7 @@ from cedos.api.transfers import (
     TransferReport,
     TurnMessage,
 )
+from cedos.controller.hint import HintRequest
 from cedos.controller.rule import RuleRequest
 from cedos.errors import (
     AlreadyRunningError,

@@ -9,11 +9,11 @@ from typing import TypeVar
 import click
 
 from cedos.api.client import ControlClient
-from cedos.api.programs import MAX_LIFETIME_S, HintRequest
 from cedos.commands.console.manual import SOCKET, Manual
 from cedos.commands.console.option_types import DURATION, SIZE
 from cedos.commands.console.render import echo
 from cedos.config.directories import directories
+from cedos.controller.hint import MAX_LIFETIME_S, HintRequest
 from cedos.errors import CedosError, HostError
 from cedos.kernel import bpf
 from cedos.kernel.bpf import User

@@ -14,11 +14,12 @@ from cedos.api.messages import (
     ProbingMessage,
     TransferMessage,
 )
-from cedos.api.programs import PROGRAM, ItemMessage, ProgramMessage
+from cedos.api.programs import ItemMessage, ProgramMessage
 from cedos.budget_kinds import Resource
 from cedos.commands.console import render
 from cedos.commands.console.manual import SOCKET, Manual, json_option
 from cedos.config.directories import directories
+from cedos.controller.hint import PROGRAM
 from cedos.model import Bulk, Direction, Strategy, Urgency
 from cedos.plain_text import plain
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from cedos.controller.hint import HintRequest
 from cedos.model import Address, Decision, FlowKey, FlowRecord, Network, NetworkLife, Strategy
 from cedos.selector.decision.sessions import DetourVerdict
 
@@ -288,6 +289,23 @@ class ShakeHands:
 
 
 @dataclass(frozen=True, slots=True)
+class FollowHint:
+    """Estimate the sizes of flows that a hint fits by it, until an instant; `mark`: of their sockets."""
+
+    number: int
+    hint: HintRequest
+    mark: int | None
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetHint:
+    """Estimate sizes without this hint."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class ForgetFlow:
     """Forget a flow that was none: no peer answered, or its beginning was not seen."""
 
@@ -331,8 +349,10 @@ Command = (
     | CloseConnection
     | CountUse
     | EndRescue
+    | FollowHint
     | FollowNetworks
     | ForgetFlow
+    | ForgetHint
     | KeepAwake
     | KeepRules
     | KeepTransfers

@@ -29,7 +29,8 @@ from cedos.controller.decisions.destinations import (
     DestinationTrials,
     SteeredDestinations,
 )
-from cedos.controller.decisions.moves import Moves, Programs
+from cedos.controller.decisions.hints import Hints, Programs
+from cedos.controller.decisions.moves import Moves
 from cedos.controller.decisions.rescue import Rescuer
 from cedos.controller.decisions.stuck import StuckConnections
 from cedos.controller.decisions.user_rules import RuledDestinations, UserRules
@@ -105,6 +106,7 @@ class Controller:
             outbox, decider, self.default, self.ruled.covers, trials
         )
         self.programs = Programs(outbox, decider)
+        self.hints = Hints(outbox, decider, self.destinations, self.programs)
         self.moves = Moves(outbox, decider, self.default)
         self.rescuer = Rescuer(
             outbox,
@@ -151,6 +153,7 @@ class Controller:
             *(self.rescuer.next_timer_s(), self.lookups.next_timer_s()),
             *(self.hard.next_timer_s(), self.transfers.next_timer_s()),
             *(self.probing.next_timer_s(), self.portals.next_timer_s()),
+            self.hints.next_timer_s(),
         )
         return min((each for each in timers if each is not None), default=None)
 
@@ -242,10 +245,10 @@ class Controller:
                 self.prefetching.update(now_s)
                 self.budgets.on_counted(event, now_s)
                 self._bar(self.hard.on_counted(event, self.budgets.in_force, now_s), now_s)
-            case on.PhoneUseSaid(use):
-                self.budgets.said_phone = use
-            case on.PrefetchingTold(report):
-                self.prefetching.on_told(report, now_s)
+            case on.PhoneUseChanged(use):
+                self.budgets.wanted_phone = use
+            case on.PrefetchingChanged(report):
+                self.prefetching.on_report(report, now_s)
             case on.ChoiceAsked(transfer, redundant, multipath, sent, detour):
                 decision, verdict = self.decider.choose_route(
                     transfer,
@@ -256,15 +259,12 @@ class Controller:
                     detour=detour,
                 )
                 self._outbox.give(give.AnswerChoice(decision, verdict))
-            case on.ProgramHinted(mark, transfer):
-                if transfer is not None:
-                    self.programs.add(mark, transfer, self.context(now_s))
-                else:
-                    self.programs.remove(mark)
-            case on.DestinationHinted():
-                self.destinations.on_hint(event, self.context(now_s))
-            case on.TransferTold():
-                self.transfers.on_told(event, self.context(now_s))
+            case on.HintGiven():
+                self.hints.on_given(event, self.context(now_s), now_s)
+            case on.HintWithdrawn(number):
+                self.hints.end(number, self.context(now_s))
+            case on.TransferReported():
+                self.transfers.on_report(event, self.context(now_s))
             case on.TransferEnded():
                 self.transfers.on_ended(event, self.context(now_s))
             case on.BatteryRead():
@@ -315,6 +315,9 @@ class Controller:
         self.probing.on_timer(self.flows.uploads, now_s)
         if self.portals.on_timer(now_s):
             self._portals_changed(now_s)
+        hint_over_s = self.hints.next_timer_s()
+        if hint_over_s is not None and now_s >= hint_over_s:
+            self.hints.on_timer(self.context(now_s), now_s)
         plan_at_s = self.transfers.next_timer_s()
         if plan_at_s is not None and now_s >= plan_at_s:
             self.transfers.on_timer(self.context(now_s), now_s)

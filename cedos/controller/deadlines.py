@@ -13,7 +13,7 @@ import msgspec
 from cedos.controller.beat import next_beat_s
 from cedos.controller.commands import KeepAwake, KeepTransfers, SetAlarm, Tell, TurnsChanged
 from cedos.controller.decisions.decider import Decider
-from cedos.controller.events import BatteryRead, TransferEnded, TransferTold
+from cedos.controller.events import BatteryRead, TransferEnded, TransferReported
 from cedos.controller.outbox import Outbox
 from cedos.model import Context
 from cedos.selector.deadlines.network_state import METERED_S, SeenNetwork
@@ -225,7 +225,7 @@ class DeadlineTransfers:
         if self._plan_at_s is None:
             self._plan_at_s = next_beat_s(now_s, EPOCH_S)
 
-    def on_told(self, event: TransferTold, context: Context) -> None:
+    def on_report(self, event: TransferReported, context: Context) -> None:
         """Take a program's word; one that the table refuses changes nothing."""
         now_s, transfer = context.at_s, event.transfer
         late = self.is_late(transfer.uid, transfer.key, event.said_s)

@@ -6,6 +6,7 @@ from enum import StrEnum
 from math import inf
 
 from cedos.controller.commands import BarNetworks, CloseConnection, Command, Place, RescueFlow
+from cedos.controller.hint import HintRequest
 from cedos.controller.prefetch_report import PrefetchReport
 from cedos.controller.rule import RuleRequest
 from cedos.model import (
@@ -244,14 +245,14 @@ class BudgetsCounted:
 
 
 @dataclass(frozen=True, slots=True)
-class PhoneUseSaid:
+class PhoneUseChanged:
     """The use of metered networks that a person wants; None: as configured."""
 
     use: PhoneUse | None
 
 
 @dataclass(frozen=True, slots=True)
-class PrefetchingTold:
+class PrefetchingChanged:
     """A program tells what it may still prefetch, and what it has used."""
 
     report: PrefetchReport
@@ -467,22 +468,18 @@ class SizesKnown:
 
 
 @dataclass(frozen=True, slots=True)
-class ProgramHinted:
-    """Connections with this mark carry this transfer; None: the program has ended."""
+class HintGiven:
+    """A user's program says what its transfers will be like; the hint gets the next number."""
 
-    mark: int
-    transfer: Transfer | None
+    hint: HintRequest
+    uid: int
 
 
 @dataclass(frozen=True, slots=True)
-class DestinationHinted:
-    """Transfers with a prefix and port are as a program says, until an instant; None: the hint ended."""
+class HintWithdrawn:
+    """A hint is taken back by who may do so (`Hints.check`)."""
 
-    prefix: str
-    port: int | None
-    size: SizeEstimate | None
-    direction: Direction = Direction.DOWN
-    until_s: float = 0.0
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -507,7 +504,7 @@ class DecisionMade:
 
 
 @dataclass(frozen=True, slots=True)
-class TransferTold:
+class TransferReported:
     """A program tells of its transfer with a deadline.
 
     Bytes are by network: `used_bytes` in the `lasted_s` since its last word, `all_bytes` ever. `said_s`:
@@ -632,7 +629,6 @@ Event = (
     | CommandFailed
     | CountersRead
     | DecisionMade
-    | DestinationHinted
     | FirstPacketAnswered
     | FirstPacketSeen
     | FirstTimeoutsSet
@@ -640,6 +636,8 @@ Event = (
     | FlowOpened
     | FlowsSampled
     | HandshakeEnded
+    | HintGiven
+    | HintWithdrawn
     | HostDefaultsChanged
     | HostSlept
     | HostsFileRead
@@ -651,10 +649,9 @@ Event = (
     | PageChecked
     | PingEnded
     | PingsPossible
-    | PhoneUseSaid
+    | PhoneUseChanged
     | PortalDoubted
-    | PrefetchingTold
-    | ProgramHinted
+    | PrefetchingChanged
     | ProvidersRead
     | ResolverReplied
     | RuleSet
@@ -665,6 +662,6 @@ Event = (
     | SubflowJoined
     | TimerFired
     | TransferEnded
-    | TransferTold
+    | TransferReported
     | Witnessed
 )

@@ -30,7 +30,6 @@ from cedos.api.messages import (
 from cedos.api.programs import (
     ChoiceRequest,
     HintAccepted,
-    HintRequest,
     PrefetchingAnswer,
     PrefetchingRequest,
     ProgramMessage,
@@ -38,8 +37,9 @@ from cedos.api.programs import (
 from cedos.api.recording import RecordingMessage, RecordingRequest
 from cedos.api.transfers import TransferInTable, TransferReport, TurnMessage
 from cedos.controller.decisions.user_rules import RuledDestinations
-from cedos.controller.events import ChoiceAsked, HostDefault, RuleSet
+from cedos.controller.events import ChoiceAsked, HintGiven, HintWithdrawn, HostDefault, RuleSet
 from cedos.controller.flows.living_flow import LivingFlow
+from cedos.controller.hint import HintRequest
 from cedos.controller.probing import ProbeAnswer, Probing
 from cedos.controller.rule import RuleRequest
 from cedos.daemon.budgets import messages, used
@@ -48,7 +48,6 @@ from cedos.daemon.budgets.prefetching import PrefetchingPrograms
 from cedos.daemon.deadlines.transfers import Transfers
 from cedos.daemon.decisions.decision_log import DecisionLog
 from cedos.daemon.decisions.explanation import Explanations
-from cedos.daemon.decisions.hints import Hints
 from cedos.daemon.driver import ControllerDriver
 from cedos.daemon.flows.told_connections import ToldConnections
 from cedos.daemon.networks.observer import Observer
@@ -83,7 +82,6 @@ class ApiBackend:
         self,
         *,
         driver: ControllerDriver,
-        hints: Hints,
         log: DecisionLog,
         observer: Observer,
         budgets: HostBudgets,
@@ -103,7 +101,6 @@ class ApiBackend:
     ) -> None:
         self._driver = driver
         self._known = driver.controller
-        self._hints = hints
         self._log = log
         self._observer = observer
         self._budgets = budgets
@@ -304,10 +301,14 @@ class ApiBackend:
         return self._recording.ask(request, uid)
 
     async def hint(self, hint: HintRequest, uid: int) -> HintAccepted:
-        return self._hints.take(hint, uid)
+        self._driver.post(HintGiven(hint, uid))
+        hints = self._known.hints
+        number, given = hints.last, hints.in_force[hints.last]
+        return HintAccepted(number=number, network=hints.network_of(number), mark=given.mark)
 
     async def unhint(self, number: int, uid: int) -> None:
-        self._hints.withdraw(number, uid)
+        self._known.hints.check(number, uid)
+        self._driver.post(HintWithdrawn(number))
 
     def decisions(self) -> AsyncGenerator[DecisionMessage, None]:
         return self._log.decided.subscribe()

@@ -31,7 +31,6 @@ from cedos.daemon.deadlines.sleep_inhibitor import LID, SleepInhibitor, StayAwak
 from cedos.daemon.deadlines.transfers import WHAT, Transfers
 from cedos.daemon.decisions.choices import choices, keep_learned
 from cedos.daemon.decisions.decision_log import DecisionLog
-from cedos.daemon.decisions.hints import Hints
 from cedos.daemon.driver import ControllerDriver
 from cedos.daemon.event_log import EventLog
 from cedos.daemon.executor import RULES, RULES_FILE, HostExecutor
@@ -320,10 +319,8 @@ class Daemon:
         self._carried = ToldConnections(
             lambda: (*decider.networks, *decider.helpers), self._log.choice, history
         )
-        self._hints = Hints(self._profiler, driver)
         self.backend = ApiBackend(
             driver=driver,
-            hints=self._hints,
             log=self._log,
             observer=self._observer,
             budgets=self._budgets,
@@ -388,7 +385,6 @@ class Daemon:
             tasks.create_task(self._events.follow_connections(), name="connections")
             tasks.create_task(self._sampler.run(), name="samples")
             tasks.create_task(self._budgets.run(), name="budgets")
-            tasks.create_task(self._hints.run(), name="hints")
             if self._lookups is not None:
                 tasks.create_task(self._lookups.run(), name="look-ups")
             if self._answers is not None:

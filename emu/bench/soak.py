@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from cedos.api.programs import HintRequest
+from cedos.controller.hint import HintRequest
 from cedos.errors import CedosError
 from cedos.model import Direction, NetworkKind
 from emu.bench.crash import parts

@@ -29,16 +29,15 @@ from cedos.api.messages import (
 from cedos.api.programs import (
     ChoiceRequest,
     HintAccepted,
-    HintRequest,
     PrefetchingAnswer,
     PrefetchingRequest,
     PriceMessage,
     ProgramMessage,
     RadioMessage,
-    program_mark,
 )
 from cedos.api.server import ControlServer
 from cedos.commands.cedos import main
+from cedos.controller.hint import HintRequest, program_mark
 from cedos.daemon.decisions.decision_log import Broadcast
 from cedos.errors import NotFoundError
 from cedos.model import (

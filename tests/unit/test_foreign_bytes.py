@@ -28,7 +28,7 @@ from kit.neighbours import GATEWAY, START_S, identity, key_of, trust
 
 from cedos.api import messages as api
 from cedos.api.budgets import parse_budget
-from cedos.api.programs import ChoiceRequest, HintRequest, PrefetchingRequest
+from cedos.api.programs import ChoiceRequest, PrefetchingRequest
 from cedos.api.transfers import TransferReport
 from cedos.apps.files import messages as files
 from cedos.apps.files.objects.http_rules import CacheLookup
@@ -43,6 +43,7 @@ from cedos.apps.sharing.protocol.messages import unpack as neighbours_datagram
 from cedos.apps.sharing.protocol.receipts import Receipt, read_receipt, sign_receipt
 from cedos.config import Config
 from cedos.config.toml_file import parse as parse_toml
+from cedos.controller.hint import HintRequest
 from cedos.controller.rule import RuleRequest
 from cedos.daemon.privileged import wire as privileged_wire
 from cedos.errors import ConfigError, ProtocolError, TransferError

@@ -38,7 +38,7 @@ class BudgetKeepers:
     Attributes:
         keepers: by the budget's name.
         prices: what these ask now.
-        said_phone: the use of metered networks that a person has set; None: as configured.
+        wanted_phone: the use of metered networks that a person has set; None: as configured.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class BudgetKeepers:
     ) -> None:
         self.keepers: dict[str, Keeper] = {}
         self.prices: Prices = FREE
-        self.said_phone: PhoneUse | None = None
+        self.wanted_phone: PhoneUse | None = None
         self._config, self._outbox, self._decider = config, outbox, decider
         self._base = decider.objective
         self._kept: dict[str, Any] = dict(kept) if isinstance(kept, dict) else {}
@@ -72,7 +72,7 @@ class BudgetKeepers:
     @property
     def phone(self) -> PhoneUse:
         """Return the use of metered networks."""
-        return self.said_phone or self._config.phone
+        return self.wanted_phone or self._config.phone
 
     def standings(self, unix_s: float) -> list[Standing]:
         return [keeper.standing(unix_s) for keeper in self.keepers.values()]
@@ -241,8 +241,8 @@ class BudgetKeepers:
             share = plan.spent / plan.budget.supply if plan is not None else None
             return curves.objective(battery.level if battery.discharging else None, share)
         base = self._base
-        if self.said_phone is not None and isinstance(base, WeightedCost):
-            base = base.for_phone(self.said_phone)
+        if self.wanted_phone is not None and isinstance(base, WeightedCost):
+            base = base.for_phone(self.wanted_phone)
         if self.prices == FREE or base.name == "max-s-per-e":
             return base
         standings = [

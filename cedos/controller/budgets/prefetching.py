@@ -67,7 +67,7 @@ class Prefetching:
         self._received[network] = max(left - size_bytes, 0.0)
         return True
 
-    def on_told(self, report: PrefetchReport, now_s: float) -> None:
+    def on_report(self, report: PrefetchReport, now_s: float) -> None:
         """Take a program's report."""
         key = (report.pid, report.program)
         if key in self._programs or len(self._programs) < _PROGRAMS:

@@ -9,7 +9,6 @@ from ipaddress import ip_address, ip_network
 
 from cedos.controller.commands import AskNetwork, Place, SetDefault, SetDestinations
 from cedos.controller.decisions.decider import Decider
-from cedos.controller.events import DestinationHinted
 from cedos.controller.outbox import Outbox
 from cedos.model import (
     Address,
@@ -332,21 +331,18 @@ class SteeredDestinations:
             usual = choice.networks[0] if choice and choice.networks else None
             self._rule(place, known, self._trials.network_of(place) or usual)
 
-    def on_hint(self, event: DestinationHinted, context: Context) -> None:
+    def on_hint(self, place: Place, transfer: Transfer, until_s: float, context: Context) -> None:
         """Take what a program will transfer with a destination, in place of what history says."""
-        place = (str(ip_network(event.prefix, strict=False)), event.port)
-        if event.size is None:  # the hint has ended: the destination is like all others again
-            known = self._known.pop(place, None)
-            if known is None:
-                return
-            self._rule(place, known, None)
-        else:
-            known = self._last(place)
-            known.hinted = Transfer(
-                event.size, event.direction, server_name=f"{place[0]}:{event.port or '*'}"
-            )
-            known.until_s = event.until_s
+        known = self._last(place)
+        known.hinted, known.until_s = transfer, until_s
         self.reconsider(context)
+
+    def on_hint_ended(self, place: Place, context: Context) -> None:
+        """Treat a destination like all others again."""
+        known = self._known.pop(place, None)
+        if known is not None:
+            self._rule(place, known, None)
+            self.reconsider(context)
 
     def network_of(self, destination: str, port: int | None) -> str | None:
         """Return the network of transfers with a destination; None where none is up."""

@@ -1,73 +1,14 @@
-"""The moves of living MPTCP connections, and the connections of programs with hints."""
+"""The moves of living MPTCP connections."""
 
 import math
-from dataclasses import dataclass
 
-from cedos.controller.commands import LeaveSpares, MoveConnection, ReleasePath, SetMark
+from cedos.controller.commands import LeaveSpares, MoveConnection, ReleasePath
 from cedos.controller.decisions.decider import Decider
-from cedos.controller.decisions.destinations import (
-    DefaultNetwork,
-)
+from cedos.controller.decisions.destinations import DefaultNetwork
 from cedos.controller.flows.living_flow import LivingFlow
 from cedos.controller.outbox import Outbox
-from cedos.model import Context, Decision, Strategy, Transfer
+from cedos.model import Context, Decision, Strategy
 from cedos.selector.decision.liveness import dead_networks, silent_s
-
-
-@dataclass(slots=True)
-class _MarkedProgram:
-    """A hinted program: its transfer, the decision, and where its mark's rule leads."""
-
-    transfer: Transfer
-    decision: Decision | None = None
-    rule: str | None = None
-
-
-class Programs:
-    """The programs with hints about their transfers (`cedos exec`): their connections bear a mark."""
-
-    def __init__(self, outbox: Outbox, decider: Decider) -> None:
-        self._outbox = outbox
-        self._decider = decider
-        self._known: dict[int, _MarkedProgram] = {}
-
-    def add(self, mark: int, transfer: Transfer, context: Context) -> None:
-        """Lead the connections of a new program, which bear `mark`."""
-        known = self._known[mark] = _MarkedProgram(transfer)
-        self._lead(mark, known, context)
-
-    def network_of(self, mark: int) -> str | None:
-        """Return the network of connections with a mark; None where none is up."""
-        known = self._known.get(mark)
-        return None if known is None else known.rule
-
-    def remove(self, mark: int) -> None:
-        """Lead the connections of an ended program like all others."""
-        known = self._known.pop(mark, None)
-        if known is not None and known.rule is not None:
-            self._outbox.give(SetMark(mark, None))
-
-    def decision(self, mark: int | None) -> Decision | None:
-        """Return the decision that connections with this mark follow; None: they follow the default."""
-        known = None if mark is None else self._known.get(mark)
-        return None if known is None else known.decision
-
-    def reconsider(self, context: Context) -> None:
-        for mark, known in list(self._known.items()):
-            self._lead(mark, known, context)
-
-    def _lead(self, mark: int, known: _MarkedProgram, context: Context) -> None:
-        known.decision, _ = self._decider.renewed(known.transfer, context, known.decision)
-        wanted = next(iter(known.decision.choice.networks), None)
-        if wanted != known.rule:
-            known.rule = wanted
-            self._outbox.give(SetMark(mark, wanted))
-
-    def on_failure(self, mark: int) -> None:
-        """Take it that a mark has no rule: the next decision adds it again."""
-        if (known := self._known.get(mark)) is not None:
-            known.rule = None
-
 
 _MOVES_S = 30.0
 # A connection on which nothing comes over any network moves no more often than so.

@@ -21,7 +21,7 @@ from cedos.controller.events import (
     BudgetSet,
     BudgetUse,
     Event,
-    PhoneUseSaid,
+    PhoneUseChanged,
 )
 from cedos.daemon import state_file
 from cedos.daemon.aligned_sleep import aligned_sleep
@@ -92,7 +92,7 @@ class HostBudgets:
             _log.warning("the budgets cannot be read", why=str(error))
         said = state_file.read(state / _PHONE_FILE, _PHONE)
         if said in list(PhoneUse):
-            post(PhoneUseSaid(PhoneUse(said)))
+            post(PhoneUseChanged(PhoneUse(said)))
         for budget in self.in_force.values():
             self._tell(budget)
         self.tick()
@@ -124,12 +124,12 @@ class HostBudgets:
     @property
     def phone_source(self) -> str:
         """Return where the use of metered networks was set: `configuration` or `command`."""
-        return "configuration" if self._known.said_phone is None else "command"
+        return "configuration" if self._known.wanted_phone is None else "command"
 
     def prefer(self, use: PhoneUse | None) -> None:
         """Use metered networks like this from now on; None: as the configuration says."""
         state_file.write(self._state / _PHONE_FILE, use, _PHONE)
-        self._post(PhoneUseSaid(use))
+        self._post(PhoneUseChanged(use))
         self.tick()
 
     async def set(self, budget: Budget) -> None:

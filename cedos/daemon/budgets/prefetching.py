@@ -12,7 +12,7 @@ from cedos.api.programs import (
     ProgramMessage,
     RadioMessage,
 )
-from cedos.controller.events import PrefetchingTold
+from cedos.controller.events import PrefetchingChanged
 from cedos.daemon.budgets.messages import price_messages
 from cedos.daemon.budgets.metering import Metering
 from cedos.daemon.driver import ControllerDriver
@@ -40,7 +40,7 @@ class PrefetchingPrograms:
         self, request: PrefetchingRequest, known: Sequence[NetworkMessage]
     ) -> PrefetchingAnswer:
         """Take what a program tells; return what it needs to know."""
-        self._driver.post(PrefetchingTold(request.report))
+        self._driver.post(PrefetchingChanged(request.report))
         self._said[request.pid, request.program] = request
         programs = self._driver.controller.prefetching.programs(self._driver.now_s())
         self._said = {key: each for key, each in self._said.items() if key in programs}

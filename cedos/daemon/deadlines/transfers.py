@@ -20,7 +20,7 @@ from cedos.api.transfers import (
     table_entry,
     turn_message,
 )
-from cedos.controller.events import DecisionMade, TransferEnded, TransferTold
+from cedos.controller.events import DecisionMade, TransferEnded, TransferReported
 from cedos.daemon import state_file
 from cedos.daemon.deadlines.kept_transfers import FILE
 from cedos.daemon.driver import ControllerDriver
@@ -72,7 +72,7 @@ class Transfers:
         names = {each.interface: each.name for each in self._driver.controller.decider.networks}
         used = {names.get(name, name): count for name, count in report.used_bytes.items()}
         in_all = {names.get(name, name): count for name, count in report.all_bytes.items()}
-        self._driver.post(TransferTold(transfer, report.said_s, used, in_all, report.lasted_s))
+        self._driver.post(TransferReported(transfer, report.said_s, used, in_all, report.lasted_s))
         deadline_s = time.monotonic() + report.wait_s
         while table.serial(report.key) == report.seen:
             if (left_s := deadline_s - time.monotonic()) <= 0.0:
@@ -84,7 +84,7 @@ class Transfers:
                 break
             if self._known.is_late(uid, report.key, report.said_s):
                 return TurnMessage()
-            self._driver.post(TransferTold(transfer, report.said_s))  # it waits for us: it runs
+            self._driver.post(TransferReported(transfer, report.said_s))  # it waits for us: it runs
         return self._turn(report.key)
 
     def listed(self) -> list[TransferInTable]:

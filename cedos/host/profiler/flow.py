@@ -137,7 +137,6 @@ class TransferHints:
 
     def __init__(self) -> None:
         self._hints: dict[int, TransferHint] = {}
-        self._last_number = 0
 
     def __len__(self) -> int:
         return len(self._hints)
@@ -146,14 +145,12 @@ class TransferHints:
     def by_mark(self) -> bool:
         return any(hint.match.mark is not None for hint in self._hints.values())
 
-    def add(self, hint: TransferHint) -> int:
-        """Add a hint and return its number. The caller limits their number."""
-        self._last_number += 1
-        self._hints[self._last_number] = hint
-        return self._last_number
+    def add(self, number: int, hint: TransferHint) -> None:
+        """Add a hint under its number. The caller limits their number."""
+        self._hints[number] = hint
 
-    def remove(self, number: int) -> bool:
-        return self._hints.pop(number, None) is not None
+    def remove(self, number: int) -> None:
+        self._hints.pop(number, None)
 
     def find(
         self, key: FlowKey, server_name: str | None, mark: int | None, now_s: float

@@ -149,19 +149,18 @@ class Profiler:
         self._flows.pop(key, None)
         self._hellos.forget(key)
 
-    def hint(self, hint: TransferHint, now_s: float) -> tuple[int, list[SizeLearned]]:
-        """Record a program's hint; return its number, and the changed estimates of present flows."""
-        number = self._hints.add(hint)
-        told = [
+    def hint(self, number: int, hint: TransferHint, now_s: float) -> list[SizeLearned]:
+        """Take a program's hint by its number; return the changed estimates of present flows."""
+        self._hints.add(number, hint)
+        return [
             event
             for flow in self._flows.values()
             if hint.match.fits(flow.key, flow.server_name, flow.mark)
             for event in self._reannounce(flow, now_s)
         ]
-        return number, told
 
-    def unhint(self, number: int) -> bool:
-        return self._hints.remove(number)
+    def unhint(self, number: int) -> None:
+        self._hints.remove(number)
 
     @property
     def wants_marks(self) -> bool:

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from kit.laptop import Installed
 
-from cedos.api.programs import HintRequest
 from cedos.commands.sessions.shared.transfers import say_if_closed
-from cedos.daemon.decisions.hints import MOST_OF_A_USER
+from cedos.controller.decisions.hints import MOST_OF_A_USER
+from cedos.controller.hint import HintRequest
 
 ALICE, BOB, MALLORY = 70_001, 70_002, 70_003  # the first two are of the daemon's group
 GROUP, NOBODYS_GROUP = 0, 70_000

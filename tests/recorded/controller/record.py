@@ -13,6 +13,8 @@ from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from unittest import mock
 
+import msgspec
+
 from cedos.budget_kinds import Resource
 from cedos.controller import events
 from cedos.controller.codec import LOG_FORMAT
@@ -36,10 +38,14 @@ MIDDLE, LAST_S = 150, 16.0
 def layout() -> dict[str, list[str]]:
     """Return the fields of events and of what is in them, by class."""
     found = [
-        each for each in vars(events).values() if isinstance(each, type) and is_dataclass(each)
+        each
+        for each in vars(events).values()
+        if isinstance(each, type) and (is_dataclass(each) or issubclass(each, msgspec.Struct))
     ]
     return {
         each.__name__: [field.name for field in fields(each)]
+        if is_dataclass(each)
+        else list(each.__struct_fields__)
         for each in sorted(found, key=lambda each: each.__name__)
     }
 

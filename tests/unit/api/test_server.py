@@ -29,8 +29,8 @@ from structlog.testing import capture_logs
 from cedos.api import server
 from cedos.api.client import ControlClient
 from cedos.api.messages import CarriedReport, DecisionMessage
-from cedos.api.programs import HintRequest
 from cedos.api.server import MALFORMED_PAUSE_S, short_lines
+from cedos.controller.hint import HintRequest
 from cedos.errors import (
     AlreadyRunningError,
     CedosError,

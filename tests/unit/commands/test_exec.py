@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from cedos.api.programs import MAX_LIFETIME_S, HintRequest, program_mark
 from cedos.commands.exec import _caller
+from cedos.controller.hint import MAX_LIFETIME_S, HintRequest, program_mark
 from cedos.errors import HostError
 from cedos.kernel import bpf
 from cedos.kernel.bpf import User, marking_program, own_cgroup, run_inside

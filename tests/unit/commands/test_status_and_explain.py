@@ -23,9 +23,10 @@ from cedos.api.messages import (
     StatusMessage,
     SubflowMessage,
 )
-from cedos.api.programs import ItemMessage, ProgramMessage, program_text
+from cedos.api.programs import ItemMessage, ProgramMessage
 from cedos.commands import explain, status
 from cedos.commands.console import render
+from cedos.controller.hint import program_text
 from cedos.model import (
     NO_DEFAULT_ROUTE,
     CarriedConnection,

@@ -4,6 +4,7 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
+from typing import Any
 
 import msgspec
 from hypothesis import given, settings
@@ -17,9 +18,10 @@ from cedos.controller.codec import encode_commands
 from cedos.controller.commands import NOWHERE, Command
 from cedos.controller.controller import Controller
 from cedos.controller.events import Event, FlowSample, Witness
+from cedos.controller.hint import HintRequest
 from cedos.controller.rule import RuleRequest
 from cedos.controller.snapshot import restore, snapshot
-from cedos.model import Budget, Direction, FlowKey, Network, Transfer
+from cedos.model import Budget, Direction, FlowKey, Network
 
 ETH = replace(WLAN, name="eth0", interface="eth0", index=4, addresses=())
 NETWORKS = {"wlan0": WLAN, "lte0": LTE, "eth0": ETH}
@@ -51,7 +53,7 @@ steps = st.builds(
     st.sampled_from(
         (
             *("network", "open", "close", "join", "size", "look", "ping", "lost", "heard"),
-            *("rule", "unrule", "bar", "spend", "hint", "program", "defaults", "reply", "portal"),
+            *("rule", "unrule", "bar", "spend", "hint", "unhint", "defaults", "reply", "portal"),
             *("sleep", "refuse", "rates"),
         )
     ),
@@ -152,11 +154,12 @@ class World(Script):
                 use = on.BudgetUse("plan", float(step.amount), MONTH, "2034-01-01 00:00")
                 return [*told, self.counted(use)]
             case "hint":
-                size = size_of(step.amount, "hint") if step.yes else None
-                return [on.DestinationHinted("203.0.113.0/24", 443, size, until_s=now_s + 5.0)]
-            case "program":
-                transfer = Transfer(size_of(step.amount, "hint")) if step.yes else None
-                return [on.ProgramHinted(0xCE000001, transfer)]
+                about: dict[str, Any] = {"size_bytes": max(step.amount, 1), "lifetime_s": 5.0}
+                hint = HintRequest(destination="203.0.113.0/24", port=443, **about)
+                program = HintRequest(program="curl", **about)
+                return [on.HintGiven(hint if step.yes else program, step.amount % 3)]
+            case "unhint":
+                return [on.HintWithdrawn(max(self.controller.hints.last - step.amount % 3, 0))]
             case "defaults":
                 kept = {4: on.HostDefault("tun0", vpn=True, what="a tunnel")} if step.yes else {}
                 return [on.HostDefaultsChanged(kept)]

@@ -34,7 +34,7 @@ from cedos.controller.events import (
     HostDefaultsChanged,
     HostSlept,
     PageChecked,
-    PhoneUseSaid,
+    PhoneUseChanged,
     PingEnded,
     PortalFinding,
     PortalVerdict,
@@ -140,7 +140,7 @@ def test_prices_that_hardly_change_wait_for_the_next_decision() -> None:
     script.tell(counted(1e5, 1001.0), at_s=10.0)
     assert script.decided(10.5) == []
     assert script.controller.decider.objective != before
-    script.tell(PhoneUseSaid(PhoneUse.WITHOUT_WIFI), counted(1e5, 1001.0), at_s=11.0)
+    script.tell(PhoneUseChanged(PhoneUse.WITHOUT_WIFI), counted(1e5, 1001.0), at_s=11.0)
     assert script.decided(11.5) == [11.0], "not the prices alone"
 
 

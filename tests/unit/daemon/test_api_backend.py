@@ -45,7 +45,7 @@ def backend_of(script: Script, open_sockets: OpenSockets, **known: Any) -> ApiBa
     async def rules_changed() -> None: ...
 
     others = (
-        "hints log observer budgets settle prefetching transfers problems recording"
+        "log observer budgets settle prefetching transfers problems recording"
         " usage history history_file config_file"
     )
     parts: Any = dict.fromkeys(others.split()) | known

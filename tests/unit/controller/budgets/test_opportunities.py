@@ -14,7 +14,7 @@ from cedos.controller.events import (
     BudgetSet,
     FlowClosed,
     FlowOpened,
-    PrefetchingTold,
+    PrefetchingChanged,
 )
 from cedos.controller.prefetch_report import PrefetchReport
 from cedos.model import Budget
@@ -66,7 +66,7 @@ def test_what_tells_nothing_is_left_out(script: Offered) -> None:
     script.finishes(LEAST_BYTES - 1)
     script.finishes(local="10.8.0.2", at_s=11.0)  # of a VPN
     used = PrefetchReport(program="mail", pid=7, networks=["wlan0"], used_bytes=[1e6])
-    script.tell(PrefetchingTold(used))
+    script.tell(PrefetchingChanged(used))
     script.finishes(at_s=12.0)
     assert script.choices == []
 

@@ -9,7 +9,7 @@ from kit.controller import Script
 
 from cedos.budget_kinds import Resource
 from cedos.controller.budgets.prefetching import MOST_WAYS, Prefetching
-from cedos.controller.events import BudgetsCounted, BudgetSet, BudgetUse, PrefetchingTold
+from cedos.controller.events import BudgetsCounted, BudgetSet, BudgetUse, PrefetchingChanged
 from cedos.controller.prefetch_report import PrefetchReport, StartedMessage, TakingMessage
 from cedos.model import Budget
 from cedos.selector.budgets.controller import Option
@@ -51,7 +51,7 @@ class Reported(Script):
 
     def report(self, **fields: Any) -> None:
         known = {"program": "mail", "pid": 7, "networks": ["wlan0", "lte0"]}
-        self.tell(PrefetchingTold(PrefetchReport(**{**known, **fields})))
+        self.tell(PrefetchingChanged(PrefetchReport(**{**known, **fields})))
 
     def keeper(self, name: str = "data") -> Keeper:
         return self.controller.budgets.keepers[name]

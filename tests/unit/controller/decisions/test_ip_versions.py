@@ -3,16 +3,17 @@
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface
 
-from kit.controller import LTE, WHY_BARRED, WLAN, Script, led, size_of
+from kit.controller import LTE, WHY_BARRED, WLAN, Script, led
 
 from cedos.controller.commands import NOWHERE, SetDefault
 from cedos.controller.events import (
-    DestinationHinted,
     FlowOpened,
+    HintGiven,
     HostDefault,
     HostDefaultsChanged,
     RuleSet,
 )
+from cedos.controller.hint import HintRequest
 from cedos.controller.rule import RuleRequest
 from cedos.model import FlowKey, Network, NextHop, StrategyKind
 
@@ -115,7 +116,8 @@ def test_a_known_destination_is_led_only_over_networks_that_reach_it(script: Scr
     take(script, 10.0, (6,), (4,))
     script.steering()
     for prefix, network in ((f"{SIX}/128", "wlan0"), ("198.51.100.7/32", "lte0")):
-        script.tell(DestinationHinted(prefix, 443, size_of(3000, "hint"), until_s=99.0))
+        hint = HintRequest(destination=prefix, port=443, size_bytes=3000)
+        script.tell(HintGiven(hint, uid=1000))
         assert script.controller.destinations.network_of(prefix, 443) == network
     assert script.steering() == []  # each is the default of its version
 

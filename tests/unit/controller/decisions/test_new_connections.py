@@ -9,13 +9,14 @@ from kit.controller import KEY, LTE, ONLY_WLAN, SERVER, WHY_BARRED, WLAN, Script
 from cedos.controller.commands import SetDefault, SetDestinations, SetMark
 from cedos.controller.events import (
     CommandFailed,
-    DestinationHinted,
-    ProgramHinted,
+    HintGiven,
+    HintWithdrawn,
     SizesKnown,
+    TimerFired,
 )
+from cedos.controller.hint import HintRequest
 from cedos.model import Direction, SizeEstimate, StrategyKind, Transfer
 
-LARGE = size_of(9_000_000, "hint")
 PLACE = (f"{SERVER}/32", 80)
 HINTED = ("203.0.113.0/24", 443)
 MARK = 0xCE000001
@@ -43,11 +44,12 @@ def test_a_default_that_was_refused_is_set_again(script: Script) -> None:
 
 
 def test_a_program_goes_where_its_transfers_are_quickest(script: Script) -> None:
-    large = Transfer(size_of(10**7, "hint"), server_name="curl")
-    script.tell(ProgramHinted(MARK, large), at_s=9.0)
+    hint = HintRequest(program="curl", size_bytes=10**7)
+    script.tell(HintGiven(hint, uid=1000), at_s=9.0)
     assert script.controller.programs.network_of(MARK) == "lte0"
     assert script.steering() == [SetMark(MARK, "lte0")]
-    assert script.recorded().transfer == large
+    assert script.recorded().transfer.size == size_of(10**7, "hint")
+    assert script.recorded().transfer.label == hint.label
     script.decide(10.0)
     assert script.steering() == []
     script.model.rate_bps["cellular"] = 1e5
@@ -56,9 +58,9 @@ def test_a_program_goes_where_its_transfers_are_quickest(script: Script) -> None
     script.tell(CommandFailed(SetMark(MARK, "wlan0")))
     script.decide(12.0)
     assert script.steering() == [SetMark(MARK, "wlan0")], "it was refused"
-    script.tell(ProgramHinted(MARK, None))
+    script.tell(HintWithdrawn(1))
     assert script.steering() == [SetMark(MARK, None)]
-    script.tell(ProgramHinted(MARK, None))
+    script.tell(HintWithdrawn(1))
     script.decide(13.0)
     assert script.steering() == []
 
@@ -112,13 +114,15 @@ def test_a_rule_that_was_refused_is_tried_again(script: Script) -> None:
 
 @pytest.mark.parametrize("ends", ["in time", "taken back"])
 def test_a_hint_gives_its_destination_a_rule_at_once(script: Script, ends: str) -> None:
-    script.tell(DestinationHinted(*HINTED, LARGE, Direction.DOWN, 60.0), at_s=11.0)
+    prefix, port = HINTED
+    hint = HintRequest(destination=prefix, port=port, size_bytes=10**7, lifetime_s=49.0)
+    script.tell(HintGiven(hint, uid=1000), at_s=11.0)
     assert script.controller.destinations.network_of(*HINTED) == "lte0"
     assert script.steering() == [SetDestinations({HINTED: "lte0"})]
     if ends == "in time":
-        script.decide(61.0)
+        script.tell(TimerFired(), at_s=61.0)
     else:
-        script.tell(DestinationHinted(*HINTED, None))
+        script.tell(HintWithdrawn(1))
     assert script.steering() == [SetDestinations({HINTED: None})]
 
 

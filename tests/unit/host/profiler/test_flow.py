@@ -121,8 +121,8 @@ def test_the_newest_that_fits_counts_while_it_lasts() -> None:
     old = TransferHint(HintMatch(port=443), size_bytes=1)
     new = TransferHint(HintMatch(destination="198.51.100.1"), size_bytes=2, until_s=10.0)
     other = TransferHint(HintMatch(port=80), size_bytes=3)
-    for hint in (old, new, other):
-        hints.add(hint)
+    for number, hint in enumerate((old, new, other)):
+        hints.add(number, hint)
     assert hints.find(KEY, None, None, 9.9) is new
     assert hints.find(KEY, None, None, 10.0) is old
     assert len(hints) == 2

@@ -302,8 +302,7 @@ def test_hints_win_over_history_but_not_over_what_the_message_states(web: Web) -
         deadline_s=60.0,
         until_s=10.0,
     )
-    number, affected = profiler.hint(hint, 1.0)
-    assert affected == []
+    assert profiler.hint(1, hint, 1.0) == []
     (told,) = profiler.on_open(web.tls_key, 1.0)
     assert told.size == web.exactly(50_000_000, "hint")
     assert (told.label, told.deadline_s, told.direction) == (label, 60.0, DOWN)
@@ -313,17 +312,16 @@ def test_hints_win_over_history_but_not_over_what_the_message_states(web: Web) -
     assert (stated.size, stated.label) == (web.exactly(77), label)
     (late,) = profiler.on_open(replace(web.tls_key, local_port=7), 10.0)
     assert (late.size.source, late.label) == ("history", None)
-    assert profiler.unhint(number) is False  # it had run out
 
 
 def test_a_hint_gives_the_direction_of_what_cannot_be_read(web: Web) -> None:
     profiler = Profiler()
-    number, _ = profiler.hint(TransferHint(HintMatch(port=443), size_bytes=9, direction=UP), 0.0)
-    profiler.hint(TransferHint(HintMatch(port=80), size_bytes=9, direction=UP), 0.0)
+    profiler.hint(1, TransferHint(HintMatch(port=443), size_bytes=9, direction=UP), 0.0)
+    profiler.hint(2, TransferHint(HintMatch(port=80), size_bytes=9, direction=UP), 0.0)
     assert profiler.on_open(web.tls_key, 1.0)[0].direction is UP
     (asked,) = web.talk(profiler).send(web.get)
     assert (asked.direction, asked.size.source) == (DOWN, "default")
-    assert profiler.unhint(number)
+    profiler.unhint(1)
     assert profiler.on_open(replace(web.tls_key, local_port=2), 1.0)[0].size.source == "default"
 
 
@@ -332,8 +330,8 @@ def test_a_hint_reaches_flows_under_way(web: Web, hello: Hello) -> None:
     profiler.on_open(web.tls_key, 1.0)
     profiler.observe(CapturedPacket(web.tls_key, True, hello("big.example"), 1, 1), 1.1)
     profiler.on_open(replace(web.key, local_port=3), 1.0)
-    _, affected = profiler.hint(
-        TransferHint(HintMatch(server_name="*.example"), size_bytes=4_000_000), 2.0
+    affected = profiler.hint(
+        1, TransferHint(HintMatch(server_name="*.example"), size_bytes=4_000_000), 2.0
     )
     assert [(told.key, told.size) for told in affected] == [
         (web.tls_key, web.exactly(4_000_000, "hint"))
@@ -344,7 +342,7 @@ def test_a_hint_reaches_flows_under_way(web: Web, hello: Hello) -> None:
 
 def test_a_mark_that_is_told_late_still_finds_its_hint(web: Web) -> None:
     profiler = Profiler()
-    profiler.hint(TransferHint(HintMatch(mark=7), size_bytes=4_000_000), 0.0)
+    profiler.hint(1, TransferHint(HintMatch(mark=7), size_bytes=4_000_000), 0.0)
     assert web.talk(profiler).send(web.get)[0].size.source == "default"
     assert profiler.on_open(web.key, 1.1, mark=7)[0].size == web.exactly(4_000_000, "hint")
     (early,) = profiler.on_open(web.tls_key, 1.1, mark=7)

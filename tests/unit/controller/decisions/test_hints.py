@@ -1,0 +1,110 @@
+"""Whose hints are in force, for how long, and where they lead connections."""
+
+from typing import Any
+
+import pytest
+from kit.controller import Script, led, of_kind
+
+from cedos.controller.commands import Command, FollowHint, ForgetHint, SetMark
+from cedos.controller.decisions.hints import LIFETIME_S, MOST, MOST_OF_A_USER, Hints
+from cedos.controller.events import HintGiven, HintWithdrawn
+from cedos.controller.hint import HintRequest, program_mark
+from cedos.errors import NotFoundError, PrivilegeError
+
+MINE, THEIRS, ROOT = 1000, 1001, 0
+PLACE = {"destination": "203.0.113.0/24", "size_bytes": 9_000_000}
+
+
+class Hinted(Script):
+    """Programs give hints and take them back."""
+
+    @property
+    def hints(self) -> Hints:
+        return self.controller.hints
+
+    def hint(self, uid: int = MINE, **what: Any) -> int:
+        """Return the number of the hint that is given."""
+        self.tell(HintGiven(HintRequest(**(what or {"port": 443})), uid))
+        return self.hints.last
+
+    def withdraw(self, number: int, uid: int = MINE) -> list[Command]:
+        self.hints.check(number, uid)
+        return self.tell(HintWithdrawn(number))
+
+
+@pytest.fixture
+def script() -> Hinted:
+    return Hinted()
+
+
+def test_a_hint_ends_when_its_time_is_over_or_after_a_day(script: Hinted) -> None:
+    script.now_s = 9.0
+    short = script.hint(lifetime_s=10.0, port=80)
+    unsaid = script.hint()
+    assert of_kind(ForgetHint, script.wait(18.9)) == []
+    assert of_kind(ForgetHint, script.wait(19.1)) == [ForgetHint(short)]
+    assert list(script.hints.in_force) == [unsaid]
+    with pytest.raises(NotFoundError):
+        script.hints.check(short, MINE)
+    assert script.hints.next_timer_s() == 9.0 + LIFETIME_S
+
+
+def test_sizes_are_estimated_by_it_meanwhile(script: Hinted) -> None:
+    hint = HintRequest(port=443, size_bytes=5, mark=7, lifetime_s=3.0)
+    given = script.tell(HintGiven(hint, MINE), at_s=9.0)
+    assert given == [FollowHint(1, hint, 7, 12.0)]
+    assert script.withdraw(1) == [ForgetHint(1)]
+
+
+def test_its_rule_ends_with_it(script: Hinted) -> None:
+    number = script.hint(**PLACE)
+    assert led(script.steering()) == {("203.0.113.0/24", None): "lte0"}
+    newer = script.hint(**PLACE)
+    script.withdraw(number)
+    assert script.steering() == []  # the newer one says the same
+    script.withdraw(newer)
+    assert led(script.steering()) == {("203.0.113.0/24", None): None}
+
+
+def test_the_network_of_a_hint_is_known_at_once(script: Hinted) -> None:
+    assert script.hints.network_of(script.hint(**PLACE, port=443)) == "lte0"
+    assert script.hints.network_of(script.hint(program="curl")) == "wlan0"
+    assert script.hints.network_of(script.hint(port=443)) is None, "it leads nothing"
+
+
+def test_only_its_user_and_root_take_a_hint_back(script: Hinted) -> None:
+    number = script.hint()
+    with pytest.raises(PrivilegeError, match="of another user"):
+        script.withdraw(number, THEIRS)
+    assert number in script.hints.in_force
+    script.withdraw(number, ROOT)
+    assert not script.hints.in_force
+
+
+def test_an_eager_user_pushes_out_only_their_own(script: Hinted) -> None:
+    ours = script.hint(THEIRS)
+    numbers = [script.hint() for _ in range(MOST_OF_A_USER + 10)]
+    assert list(script.hints.in_force) == [ours, *numbers[10:]]
+    for uid in range(2000, 2010):
+        for _ in range(MOST_OF_A_USER):
+            script.hint(uid)
+    assert len(script.hints.in_force) == MOST
+    assert ours in script.hints.in_force
+
+
+def test_programs_have_marks_of_their_own(script: Hinted) -> None:
+    script.steering()
+    numbers = [script.hint(program="curl", size_bytes=10**7) for _ in range(3)]
+    marks = [program_mark(number) for number in (1, 2, 3)]
+    assert [script.hints.in_force[each].mark for each in numbers] == marks
+    assert script.steering() == [SetMark(mark, "lte0") for mark in marks]
+    for each in numbers:
+        script.withdraw(each)
+    assert script.steering() == [SetMark(mark, None) for mark in marks]
+
+
+def test_what_is_decided_for_a_program_names_it_and_no_server(script: Hinted) -> None:
+    script.hint(program="curl", size_bytes=10**7)
+    decision = script.controller.programs.decision(program_mark(1))
+    assert decision is not None
+    assert decision.transfer.server_name == "program curl"
