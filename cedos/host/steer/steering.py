@@ -14,6 +14,7 @@ import structlog
 from cedos.controller.commands import NOWHERE
 from cedos.controller.events import HostDefault
 from cedos.errors import CedosError, HostError, PrivilegeError, SteeringError
+from cedos.host.costly_reads import CostlyReads
 from cedos.host.steer.barring.barring import Barring
 from cedos.host.steer.held_sysctls import HeldSysctls
 from cedos.host.steer.journal.journal import Journal, JournalKeeper
@@ -93,6 +94,7 @@ class Steering:
         self._networks: dict[str, Network] = {}
         self._problems: dict[str, str] = {}
         self._settling: asyncio.TimerHandle | None = None
+        self._reads = CostlyReads()
         self._filtered = False
         self._closed = False
         self.planned: list[str] = []
@@ -478,7 +480,8 @@ class Steering:
     def _routing_changed(self) -> None:
         if self._settling is None and not self._closed:
             loop = asyncio.get_running_loop()
-            self._settling = loop.call_later(_SETTLE_S, self._settled)
+            pause_s = max(_SETTLE_S, self._reads.pause_s)
+            self._settling = loop.call_later(pause_s, self._settled)
 
     def _settled(self) -> None:
         self._settling = None
@@ -486,7 +489,8 @@ class Steering:
             return
         self._unsettled = True
         try:
-            self._routing.reconcile()
+            with self._reads.measured():
+                self._routing.reconcile()
             self._notes()
         except OSError as error:
             why = error.strerror or str(error)

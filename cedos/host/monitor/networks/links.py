@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from cedos.errors import HostError
+from cedos.host.costly_reads import CostlyReads
 from cedos.host.monitor.dns.resolvers import HostResolvers, Resolvers, ResolverSource
 from cedos.host.monitor.events import Change, Mailbox, NetworkEvent
 from cedos.host.monitor.networks.helpers import helpers, is_of_helper
@@ -374,12 +375,13 @@ class LinkMonitor:
         return compare(before, now, time.monotonic())
 
     async def _follow(self) -> None:
-        failures = 0
+        failures, reads = 0, CostlyReads()
         while True:
             await self._changed.wait()
-            await asyncio.sleep(_SETTLE_S * 2**failures)
+            await asyncio.sleep(max(_SETTLE_S * 2**failures, reads.pause_s))
             try:
-                events = await self._read()
+                with reads.measured():
+                    events = await self._read()
             except (OSError, TimeoutError):
                 # A table changed while it was read (ENOBUFS, EINTR): read again, after a longer pause.
                 failures = min(failures + 1, _TRIES)

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import time
 from dataclasses import replace
 from ipaddress import ip_address
 
@@ -12,6 +13,7 @@ from cedos.errors import HostError, PrivilegeError, SteeringError
 from cedos.host.steer.mptcp.connection import ConnectionOpened, SubflowUp
 from cedos.host.steer.steering import Steering
 from cedos.kernel.mptcp import DestroySubflow, MptcpEvent, MptcpEventKind, SetBackup
+from cedos.kernel.policy_routing import SeenRoute
 from cedos.kernel.sock_diag import TcpSocket
 from cedos.model import Strategy, StrategyKind
 
@@ -271,3 +273,22 @@ async def test_closing_twice_and_using_it_afterwards(world, tmp_path):
     await steering.close()
     with pytest.raises(SteeringError, match="closed"):
         await steering.networks_changed([])
+
+
+async def test_costly_looks_at_the_routes_are_far_apart(world, steering):
+    """A neighbour that announces 100,000 prefixes had them read again without a pause."""
+    looks = 0
+
+    def routes(protocol: int = 0) -> list[SeenRoute]:
+        nonlocal looks
+        looks += 1
+        until_s = time.thread_time() + 0.03
+        while time.thread_time() < until_s:
+            pass
+        return read(protocol)
+
+    read, world.kernel.routes = world.kernel.routes, routes
+    for _ in range(100):
+        world.kernel.tell_routing()
+        await asyncio.sleep(0.01)
+    assert 1 <= looks <= 5

@@ -1,6 +1,7 @@
 """Networks from tables, and their changes, without a kernel."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface
@@ -129,6 +130,28 @@ async def test_the_monitor_tells_changes_in_order() -> None:
         assert {(await anext(events)).change for _ in range(2)} == {Change.LOST}
     assert source.closed
     assert [event async for event in events] == []
+
+
+async def test_costly_reads_are_far_apart() -> None:
+    """A neighbour that announces 100,000 prefixes had them read again without a pause."""
+
+    class Announced(PlayedTables):
+        reads = 0
+
+        async def read(self) -> Tables:
+            self.reads += 1
+            until_s = time.thread_time() + 0.03
+            while time.thread_time() < until_s:
+                pass
+            self.changed.set()
+            return await super().read()
+
+    source = Announced(tables("wlan0"))
+    async with LinkMonitor(tables=source, hardware=Genuine(), resolvers=NoResolvers()):
+        began_s = time.thread_time()
+        await asyncio.sleep(1.0)
+        assert 2 <= source.reads <= 5
+        assert time.thread_time() - began_s < 0.25
 
 
 async def test_a_read_that_failed_is_repeated() -> None:
