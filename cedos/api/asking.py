@@ -99,10 +99,8 @@ class DaemonChooser:
 
     def _name(self, now: float) -> None:
         networks = self._client.networks()
-        self._interfaces = {each.name: each.interface for each in networks}
-        self._networks = {
-            each.interface: KnownNetwork(each.kind, each.metered) for each in networks
-        }
+        self._interfaces = {each.name: each.egress for each in networks}
+        self._networks = {each.egress: KnownNetwork(each.kind, each.metered) for each in networks}
         self._named_s = now
 
     def _chosen(self, question: Question, now: float) -> Strategy | None:

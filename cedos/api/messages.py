@@ -84,6 +84,7 @@ class NetworkMessage(ControlMessage, frozen=True, kw_only=True):
     leads_to: str | None = None
     price_per_gb: float = 0.0
     carried_bytes: int = 0
+    neighbour: str = ""  # the helper's name, where it is known
 
     @classmethod
     def of(
@@ -94,13 +95,14 @@ class NetworkMessage(ControlMessage, frozen=True, kw_only=True):
         barred: str = "",
         predicted: Calibration | None = None,
         carried_bytes: int = 0,
+        neighbour: str = "",
     ) -> "NetworkMessage":
         known = context.networks.get(network.name, {}) if context else {}
         attached = context.attachments.get(network.name) if context else None
         verdict = context.verdicts.get(network.name) if context else None
         return cls(
             name=network.name,
-            interface=network.egress,
+            interface=network.interface,
             kind=network.kind,
             metered=network.metered,
             up=network.up,
@@ -118,7 +120,15 @@ class NetworkMessage(ControlMessage, frozen=True, kw_only=True):
             leads_to=None if network.leads_to is None else str(network.leads_to),
             price_per_gb=network.money_per_mb * 1e3,
             carried_bytes=carried_bytes,
+            neighbour=neighbour,
         )
+
+    @property
+    def egress(self) -> str:
+        """Return the name of its paths in sessions, as `Network.egress`."""
+        if self.leads_to is None:
+            return self.interface
+        return f"{self.interface}/{self.addresses[0].partition('/')[0]}"
 
 
 class HostDefaultMessage(ControlMessage, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from cedos.api.client import ControlClient
 from cedos.api.messages import (
     DecisionMessage,
     EvaluationMessage,
+    NetworkMessage,
     NowMessage,
     ProbingMessage,
     TransferMessage,
@@ -84,6 +85,8 @@ def command(flow: str | None, prefetch: bool, probes: bool, as_json: bool) -> No
         render.print_json(decision)
         return
     render.show(lines(decision, time.time(), flow))
+    considered = [each.strategy for each in decision.evaluations]
+    render.show(neighbours(considered, client.networks()))
     if budgets := client.budgets():
         render.show(prices(budgets, time.time()))
 
@@ -145,6 +148,14 @@ def lines(decision: DecisionMessage, now_unix_s: float, asked: str | None = None
         if render.worth_telling(name, (one := known[name]).value)
     ]
     yield from render.table(("NETWORK", "INDICATOR", "VALUE", "AGE", "HOW"), rows, indent="  ")
+
+
+def neighbours(considered: Sequence[Strategy], networks: Sequence[NetworkMessage]) -> Iterator[str]:
+    """Yield a line for each helper in these strategies whose neighbour's name is known."""
+    names = {name for each in considered for name in each.networks}
+    for each in networks:
+        if each.neighbour and each.name in names:
+            yield f"  {each.name} is {plain(each.neighbour)} now."
 
 
 def _now(now: NowMessage, choice: Strategy) -> str:

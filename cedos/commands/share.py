@@ -8,13 +8,13 @@ import click
 
 from cedos.apps.sharing import own_identity
 from cedos.apps.sharing.own_identity import SharingClock
-from cedos.apps.sharing.status_file import STATUS_FILES, read_status
 from cedos.apps.sharing.store import SharingStore
 from cedos.commands.console import render
 from cedos.commands.console.manual import STATE, Manual, json_option
 from cedos.commands.console.render import echo
 from cedos.config.directories import directories, user_folder
 from cedos.errors import SharingError
+from cedos.storage.sharing_status import STATUS_FILES, read_status
 
 _MILLIONTHS: Final = 1_000_000
 _SIDES: Final = ("register", "request", "help")

@@ -197,8 +197,9 @@ def _network(network: NetworkMessage) -> tuple[str, ...]:
 
 
 def _helper(network: NetworkMessage) -> str:
+    who = f"{plain(network.neighbour)}, a neighbour" if network.neighbour else "a neighbour"
     return (
-        f"{network.name} is a neighbour who leads to {network.leads_to} alone, for"
+        f"{network.name} is {who} who leads to {network.leads_to} alone, for"
         f" {network.price_per_gb:.4g} a GB; {render.size(network.carried_bytes)} were carried"
     )
 

@@ -46,6 +46,9 @@ def command(since: str, as_json: bool) -> None:
     so nothing is left out, and the time while the daemon was stopped counts too. The start is
     exact to a quarter of an hour.
 
+    helper-1 has the bytes of all neighbours who had that name in turn; `cedos share receipts` lists
+    them by neighbour.
+
     Below are the servers with most bytes, those over metered networks first: from open connections
     and the last 200,000 that ended (`max_rows` in [history]). Connections that ended while no
     daemon ran are missing.

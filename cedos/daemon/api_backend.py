@@ -93,6 +93,7 @@ class ApiBackend:
         problems: Callable[[], Sequence[str]],
         open_sockets: Callable[[], Awaitable[OpenSockets]],
         rules_changed: Callable[[], Awaitable[None]],
+        neighbours: Callable[[], Mapping[str, str]],
         usage: Usage,
         history: History | None,
         history_file: Path,
@@ -111,6 +112,7 @@ class ApiBackend:
         self._recording = recording
         self._problems = problems
         self._open_sockets, self._rules_changed = open_sockets, rules_changed
+        self._neighbours = neighbours
         self._usage = usage
         self._history, self._history_file = history, history_file
         self._config_file = config_file
@@ -161,6 +163,7 @@ class ApiBackend:
     async def networks(self) -> list[NetworkMessage]:
         context = self._driver.context()
         decider, by_helpers = self._known.decider, self._known.networks.by_helpers
+        neighbours = self._neighbours() if decider.helpers else {}
         return [
             NetworkMessage.of(
                 network,
@@ -169,6 +172,7 @@ class ApiBackend:
                 decider.barred.get(network.name, ""),
                 self._known.reliability.of(network.name),
                 sum(by_helpers.of(network.name)),
+                neighbours.get(str(network.addresses[0].ip), "") if network.addresses else "",
             )
             for network in (*decider.networks, *decider.helpers)
         ]

@@ -69,6 +69,7 @@ from cedos.host.steer.steering import Steering
 from cedos.kernel import process_limits
 from cedos.kernel.service_manager import Notifier
 from cedos.storage.history import History
+from cedos.storage.sharing_status import neighbours
 from cedos.storage.usage import Usage
 
 _log = structlog.get_logger(__name__)
@@ -332,6 +333,7 @@ class Daemon:
             problems=self.problems,
             open_sockets=open_sockets,
             rules_changed=self._rules_changed,
+            neighbours=partial(neighbours, directories().runtime),
             usage=usage,
             history=self._history,
             history_file=config.history.path or state / HISTORY_FILE,

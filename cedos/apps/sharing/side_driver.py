@@ -34,9 +34,9 @@ from cedos.apps.sharing.questions import (
     GivenReceipts,
     pack_question,
 )
-from cedos.apps.sharing.status_file import write_status
 from cedos.apps.sharing.store import SharingStore
 from cedos.errors import CedosError
+from cedos.storage.sharing_status import write_status
 
 T = TypeVar("T")
 Command = HelperCommand | RequestorCommand

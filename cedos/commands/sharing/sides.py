@@ -27,7 +27,6 @@ from cedos.apps.sharing.protocol.messages import Endpoint
 from cedos.apps.sharing.protocol.requestor import RequestorWish
 from cedos.apps.sharing.request_driver import RequestDriver
 from cedos.apps.sharing.side_driver import Side
-from cedos.apps.sharing.status_file import STATUS_FILES, read_status
 from cedos.apps.sharing.store import SharingStore
 from cedos.commands.console.manual import STATE, Manual
 from cedos.commands.console.option_types import BIT_RATE, SIZE, Parsed
@@ -48,6 +47,7 @@ from cedos.proxy.local.gateway_link import GatewayLink
 from cedos.proxy.local.joined_gateway import JoinedGateway
 from cedos.selector.sharing import STRATEGIES, NetworkType
 from cedos.session.io.links import NetworkIdentifier, user_overrides
+from cedos.storage.sharing_status import STATUS_FILES, read_status
 
 _MILLIONTHS: Final = 1_000_000
 # More than an attempt to reach the gateway takes, so that its failure is what is told.

@@ -13,7 +13,7 @@ from cedos.controller.config import ControllerConfig
 from cedos.controller.decisions.decider import Decider
 from cedos.controller.events import BatteryRead, BudgetsCounted, BudgetSet
 from cedos.controller.outbox import Outbox
-from cedos.model import Budget, NetworkKind, PhoneUse
+from cedos.model import Budget, PhoneUse
 from cedos.selector.budgets import price_text
 from cedos.selector.budgets.controller import MakeController, Option, Quote
 from cedos.selector.budgets.keeper import Keeper, Standing
@@ -268,11 +268,7 @@ class BudgetKeepers:
         )
 
     def _tariff(self) -> Tariff:
-        helpers = {
-            each.name: each.money_per_mb
-            for each in self._decider.networks
-            if each.kind is NetworkKind.HELPER
-        }
+        helpers = {each.name: each.money_per_mb for each in self._decider.helpers}
         return Tariff({**self._decider.choices.price_per_mb, **helpers}, self._metered())
 
     def _metered(self) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from cedos.apps.sharing.status_file import STATUS_FILES, read_status
+from cedos.storage.sharing_status import STATUS_FILES, read_status
 from emu.testbed.neighbours import Neighbourhood
 from emu.testbed.netns import Namespace
 from emu.testbed.programs.gateway import GATEWAY, PORT, PROXY_PORT

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 from kit.street import HELPERS, PERIOD_S, RATE_BPS, Street, uplinks
+from kit.waiting import wait_until
 
 from cedos.api.messages import NetworkMessage, StatusMessage
 from emu.places.traces import TCP_GOODPUT_SHARE
@@ -77,8 +78,14 @@ def test_helpers_are_networks_of_the_daemon(watched: Watched) -> None:
     for each in known.values():
         assert each.up
         assert each.metered
-        assert each.interface == f"wlan0/{each.addresses[0].removesuffix('/32')}"
+        assert each.interface == "wlan0"
         assert each.leads_to == "198.51.100.9"
+    wait_until(
+        lambda: (
+            {each.neighbour for each in watched.neighbours().values()}
+            == {f"helper-{number}" for number in range(HELPERS)}
+        )
+    )
     assert watched.known().default.network == "lte0"
 
     # 2. Beside a network that is fast and free they carry next to nothing.

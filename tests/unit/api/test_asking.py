@@ -54,9 +54,7 @@ class Client:
         self.named += 1
         if not self._there:
             raise DaemonUnreachableError("no daemon")
-        return [
-            SimpleNamespace(name="home", interface="wlan0", kind=NetworkKind.WIFI, metered=True)
-        ]
+        return [SimpleNamespace(name="home", egress="wlan0", kind=NetworkKind.WIFI, metered=True)]
 
 
 def chooser(monkeypatch: pytest.MonkeyPatch, client: Client) -> DaemonChooser:
@@ -104,9 +102,7 @@ async def test_a_question_about_what_was_sent_already_is_passed_on(
 async def test_a_helper_and_its_link_are_two_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     client = Client()
     egress = "wlan0/169.254.1.5"
-    helper = SimpleNamespace(
-        name="helper-1", interface=egress, kind=NetworkKind.HELPER, metered=True
-    )
+    helper = SimpleNamespace(name="helper-1", egress=egress, kind=NetworkKind.HELPER, metered=True)
     chosen = SimpleNamespace(
         number=1, evaluations=[object()],
         choice=Strategy(StrategyKind.MPTCP, ("home", "helper-1")),
@@ -119,7 +115,7 @@ async def test_a_helper_and_its_link_are_two_networks(monkeypatch: pytest.Monkey
     assert made.network(egress) == KnownNetwork(NetworkKind.HELPER, metered=True)
     assert made.network("wlan0") == KnownNetwork(NetworkKind.WIFI, metered=True)
     # The next neighbour has the name of the one that left.
-    helper.interface = "wlan0/169.254.1.6"
+    helper.egress = "wlan0/169.254.1.6"
     await asyncio.sleep(1.1)
     found = await made.choose(URGENT)
     assert found is not None

@@ -99,15 +99,16 @@ def test_status_in_full() -> None:
 
 def test_status_says_what_a_helper_costs_and_has_carried() -> None:
     helper = NetworkMessage(
-        name="helper-1", interface="wlan0/169.254.1.5", kind=NetworkKind.HELPER, metered=True,
-        up=True, leads_to="198.51.100.9", price_per_gb=0.5, carried_bytes=12_300_000,
+        name="helper-1", interface="wlan0", kind=NetworkKind.HELPER, metered=True,
+        up=True, neighbour="bob", leads_to="198.51.100.9", price_per_gb=0.5, carried_bytes=12_300_000,
     )  # fmt: skip
     text = "\n".join(status.lines(msgspec.structs.replace(STATUS, networks=[helper])))
-    assert "helper-1  helper  up     yes      -    -     -       wlan0/169.254.1.5" in text
-    assert (
-        "helper-1 is a neighbour who leads to 198.51.100.9 alone, for 0.5 a GB; 12.3 MB were carried"
-        in text
-    )
+    assert "helper-1  helper  up     yes      -    -     -       wlan0" in text
+    rest = "who leads to 198.51.100.9 alone, for 0.5 a GB; 12.3 MB were carried"
+    assert f"helper-1 is bob, a neighbour {rest}" in text.replace("\n  ", " ")
+    unknown = msgspec.structs.replace(helper, neighbour="")
+    text = "\n".join(status.lines(msgspec.structs.replace(STATUS, networks=[unknown])))
+    assert f"helper-1 is a neighbour {rest}" in text.replace("\n  ", " ")
 
 
 def carried(
@@ -215,6 +216,16 @@ def test_explain(cedos: Any, control: Path) -> None:
     assert "* wlan0     500 ms     250 ms to 1.0 s  2 J     0 B      0.5" in result.stdout
     assert "wlan0    RTT        20 ms  2 s  probed" in result.stdout
     assert json.loads(cedos("explain", "--json").stdout)["number"] == 7
+
+
+def test_explain_names_the_neighbours_of_a_decision() -> None:
+    helper = NetworkMessage(
+        name="helper-1", interface="wlan0", kind=NetworkKind.HELPER, metered=True, up=True,
+        neighbour="bob",
+    )  # fmt: skip
+    other = msgspec.structs.replace(helper, name="helper-2", neighbour="carol")
+    considered = [Strategy(StrategyKind.MPTCP, ("wlan0", "helper-1"))]
+    assert list(explain.neighbours(considered, [helper, other])) == ["  helper-1 is bob now."]
 
 
 def test_explain_what_is_prefetched(cedos: Any, control: Path, fake_daemon: Any) -> None:

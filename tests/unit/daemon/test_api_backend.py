@@ -2,7 +2,7 @@
 
 import socket
 from dataclasses import replace
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_interface
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,7 +11,13 @@ from kit.controller import LTE, WLAN, Script, ScriptedDriver
 
 from cedos.api.messages import CarriedReport, flow_text
 from cedos.api.programs import ChoiceRequest
-from cedos.controller.events import FlowClosed, FlowOpened, HostDefault, HostDefaultsChanged
+from cedos.controller.events import (
+    FlowClosed,
+    FlowOpened,
+    HostDefault,
+    HostDefaultsChanged,
+    NetworksChanged,
+)
 from cedos.controller.flows.living_flow import LivingFlow
 from cedos.controller.flows.reliability import TRANSFERS
 from cedos.controller.rule import RuleRequest
@@ -26,6 +32,8 @@ from cedos.model import (
     Direction,
     FlowKey,
     FlowRecord,
+    Network,
+    NetworkKind,
     Prediction,
 )
 from cedos.storage.history import History
@@ -56,6 +64,7 @@ def backend_of(script: Script, open_sockets: OpenSockets, **known: Any) -> ApiBa
         open_sockets=sockets,
         rules_changed=rules_changed,
         carried=carried,
+        neighbours=lambda: {"169.254.1.5": "bob"},
         **parts,
     )
 
@@ -78,6 +87,21 @@ async def test_networks_come_with_how_well_they_were_predicted() -> None:
     found = {each.name: each.predicted for each in await backend.networks()}
     assert found == {"wlan0": script.controller.reliability.of("wlan0"), "lte0": None}
     assert found["wlan0"] is not None
+
+
+async def test_helpers_have_their_neighbours_names(script: Script) -> None:
+    helper = Network(
+        "helper-1", "wlan0", 2, NetworkKind.HELPER, True, (ip_interface("169.254.1.5/32"),),
+        leads_to=ip_address("198.51.100.9"),
+    )  # fmt: skip
+    other = replace(helper, name="helper-2", addresses=(ip_interface("169.254.1.6/32"),))
+    script.tell(NetworksChanged((WLAN,), helpers=(helper, other)))
+    backend = backend_of(script, OpenSockets(None, None))
+    assert [(each.name, each.interface, each.neighbour) for each in await backend.networks()] == [
+        ("wlan0", "wlan0", ""),
+        ("helper-1", "wlan0", "bob"),
+        ("helper-2", "wlan0", ""),
+    ]
 
 
 async def test_the_next_daemon_knows_how_well_networks_were_predicted(tmp_path: Path) -> None:

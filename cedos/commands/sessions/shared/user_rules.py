@@ -187,7 +187,7 @@ class RuledNetworks:
             rules = {one.number: one for one in self._client.rules()}
             if rules and (found := list(self._applying(rules))):
                 self._networks = {
-                    each.interface: (each.name, each.kind, each.metered)
+                    each.egress: (each.name, each.kind, each.metered)
                     for each in self._client.networks()
                 }
         except CedosError:  # none there, another version, not ours to ask

@@ -40,7 +40,7 @@ async def test_a_budget_counts_it_only_where_it_names_it(host: Any) -> None:
 async def test_a_budget_of_money_counts_what_it_is_paid(host: Any) -> None:
     await host.budgets.set(Budget("money", Resource.MONEY, 5.0, "2026-12-01T00:00:00"))
     assert host.messages()[0].suspended
-    host.post(NetworksChanged((HELPER,)))
+    host.post(NetworksChanged((), helpers=(HELPER,)))
     helped(host, 900_000_000, 100_000_000)
     # Another neighbour gets its name, and asks for twice as much.
     dear = replace(HELPER, money_per_mb=0.001)

@@ -1,4 +1,4 @@
-"""The file in which a side of sharing tells `cedos share` what it does now."""
+"""The file in which a side of sharing tells `cedos share` and the daemon what it does now."""
 
 import json
 import os
@@ -31,3 +31,9 @@ def read_status(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return found if 0 <= age_s < _OLD_S else None
+
+
+def neighbours(runtime: Path) -> dict[str, str]:
+    """Return the names of the helpers that this host uses now, by its own addresses for them."""
+    found = read_status(runtime / STATUS_FILES["request"]) or {}
+    return {str(each["address"]): str(each["name"]) for each in found.get("helpers", ())}
