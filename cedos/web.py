@@ -35,18 +35,12 @@ def client(
     *,
     silence_s: float | None = SILENCE_S,
     tls: ssl.SSLContext | bool = True,
-    agent: str | None = AGENT,
-    decode: bool = False,
+    agent: str | None = AGENT,  # None: requests have only the headers that they are given
+    decode: bool = False,  # it decodes bodies that a server has compressed
     read_bufsize: int = 1 << 16,
-    **connector: Any,
+    **connector: Any,  # more arguments of aiohttp's connector
 ) -> aiohttp.ClientSession:
-    """Return a client that keeps no cookies.
-
-    Args:
-        decode: it decodes bodies that a server has compressed.
-        agent: None: requests have only the headers that they are given.
-        connector: more arguments of aiohttp's connector.
-    """
+    """Return a client that keeps no cookies."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(socket_factory=socket_factory, ssl=tls, **connector),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=silence_s),

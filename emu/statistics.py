@@ -176,15 +176,11 @@ def beside(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float | 
 
 
 def beside_simple(
-    costs: Mapping[str, Sequence[float]], simple: Collection[str], deciding: Collection[str]
+    costs: Mapping[str, Sequence[float]],  # of every policy, trial by trial
+    simple: Collection[str],  # the policies that do not decide
+    deciding: Collection[str],  # those that do; `adaptive` is one
 ) -> dict[str, Any]:
-    """Compare each policy that decides with all that do not, and with the best of these.
-
-    Args:
-        costs: of every policy, trial by trial.
-        simple: the policies that do not decide.
-        deciding: those that do; `adaptive` is one.
-    """
+    """Compare each policy that decides with all that do not, and with the best of these."""
     best = min(simple, key=lambda name: sum(costs[name]))
     return {
         policy: {

@@ -89,14 +89,12 @@ class HeldOutErrors:
         return cls(Forest.rebuild(data["sizes"], inputs, len(names)), limits, shapes)
 
 
-def around(point: float, size: float, shape: Sequence[float]) -> Distribution:
-    """Return the distribution of a quantity around its predicted value.
-
-    Args:
-        point: the predicted value.
-        size: the expected absolute logarithm of the relative error.
-        shape: logarithmic errors divided by their expected size, ascending.
-    """
+def around(
+    point: float,  # the predicted value
+    size: float,  # the expected absolute logarithm of the relative error
+    shape: Sequence[float],  # logarithmic errors divided by their expected size, ascending
+) -> Distribution:
+    """Return the distribution of a quantity around its predicted value."""
     # Keep the largest value within floating-point numbers.
     if size * shape[-1] > _LARGEST:
         size = _LARGEST / shape[-1]

@@ -55,18 +55,12 @@ class Weibull:
 
 
 def fit(
-    times_s: Sequence[float],
-    censored: Sequence[bool],
-    weights: Sequence[float] | None = None,
-    near: float = 1.0,
+    times_s: Sequence[float],  # how long each lasted, or has lasted so far; positive
+    censored: Sequence[bool],  # whether it is known only to be longer
+    weights: Sequence[float] | None = None,  # what each counts; None: all the same
+    near: float = 1.0,  # a shape that may be close, to be quick; the result is the same
 ) -> Weibull | None:
     """Return the most likely Weibull distribution for durations, some of them unfinished.
-
-    Args:
-        times_s: how long each lasted, or has lasted so far; positive.
-        censored: whether it is known only to be longer.
-        weights: what each counts; None: all the same.
-        near: a shape that may be close, to be quick; the result is the same.
 
     Returns:
         None where no duration has ended, or all that have ended are one: nothing tells the shape.

@@ -168,21 +168,19 @@ class ErrorHistory:
 
     A prediction had an age when it turned out to be wrong, and its error contains the effect of that. So
     only an age beyond the usual one of the errors widens the distribution.
-
-    Args:
-        prior: the expected ratios before any was seen; None: the predictor is trusted until then.
-        worth: the weight of the prior in seen errors; it counts less as errors add up.
-        fading: the weight of an error relative to the next newer one; 1: all have the same weight.
-        growth: returns what the age of a prediction in seconds adds to the variance of the ratio's
-            logarithm.
     """
 
     def __init__(
         self,
         *,
+        # The expected ratios before any was seen; None: the predictor is trusted until then.
         prior: Distribution | None = PRIOR,
+        # The weight of the prior in seen errors; it counts less as errors add up.
         worth: float = 2.0,
+        # The weight of an error relative to the next newer one; 1: all have the same weight.
         fading: float = FADING,
+        # Returns what the age of a prediction in seconds adds to the variance of the ratio's
+        # logarithm.
         growth: Callable[[float], float] = growth,
     ) -> None:
         self._prior, self._worth = prior, worth

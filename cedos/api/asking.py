@@ -226,20 +226,16 @@ class FollowedTransfer:
     """A transfer with a deadline, over all its sessions.
 
     In a pause (`again_unix_s` of its report) the transfer stays in the table without a turn.
-
-    Args:
-        report: returns the report to send now, with the bytes by interface in all.
-        networks: returns the interfaces that lead to the server now, each with whether it is
-            metered.
-        changed: called when the networks that may be used have changed.
     """
 
     def __init__(
         self,
         socket: Path,
+        # Returns the report to send now, with the bytes by interface in all.
         report: Callable[[], TransferReport],
+        # Returns the interfaces that lead to the server now, each with whether it is metered.
         networks: Callable[[], Mapping[str, bool]],
-        changed: Callable[[], None],
+        changed: Callable[[], None],  # called when the networks that may be used have changed
     ) -> None:
         self._client = ControlClient(socket, _TIMEOUT_S)
         self._report, self._networks, self._changed = report, networks, changed

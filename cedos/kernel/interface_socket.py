@@ -20,24 +20,16 @@ def bind_to_interface(unconnected: socket.socket, interface: str) -> None:
 
 
 def interface_socket(
-    interface: str | None,
-    version: int,
-    kind: socket.SocketKind,
-    protocol: int = 0,
+    interface: str | None,  # its name (SO_BINDTODEVICE); None: any
+    version: int,  # of IP, 4 or 6
+    kind: socket.SocketKind,  # of socket
+    protocol: int = 0,  # as a socket's
     *,
-    timestamps: bool = False,
+    timestamps: bool = False,  # whether the kernel says when each datagram arrived (`arrival_ns`)
 ) -> socket.socket:
     """Return a non-blocking socket; one bound to its interface is neither steered nor rescued.
 
-    Args:
-        interface: its name (SO_BINDTODEVICE); None: any.
-        version: of IP, 4 or 6.
-        kind: of socket.
-        protocol: as a socket's.
-        timestamps: whether the kernel says when each datagram arrived (`arrival_ns`).
-
-    Raises:
-        OSError: no such interface, or no such socket for us.
+    OSError: no such interface, or no such socket for us.
     """
     opened = socket.socket(socket.AF_INET if version == 4 else socket.AF_INET6, kind, protocol)
     try:

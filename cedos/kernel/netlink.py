@@ -334,35 +334,28 @@ class AsyncRequester:
 class NetlinkListener:
     """Calls `on_datagram` for each datagram of the multicast groups, `on_overflow` after each loss.
 
-    The socket belongs to the namespace of the thread that makes the listener.
-
-    Args:
-        protocol: the netlink protocol's number.
-        groups: the groups' numbers.
-        on_datagram: called with one or more messages, from the event loop.
-        on_overflow: called when the kernel dropped messages because the buffer was full (ENOBUFS), and
-            after what it had kept before them.
-        receive_buffer_bytes: the kernel's buffer. It is large because bursts are faster than the reader.
-        interval_s: the interval at which frequent messages are read together (`BatchedReader`); 0: each
-            message is read at once.
-        before: called before datagrams are handed on, once for all that were read together. If it returns
-            False, they wait for the next time (with `interval_s`).
-        only: a filter (classic BPF) of the messages that are worth a wake-up.
-
-    Raises:
-        HostError: the kernel lacks the protocol or one of the groups.
+    The socket belongs to the namespace of the thread that makes the listener. HostError: the kernel
+    lacks the protocol or one of the groups.
     """
 
     def __init__(
         self,
-        protocol: int,
-        groups: Iterable[int],
+        protocol: int,  # the netlink protocol's number
+        groups: Iterable[int],  # the groups' numbers
+        # Called with one or more messages, from the event loop.
         on_datagram: Callable[[bytes], None],
+        # Called when the kernel dropped messages because the buffer was full (ENOBUFS), and after
+        # what it had kept before them.
         on_overflow: Callable[[], None],
+        # The kernel's buffer. It is large because bursts are faster than the reader.
         receive_buffer_bytes: int = 4 << 20,
+        # The interval at which frequent messages are read together (`BatchedReader`); 0: each
+        # message is read at once.
         interval_s: float = 0.0,
+        # Called before datagrams are handed on, once for all that were read together. If it returns
+        # False, they wait for the next time (with `interval_s`).
         before: Callable[[], bool] | None = None,
-        only: bytes = b"",
+        only: bytes = b"",  # a filter (classic BPF) of the messages that are worth a wake-up
     ) -> None:
         self.overflows = 0
         self._before = before

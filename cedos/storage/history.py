@@ -87,22 +87,16 @@ class History:
 
     def __init__(
         self,
-        path: Path,
+        path: Path,  # the file; its folder is made
         *,
+        # Records of each kind to keep; the oldest go. 20,000 take about 50 MB.
         max_rows: int = 20_000,
+        # Records of each kind to keep in memory while the disk is of no use.
         max_waiting: int = 1_000,
-        retry_s: float = 30.0,
-        clock: Callable[[], float] = time.monotonic,
+        retry_s: float = 30.0,  # seconds from a failure to the next try
+        clock: Callable[[], float] = time.monotonic,  # monotonic seconds
     ) -> None:
-        """Open or create the file.
-
-        Args:
-            path: the file; its folder is made.
-            max_rows: records of each kind to keep; the oldest go. 20,000 take about 50 MB.
-            max_waiting: records of each kind to keep in memory while the disk is of no use.
-            retry_s: seconds from a failure to the next try.
-            clock: monotonic seconds.
-        """
+        """Open or create the file."""
         # What keeps the history from the disk right now, in words; None: nothing.
         self.problem: str | None = None
         self._store = Store(path)

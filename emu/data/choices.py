@@ -161,26 +161,18 @@ _KIND_OF_ROLE = {"wifi": NetworkKind.WIFI, "cellular": NetworkKind.CELLULAR}
 
 
 def transfer_energy_j(
-    role_strategy: str,
-    size_bytes: float,
-    direction: Direction | str,
-    time_s: float,
+    role_strategy: str,  # `wifi`, `cellular`, `mptcp_wifi`, `mptcp_cellular` or `redundant`
+    size_bytes: float,  # bytes carried; nothing is sent, and nothing paid, for none
+    direction: Direction | str,  # `down` or `up`
+    time_s: float,  # how long it took
     *,
+    # Seconds since the cellular radio was last used; None: long ago, as in Delphi.
     cellular_idle_s: float | None = None,
-    power: PowerModel = DELPHI,
+    power: PowerModel = DELPHI,  # watts and tails
 ) -> float:
     """Joules of one transfer of a data set, its strategy named as in the data set.
 
-    Args:
-        role_strategy: `wifi`, `cellular`, `mptcp_wifi`, `mptcp_cellular` or `redundant`.
-        size_bytes: bytes carried; nothing is sent, and nothing paid, for none.
-        direction: `down` or `up`.
-        time_s: how long it took.
-        cellular_idle_s: seconds since the cellular radio was last used; None: long ago, as in Delphi.
-        power: watts and tails.
-
-    Raises:
-        KeyError: for an unknown strategy.
+    KeyError: for an unknown strategy.
     """
     radios = [power.radios[_KIND_OF_ROLE[role]] for role in ROLES_OF[role_strategy]]
     if size_bytes <= 0:

@@ -115,25 +115,20 @@ def _quietly(share: float, what: str) -> None:
 
 
 def evaluate(
-    data: DataSet,
+    data: DataSet,  # the rows; those without the time of some strategy are left out
+    # Judged as it is; None: trained for each part of the data on all the others.
     model: CompletionModel | None = None,
     *,
+    # What is left out together, and resampled together for intervals: `group`, `place`, or `row` (a
+    # random split, as in Delphi's section 6.1: places are known then).
     group_by: str = "group",
-    settings: Settings = USUAL,
+    settings: Settings = USUAL,  # how models are trained
+    # Context columns that models are neither trained with nor told. All else (rules of thumb, which
+    # rows are steady or old) goes by the data as they are, so that figures compare.
     without: Collection[str] = (),
-    progress: Progress = _quietly,
+    progress: Progress = _quietly,  # told of the share done
 ) -> dict[str, Any]:
     """Judge a model, or, without one, the way of training it.
-
-    Args:
-        data: the rows; those without the time of some strategy are left out.
-        model: judged as it is; None: trained for each part of the data on all the others.
-        group_by: what is left out together, and resampled together for intervals: `group`, `place`,
-            or `row` (a random split, as in Delphi's section 6.1: places are known then).
-        settings: how models are trained.
-        without: context columns that models are neither trained with nor told. All else (rules of thumb,
-            which rows are steady or old) goes by the data as they are, so that figures compare.
-        progress: told of the share done.
 
     Returns:
         `policies`, the figures of `judged` by objective and policy; `steady`: the same on the rows where

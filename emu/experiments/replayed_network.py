@@ -211,24 +211,17 @@ class ReplayedNetwork:
 
     def exchange(
         self,
-        start_s: float,
-        up_bytes: int,
-        down_bytes: int,
+        start_s: float,  # when, in seconds of the replay
+        up_bytes: int,  # of the request; at least one
+        down_bytes: int,  # of the response; at least one
         *,
+        # Seconds from the last byte of the request to the first of the response.
         server_s: float = 0.0,
-        handshake: bool = False,
+        handshake: bool = False,  # whether the connection is new (one round trip more)
     ) -> Exchange:
         """Send a request and receive its response.
 
-        Args:
-            start_s: when, in seconds of the replay.
-            up_bytes: of the request; at least one.
-            down_bytes: of the response; at least one.
-            server_s: seconds from the last byte of the request to the first of the response.
-            handshake: whether the connection is new (one round trip more).
-
-        Raises:
-            ValueError: nothing to send or to receive, or no network that the host could use.
+        ValueError: nothing to send or to receive, or no network that the host could use.
         """
         if up_bytes < 1 or down_bytes < 1:
             raise ValueError(f"{up_bytes} bytes up and {down_bytes} down are no exchange")

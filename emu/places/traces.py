@@ -40,18 +40,15 @@ class Trace:
 
     def __init__(
         self,
+        # Opportunities in milliseconds, never decreasing, from 0 to the period.
         times_ms: Sequence[int] | npt.NDArray[np.integer],
+        # Where the opportunities end before it, one is added at its end: the format can state a
+        # period in no other way. None: the last opportunity.
         period_ms: int | None = None,
     ) -> None:
         """Make a trace from opportunities.
 
-        Args:
-            times_ms: opportunities in milliseconds, never decreasing, from 0 to the period.
-            period_ms: where the opportunities end before it, one is added at its end: the format
-                can state a period in no other way. None: the last opportunity.
-
-        Raises:
-            TraceError: nothing in it, negative, decreasing, beyond the period, or no period.
+        TraceError: nothing in it, negative, decreasing, beyond the period, or no period.
         """
         times = np.array(times_ms, dtype=np.int64, copy=True)
         if times.ndim != 1:

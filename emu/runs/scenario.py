@@ -92,33 +92,28 @@ class BrowserSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An experiment: a place, a part of its time, a load, and policies.
-
-    Attributes:
-        place: "": the first one of the collection.
-        places: run at each of these, from starts drawn by the seed (`emu.runs.series`).
-        duration_s: 0: to the end of the place; beyond the end, traces repeat.
-        limit_s: a transfer that takes longer is cut off, and counts as unfinished (censored).
-        again: a transfer whose connection breaks is begun again at once, as by a browser.
-        relay: the server speaks no MPTCP; programs reach it through a relay on the providers' side.
-        engine: `mahimahi` runs real programs in real time; `simulator` computes their transfers.
-        repeats: run all policies so many times, each time with the next seed.
-    """
+    """An experiment: a place, a part of its time, a load, and policies."""
 
     load: tuple[Load, ...] = ()
     page: tuple[PageLoad, ...] = ()
     video: tuple[VideoLoad, ...] = ()
     browser: BrowserSettings = BrowserSettings()
     name: str = "run"
-    place: str = ""
+    place: str = ""  # "": the first one of the collection
+    # Run at each of these, from starts drawn by the seed (`emu.runs.series`).
     places: tuple[str, ...] = ()
     start_s: _Seconds = 0.0
-    duration_s: _Seconds = 0.0
+    duration_s: _Seconds = 0.0  # 0: to the end of the place; beyond the end, traces repeat
     warm_up_s: _Seconds = 4.0
+    # A transfer that takes longer is cut off, and counts as unfinished (censored).
     limit_s: Annotated[float, Meta(ge=0.1, le=_DAY_S)] = 30.0
+    # A transfer whose connection breaks is begun again at once, as by a browser.
     again: bool = False
+    # The server speaks no MPTCP; programs reach it through a relay on the providers' side.
     relay: bool = False
+    # `mahimahi` runs real programs in real time; `simulator` computes their transfers.
     engine: Literal["mahimahi", "simulator"] = "mahimahi"
+    # Run all policies so many times, each time with the next seed.
     repeats: Annotated[int, Meta(ge=1, le=1000)] = 1
     seed: int = 1
     policies: Annotated[

@@ -66,11 +66,6 @@ class Transfer:
     | second subflow | joins with the first data | joins with the first acknowledged data |
     | end | the last byte arrives | the server's answer arrives |
 
-    Args:
-        networks: the network of the first SYN, and perhaps a second one, which MPTCP joins.
-        down: whether the server sends the data, else the client.
-        steering: how a daemon steers it; None: as the kernel does.
-
     Attributes:
         ended_s: when the last byte arrived (download), or the answer to it (upload); None until then.
         packets: data packets that arrived over each network, copies included.
@@ -84,11 +79,12 @@ class Transfer:
     def __init__(
         self,
         clock: Clock,
+        # The network of the first SYN, and perhaps a second one, which MPTCP joins.
         networks: list[Network],
         size_bytes: int,
         *,
-        down: bool,
-        steering: "Steering | None" = None,
+        down: bool,  # whether the server sends the data, else the client
+        steering: "Steering | None" = None,  # how a daemon steers it; None: as the kernel does
     ) -> None:
         self.ended_s: float | None = None
         self.packets = dict.fromkeys(networks, 0)

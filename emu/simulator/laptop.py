@@ -84,13 +84,7 @@ _load = lru_cache(maxsize=4)(model_files.load)
 
 
 class SimulatedLaptop:
-    """The daemon's shell in simulated time (`connection.Steering`).
-
-    Args:
-        adapt: changes how to decide, such as the predictors.
-        budget: a budget of data, whose networks are named.
-        watch: is told of each command before it is carried out.
-    """
+    """The daemon's shell in simulated time (`connection.Steering`)."""
 
     def __init__(
         self,
@@ -98,8 +92,10 @@ class SimulatedLaptop:
         networks: Mapping[NetworkKind, Network],
         config: Config,
         *,
+        # Changes how to decide, such as the predictors.
         adapt: Callable[[Choices], Choices] = lambda choices: choices,
-        budget: Budget | None = None,
+        budget: Budget | None = None,  # a budget of data, whose networks are named
+        # Is told of each command before it is carried out.
         watch: "Callable[[SimulatedLaptop, Command], None]" = lambda laptop, command: None,
     ) -> None:
         self._clock = clock

@@ -32,19 +32,15 @@ class SimulatedRun:
 def simulate(
     place: Place,
     plan: Sequence[PlannedTransfer],
+    # Its networks, the one of first SYNs first, or its daemon. Programs that speak MPTCP use all
+    # networks, others the first.
     policy: Simulated,
     *,
     start_s: float,
     warm_up_s: float,
-    limit_s: float,
+    limit_s: float,  # transfers end after so long, and are censored
 ) -> SimulatedRun:
-    """Carry out a plan over a place, replayed from `start_s` on after `warm_up_s`.
-
-    Args:
-        policy: its networks, the one of first SYNs first, or its daemon. Programs that speak MPTCP use
-            all networks, others the first.
-        limit_s: transfers end after so long, and are censored.
-    """
+    """Carry out a plan over a place, replayed from `start_s` on after `warm_up_s`."""
     # The replay begins early by the warm-up, as in a live run.
     clock = Clock()
     networks = {

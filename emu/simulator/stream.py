@@ -41,27 +41,19 @@ class StreamPath:
 
 
 class Stream:
-    """A stream to the client.
-
-    Args:
-        networks: used from the beginning; `join` adds one, `leave` takes one away.
-        scheduler: chooses; None: lowest round trip first.
-        window_bytes: the client's receive window.
-        on_data: called with the number of packets that are there in order.
-        settings: of each TCP connection.
-        bandwidth: makes the estimate of a path's rate.
-    """
+    """A stream to the client."""
 
     def __init__(
         self,
         clock: Clock,
+        # Used from the beginning; `join` adds one, `leave` takes one away.
         networks: Sequence[Network],
-        scheduler: Scheduler | None,
+        scheduler: Scheduler | None,  # chooses; None: lowest round trip first
         *,
-        window_bytes: float,
-        on_data: Callable[[int], None],
-        settings: TcpSettings = LINUX,
-        bandwidth: Callable[[], Bandwidth] = Westwood,
+        window_bytes: float,  # the client's receive window
+        on_data: Callable[[int], None],  # called with the number of packets that are there in order
+        settings: TcpSettings = LINUX,  # of each TCP connection
+        bandwidth: Callable[[], Bandwidth] = Westwood,  # makes the estimate of a path's rate
     ) -> None:
         self.paths: list[StreamPath] = []  # those in use
         self.counts = Counts()  # of what arrived

@@ -73,12 +73,6 @@ class DataSource(Protocol):
 class Sender:
     """The sending half of one TCP connection or MPTCP subflow, after its handshake.
 
-    Args:
-        source: the data to send.
-        down: from the server to the client; else from the client to the server.
-        rtt_s: the round trip of the handshake.
-        settings: as Linux without a restart after idle times, unless given.
-
     Attributes:
         cwnd: the congestion window in packets.
         ssthresh: the window at which slow start ends, in packets.
@@ -94,11 +88,11 @@ class Sender:
         self,
         clock: Clock,
         network: Network,
-        source: DataSource,
+        source: DataSource,  # the data to send
         *,
-        down: bool,
-        rtt_s: float,
-        settings: TcpSettings = LINUX,
+        down: bool,  # from the server to the client; else from the client to the server
+        rtt_s: float,  # the round trip of the handshake
+        settings: TcpSettings = LINUX,  # as Linux without a restart after idle times, unless given
     ) -> None:
         self.network = network
         self.cwnd = settings.first_window

@@ -357,17 +357,14 @@ class Laptop(Started):
 def replay(
     laptop: Laptop,
     place: Place,
+    # The second of the traces at which the replay begins; at their end they begin again.
     start_s: float,
     *,
-    length_s: float | None = None,
+    length_s: float | None = None,  # replay only so many seconds (see `Trace.rotated`); None: all
+    # Base round trips for `wifi` and `cellular`, s; one that is missing is the place's own.
     rtts_s: Mapping[str, float | None] | None = None,
 ) -> float:
     """Attach both networks of a place, in place of those that are attached.
-
-    Args:
-        start_s: the second of the traces at which the replay begins; at their end they begin again.
-        length_s: replay only so many seconds (see `Trace.rotated`); None: all.
-        rtts_s: base round trips for `wifi` and `cellular`, s; one that is missing is the place's own.
 
     Returns:
         The monotonic instant at which the replay began at `start_s`. The two networks begin within some

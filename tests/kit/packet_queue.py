@@ -20,21 +20,15 @@ _HEADER: Final = struct.Struct("=IHHII")
 
 
 class PacketQueue(Watcher):
-    """A queue of packets that are forwarded out of an interface, while a `with` block runs.
-
-    Args:
-        namespace: of the host that forwards.
-        interface: on which they leave.
-        changed: gets an IPv4 packet of 300 bytes or more, and returns what is sent on.
-        late_s: each is kept for so long.
-    """
+    """A queue of packets that are forwarded out of an interface, while a `with` block runs."""
 
     def __init__(
         self,
-        namespace: Namespace,
-        interface: str,
+        namespace: Namespace,  # of the host that forwards
+        interface: str,  # on which they leave
+        # Gets an IPv4 packet of 300 bytes or more, and returns what is sent on.
         changed: Callable[[bytes], bytes],
-        late_s: float = 0.0,
+        late_s: float = 0.0,  # each is kept for so long
     ) -> None:
         super().__init__(namespace, "packet queue")
         self._changed, self._late_s = changed, late_s

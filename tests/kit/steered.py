@@ -9,15 +9,12 @@ from cedos.host.steer.steering import Steering
 
 
 def steered(
-    *, default: str | None = None, unchanged: bool = False, **options: Any
+    *,
+    default: str | None = None,  # the network that is made the default before the test begins
+    unchanged: bool = False,  # assert that the client is at the end as it was before
+    **options: Any,  # those of `Steering`
 ) -> Callable[[Callable[..., Any]], Callable[..., None]]:
-    """Run a test's coroutine in the client of the fixture `host`, and give it a `steering`.
-
-    Args:
-        default: the network that is made the default before the test begins.
-        unchanged: assert that the client is at the end as it was before.
-        options: those of `Steering`.
-    """
+    """Run a test's coroutine in the client of the fixture `host`, and give it a `steering`."""
 
     def decorate(test: Callable[..., Any]) -> Callable[..., None]:
         def run(host: Any, **given: Any) -> None:

@@ -85,22 +85,17 @@ _NOTHING: Final = Cost(0, 0)
 
 
 class ClientStore(Generic[Kept]):
-    """Kept bodies by client, in the order of their last use, within `most_bytes` of the disk.
-
-    Args:
-        restore: returns what an earlier process kept at a path, by its record; None: it is of no use.
-        ours: matches names of files of ours; its group 1 is the body's name.
-        durable: records survive a crash of the host.
-    """
+    """Kept bodies by client, in the order of their last use, within `most_bytes` of the disk."""
 
     def __init__(
         self,
         folder: Path,
         most_bytes: int,
+        # Returns what an earlier process kept at a path, by its record; None: it is of no use.
         restore: Callable[[Path, bytes], Kept | None],
-        ours: re.Pattern[str],
+        ours: re.Pattern[str],  # matches names of files of ours; its group 1 is the body's name
         *,
-        durable: bool,
+        durable: bool,  # records survive a crash of the host
     ) -> None:
         self._folder, self._most = folder, Cost(most_bytes, MEMORY_BYTES)
         self._restore, self._ours, self._durable = restore, ours, durable

@@ -181,19 +181,14 @@ class WantedEpisode:
 
 
 class EpisodeFetching:
-    """The transfers of a library's wanted episodes by their deadlines.
-
-    Args:
-        say: receives lines for the user.
-        complain: receives a line for each episode that could not be had.
-    """
+    """The transfers of a library's wanted episodes by their deadlines."""
 
     def __init__(
         self,
         library: Library,
         networks: LeadingNetworks,
-        say: Callable[[str], None],
-        complain: Callable[[str], None],
+        say: Callable[[str], None],  # receives lines for the user
+        complain: Callable[[str], None],  # receives a line for each episode that could not be had
     ) -> None:
         self._library, self._networks = library, networks
         self._say, self._complain = say, complain

@@ -123,17 +123,14 @@ async def fetch(
     url: str,
     partial: Partial,
     way: WebWay,
+    # Receives the bytes that are here and the file's size, None while that is unknown. The last
+    # call, with both equal, comes before the file has its name.
     on_bytes: Callable[[int, int | None], None] = lambda _have, _size: None,
 ) -> None:
     """Download a file until it is whole and has its name.
 
-    Args:
-        on_bytes: receives the bytes that are here and the file's size, None while that is unknown. The
-            last call, with both equal, comes before the file has its name.
-
-    Raises:
-        WebError: this attempt failed; another one may go on.
-        TransferError: the server does not have the file, or the disk cannot be written.
+    WebError: this attempt failed; another one may go on. TransferError: the server does not have the
+    file, or the disk cannot be written.
     """
     # A compressed body has no ranges of its own.
     headers: dict[str, str] = {hdrs.ACCEPT_ENCODING: "identity"}

@@ -47,16 +47,13 @@ def plain_errors() -> Iterator[None]:
 
 
 class Manual(click.Command):
-    """A command whose help ends with examples, exit status and files.
-
-    Args:
-        exits: the possible exit statuses in order; a mapping has a text for each.
-    """
+    """A command whose help ends with examples, exit status and files."""
 
     def __init__(
         self,
         *arguments: Any,
         examples: Sequence[tuple[str, str]] = (),
+        # The possible exit statuses in order; a mapping has a text for each.
         exits: Sequence[int] | Mapping[int, str] = (0, 1, 2),
         files: Sequence[tuple[str, str]] = (),
         **options: Any,

@@ -80,22 +80,18 @@ class GatewaySettings:
 
 
 class Gateway:
-    """A gateway: `open`, then `run` until it is cancelled, then `close`.
-
-    Args:
-        clients: returns the name of the invited client with a public key, else None.
-        service: serves requests on sessions' own streams.
-        requests: fetches objects for programs' plain HTTP.
-        share: answers questions about shared bandwidth (`SessionTerms`).
-    """
+    """A gateway: `open`, then `run` until it is cancelled, then `close`."""
 
     def __init__(
         self,
         settings: GatewaySettings,
         me: KeyPair,
+        # Returns the name of the invited client with a public key, else None.
         clients: Callable[[bytes], str | None],
+        # Serves requests on sessions' own streams.
         service: Callable[[Connection], StreamService] | None = None,
-        requests: RequestFetcher | None = None,
+        requests: RequestFetcher | None = None,  # fetches objects for programs' plain HTTP
+        # Answers questions about shared bandwidth (`SessionTerms`).
         share: Callable[[Connection, bytes], bytes | None] | None = None,
     ) -> None:
         self._settings = settings

@@ -103,12 +103,6 @@ class RememberedOfClient:
 class PacketRelay:
     """The packets of one association, until `close`. Made within the event loop.
 
-    Args:
-        permitted: returns the addresses of a host's port that packets may be sent to.
-        received: called with each answer: from which address and port, and its data.
-        undelivered: called with the host and port of an undelivered packet, and the reason.
-        share: counts the peers and names that the client's relays remember; None: this relay's alone.
-
     Attributes:
         refused: number of packets that may not be sent, or whose name was not found.
         strangers: number of packets from addresses that were not sent to.
@@ -117,9 +111,12 @@ class PacketRelay:
 
     def __init__(
         self,
-        permitted: Permitted,
+        permitted: Permitted,  # returns the addresses of a host's port that packets may be sent to
+        # Called with each answer: from which address and port, and its data.
         received: Callable[[str, int, bytes], None],
+        # Called with the host and port of an undelivered packet, and the reason.
         undelivered: Callable[[str, int, Obstacle], None],
+        # Counts the peers and names that the client's relays remember; None: this relay's alone.
         share: RememberedOfClient | None = None,
     ) -> None:
         self._share = share or RememberedPeers().share(b"")

@@ -49,12 +49,7 @@ CarriedStream = ProxiedStream | ProxiedAssociation
 
 
 class _Watched:
-    """A stream and its counts at the last look. An ended stream is released.
-
-    Args:
-        decided: returns the number of the daemon's last decision about a label in the session.
-        name: the name that the program looked up for the address; its first bytes may tell another one.
-    """
+    """A stream and its counts at the last look. An ended stream is released."""
 
     def __init__(
         self,
@@ -62,7 +57,9 @@ class _Watched:
         stream: CarriedStream,
         session: Connection,
         began_s: float,
+        # Returns the number of the daemon's last decision about a label in the session.
         decided: Callable[[Label], int | None],
+        # The name that the program looked up for the address; its first bytes may tell another one.
         name: str | None,
     ) -> None:
         self.session = session

@@ -29,21 +29,16 @@ def may_be_repeated(words: bytes) -> bool:
 
 
 class FirstWords:
-    """The bytes that a stream may take early: `begin` with the stream, `end` when it was answered.
-
-    Args:
-        said: the bytes that the program has sent so far.
-        reads: whether the program may send bytes before it gets an answer; then they are read once.
-        once: whether bytes are never sent a second time, so that all may be sent early.
-    """
+    """The bytes that a stream may take early: `begin` with the stream, `end` when it was answered."""
 
     def __init__(
         self,
         program: socket.socket,
-        said: bytes = b"",
+        said: bytes = b"",  # the bytes that the program has sent so far
         *,
+        # Whether the program may send bytes before it gets an answer; then they are read once.
         reads: bool,
-        once: bool,
+        once: bool,  # whether bytes are never sent a second time, so that all may be sent early
     ) -> None:
         self._program = program
         self._said = said

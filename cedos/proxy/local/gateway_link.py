@@ -69,24 +69,21 @@ class GatewayLink:
     | away | no session | silent for `GONE_S` while direct connections succeed: its streams break |
 
     While the gateway is away, new connections do not wait for it.
-
-    Args:
-        chooser: chooses networks for each label; without a choice, metered ones are used only if there
-            are no others.
-        networks: tells whether an interface may be used; None: all may.
-        patience_s: how long a new connection waits for the gateway.
-        carried: watches each stream, and each association that has sent something.
-        sizes: the sizes of servers' earlier bursts, for all sessions of this proxy.
     """
 
     def __init__(
         self,
         joined: JoinedGateway,
+        # Chooses networks for each label; without a choice, metered ones are used only if there are
+        # no others.
         chooser: Chooser | None = None,
+        # Tells whether an interface may be used; None: all may.
         networks: Callable[[str], bool] | None = None,
-        patience_s: float = PATIENCE_S,
+        patience_s: float = PATIENCE_S,  # how long a new connection waits for the gateway
         *,
+        # Watches each stream, and each association that has sent something.
         carried: CarriedConnections | None = None,
+        # The sizes of servers' earlier bursts, for all sessions of this proxy.
         sizes: SizeHistory | None = None,
     ) -> None:
         self.joined = joined

@@ -75,26 +75,18 @@ class Listening:
 
 
 class LocalProxy:
-    """The proxy: `open`, then it serves until `close`.
-
-    Args:
-        link: the gateways.
-        fail: the rule for new connections while no gateway answers.
-        everywhere: whether programs' datagrams go over all networks at once.
-        direct: tells whether a connection to a port goes direct, by the round trip to the gateway.
-        rules: the user's rules; connections under a rule go direct.
-        names: the names that this host knows itself.
-    """
+    """The proxy: `open`, then it serves until `close`."""
 
     def __init__(
         self,
-        link: GatewayLinks,
-        fail: Fail = Fail.OPEN,
+        link: GatewayLinks,  # the gateways
+        fail: Fail = Fail.OPEN,  # the rule for new connections while no gateway answers
         *,
-        everywhere: bool = False,
+        everywhere: bool = False,  # whether programs' datagrams go over all networks at once
+        # Tells whether a connection to a port goes direct, by the round trip to the gateway.
         direct: Callable[[int, float | None], bool] = lambda *_: False,
-        rules: RuleBook | None = None,
-        names: LocalNames | None = None,
+        rules: RuleBook | None = None,  # the user's rules; connections under a rule go direct
+        names: LocalNames | None = None,  # the names that this host knows itself
     ) -> None:
         self._link = link
         self._fail = fail

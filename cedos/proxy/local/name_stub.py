@@ -77,31 +77,25 @@ class KnownNames:
 
 
 class NameStub:
-    """A resolver: `open`, then it serves until `close`.
-
-    Args:
-        fails_open: whether to ask this host's own resolvers while the gateway is out of reach.
-        near: domains that are looked up by this host's resolvers, as a VPN's are.
-        tunnelled: tells whether this host has a VPN, whose resolver may know names that the gateway does
-            not know.
-        servers: returns this host's resolvers.
-        rules: the user's rules; names under a rule are looked up by this host's resolvers, since their
-            connections go direct.
-        known: learns the answers.
-        names: the names that this host knows itself.
-    """
+    """A resolver: `open`, then it serves until `close`."""
 
     def __init__(
         self,
         link: GatewayLinks,
         *,
+        # Whether to ask this host's own resolvers while the gateway is out of reach.
         fails_open: bool,
+        # Domains that are looked up by this host's resolvers, as a VPN's are.
         near: Sequence[str] = (),
+        # Tells whether this host has a VPN, whose resolver may know names that the gateway does not
+        # know.
         tunnelled: Callable[[], bool] = lambda: False,
-        servers: Callable[[], Sequence[Endpoint]] = host_servers,
+        servers: Callable[[], Sequence[Endpoint]] = host_servers,  # returns this host's resolvers
+        # The user's rules; names under a rule are looked up by this host's resolvers, since their
+        # connections go direct.
         rules: RuleBook | None = None,
-        known: KnownNames | None = None,
-        names: LocalNames | None = None,
+        known: KnownNames | None = None,  # learns the answers
+        names: LocalNames | None = None,  # the names that this host knows itself
     ) -> None:
         self._known, self._names = known, names or LocalNames()
         self._link, self._fails_open, self._tunnelled = link, fails_open, tunnelled

@@ -42,26 +42,19 @@ class ProgramPackets:
     gets direct ones for as long as the program sends to it: from another address it would not recognize
     the program. For the same reason a destination behind the gateway gets direct packets only while the
     gateway is out of reach.
-
-    Args:
-        goes_direct: tells whether a host's port is reached without the gateway.
-        permitted: returns the addresses that direct packets may go to.
-        came: called with each answer: from which address and port, and its data.
-        refused: called with a destination that refuses packets.
-        fails_open: whether packets go direct while the gateway is out of reach.
-        everywhere: whether packets go over all networks at once.
     """
 
     def __init__(
         self,
         link: GatewayLinks,
+        # Tells whether a host's port is reached without the gateway.
         goes_direct: Callable[[str, int], bool],
-        permitted: Permitted,
-        came: Came,
-        refused: Refused,
+        permitted: Permitted,  # returns the addresses that direct packets may go to
+        came: Came,  # called with each answer: from which address and port, and its data
+        refused: Refused,  # called with a destination that refuses packets
         *,
-        fails_open: bool,
-        everywhere: bool,
+        fails_open: bool,  # whether packets go direct while the gateway is out of reach
+        everywhere: bool,  # whether packets go over all networks at once
     ) -> None:
         self._link, self._goes_direct = link, goes_direct
         self._came, self._refused = came, refused

@@ -96,14 +96,12 @@ class RedirectedDatagrams:
 
     All datagrams of one socket leave the gateway from one port, as from a NAT whose mapping is
     independent of the endpoint (RFC 4787, REQ-1), so that the two ends of a call find each other.
-
-    Args:
-        packets: returns the carrier of one socket's packets, which calls back with the answers.
     """
 
     def __init__(
         self,
         redirection: Redirection,
+        # Returns the carrier of one socket's packets, which calls back with the answers.
         packets: Callable[[Came, Refused], ProgramPackets],
         *,
         most: int = MOST_SOCKETS,

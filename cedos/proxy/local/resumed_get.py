@@ -50,17 +50,12 @@ async def carry_get(
     program: socket.socket,
     stream: ProxiedStream,
     *,
-    request: bytes,
-    first: bytes,
+    request: bytes,  # the whole head of the request
+    first: bytes,  # the part of it that has not been sent yet
+    # Opens another stream to the same origin; None: that failed.
     open_again: Callable[[], Awaitable[ProxiedStream | None]],
 ) -> TunnelBytes:
-    """Carry one GET. If its session is lost, ask for the rest of the answer over the next one.
-
-    Args:
-        request: the whole head of the request.
-        first: the part of it that has not been sent yet.
-        open_again: opens another stream to the same origin; None: that failed.
-    """
+    """Carry one GET. If its session is lost, ask for the rest of the answer over the next one."""
     partial = PartialAnswer(request)
     pauses_s = iter(_PAUSES_S)
     while True:

@@ -195,21 +195,15 @@ class SocksAssociation:
 
     They are accepted from one socket only, which has the same user as that connection: the first one that
     sends here.
-
-    Args:
-        program: that connection.
-        port: the port from which the program says that it will send; 0: it does not say.
-        user: the user of that connection.
-        owners: tells the user of a socket that sends.
-        packets: returns the carrier of its packets, which calls back with the answers.
     """
 
     def __init__(
         self,
-        program: socket.socket,
-        port: int,
-        user: int,
-        owners: SocketOwners,
+        program: socket.socket,  # that connection
+        port: int,  # the port from which the program says that it will send; 0: it does not say
+        user: int,  # the user of that connection
+        owners: SocketOwners,  # tells the user of a socket that sends
+        # Returns the carrier of its packets, which calls back with the answers.
         packets: Callable[[Came], ProgramPackets],
     ) -> None:
         self._program, self._port = program, port

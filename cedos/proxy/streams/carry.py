@@ -33,12 +33,6 @@ class Carry:
     """A carrier: `run` returns how it ended: `complete`, `idle`, `program: ...` or `stream: ...`.
 
     If one side breaks, the other is reset: the stream at once, the socket when the caller closes it.
-
-    Args:
-        first: goes to the stream before anything that the program sends.
-        limit: number of the program's bytes behind `first` that are carried; the rest is left unread.
-        idle_s: the longest time without a byte.
-        on_taken: called with the bytes that the program took.
     """
 
     def __init__(
@@ -46,9 +40,11 @@ class Carry:
         program: socket.socket,
         stream: ProxiedStream,
         *,
-        first: bytes = b"",
+        first: bytes = b"",  # goes to the stream before anything that the program sends
+        # Number of the program's bytes behind `first` that are carried; the rest is left unread.
         limit: int | None = None,
-        idle_s: float | None = None,
+        idle_s: float | None = None,  # the longest time without a byte
+        # Called with the bytes that the program took.
         on_taken: Callable[[Chunk], None] | None = None,
     ) -> None:
         self.program, self.stream = program, stream

@@ -62,22 +62,20 @@ class Multiplexer:
     """The streams of a session, at either end; the end that dialled opens them.
 
     It works in the session's own callbacks: no task lies between a message and the program's socket.
-
-    Args:
-        opened: called with a stream that the other end opens, and its OPEN; None: it may not.
-        associated: likewise with associations.
-        asked: called with the other end's questions; None: they are not answered.
-        unread: bounds the unread bytes, and frames that wait; None: each stream's window alone does.
-        sizes: of servers' earlier bursts, learnt from streams that this end opens; None: not learnt.
     """
 
     def __init__(
         self,
         connection: Connection,
+        # Called with a stream that the other end opens, and its OPEN; None: it may not.
         opened: Callable[[ProxiedStream, OpenStream], None] | None = None,
+        # Likewise with associations.
         associated: Callable[[ProxiedAssociation], None] | None = None,
+        # Called with the other end's questions; None: they are not answered.
         asked: Callable[[GatewayQuestion], None] | None = None,
+        # Bounds the unread bytes, and frames that wait; None: each stream's window alone does.
         unread: Share | None = None,
+        # Of servers' earlier bursts, learnt from streams that this end opens; None: not learnt.
         sizes: SizeHistory | None = None,
     ) -> None:
         self.connection = connection

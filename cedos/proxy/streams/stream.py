@@ -93,11 +93,6 @@ class StreamSession(Protocol):
 class ProxiedStream:
     """A connection of a program. Made by a `Multiplexer`, which calls `took` and `changed`.
 
-    Args:
-        unread: bounds the waiting bytes of all streams together.
-        bodies: reads how much follows.
-        bursts: expects how much follows where nothing says so.
-
     Attributes:
         lossy: False: all data that is sent arrives.
         host, port: the destination that this end asked for.
@@ -110,9 +105,9 @@ class ProxiedStream:
         self,
         number: int,
         session: StreamSession,
-        unread: Share | None = None,
-        bodies: AnnouncedBodies | None = None,
-        bursts: ExpectedBursts | None = None,
+        unread: Share | None = None,  # bounds the waiting bytes of all streams together
+        bodies: AnnouncedBodies | None = None,  # reads how much follows
+        bursts: ExpectedBursts | None = None,  # expects how much follows where nothing says so
     ) -> None:
         self.number = number
         self.lossy = False

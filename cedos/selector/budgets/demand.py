@@ -60,20 +60,14 @@ def _saved(less: Option, more: Option) -> float:
 
 
 class Demand:
-    """Units asked for, by the seconds that each saves; older ones count less.
-
-    Args:
-        memory_s: an observation of this age counts for 1/e.
-        amounts: bin -> units, from an earlier object.
-        seen_s: the seconds over which these were seen.
-        sums: the sum of what each choice asked for, and of its square.
-    """
+    """Units asked for, by the seconds that each saves; older ones count less."""
 
     def __init__(
         self,
-        memory_s: float,
-        amounts: Mapping[int, float] | None = None,
-        seen_s: float = 0.0,
+        memory_s: float,  # an observation of this age counts for 1/e
+        amounts: Mapping[int, float] | None = None,  # bin -> units, from an earlier object
+        seen_s: float = 0.0,  # the seconds over which these were seen
+        # The sum of what each choice asked for, and of its square.
         sums: tuple[float, ...] = (0.0, 0.0),
     ) -> None:
         self.memory_s = memory_s

@@ -19,16 +19,13 @@ _EVEN = 0.25
 
 
 class Hours:
-    """The use of each hour of a day; any clock will do, as only hours count.
-
-    Args:
-        memory_s: an observation of this age counts for 1/e.
-        amounts: units by hour, from an earlier object.
-        seen_s: the seconds of each hour over which these were seen.
-    """
+    """The use of each hour of a day; any clock will do, as only hours count."""
 
     def __init__(
-        self, memory_s: float, amounts: Sequence[float] = (), seen_s: Sequence[float] = ()
+        self,
+        memory_s: float,  # an observation of this age counts for 1/e
+        amounts: Sequence[float] = (),  # units by hour, from an earlier object
+        seen_s: Sequence[float] = (),  # the seconds of each hour over which these were seen
     ) -> None:
         known = len(amounts) == len(seen_s) == _HOURS
         self.amounts = list(amounts) if known else [0.0] * _HOURS
@@ -196,20 +193,16 @@ def daily(period_s: float) -> bool:
 class Unchosen:
     """The use that no choice could have avoided, and its forecast. Amounts are units of the resource.
 
-    Several sums of the same use fade at different speeds: the long memory gives the usual rate, the last
-    hours say how busy this day is, and the last days show a new habit. Blocks measure its variation.
-
-    Args:
-        memory_s: an observation of this age counts for 1/e.
-        period_s: of the budget.
-        learned: the `state` of an earlier object.
-
-    Raises:
-        KeyError, TypeError, ValueError, AttributeError: `learned` is no such state.
+    Several sums of the same use fade at different speeds: the long memory gives the usual rate, the
+    last hours say how busy this day is, and the last days show a new habit. Blocks measure its
+    variation. KeyError, TypeError, ValueError, AttributeError: `learned` is no such state.
     """
 
     def __init__(
-        self, memory_s: float, period_s: float, learned: Mapping[str, Any] | None = None
+        self,
+        memory_s: float,  # an observation of this age counts for 1/e
+        period_s: float,  # of the budget
+        learned: Mapping[str, Any] | None = None,  # the `state` of an earlier object
     ) -> None:
         self._memory_s = memory_s
         self._block_period_s = period_s / _BLOCKS

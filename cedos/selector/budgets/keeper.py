@@ -218,20 +218,15 @@ class Standing:
 
 
 class Keeper:
-    """A budget with its controller, from period to period.
-
-    Args:
-        period: that of now (`period_at`).
-        state: what an earlier one's `state` says.
-    """
+    """A budget with its controller, from period to period."""
 
     def __init__(
         self,
         budget: Budget,
-        period: Period,
+        period: Period,  # that of now (`period_at`)
         make: MakeController,
         now_s: float,
-        state: Mapping[str, Any] | None = None,
+        state: Mapping[str, Any] | None = None,  # what an earlier one's `state` says
     ) -> None:
         self.budget = budget
         self.period = period

@@ -45,11 +45,7 @@ class OdysseyQuote:
 
 
 class Odyssey:
-    """The published controller.
-
-    Args:
-        now_s: when the controller begins, in the middle of a period; None: at its beginning.
-    """
+    """The published controller."""
 
     name = "odyssey"
 
@@ -59,6 +55,7 @@ class Odyssey:
         begins_s: float,
         ends_s: float,
         *,
+        # When the controller begins, in the middle of a period; None: at its beginning.
         now_s: float | None = None,
         learned: Mapping[str, Any] | None = None,
     ) -> None:

@@ -173,12 +173,7 @@ def _counted_on(units: float, unsure: float) -> float:
 class Pacer:
     """A controller that solves the period's problem anew at each quote (see the module).
 
-    Args:
-        now_s: when the controller begins, if within the period; None: at its beginning.
-        learned: the `state` of an earlier period; None: no habits are known.
-
-    Raises:
-        ValueError: `learned` is no such state.
+    ValueError: `learned` is no such state.
     """
 
     name = "pacer"
@@ -189,7 +184,9 @@ class Pacer:
         begins_s: float,
         ends_s: float,
         *,
+        # When the controller begins, if within the period; None: at its beginning.
         now_s: float | None = None,
+        # The `state` of an earlier period; None: no habits are known.
         learned: Mapping[str, Any] | None = None,
     ) -> None:
         self._supply = supply

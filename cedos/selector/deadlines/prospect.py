@@ -245,16 +245,12 @@ WAKING_S: Final = 15.0
 
 
 def wake_in_s(
-    flows: Sequence[DeadlineFlow],
+    flows: Sequence[DeadlineFlow],  # those that can be in time still
+    # The networks as they will be known in so many seconds.
     states_in: Callable[[float], Sequence[NetworkState]],
     now: float,
 ) -> float | None:
-    """Return the seconds until the host must be awake, 0: from now on; None: no need.
-
-    Args:
-        flows: those that can be in time still.
-        states_in: the networks as they will be known in so many seconds.
-    """
+    """Return the seconds until the host must be awake, 0: from now on; None: no need."""
     order = sorted(flows, key=attrgetter("deadline_at_s"))
     if not order:
         return None

@@ -58,20 +58,16 @@ _Use = tuple[float, float, float, float, float]
 
 def evaluate(
     case: Case,
-    roles: Roles,
-    model: CompletionModel,
+    roles: Roles,  # the networks that have the roles `wifi` and `cellular`
+    model: CompletionModel,  # the predictors, which need not be the case's
+    # Networks that take no part while another one lives, except that a dead network may join a new
+    # MPTCP connection later.
     dead: Collection[str],
+    # Given for a living flow, which has its second subflow already: corrects the predicted times by
+    # the flow's progress.
     retime: Retime | None = None,
 ) -> tuple[Evaluation, ...]:
     """Evaluate every strategy that the roles and the model allow.
-
-    Args:
-        roles: the networks that have the roles `wifi` and `cellular`.
-        model: the predictors, which need not be the case's.
-        dead: networks that take no part while another one lives, except that a dead network may
-            join a new MPTCP connection later.
-        retime: given for a living flow, which has its second subflow already: corrects the
-            predicted times by the flow's progress.
 
     Returns:
         One record per strategy in the order of `roles.strategies`; none if the model knows none.
@@ -126,19 +122,16 @@ def worth_s(time_s: float, high_s: float, deadline_s: float) -> float:
 
 
 def second_share(
-    primary_time_s: float, second_time_s: float, mptcp_time_s: float, join_s: float
+    primary_time_s: float,  # time of the transfer over the primary network alone
+    second_time_s: float,  # time of the transfer over the second network alone
+    mptcp_time_s: float,  # time of the transfer over both
+    join_s: float,  # from the start until the second subflow can carry data
 ) -> float:
     """Return the expected share (0 to 1) of an MPTCP transfer that its second network carries.
 
     Assume that each subflow sends at the rate that its network gives the transfer alone, the second
     one only after its join. A request that ends before the join costs the second network nothing;
     a long download divides in proportion to the rates.
-
-    Args:
-        primary_time_s: time of the transfer over the primary network alone.
-        second_time_s: time of the transfer over the second network alone.
-        mptcp_time_s: time of the transfer over both.
-        join_s: from the start until the second subflow can carry data.
     """
     # Bytes of each network in units of the transfer: the seconds that it sends over those that it would
     # need alone.

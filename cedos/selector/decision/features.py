@@ -141,15 +141,13 @@ _NOTHING: Mapping[str, Indicator] = {}
 
 
 def features(
-    context: Context, transfer: Transfer, roles: Roles, columns: Sequence[str] | None = None
+    context: Context,  # indicators by this host's network names
+    # Its median size becomes `size_bytes`, its direction `direction_up` (0 or 1).
+    transfer: Transfer,
+    roles: Roles,  # which network has which role
+    columns: Sequence[str] | None = None,  # those a model asks for; None: all that are known
 ) -> dict[str, float]:
     """Return the columns by which the predictors see a transfer.
-
-    Args:
-        context: indicators by this host's network names.
-        transfer: its median size becomes `size_bytes`, its direction `direction_up` (0 or 1).
-        roles: which network has which role.
-        columns: those a model asks for; None: all that are known.
 
     Returns:
         Column -> value in the data set's unit; a column without a measurement is left out.

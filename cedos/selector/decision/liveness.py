@@ -134,20 +134,13 @@ def waits(context: Context, roles: Roles) -> dict[str, float]:
 
 
 def delayed(
-    strategy_roles: tuple[str, ...],
-    time: Distribution,
-    waits_s: Mapping[str, float],
+    strategy_roles: tuple[str, ...],  # the roles that the strategy uses, the primary one first
+    time: Distribution,  # without the silence
+    waits_s: Mapping[str, float],  # by role, from `waits`
     *,
-    joined: bool,
+    joined: bool,  # whether the strategy's second path is there already
 ) -> Distribution:
-    """Return a completion time, lengthened by the expected rest of the silence.
-
-    Args:
-        strategy_roles: the roles that the strategy uses, the primary one first.
-        time: without the silence.
-        waits_s: by role, from `waits`.
-        joined: whether the strategy's second path is there already.
-    """
+    """Return a completion time, lengthened by the expected rest of the silence."""
     each_s = [waits_s.get(role, 0.0) for role in strategy_roles]
     # A new connection must wait for its primary network. With both paths open, data goes on over the
     # one that answers first; if only one is silent, its data in flight delays the rest for a while.

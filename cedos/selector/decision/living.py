@@ -50,18 +50,15 @@ class Reevaluation:
 
 
 def tipping_point(
-    chosen: Callable[[float], Hashable], low: float, high: float, granularity: float
+    chosen: Callable[[float], Hashable],  # what is chosen at a value
+    low: float,  # where the decision is the present one
+    high: float,  # the largest value of interest
+    granularity: float,  # how exact, in the value's unit; positive
 ) -> float | None:
     """Find the value at which a decision tips, by bisection (dissertation, 4.3.4).
 
     The value is one that only grows while the program waits: the time without an answer, say, or the
     length of an utterance. This works for every method of evaluation, as it only looks at the choices.
-
-    Args:
-        chosen: what is chosen at a value.
-        low: where the decision is the present one.
-        high: the largest value of interest.
-        granularity: how exact, in the value's unit; positive.
 
     Returns:
         The smallest value known (within `granularity`) to be beyond the tipping point; None where the
@@ -136,12 +133,13 @@ class Living:
 
     def times(
         self,
-        predicted: Mapping[Strategy, Distribution],
-        old: Collection[Strategy],
-        size_bytes: int,
+        predicted: Mapping[Strategy, Distribution],  # times of a new transfer
+        old: Collection[Strategy],  # the strategies whose networks' rates were measured long ago
+        size_bytes: int,  # the rest of the flow
+        # The kind of the network that carries the flow, and the lengths of its pauses.
         used: Mapping[NetworkKind, Sequence[float]],
         *,
-        silent: bool,
+        silent: bool,  # whether that network is silent; `predicted` contains the wait then
     ) -> dict[Strategy, Distribution]:
         """Return the times of all strategies for this flow, from those of a new transfer.
 
@@ -153,13 +151,6 @@ class Living:
           the flow itself, since that network brought a part of the last second's data.
         - A flow that tries a little-known network (`old`) can come back, so a bad outcome costs at
           most the time until then.
-
-        Args:
-            predicted: times of a new transfer.
-            old: the strategies whose networks' rates were measured long ago.
-            size_bytes: the rest of the flow.
-            used: the kind of the network that carries the flow, and the lengths of its pauses.
-            silent: whether that network is silent; `predicted` contains the wait then.
         """
         found = {}
         # First the current strategy, corrected by how the flow has been going.

@@ -146,24 +146,15 @@ def queued(
 
 
 def completion_times(
-    columns: Mapping[str, float],
-    transfer: Transfer,
-    context: Context,
-    roles: Roles,
-    model: CompletionModel,
+    columns: Mapping[str, float],  # `features` of the same transfer and context
+    transfer: Transfer,  # its size and direction
+    context: Context,  # what is known of the networks
+    roles: Roles,  # the networks that have the roles `wifi` and `cellular`
+    model: CompletionModel,  # the predictors
     *,
-    joined: bool,
+    joined: bool,  # whether second subflows are open already
 ) -> Mapping[str, Distribution]:
-    """Return the completion time of each strategy that the model knows, in seconds.
-
-    Args:
-        columns: `features` of the same transfer and context.
-        transfer: its size and direction.
-        context: what is known of the networks.
-        roles: the networks that have the roles `wifi` and `cellular`.
-        model: the predictors.
-        joined: whether second subflows are open already.
-    """
+    """Return the completion time of each strategy that the model knows, in seconds."""
     # Models learnt from networks without our queue, so they get the round trip without it.
     queues_s = own_queues(context, roles)
     predicted = model.predict(emptied(columns, queues_s))

@@ -200,23 +200,16 @@ class _BatchSums:
 
 
 def best_batch(
-    index: int,
-    candidates: Sequence[Candidate],
+    index: int,  # of the network among `paths`
+    candidates: Sequence[Candidate],  # in the order in which they would be fetched
+    # All networks that are known, the absent ones too: a later fetch may meet them.
     paths: Sequence[Path],
-    prices: Prices,
+    prices: Prices,  # conversion rates; for each size of the batch at its own spending
+    # What items would gain elsewhere: they must gain more here.
     instead: Mapping[Hashable, float] | None = None,
-    reserve: Reserve = _NOTHING,
+    reserve: Reserve = _NOTHING,  # what must be left
 ) -> Batch | None:
-    """Return the batch that gains most over one network; None: nothing is worth it now.
-
-    Args:
-        index: of the network among `paths`.
-        candidates: in the order in which they would be fetched.
-        paths: all networks that are known, the absent ones too: a later fetch may meet them.
-        prices: conversion rates; for each size of the batch at its own spending.
-        instead: what items would gain elsewhere: they must gain more here.
-        reserve: what must be left.
-    """
+    """Return the batch that gains most over one network; None: nothing is worth it now."""
     path = paths[index]
     kept_bytes = reserve.sent.get(path.name, 0.0)
     wake_j = path.wake_j()

@@ -138,20 +138,16 @@ class Price:
 
 
 class ProbeValue:
-    """Probes where the expected saving exceeds the price.
-
-    Args:
-        price: of one probe, by network name; `None` is the key of all other networks.
-        drift: how knowledge goes stale.
-        idle_per_s: transfers expected per second if none was seen lately and a person is there.
-        light: whether the probe (a ping, a look-up) tells only that a network lives, not how fast it is.
-    """
+    """Probes where the expected saving exceeds the price."""
 
     def __init__(
         self,
+        # Of one probe, by network name; `None` is the key of all other networks.
         price: dict[str | None, Price],
-        drift: Drift = Drift(),
+        drift: Drift = Drift(),  # how knowledge goes stale
+        # Transfers expected per second if none was seen lately and a person is there.
         idle_per_s: float = 0.1,
+        # Whether the probe (a ping, a look-up) tells only that a network lives, not how fast it is.
         light: bool = False,
     ) -> None:
         self._light = light

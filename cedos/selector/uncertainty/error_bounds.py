@@ -272,13 +272,10 @@ def bounds(known: Known, now_s: float) -> tuple[float, float, float]:
 
 
 def prediction_interval(
-    samples: Sequence[float], worth: float = SPREAD_OF_PRIOR
+    samples: Sequence[float],  # equally likely
+    worth: float = SPREAD_OF_PRIOR,  # how many values they stand for, however many slices they are
 ) -> tuple[float, float, float]:
     """Return the prediction interval of the next positive value, by Student's t over logarithms.
-
-    Args:
-        samples: equally likely.
-        worth: how many values they stand for, however many slices they are.
 
     Returns:
         Lower bound, geometric mean, upper bound.

@@ -94,14 +94,12 @@ Running = Mapping[str, float]
 
 
 @lru_cache(maxsize=4096)
-def network_terms(network: str, size_bytes: float, round_trips: float = 1.0) -> tuple[Term, Term]:
-    """Return the terms of an exchange over a network, by `predictors.network`'s quantities.
-
-    Args:
-        network: the name its predictor has.
-        size_bytes: bytes carried, both ways.
-        round_trips: how many latencies pass before the last byte.
-    """
+def network_terms(
+    network: str,  # the name its predictor has
+    size_bytes: float,  # bytes carried, both ways
+    round_trips: float = 1.0,  # how many latencies pass before the last byte
+) -> tuple[Term, Term]:
+    """Return the terms of an exchange over a network, by `predictors.network`'s quantities."""
     bits = 8.0 * size_bytes
     return (
         Term(f"{network}.bandwidth", lambda bps: bits / bps),
@@ -202,22 +200,16 @@ class Evaluator(ABC):
 
     def choose(
         self,
-        ways: Sequence[Way | Redundant],
-        objective: Objective = _ONLY_TIME,
-        now_s: float = 0.0,
+        ways: Sequence[Way | Redundant],  # those there are, at least one that is not redundant
+        objective: Objective = _ONLY_TIME,  # what is best; not one that looks at sizes
+        now_s: float = 0.0,  # the instant, for the age of what is known
+        # Ways under way that have not answered yet. For them all figures are those of what is still
+        # to come.
         running: Running = _NOTHING,
     ) -> Choice:
         """Return the way of least cost; of equals the first.
 
-        Args:
-            ways: those there are, at least one that is not redundant.
-            objective: what is best; not one that looks at sizes.
-            now_s: the instant, for the age of what is known.
-            running: ways under way that have not answered yet. For them all figures are those of what
-                is still to come.
-
-        Raises:
-            ValueError: no way, two of one name, or a redundant one whose parts are not among them.
+        ValueError: no way, two of one name, or a redundant one whose parts are not among them.
         """
         # Errors fade slowly: a choice is kept until something changed, or its age grew by a step.
         age_s = now_s - self._changed_at_s

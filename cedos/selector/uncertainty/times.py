@@ -93,13 +93,11 @@ _EXACT = 1e-4
 _FEW = 250
 
 
-def summed(fixed_s: float, parts: Sequence[Sequence[float]]) -> list[float]:
-    """Return all sums of one value of each part, ascending; empty if a value is no number.
-
-    Args:
-        fixed_s: added to each.
-        parts: equally likely seconds, independent of one another.
-    """
+def summed(
+    fixed_s: float,  # added to each
+    parts: Sequence[Sequence[float]],  # equally likely seconds, independent of one another
+) -> list[float]:
+    """Return all sums of one value of each part, ascending; empty if a value is no number."""
     if not all(isfinite(sum(part)) for part in parts) or not isfinite(fixed_s):
         return []
     times = [fixed_s]
@@ -148,14 +146,12 @@ def remaining(times: Sequence[float], elapsed_s: float) -> list[float]:
     return [time - elapsed_s for time in above]
 
 
-def interrupted(times: list[float], lasting: Distribution, detour_s: float) -> list[float]:
-    """Return the times of an activity that a contact's end can interrupt, with the detour then.
-
-    Args:
-        times: without interruption, ascending.
-        lasting: for how long it can go on, s; independent of the times.
-        detour_s: what is lost then.
-    """
+def interrupted(
+    times: list[float],  # without interruption, ascending
+    lasting: Distribution,  # for how long it can go on, s; independent of the times
+    detour_s: float,  # what is lost then
+) -> list[float]:
+    """Return the times of an activity that a contact's end can interrupt, with the detour then."""
     # Fast path: the contact surely lasts longer than the longest time.
     if lasting.samples[0] >= times[-1]:
         return times

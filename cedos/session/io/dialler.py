@@ -67,16 +67,6 @@ class DialledServer:
 class Dialler:
     """The keeper of a session's connections over all local networks.
 
-    Args:
-        paths: the open paths of the session, by id.
-        credentials: return the session's proof; None before its first connection is open.
-        positions: return how much the session has sent and received.
-        opened: called with each path whose handshake is done.
-        permit: called when a path's helper leaves, or stays after all.
-        failed: called when the session cannot go on: by the server's authenticated refusal, or because
-            the server has another key.
-        metered_allowed: returns whether metered networks may be used now; `check` asks again.
-
     Attributes:
         not_before_s: the server asked not to be tried before this.
         last_why: why the last attempt failed, with `last_code`, an errno.
@@ -86,13 +76,17 @@ class Dialler:
         self,
         driver: Driver,
         server: DialledServer,
-        paths: Mapping[int, SessionPath],
+        paths: Mapping[int, SessionPath],  # the open paths of the session, by id
         *,
+        # Return the session's proof; None before its first connection is open.
         credentials: Callable[[], Credentials | None],
-        positions: Callable[[], Sync],
-        opened: Callable[[SessionPath], None],
-        permit: Callable[[], None],
+        positions: Callable[[], Sync],  # return how much the session has sent and received
+        opened: Callable[[SessionPath], None],  # called with each path whose handshake is done
+        permit: Callable[[], None],  # called when a path's helper leaves, or stays after all
+        # Called when the session cannot go on: by the server's authenticated refusal, or because
+        # the server has another key.
         failed: Callable[[Failure], None],
+        # Returns whether metered networks may be used now; `check` asks again.
         metered_allowed: Callable[[], bool],
     ) -> None:
         self._driver = driver

@@ -122,20 +122,16 @@ class SessionFlow:
 
     def adopt(
         self,
-        path: SessionPath,
+        path: SessionPath,  # with an open channel
         *,
+        # Whether the peer says that it has no other path than this one. An old hello that an
+        # attacker held back says so too, but can never be confirmed. Until the confirmation the
+        # older paths stay, and their data in flight goes over the new path as well.
         only: bool = False,
+        # Called once the peer has confirmed that it is there now, or the path was lost before.
         proved: Callable[[], None] = lambda: None,
     ) -> None:
-        """Carry the session over a connection that is open.
-
-        Args:
-            path: with an open channel.
-            only: whether the peer says that it has no other path than this one. An old hello that an
-                attacker held back says so too, but can never be confirmed. Until the confirmation the
-                older paths stay, and their data in flight goes over the new path as well.
-            proved: called once the peer has confirmed that it is there now, or the path was lost before.
-        """
+        """Carry the session over a connection that is open."""
         opened = path.channel.opened
         assert opened is not None
         if self.credentials is None:

@@ -116,16 +116,7 @@ Report = Callable[["SessionPath", SessionPathEvent, str], None]
 
 
 class SessionPath:
-    """A connection with its channel.
-
-    Args:
-        report: takes the events, until `attach` gives another one.
-        facts: what the scheduler sees; kept up to date here.
-        egress: the name of what the connection is bound to (`Egress.name`); empty for an accepted one.
-        index: the interface's number in the kernel.
-        peer: the other end's address.
-        known: the session's positions when this end dialled the connection; None for an accepted one.
-    """
+    """A connection with its channel."""
 
     __slots__ = (
         "_driver",
@@ -157,12 +148,14 @@ class SessionPath:
         driver: Driver,
         connection: socket.socket,
         channel: Channel,
-        report: Report,
-        facts: PathFacts,
+        report: Report,  # takes the events, until `attach` gives another one
+        facts: PathFacts,  # what the scheduler sees; kept up to date here
         *,
+        # The name of what the connection is bound to (`Egress.name`); empty for an accepted one.
         egress: str = "",
-        index: int = 0,
-        peer: str = "",
+        index: int = 0,  # the interface's number in the kernel
+        peer: str = "",  # the other end's address
+        # The session's positions when this end dialled the connection; None for an accepted one.
         known: Sync | None = None,
     ) -> None:
         self._driver = driver

@@ -82,25 +82,19 @@ _SENDS: Final = (SessionState.OPEN, SessionState.CLOSING)
 
 
 class Session:
-    """A session; the same at both ends. Times are the driver's monotonic seconds.
-
-    Args:
-        scheduler: decides which bytes go on which path.
-        now: the time. The session begins without a path.
-        limits: the memory, windows and delays of this session.
-        memory: the replay memory that all sessions share; None: one for this session alone.
-        keep_alive_s: how long the session outlives its last path, as granted at set-up; 0: not at all.
-        absent_since_s: when the last path was lost; None: there was no path yet.
-    """
+    """A session; the same at both ends. Times are the driver's monotonic seconds."""
 
     def __init__(
         self,
-        scheduler: Scheduler,
-        now: float,
+        scheduler: Scheduler,  # decides which bytes go on which path
+        now: float,  # the time. The session begins without a path.
         *,
-        limits: SessionLimits = _DEFAULTS,
+        limits: SessionLimits = _DEFAULTS,  # the memory, windows and delays of this session
+        # The replay memory that all sessions share; None: one for this session alone.
         memory: ReplayMemory | None = None,
+        # How long the session outlives its last path, as granted at set-up; 0: not at all.
         keep_alive_s: int = 0,
+        # When the last path was lost; None: there was no path yet.
         absent_since_s: float | None = None,
     ) -> None:
         self.scheduler = scheduler

@@ -54,28 +54,23 @@ _ERRORS_AT = (0.1, 0.25, 0.5, 0.75, 0.9)
 
 
 def run(
-    data: DataSet,
+    data: DataSet,  # transfers at the places of the series
     *,
+    # A file of probed places, relative to the repository.
     series: str = "traces/probe_series.parquet",
+    # Of the fixed rate; trains were recorded every other second.
     intervals_s: Sequence[float] = (2, 4, 5, 10, 20, 40, 80),
+    # Of Delphi's rule, in ranges of the indicators.
     thresholds: Sequence[float] = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6),
+    # Of our rule: the cost of a probe in seconds.
     prices_s: Sequence[float] = (0.003, 0.01, 0.03, 0.06, 0.1, 0.2, 0.4, 0.8),
-    folds: int = 8,
+    folds: int = 8,  # models are trained on the other groups, in so many parts
+    # So many models of each part choose, and their regrets are averaged: with a single one the
+    # regret is 0.03 lower or higher as the model happens to be grown.
     seeds: int = 3,
-    seed: int = 1,
+    seed: int = 1,  # of the synthetic indicators
 ) -> dict[str, Any]:
     """Return probes, bytes, joules, regret and prediction error by rule and by its parameter.
-
-    Args:
-        data: transfers at the places of the series.
-        series: a file of probed places, relative to the repository.
-        intervals_s: of the fixed rate; trains were recorded every other second.
-        thresholds: of Delphi's rule, in ranges of the indicators.
-        prices_s: of our rule: the cost of a probe in seconds.
-        folds: models are trained on the other groups, in so many parts.
-        seeds: so many models of each part choose, and their regrets are averaged: with a single one
-            the regret is 0.03 lower or higher as the model happens to be grown.
-        seed: of the synthetic indicators.
 
     Returns:
         `{"rules": {NAME: [{...}]}, "halved": [...], "equal": [...], "table3": {...}, "rows", "places",

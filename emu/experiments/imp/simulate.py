@@ -125,13 +125,7 @@ class Outcome:
 
 
 class Trial:
-    """A trial of one strategy on one workload.
-
-    Args:
-        budgets: what it is to keep.
-        averages: what the host knows of its networks from before.
-        start_s: where in the places it begins.
-    """
+    """A trial of one strategy on one workload."""
 
     def __init__(
         self,
@@ -139,10 +133,10 @@ class Trial:
         networks: Mapping[str, ReplayedNetwork],
         radios: Mapping[str, Radio],
         queue: Queue,
-        budgets: Budgets,
-        averages: Mapping[str, Average],
+        budgets: Budgets,  # what it is to keep
+        averages: Mapping[str, Average],  # what the host knows of its networks from before
         *,
-        start_s: float,
+        start_s: float,  # where in the places it begins
         duration_s: float,
     ) -> None:
         self._workload = workload

@@ -102,24 +102,18 @@ STYLES: Mapping[str, Style] = {
 
 
 class DecidingPolicy(ABC, Generic[T]):
-    """Chooses what is expected to cost least, and reevaluates after silence.
-
-    Args:
-        judge: weighs the ways.
-        within_s: a silence that has not tipped the choice by then never does.
-        granularity_s: how exactly the tipping point is looked for.
-    """
+    """Chooses what is expected to cost least, and reevaluates after silence."""
 
     def __init__(
         self,
         style: Style,
         setting: Setting,
         usage: Usage,
-        judge: Evaluator,
+        judge: Evaluator,  # weighs the ways
         detection_s: float,
         *,
-        within_s: float,
-        granularity_s: float,
+        within_s: float,  # a silence that has not tipped the choice by then never does
+        granularity_s: float,  # how exactly the tipping point is looked for
     ) -> None:
         self._style, self._usage, self._evaluator = style, usage, judge
         self._objective = WeightedCost(
@@ -177,18 +171,14 @@ class DecidingPolicy(ABC, Generic[T]):
 
 
 class ExchangePolicy(DecidingPolicy[Request]):
-    """Decides on small exchanges (see `emu.experiments.meatballs.trial.Policy`).
-
-    Args:
-        metered: the networks whose bytes count.
-    """
+    """Decides on small exchanges (see `emu.experiments.meatballs.trial.Policy`)."""
 
     def __init__(
         self,
         style: Style,
         setting: Setting,
         radios: Mapping[str, Radio],
-        metered: Iterable[str],
+        metered: Iterable[str],  # the networks whose bytes count
         usage: Usage,
         *,
         detection_s: float = DETECTION_S,

@@ -55,11 +55,7 @@ class Always(Preferring):
 
 
 class OffloadPolicy(DecidingPolicy[Utterance]):
-    """Decides where to compute.
-
-    Args:
-        typical_s: seconds of computing per second of speech, before anything was measured, by way.
-    """
+    """Decides where to compute."""
 
     def __init__(
         self,
@@ -67,6 +63,7 @@ class OffloadPolicy(DecidingPolicy[Utterance]):
         setting: Setting,
         radio: Radio,
         usage: Usage,
+        # Seconds of computing per second of speech, before anything was measured, by way.
         typical_s: Mapping[str, float],
         *,
         detection_s: float = DETECTION_S,

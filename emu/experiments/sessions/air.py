@@ -26,19 +26,15 @@ class Direction:
 
     An opportunity carries 1500 bytes of one packet or of several; unused ones are lost. A packet leaves
     with its last byte, and arrives one delay later, never before the one ahead of it.
-
-    Args:
-        times_ms: opportunities of one period, never decreasing, within 0 and the period.
-        period_ms: after it they repeat.
-        queue_packets: more than these wait for no opportunity: they are dropped.
-        delays: (from second, delay in seconds), the first from 0; they repeat with the period.
     """
 
     def __init__(
         self,
+        # Opportunities of one period, never decreasing, within 0 and the period.
         times_ms: Sequence[int],
-        period_ms: int,
-        queue_packets: int,
+        period_ms: int,  # after it they repeat
+        queue_packets: int,  # more than these wait for no opportunity: they are dropped
+        # (from second, delay in seconds), the first from 0; they repeat with the period.
         delays: Sequence[tuple[float, float]],
     ) -> None:
         self._times = times_ms

@@ -20,15 +20,7 @@ _WITH_RESOLVER: Final = 'mount --bind "$0" "$(readlink -f /etc/resolv.conf)" && 
 
 
 class Gatewayed(Started):
-    """`cedos gateway` in the laptop's server and `cedos forward` in its client, which joined it.
-
-    Args:
-        directory: the folder for the logs.
-        variables: environment variables of the client's proxy, as those that lead to the daemon.
-        options: options of the proxy beside its port.
-        where: the namespace in which the proxy runs; None: the client's.
-        resolver: the gateway's resolv.conf; None: the host's.
-    """
+    """`cedos gateway` in the laptop's server and `cedos forward` in its client, which joined it."""
 
     environment: Final = {"ALL_PROXY": f"socks5h://{_PROXY}:{PROXY_PORT}"}
     """The environment of programs that are to use the proxy."""
@@ -36,11 +28,12 @@ class Gatewayed(Started):
     def __init__(
         self,
         laptop: Laptop,
-        directory: Path,
+        directory: Path,  # the folder for the logs
+        # Environment variables of the client's proxy, as those that lead to the daemon.
         variables: dict[str, str],
-        options: tuple[str, ...] = (),
-        where: Namespace | None = None,
-        resolver: Path | None = None,
+        options: tuple[str, ...] = (),  # options of the proxy beside its port
+        where: Namespace | None = None,  # the namespace in which the proxy runs; None: the client's
+        resolver: Path | None = None,  # the gateway's resolv.conf; None: the host's
     ) -> None:
         self._options = options
         self._near = where or laptop.client

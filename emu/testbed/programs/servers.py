@@ -97,27 +97,21 @@ class Servers(Started):
     - `GET /bytes/N` answers N bytes, any N up to 10^12, with ranges and keep-alive.
     - `PUT` or `POST /upload/NAME` takes any body and answers 200 after its last byte.
     - any name has the address 198.51.100.1 (an A record), unless `addresses` says otherwise.
-
-    Args:
-        laptop: whose server it is; leave this block before the laptop's.
-        tls: also listen on 443, with a self-signed certificate made now (`certificate`), which is
-            good for all names in `addresses` too.
-        access_log: write one JSON object per request to `access_log`.
-        dns: also answer DNS queries.
-        mptcp: whether nginx speaks MPTCP; most servers do not.
-        sites: further lines for the `http` block of nginx (see `emu.workloads.web.corpus`).
-        addresses: addresses of names, which must be among the server's.
     """
 
     def __init__(
         self,
-        laptop: Laptop | Neighbourhood,
+        laptop: Laptop | Neighbourhood,  # whose server it is; leave this block before the laptop's
         *,
+        # Also listen on 443, with a self-signed certificate made now (`certificate`), which is good
+        # for all names in `addresses` too.
         tls: bool = False,
-        access_log: bool = False,
-        dns: bool = True,
-        mptcp: bool = True,
+        access_log: bool = False,  # write one JSON object per request to `access_log`
+        dns: bool = True,  # also answer DNS queries
+        mptcp: bool = True,  # whether nginx speaks MPTCP; most servers do not
+        # Further lines for the `http` block of nginx (see `emu.workloads.web.corpus`).
         sites: str = "",
+        # Addresses of names, which must be among the server's.
         addresses: Mapping[str, str] | None = None,
     ) -> None:
         self._laptop = laptop

@@ -50,18 +50,12 @@ def as_user(user: int) -> tuple[str, ...]:
 
 def grown(
     process: "subprocess.Popen[bytes]",
-    there: Callable[[], int],
+    there: Callable[[], int],  # how many bytes are there by now
     size: int,
-    half_way: HalfWay | None,
-    limit_s: float = LIMIT_S,
+    half_way: HalfWay | None,  # called once after a third of them
+    limit_s: float = LIMIT_S,  # a program that takes longer is killed
 ) -> list[float]:
-    """Return when more of the `size` bytes that a program writes came, until it ends; monotonic, s.
-
-    Args:
-        there: how many bytes are there by now.
-        half_way: called once after a third of them.
-        limit_s: a program that takes longer is killed.
-    """
+    """Return when more of the `size` bytes that a program writes came, until it ends; monotonic, s."""
     end_s = time.monotonic() + limit_s
     seen, arrivals, call = 0, [], half_way
     while process.poll() is None and time.monotonic() < end_s:

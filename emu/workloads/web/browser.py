@@ -195,22 +195,16 @@ exec setpriv --reuid={nobody} --regid={nobody} --clear-groups "$@" 3<&0 4>&1 0</
 
 
 class Browser(Started):
-    """Chromium in the client of a laptop, as a `with` block inside the laptop's.
-
-    Args:
-        log: where Chromium's own words go.
-        certificate: in PEM: its key is trusted, by whatever name.
-        mptcp: run under `mptcpize`: its TCP connections ask for MPTCP.
-        nice: added to this process' own; below zero it is served before what else the machine does.
-    """
+    """Chromium in the client of a laptop, as a `with` block inside the laptop's."""
 
     def __init__(
         self,
         laptop: Laptop,
-        log: Path,
+        log: Path,  # where Chromium's own words go
         *,
-        certificate: Path | None = None,
-        mptcp: bool = True,
+        certificate: Path | None = None,  # in PEM: its key is trusted, by whatever name
+        mptcp: bool = True,  # run under `mptcpize`: its TCP connections ask for MPTCP
+        # Added to this process' own; below zero it is served before what else the machine does.
         nice: int = 0,
     ) -> None:
         self._laptop = laptop

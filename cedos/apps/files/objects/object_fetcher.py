@@ -117,16 +117,12 @@ class _Asking:
 
 
 class ObjectFetcher:
-    """The fetching of objects from origins for all clients; `close` ends it.
-
-    Args:
-        refused, look_up: as of `OriginClient`.
-    """
+    """The fetching of objects from origins for all clients; `close` ends it."""
 
     def __init__(
         self,
         store: ObjectStore,
-        refused: Callable[[str, int], str],
+        refused: Callable[[str, int], str],  # `refused`, `look_up`: as of `OriginClient`
         look_up: LookUp | None = None,
     ) -> None:
         self.store, self._origins = store, OriginClient(refused, look_up)

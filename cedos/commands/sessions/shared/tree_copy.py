@@ -21,22 +21,18 @@ _MOST_WAITING: Final = 20_000
 
 
 class TreeCopy:
-    """A walk through a folder of a server, which makes the same folders below `here`.
-
-    Args:
-        path: the server's folder, with a slash at its end, or empty.
-        dot_files: take names with a dot at the top. What lies there can change what programs do.
-        missing: receives the server's path, the path here, and why it is left out.
-    """
+    """A walk through a folder of a server, which makes the same folders below `here`."""
 
     def __init__(
         self,
         link: ServerLink,
-        path: str,
+        path: str,  # the server's folder, with a slash at its end, or empty
         here: Path,
         patience_s: float,
         *,
+        # Take names with a dot at the top. What lies there can change what programs do.
         dot_files: bool,
+        # Receives the server's path, the path here, and why it is left out.
         missing: Callable[[str, Path, TransferError], None],
     ) -> None:
         self._link, self._path, self._here = link, path, here

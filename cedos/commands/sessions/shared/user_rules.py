@@ -158,19 +158,15 @@ class _Found(NamedTuple):
 
 
 class RuledNetworks:
-    """The networks that rules allow for sessions. Without a daemon there are no rules.
-
-    Args:
-        servers: hosts and ports of the sessions; a rule for any of them holds for all.
-        looked_up: returns the addresses of a name.
-        egresses: returns the interfaces to an address, also those that the daemon does not know.
-    """
+    """The networks that rules allow for sessions. Without a daemon there are no rules."""
 
     def __init__(
         self,
         socket: Path,
+        # Hosts and ports of the sessions; a rule for any of them holds for all.
         *servers: tuple[str, int],
-        looked_up: Callable[[str], Sequence[str]] = addresses,
+        looked_up: Callable[[str], Sequence[str]] = addresses,  # returns the addresses of a name
+        # Returns the interfaces to an address, also those that the daemon does not know.
         egresses: Callable[[str], Iterable[Egress]] | None = None,
     ) -> None:
         self._client = ControlClient(socket, _TIMEOUT_S)

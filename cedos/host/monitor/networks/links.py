@@ -280,10 +280,8 @@ class LinkMonitor:
     """The present networks and their changes, as an asynchronous context manager.
 
     By default it reads the calling thread's network namespace, the host's sysfs, and resolv.conf alone.
-
-    Raises:
-        ConfigError: the overrides contradict each other.
-        HostError: on entering: the kernel refuses rtnetlink.
+    ConfigError: the overrides contradict each other. HostError: on entering: the kernel refuses
+    rtnetlink.
     """
 
     def __init__(

@@ -18,11 +18,12 @@ _CLOCK_S = 1e-9
 
 
 def indicators(
+    # (index, seconds) in the order of arrival, no index twice.
     arrivals: Sequence[tuple[int, float]],
     *,
-    packets: int,
-    packet_bits: int,
-    waited_until_s: float,
+    packets: int,  # how many were sent
+    packet_bits: int,  # the bits of one on the wire, headers of IP and UDP included
+    waited_until_s: float,  # when listening ended, on the arrivals' clock
 ) -> dict[str, float]:
     """Return the indicators of a train (Delphi, Table 2), all but the loss from two arrival times on.
 
@@ -31,12 +32,6 @@ def indicators(
     did not come, the network may have died on the way: then the bits after the first packet over all
     the time waited. `udp_max_bps`, `udp_min_bps`, `udp_mdev_bps`: over `BINS` equal parts of the time
     between the first and the last arrival; mdev is the standard deviation, as ping calls it.
-
-    Args:
-        arrivals: (index, seconds) in the order of arrival, no index twice.
-        packets: how many were sent.
-        packet_bits: the bits of one on the wire, headers of IP and UDP included.
-        waited_until_s: when listening ended, on the arrivals' clock.
     """
     found = {"udp_loss": round(1 - len(arrivals) / packets, 6)}
     times_s = [at_s for _, at_s in arrivals]

@@ -163,30 +163,22 @@ class Prober:
 
     It is an asynchronous context manager. Its owner tells it of networks by `networks_changed` and
     `in_use`. `problem` says why nothing is pinged.
-
-    Args:
-        target: returns the host to ping over a network; None: no host. The network's router would be a
-            bad choice, since the path behind it is what counts.
-        schedule: when to ping.
-        ping_timeout_s: after this time a ping counts as lost.
-        timeout_s: how long any other probe may take.
-        dns_name: the public name that look-ups ask for.
-        server: the server of UDP trains; None: there is none, and trains fail.
-        price: tells the joules of a probe; None: they are not known.
-        open_pinger: `PingSocket`, or a test's.
     """
 
     def __init__(
         self,
+        # Returns the host to ping over a network; None: no host. The network's router would be a
+        # bad choice, since the path behind it is what counts.
         target: Callable[[Network], Address | None],
         *,
-        schedule: ProbeSchedule | None = None,
-        ping_timeout_s: float = 1.0,
-        timeout_s: float = 2.0,
-        dns_name: str = "example.com",
+        schedule: ProbeSchedule | None = None,  # when to ping
+        ping_timeout_s: float = 1.0,  # after this time a ping counts as lost
+        timeout_s: float = 2.0,  # how long any other probe may take
+        dns_name: str = "example.com",  # the public name that look-ups ask for
+        # The server of UDP trains; None: there is none, and trains fail.
         server: ProbeServer | None = None,
-        price: Price | None = None,
-        open_pinger: OpenPinger = PingSocket,
+        price: Price | None = None,  # tells the joules of a probe; None: they are not known
+        open_pinger: OpenPinger = PingSocket,  # `PingSocket`, or a test's
     ) -> None:
         self.problem = ""
         self.costs = ProbeCosts()
