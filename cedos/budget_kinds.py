@@ -94,12 +94,7 @@ class Meter(ABC):
         """Say why nothing can be counted on this host; "": it can."""
         return ""
 
-    def barred(
-        self,
-        networks: Collection[str],
-        tariff: Tariff,
-        gone: Collection[str],
-    ) -> list[str]:
+    def barred(self, networks: Collection[str], tariff: Tariff, gone: Collection[str]) -> list[str]:
         """Return the networks that a hard budget bars once it is spent.
 
         `gone`: networks that it barred and that are unplugged; they find their bar again.

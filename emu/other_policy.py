@@ -187,7 +187,6 @@ def _evaluations(record: FlowRecord, case: Case) -> Sequence[Evaluation]:
         return ()
     down = sum(path.bytes_down for path in record.subflows)
     transfer = Transfer(
-        SizeEstimate(size, size, size, "progress"),
-        Direction.DOWN if down == size else Direction.UP,
+        SizeEstimate(size, size, size, "progress"), Direction.DOWN if down == size else Direction.UP
     )
     return decide(replace(case, transfer=transfer)).evaluations

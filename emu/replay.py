@@ -13,12 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from cedos.api.messages import flow_matches
-from cedos.controller.codec import (
-    LARGEST_BYTES,
-    LOG_FORMAT,
-    decode_event,
-    encode_commands,
-)
+from cedos.controller.codec import LARGEST_BYTES, LOG_FORMAT, decode_event, encode_commands
 from cedos.controller.commands import Command, RecordDecision
 from cedos.controller.controller import Controller
 from cedos.controller.events import Event, FlowOpened

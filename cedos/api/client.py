@@ -33,11 +33,7 @@ from cedos.api.programs import (
     ProgramMessage,
 )
 from cedos.api.recording import RecordingMessage, RecordingRequest
-from cedos.api.transfers import (
-    TransferInTable,
-    TransferReport,
-    TurnMessage,
-)
+from cedos.api.transfers import TransferInTable, TransferReport, TurnMessage
 from cedos.controller.hint import HintRequest
 from cedos.controller.rule import RuleRequest
 from cedos.errors import CedosError, DaemonUnreachableError, PrivilegeError

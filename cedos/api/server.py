@@ -44,11 +44,7 @@ from cedos.api.programs import (
     ProgramMessage,
 )
 from cedos.api.recording import RecordingMessage, RecordingRequest
-from cedos.api.transfers import (
-    TransferInTable,
-    TransferReport,
-    TurnMessage,
-)
+from cedos.api.transfers import TransferInTable, TransferReport, TurnMessage
 from cedos.controller.hint import HintRequest
 from cedos.controller.rule import RuleRequest
 from cedos.errors import (
@@ -388,8 +384,7 @@ class ControlServer:
 
     def _application(self) -> web.Application:
         application = web.Application(
-            middlewares=[_errors_as_json, self._connections.during],
-            client_max_size=MAX_BODY_BYTES,
+            middlewares=[_errors_as_json, self._connections.during], client_max_size=MAX_BODY_BYTES
         )
         asked, router = self._backend, application.router
         for path, ask in (
@@ -416,10 +411,7 @@ class ControlServer:
                 "prefetching",
                 _taking(PrefetchingRequest, "prefetching", lambda said, _: asked.prefetching(said)),
             ),
-            (
-                "transfers",
-                _taking(TransferReport, "transfer", asked.transfer),
-            ),
+            ("transfers", _taking(TransferReport, "transfer", asked.transfer)),
             ("carried", _taking(CarriedReport, "carried", asked.report_carried)),
             ("recording", _taking(RecordingRequest, "recording", asked.record)),
             ("hints", _taking(HintRequest, "hint", asked.hint, status=201)),

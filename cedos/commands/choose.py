@@ -40,9 +40,7 @@ from cedos.model import Direction, Urgency
     " with `redundant` in [decision].",
 )
 @click.option(
-    "--sent",
-    metavar="NETWORK",
-    help="The network over which it was sent without an answer so far.",
+    "--sent", metavar="NETWORK", help="The network over which it was sent without an answer so far."
 )
 @click.option("--waited", type=DURATION, help="With --sent: the time without an answer.")
 @click.option("--why", is_flag=True, help="Also explain the choice.")

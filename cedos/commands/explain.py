@@ -101,10 +101,7 @@ def lines(decision: DecisionMessage, now_unix_s: float, asked: str | None = None
     yield from render.wrapped(
         f"Decision {decision.number}, {ago} ({made} local time): {render.strategy(decision.choice)}"
     )
-    yield from render.wrapped(
-        f"Why: {render.sentence(decision.reason)}",
-        "  ",
-    )
+    yield from render.wrapped(f"Why: {render.sentence(decision.reason)}", "  ")
     yield ""
     if (began := decision.began) is not None:
         ago = render.ago(max(0.0, now_unix_s - began.made_unix_s))

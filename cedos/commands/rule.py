@@ -107,10 +107,7 @@ def add(host: str, port: int | None, only: tuple[str, ...], never: tuple[str, ..
             err=True,
         )
     if rule.prefix is None and not rule.addresses:
-        echo(
-            f"{host} leads to no address now. The rule holds once it does.",
-            err=True,
-        )
+        echo(f"{host} leads to no address now. The rule holds once it does.", err=True)
 
 
 def _network(word: str) -> str:

@@ -83,11 +83,7 @@ def _as_left(why: str, as_json: bool) -> None:
 
 
 def lines(
-    transfers: Sequence[TransferInTable],
-    now: datetime,
-    uid: int,
-    *,
-    answers: bool = True,
+    transfers: Sequence[TransferInTable], now: datetime, uid: int, *, answers: bool = True
 ) -> Iterator[str]:
     """Yield the table; `answers`: whether it is the daemon's or the last daemon's."""
     if not transfers:

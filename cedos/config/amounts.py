@@ -62,11 +62,7 @@ def money(text: str) -> float:
 
 
 # The parser of amounts for each resource.
-READERS: Final = {
-    Resource.DATA: size_bytes,
-    Resource.ENERGY: joules,
-    Resource.MONEY: money,
-}
+READERS: Final = {Resource.DATA: size_bytes, Resource.ENERGY: joules, Resource.MONEY: money}
 
 
 def seconds(text: str) -> float:

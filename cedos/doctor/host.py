@@ -33,12 +33,7 @@ _SERVICES: Final = (
         "which DNS server belongs to which network (/etc/resolv.conf does not say)",
         "systemctl enable --now systemd-resolved",
     ),
-    (
-        "UPower",
-        "org.freedesktop.UPower",
-        "the battery's state",
-        "systemctl enable --now upower",
-    ),
+    ("UPower", "org.freedesktop.UPower", "the battery's state", "systemctl enable --now upower"),
 )
 
 

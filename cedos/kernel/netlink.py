@@ -284,11 +284,7 @@ class AsyncRequester:
         self._sequences = itertools.count(1)
 
     async def dump(
-        self,
-        kind: int,
-        payload: bytes,
-        timeout_s: float = 5.0,
-        keeps: Keeps | None = None,
+        self, kind: int, payload: bytes, timeout_s: float = 5.0, keeps: Keeps | None = None
     ) -> list[NetlinkMessage]:
         """Return the messages of a dump that are worth keeping; None: all.
 
@@ -301,12 +297,7 @@ class AsyncRequester:
         return await self._ask(kind, NLM_F_REQUEST | NLM_F_ACK, payload, timeout_s)
 
     async def _ask(
-        self,
-        kind: int,
-        flags: int,
-        payload: bytes,
-        timeout_s: float,
-        keeps: Keeps | None = None,
+        self, kind: int, flags: int, payload: bytes, timeout_s: float, keeps: Keeps | None = None
     ) -> list[NetlinkMessage]:
         loop = asyncio.get_running_loop()
         async with self._turn, asyncio.timeout(timeout_s):

@@ -12,12 +12,7 @@ from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_network
 from typing import Final
 
 from cedos.kernel.netlink import NetlinkMessage, attribute, attributes, unsigned
-from cedos.kernel.rtnetlink import (
-    FAMILIES,
-    RTM_DELROUTE,
-    RTM_NEWROUTE,
-    VERSIONS,
-)
+from cedos.kernel.rtnetlink import FAMILIES, RTM_DELROUTE, RTM_NEWROUTE, VERSIONS
 from cedos.model import Address, address
 
 Prefix = IPv4Network | IPv6Network

@@ -35,12 +35,7 @@ def configured(config: Config, now: datetime, state: Path) -> dict[str, Budget]:
         until = datetime(2026, 1, config.plan.reset_day)
         supply = float(config.plan.metered_bytes)
         found[PLAN] = Budget(
-            PLAN,
-            Resource.DATA,
-            supply,
-            until.isoformat(),
-            every=Every.MONTH,
-            hard=config.plan.hard,
+            PLAN, Resource.DATA, supply, until.isoformat(), every=Every.MONTH, hard=config.plan.hard
         )
     seen = _beginnings(state / BEGINNINGS)
     for name, budget in found.items():

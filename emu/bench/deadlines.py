@@ -74,10 +74,7 @@ def _plans_ms() -> tuple[list[float], list[float]]:
         mean_bytes = 10.0 ** random.uniform(3.0, 5.5) * max(within_s, 60.0) / 60.0
         networks, seen = (
             HostNetworks(),
-            [
-                SeenNetwork("wlan0", random.random() < 0.6, 0.0),
-                SeenNetwork("lte0", True, _PRICE_S),
-            ],
+            [SeenNetwork("wlan0", random.random() < 0.6, 0.0), SeenNetwork("lte0", True, _PRICE_S)],
         )
         # Ten minutes of measurements: networks come, go and change their rates.
         for at_s in range(600):

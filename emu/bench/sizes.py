@@ -212,8 +212,7 @@ def figures(http: Sequence[Transaction], tls: Sequence[Connection]) -> dict[str,
             known[f"tls_{name}_median_rel_error"] = median(map(relative_error, some))
         known[f"tls_{name}_connections"] = float(len(some))
     known["tls_within_interval_share"] = _share(
-        tls,
-        lambda each: each.estimate.low_bytes <= each.down_bytes <= each.estimate.high_bytes,
+        tls, lambda each: each.estimate.low_bytes <= each.down_bytes <= each.estimate.high_bytes
     )
     return known
 

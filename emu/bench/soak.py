@@ -148,10 +148,7 @@ def _child(pid: int) -> int:
 
 
 def _watch(
-    watched: list[Watched],
-    duration_s: float,
-    load: "Load",
-    progress: Callable[[str], None],
+    watched: list[Watched], duration_s: float, load: "Load", progress: Callable[[str], None]
 ) -> None:
     began_s = time.monotonic()
     told_s = -_TOLD_EVERY_S

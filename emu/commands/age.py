@@ -13,7 +13,7 @@ from emu.console import examples
     "age",
     epilog=examples(
         "cedos-emu age traces/transfers.parquet --places ../shared/traces-real"
-        " --out traces/transfers_aged.parquet",
+        " --out traces/transfers_aged.parquet"
     ),
 )
 @click.argument("data", type=click.Path(path_type=Path, dir_okay=False))

@@ -30,12 +30,7 @@ from emu.console import examples
 @click.option("--jobs", type=click.IntRange(1), default=3 * (os.cpu_count() or 1))
 @click.option("--seed", type=int, default=1, show_default=True, help="Decides the order alone.")
 def command(
-    directory: Path | None,
-    names: tuple[str, ...],
-    out: Path,
-    seconds: int,
-    jobs: int,
-    seed: int,
+    directory: Path | None, names: tuple[str, ...], out: Path, seconds: int, jobs: int, seed: int
 ) -> None:
     """Record what active probes find, second by second, on both networks of each place.
 

@@ -13,8 +13,7 @@ from emu.console import examples
 @click.command(
     "share",
     epilog=examples(
-        "cedos-emu share --helpers 3",
-        "cedos-emu share --helpers 2 --rate 8M --own -- bash",
+        "cedos-emu share --helpers 3", "cedos-emu share --helpers 2 --rate 8M --own -- bash"
     ),
     context_settings={"ignore_unknown_options": True},
 )

@@ -82,11 +82,7 @@ def configuration(stage: Stage) -> str:
             INTERFACES[NetworkKind(name)]: {"kind": name, "metered": name == "cellular"}
             for name in stage.place.networks
         },
-        "probes": {
-            "target": SERVER,
-            "dns": False,
-            "portal_url": PORTAL_URL,
-        },
+        "probes": {"target": SERVER, "dns": False, "portal_url": PORTAL_URL},
         "providers": {"host": False},
         "log": {"level": "info", "format": "json"},
     }

@@ -63,12 +63,7 @@ def draw(run: "Recorded") -> "Figure":
         *(flow["started_s"] + flow["time_s"] for rows in flows.values() for flow in rows),
     )
     figure, axes = plt.subplots(
-        *(1, 2),
-        figsize=(10.5, 5.6),
-        sharex=True,
-        sharey=True,
-        squeeze=False,
-        layout="constrained",
+        *(1, 2), figsize=(10.5, 5.6), sharex=True, sharey=True, squeeze=False, layout="constrained"
     )
     for axis, name in zip(axes.flat, PAIR, strict=True):
         _panel(axis, flows[name], outages(run.capacity, run.duration_s))

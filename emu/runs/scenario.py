@@ -118,13 +118,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seed: int = 1
     policies: Annotated[
         tuple[str, ...], Meta(min_length=1, description="a list of one policy or more")
-    ] = (
-        "wifi-first",
-        "cellular-only",
-        "mptcp-wifi",
-        "mptcp-cellular",
-        "cedos",
-    )
+    ] = ("wifi-first", "cellular-only", "mptcp-wifi", "mptcp-cellular", "cedos")
     policy: dict[str, dict[str, Any]] = {}
 
     def __post_init__(self) -> None:

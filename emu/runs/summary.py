@@ -75,10 +75,7 @@ def summarise(runs: Mapping[str, PolicyRun], seed: int = 1) -> dict[str, Any]:
 
 
 def _figures(run: PolicyRun, oracle_s: Floats, draw: np.random.Generator) -> dict[str, Any]:
-    figures: dict[str, Any] = {
-        "n": len(run.time_s),
-        "censored": int(run.censored.sum()),
-    }
+    figures: dict[str, Any] = {"n": len(run.time_s), "censored": int(run.censored.sum())}
     measures: dict[str, Measure] = {
         "median_s": lambda rows: float(np.median(run.time_s[rows])),
         "p95_s": lambda rows: float(np.quantile(run.time_s[rows], 0.95)),

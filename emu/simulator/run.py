@@ -97,10 +97,7 @@ def simulate(
 
 
 def _completed(
-    planned: PlannedTransfer,
-    transfer: Transfer,
-    warm_up_s: float,
-    limit_s: float,
+    planned: PlannedTransfer, transfer: Transfer, warm_up_s: float, limit_s: float
 ) -> Completed:
     started_s = warm_up_s + planned.at_s
     censored = transfer.ended_s is None

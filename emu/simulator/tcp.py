@@ -188,9 +188,7 @@ class Sender:
         first = parcel.first
         parcel.first += packets
         self._source.deliver(self, first, packets)
-        self._send_ack(
-            Parcel(lambda _, __: self._on_ack(parcel, packets), cumulative=True),
-        )
+        self._send_ack(Parcel(lambda _, __: self._on_ack(parcel, packets), cumulative=True))
 
     def _on_ack(self, parcel: Parcel, packets: int) -> None:
         if self._closed:

@@ -328,9 +328,7 @@ class Laptop(Started):
         with self.server.path.open("rb") as server:
             waiting = server.fileno()
             wiring.move_wire(
-                kind,
-                waiting if before is None else before,
-                waiting if phone is None else phone,
+                kind, waiting if before is None else before, waiting if phone is None else phone
             )
         if before is not None:
             os.close(before)

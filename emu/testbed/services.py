@@ -76,11 +76,7 @@ class Service:
         self._name = output.stem
         with output.open("wb") as file:
             self._process = namespace.popen(
-                *command,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                start_new_session=True,
+                *command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
             )
 
     @property

@@ -114,10 +114,7 @@ def forest(inputs: Floats, targets: Floats, names: Sequence[str], settings: Sett
 
 
 def _apart(
-    inputs: Floats,
-    targets: Floats,
-    names: Sequence[str],
-    grow: Callable[[Floats, Floats], Forest],
+    inputs: Floats, targets: Floats, names: Sequence[str], grow: Callable[[Floats, Floats], Forest]
 ) -> tuple[tuple[tuple[str, ...], Forest], ...]:
     parts = []
     for name, target in zip(names, targets.T, strict=True):

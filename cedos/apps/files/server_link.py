@@ -35,10 +35,7 @@ class Sessions(Protocol):
     """A provider of sessions with the server, such as `ServerLink`."""
 
     async def until_done(
-        self,
-        over: Callable[["Connection"], Awaitable[bool]],
-        progress: Progress,
-        patience_s: float,
+        self, over: Callable[["Connection"], Awaitable[bool]], progress: Progress, patience_s: float
     ) -> None: ...
 
 
@@ -50,10 +47,7 @@ class ServerLink:
         self._connection: Connection | None = None
 
     async def until_done(
-        self,
-        over: Callable[["Connection"], Awaitable[bool]],
-        progress: Progress,
-        patience_s: float,
+        self, over: Callable[["Connection"], Awaitable[bool]], progress: Progress, patience_s: float
     ) -> None:
         """Call `over` with one session, or with the next ones, until it returns True.
 

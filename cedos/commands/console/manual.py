@@ -25,10 +25,7 @@ SOCKET: Final = (
     "/run/cedos/control.sock",
     "Where the daemon answers (CEDOS_RUNTIME_DIR moves it).",
 )
-STATE: Final = (
-    "/var/lib/cedos",
-    "History and the journal of changes (CEDOS_STATE_DIR moves it).",
-)
+STATE: Final = ("/var/lib/cedos", "History and the journal of changes (CEDOS_STATE_DIR moves it).")
 CONFIG: Final = (
     "/etc/cedos/cedos.toml",
     "The configuration; `cedos example config` prints one with every default explained.",

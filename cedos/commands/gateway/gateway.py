@@ -21,11 +21,7 @@ from cedos.apps.sharing.store import SharingStore
 from cedos.commands.console.manual import Manual
 from cedos.commands.console.option_types import DURATION, NETWORK, SIZE
 from cedos.commands.console.render import echo
-from cedos.commands.console.servers import (
-    OWN_KEY,
-    listen_address_at,
-    own_key_option,
-)
+from cedos.commands.console.servers import OWN_KEY, listen_address_at, own_key_option
 from cedos.config.directories import user_folder
 from cedos.errors import ConfigError, SharingError
 from cedos.global_unicast import IPNetwork
@@ -227,10 +223,7 @@ def _cache_folder() -> Path:
 
 
 async def _run(
-    settings: GatewaySettings,
-    me: KeyPair,
-    invited: InvitedClients,
-    cache_bytes: int,
+    settings: GatewaySettings, me: KeyPair, invited: InvitedClients, cache_bytes: int
 ) -> None:
     folder = _cache_folder()
     if not cache_bytes:

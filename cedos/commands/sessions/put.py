@@ -50,10 +50,7 @@ _BEYOND_S: Final = 86_400.0
         ),
         ("cedos-put -r photos home/2026/", "A folder with all that is in it, to 2026/photos."),
         ("cedos-put report.pdf home/inbox/march.pdf", "Under another name."),
-        (
-            "cedos-put -r --by tomorrow photos home/2026/",
-            "They can wait: over Wi-Fi, if possible.",
-        ),
+        ("cedos-put -r --by tomorrow photos home/2026/", "They can wait: over Wi-Fi, if possible."),
         (
             "cedos-put --via gateway --by 20:00 photos/*.jpg https://dav.example.org/2026/",
             "The joined gateway collects each file and then sends it (PUT).",

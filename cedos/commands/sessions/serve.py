@@ -9,14 +9,7 @@ from pathlib import Path
 import click
 
 from cedos import logs
-from cedos.apps.files.serving import (
-    Serving,
-    UploadLimits,
-    Uploads,
-    client_names,
-    host_limits,
-    log,
-)
+from cedos.apps.files.serving import Serving, UploadLimits, Uploads, client_names, host_limits, log
 from cedos.apps.files.tree import Tree
 from cedos.commands.console.manual import Program
 from cedos.commands.console.option_types import SIZE
@@ -60,12 +53,7 @@ from cedos.session.sockets.sockets import listen as session_listen
             "Takes files from them, too.",
         ),
     ],
-    exits={
-        0: "Ended by Ctrl-C or SIGTERM.",
-        1: "",
-        2: "",
-        4: "It cannot listen there.",
-    },
+    exits={0: "Ended by Ctrl-C or SIGTERM.", 1: "", 2: "", 4: "It cannot listen there."},
     files=[
         OWN_KEY,
         (

@@ -28,17 +28,7 @@ from cedos.kernel.privileges import PacketSocket, opened
 SNAP_BYTES = 4096
 
 # The first four bytes of a response, and of a request by its method.
-BEGINNINGS = (
-    b"HTTP",
-    b"GET ",
-    b"POST",
-    b"PUT ",
-    b"HEAD",
-    b"PATC",
-    b"DELE",
-    b"OPTI",
-    b"CONN",
-)
+BEGINNINGS = (b"HTTP", b"GET ", b"POST", b"PUT ", b"HEAD", b"PATC", b"DELE", b"OPTI", b"CONN")
 
 _ETHERTYPE_IPV4, _ETHERTYPE_IPV6 = 0x0800, 0x86DD
 _TCP, _UDP = 6, 17

@@ -16,11 +16,7 @@ from cedos.kernel.process_limits import MemoryRoom
 from cedos.proxy.gateway.admission import DestinationRules, no_memory
 from cedos.proxy.gateway.associations import Associations
 from cedos.proxy.gateway.fetched_answer import RequestFetcher
-from cedos.proxy.gateway.gateway_session import (
-    GatewaySession,
-    SessionTerms,
-    StreamService,
-)
+from cedos.proxy.gateway.gateway_session import GatewaySession, SessionTerms, StreamService
 from cedos.proxy.gateway.name_service import NameService
 from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.http import RefusedError

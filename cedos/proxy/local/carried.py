@@ -132,10 +132,7 @@ class CarriedConnections:
         return len(self._connections)
 
     def watch(
-        self,
-        session: Connection,
-        stream: CarriedStream,
-        decided: Callable[[Label], int | None],
+        self, session: Connection, stream: CarriedStream, decided: Callable[[Label], int | None]
     ) -> None:
         """Watch one more stream, up to 8,192."""
         if session not in self._counted:  # its bytes so far belong to other connections

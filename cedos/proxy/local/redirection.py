@@ -31,13 +31,7 @@ from cedos.kernel.bpf import (
     own_cgroup,
     root_cgroup,
 )
-from cedos.kernel.netlink import (
-    NETLINK_ROUTE,
-    NLM_F_ACK,
-    NLM_F_CREATE,
-    NLM_F_REPLACE,
-    Requester,
-)
+from cedos.kernel.netlink import NETLINK_ROUTE, NLM_F_ACK, NLM_F_CREATE, NLM_F_REPLACE, Requester
 from cedos.kernel.policy_routing import own_prefix_request
 from cedos.kernel.rtnetlink import RTM_DELROUTE, RTM_NEWROUTE
 from cedos.kernel.socket_owners import UNKNOWN, SocketOwners

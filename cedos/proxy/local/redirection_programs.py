@@ -364,11 +364,7 @@ def _put_own_port(code: Assembly) -> None:
 
 
 def _lead_datagram(
-    code: Assembly,
-    version: int,
-    tables: RedirectTables,
-    datagrams: LedDatagrams,
-    otherwise: str,
+    code: Assembly, version: int, tables: RedirectTables, datagrams: LedDatagrams, otherwise: str
 ) -> None:
     """Send the datagram to the stand-in address that its place has, or gets now."""
     # 1. The place may have an address already: take it if it is still in both tables.

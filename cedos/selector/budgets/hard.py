@@ -76,12 +76,7 @@ class Bars:
     def __init__(self) -> None:
         self.networks: dict[str, tuple[Account, ...]] = {}  # name -> the accounts that bar it
 
-    def update(
-        self,
-        accounts: Iterable[Account],
-        present: Collection[str],
-        tariff: Tariff,
-    ) -> bool:
+    def update(self, accounts: Iterable[Account], present: Collection[str], tariff: Tariff) -> bool:
         """Update the bars by the state of the hard budgets.
 
         Returns:

@@ -37,10 +37,7 @@ class RuleOfThumb:
     """A model like the trained ones, which needs no training (see above)."""
 
     strategies = ("wifi", "cellular", "mptcp_wifi", "mptcp_cellular")
-    features = (
-        "size_bytes",
-        *(f"{role}_{name}" for role in ROLES for name in ("rtt_s", *_RATES)),
-    )
+    features = ("size_bytes", *(f"{role}_{name}" for role in ROLES for name in ("rtt_s", *_RATES)))
 
     def predict(self, features: Mapping[str, float], /) -> dict[str, Distribution]:
         """Return the seconds to completion of each strategy from round trips and recent rates.
@@ -132,9 +129,7 @@ def decide_again(case: Case, living: Living) -> Decision:
     silent = any(silent_s(case.context, name) > 0.0 for name in current.networks[:1])
     # Evaluate the rest of the transfer, with times that are corrected by the flow's progress.
     found, by_rule = _evaluations(
-        case,
-        dead,
-        lambda times, old: living.times(times, old, size_bytes, used, silent=silent),
+        case, dead, lambda times, old: living.times(times, old, size_bytes, used, silent=silent)
     )
     # Of the two `mptcp` strategies over the flow's paths, drop the one that begins with the other
     # network.

@@ -106,10 +106,7 @@ def with_helpers(case: Case, decision: Decision, helpers: Sequence[Network]) -> 
 
 
 def _joined(
-    begin: _Begin,
-    order: Sequence[Network],
-    singles: Mapping[str, _Way],
-    counted: "_Counted",
+    begin: _Begin, order: Sequence[Network], singles: Mapping[str, _Way], counted: "_Counted"
 ) -> _Begin:
     """Return a way with all helpers that lower its cost."""
     names, way = begin
@@ -122,10 +119,7 @@ def _joined(
 
 
 def _why(
-    living: Sequence[Network],
-    names: Sequence[str],
-    begins: Sequence[_Begin],
-    way: _Way,
+    living: Sequence[Network], names: Sequence[str], begins: Sequence[_Begin], way: _Way
 ) -> str:
     prices = {each.name: f"{each.name} for {each.money_per_mb * 1e3:.2g} a GB" for each in living}
     used = " and ".join([text for name, text in prices.items() if name in names])

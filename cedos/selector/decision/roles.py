@@ -53,10 +53,7 @@ def assign(networks: Sequence[Network], dead: Collection[str] = ()) -> Roles:
     if not up:
         return Roles(None, None)
     # The role `wifi` goes to a living network that is neither cellular nor metered, if there is one.
-    wifi = min(
-        up,
-        key=lambda n: (n.name in dead, n.kind == _CELLULAR, n.metered, n.name),
-    )
+    wifi = min(up, key=lambda n: (n.name in dead, n.kind == _CELLULAR, n.metered, n.name))
     cellular = min(
         (network for network in up if network is not wifi),
         key=lambda n: (n.name in dead, *_unlike_cellular(n), n.name),

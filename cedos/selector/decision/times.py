@@ -57,10 +57,7 @@ def competitors(context: Context, roles: Roles, transfer: Transfer) -> Competito
 
 
 def shared(
-    strategy_roles: Collection[str],
-    time: Distribution,
-    size_bytes: int,
-    competing: Competitors,
+    strategy_roles: Collection[str], time: Distribution, size_bytes: int, competing: Competitors
 ) -> Distribution:
     """Return a completion time, lengthened by the bytes of competing transfers.
 

@@ -49,10 +49,7 @@ class Stretches:
 
     def __init__(self, stay_s: float, absence_s: float | Weibull) -> None:
         absence = absence_s if isinstance(absence_s, Weibull) else _of_mean(absence_s)
-        self._known = {
-            True: DwellPredictor(_of_mean(stay_s)),
-            False: DwellPredictor(absence),
-        }
+        self._known = {True: DwellPredictor(_of_mean(stay_s)), False: DwellPredictor(absence)}
         self._lately: dict[bool, deque[tuple[float, bool]]] = {
             present: deque(maxlen=_KEPT) for present in (True, False)
         }

@@ -27,12 +27,7 @@ class PrefetchVerdict:
 
 
 def verdicts(
-    queue: Queue,
-    now_s: float,
-    paths: Sequence[Path],
-    prices: Prices,
-    plan: Plan,
-    most: int,
+    queue: Queue, now_s: float, paths: Sequence[Path], prices: Prices, plan: Plan, most: int
 ) -> list[PrefetchVerdict]:
     """Return the verdicts: items in progress, then waiting ones in the order of fetching.
 

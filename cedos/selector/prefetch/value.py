@@ -285,12 +285,7 @@ def weighed(
     )
 
 
-def worth_it(
-    index: int,
-    candidate: Candidate,
-    paths: Sequence[Path],
-    prices: Prices,
-) -> float:
+def worth_it(index: int, candidate: Candidate, paths: Sequence[Path], prices: Prices) -> float:
     """Return the gain of going on with a prefetch, in seconds; below 0: stop it."""
     one = _one(index, candidate, paths, prices, 0.0)
     if one is None:
@@ -303,11 +298,7 @@ def worth_it(
 
 
 def _one(
-    index: int,
-    candidate: Candidate,
-    paths: Sequence[Path],
-    prices: Prices,
-    before_s: float,
+    index: int, candidate: Candidate, paths: Sequence[Path], prices: Prices, before_s: float
 ) -> _BatchSums | None:
     """Return what an item adds to a batch that takes `before_s` seconds until its turn."""
     path = paths[index]
@@ -340,11 +331,7 @@ def _one(
 
 
 def _waiting(
-    index: int,
-    candidate: Candidate,
-    spared: Use,
-    paths: Sequence[Path],
-    prices: Prices,
+    index: int, candidate: Candidate, spared: Use, paths: Sequence[Path], prices: Prices
 ) -> tuple[float, float, float]:
     """Return the gain of leaving an item to other networks.
 

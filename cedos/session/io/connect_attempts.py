@@ -205,9 +205,7 @@ Usable = Mapping[str, tuple[Egress, list[Endpoint]]]
 
 
 def follow(
-    attempts: dict[str, ConnectAttempts],
-    usable: Usable,
-    make: Callable[[Egress], ConnectAttempts],
+    attempts: dict[str, ConnectAttempts], usable: Usable, make: Callable[[Egress], ConnectAttempts]
 ) -> None:
     """Keep attempts for each usable egress alone; make new ones where its addresses changed."""
     for name in [name for name in attempts if name not in usable]:

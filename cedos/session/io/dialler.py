@@ -26,12 +26,7 @@ from typing import Final
 
 from cedos.errors import CedosError
 from cedos.session.io.advice import KnownNetwork
-from cedos.session.io.connect_attempts import (
-    ConnectAttempts,
-    Connected,
-    Endpoint,
-    follow,
-)
+from cedos.session.io.connect_attempts import ConnectAttempts, Connected, Endpoint, follow
 from cedos.session.io.driver import Driver
 from cedos.session.io.links import Egress
 from cedos.session.io.path import SessionPath, SessionPathEvent

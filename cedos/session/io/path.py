@@ -55,10 +55,7 @@ SILENCE_S: Final = 30
 QUIET_S: Final = 240
 
 # Then the kernel sends a keep-alive every five seconds, and gives up after four without an answer.
-_KEEP_ALIVE: Final = (
-    (socket.TCP_KEEPINTVL, 5),
-    (socket.TCP_KEEPCNT, 4),
-)
+_KEEP_ALIVE: Final = ((socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4))
 
 
 def prepare(

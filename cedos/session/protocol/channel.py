@@ -19,11 +19,7 @@ from cedos.session.protocol.crypto import (
     expand,
 )
 from cedos.session.protocol.frames import Chunk
-from cedos.session.protocol.handshake.accepting import (
-    AcceptorHandshake,
-    AcceptorState,
-    KnownFlows,
-)
+from cedos.session.protocol.handshake.accepting import AcceptorHandshake, AcceptorState, KnownFlows
 from cedos.session.protocol.handshake.credentials import Credentials
 from cedos.session.protocol.handshake.limits import HalfOpen, HandshakeLimits, HostLedger
 from cedos.session.protocol.handshake.messages import (

@@ -43,12 +43,7 @@ ABORT: Final = struct.Struct(">BBH")
 DATAGRAM: Final = struct.Struct(">BIIIHH")
 
 # The kinds of networks. The index is the number on the wire.
-KINDS: Final = (
-    NetworkKind.ETHERNET,
-    NetworkKind.WIFI,
-    NetworkKind.CELLULAR,
-    NetworkKind.HELPER,
-)
+KINDS: Final = (NetworkKind.ETHERNET, NetworkKind.WIFI, NetworkKind.CELLULAR, NetworkKind.HELPER)
 
 
 class FixedLayout(NamedTuple):

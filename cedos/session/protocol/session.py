@@ -40,12 +40,7 @@ from cedos.session.protocol.life import (
     lost_state,
     path_says,
 )
-from cedos.session.protocol.path_watch import (
-    FALL_S,
-    FlappingNetworks,
-    PathProber,
-    PathVoice,
-)
+from cedos.session.protocol.path_watch import FALL_S, FlappingNetworks, PathProber, PathVoice
 from cedos.session.protocol.receiver import DelayedAcks, Receiver
 from cedos.session.protocol.room import ReplayMemory
 from cedos.session.protocol.schedulers.interface import (

@@ -114,12 +114,7 @@ class FlowTable:
         self._only_known = True
 
     def add(
-        self,
-        opened: Opened,
-        core: Session,
-        peer_address: tuple[str, int],
-        *,
-        resumed: bool = False,
+        self, opened: Opened, core: Session, peer_address: tuple[str, int], *, resumed: bool = False
     ) -> Connection:
         flow_id, host = opened.credentials.flow_id, opened.host_id
 

@@ -83,11 +83,7 @@ class BufferGate:
         self._opened_s: float | None = None
 
     def update(
-        self,
-        paths: Iterable[SessionPath],
-        received_bytes: int,
-        buffered_bytes: int,
-        now: float,
+        self, paths: Iterable[SessionPath], received_bytes: int, buffered_bytes: int, now: float
     ) -> bool:
         """Decide again; return whether the decision changed."""
         paths = list(paths)

@@ -115,9 +115,7 @@ class Echo(asyncio.Protocol):
 def gateway_process(module: str, *words: str) -> Iterator[int]:
     """Run a module that serves as a gateway and prints a line once it does; yield its process id."""
     with subprocess.Popen(
-        [sys.executable, "-m", module, *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        [sys.executable, "-m", module, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as process:
         try:
             assert process.stdout is not None

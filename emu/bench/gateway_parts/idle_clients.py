@@ -21,13 +21,7 @@ from cedos.proxy.local.gateway_link import GatewayLink
 from cedos.proxy.local.joined_gateway import JoinedGateway
 from cedos.session.sockets.connection import Connection
 from emu.bench import processor_s
-from emu.bench.gateway_parts.flows import (
-    Echo,
-    answered_s,
-    gateway_process,
-    key,
-    rss_mb,
-)
+from emu.bench.gateway_parts.flows import Echo, answered_s, gateway_process, key, rss_mb
 
 _HOST, _GATEWAY_PORT, _ORIGIN_PORT = "127.0.0.1", 17_911, 17_912
 _KEYS: Final = 10

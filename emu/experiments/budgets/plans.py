@@ -310,10 +310,7 @@ def _joules(choice: Choice) -> Counted:
         if choice.free_s is None:
             return (metered,)
         carried_s = ratio * (choice.free_s - choice.waits_s)
-        return (
-            Option(choice.free_s, wifi.transfer_j(bytes_down=size, seconds=carried_s)),
-            metered,
-        )
+        return (Option(choice.free_s, wifi.transfer_j(bytes_down=size, seconds=carried_s)), metered)
 
     ratio = choice.expected_bytes / choice.size_bytes if choice.steered else 1.0
     return Counted(choice.at_s, options(ratio), options(1.0), choice.steered)

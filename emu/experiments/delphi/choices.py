@@ -125,10 +125,7 @@ def run(
     groups = data.texts["group"]
     examples = examples_of(data, groups)
     rows = _Rows(
-        data,
-        [examples.row(k) for k in range(len(data))],
-        energies_j(data),
-        Bootstrap(groups),
+        data, [examples.row(k) for k in range(len(data))], energies_j(data), Bootstrap(groups)
     )
     # Figures 7 to 9 know the places: a random split.
     at_random = examples_of(data, np.arange(len(data)))

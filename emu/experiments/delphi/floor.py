@@ -60,9 +60,7 @@ class _Costs:
 
 
 def run(
-    data: DataSet,
-    second: str = "",
-    progress: Progress = lambda share, what: None,
+    data: DataSet, second: str = "", progress: Progress = lambda share, what: None
 ) -> dict[str, Any]:
     """Our choices at places left out, by kind of transfer, beside what bounds them.
 

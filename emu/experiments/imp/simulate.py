@@ -16,15 +16,7 @@ from math import inf
 from cedos.selector.energy import Radio, RadioWatch
 from cedos.selector.prefetch.outlook import Average, Outlook, Path, mean_wake_j
 from cedos.selector.prefetch.queue import Queue, State
-from emu.experiments.imp.demand import (
-    EVERY_S,
-    METERED,
-    Budgets,
-    Knowledge,
-    Offer,
-    best,
-    moves,
-)
+from emu.experiments.imp.demand import EVERY_S, METERED, Budgets, Knowledge, Offer, best, moves
 from emu.experiments.imp.workload import Workload
 from emu.experiments.replayed_network import Exchange, ReplayedNetwork
 

@@ -27,14 +27,7 @@ from emu.experiments.meatballs.offload import (
     simulate,
     utterances,
 )
-from emu.experiments.meatballs.trial import (
-    SETTINGS,
-    Outcome,
-    Setting,
-    Usage,
-    compared,
-    radios_of,
-)
+from emu.experiments.meatballs.trial import SETTINGS, Outcome, Setting, Usage, compared, radios_of
 from emu.experiments.replayed_network import DETECTION_S, ReplayedNetwork, joined
 from emu.places.places import Places
 from emu.statistics import at_least_one, trials_figure

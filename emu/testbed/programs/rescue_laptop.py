@@ -42,13 +42,7 @@ def put_on_time(laptop: Laptop) -> None:
 class RescueDaemon(Daemon):
     """A daemon with the questions that a bench asks it, and a reader of its log."""
 
-    def __init__(
-        self,
-        laptop: Laptop,
-        *,
-        unmetered: bool = False,
-        steering: str = "",
-    ) -> None:
+    def __init__(self, laptop: Laptop, *, unmetered: bool = False, steering: str = "") -> None:
         config = (
             f'[probes]\ntarget = "{SERVER}"\ninterval_s = 0.5\nidle_interval_s = 0.5\n'
             "asleep_interval_s = 0.5\n"

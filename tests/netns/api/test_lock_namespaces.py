@@ -29,10 +29,7 @@ def start(namespace: Namespace, pid_file: Path) -> "subprocess.Popen[str]":
 def test_per_namespace(make_namespace: Callable[[str], Namespace], tmp_path: Path) -> None:
     one, other = make_namespace("one"), make_namespace("other")
     answers = []
-    with (
-        start(one, tmp_path / "a.pid") as first,
-        start(other, tmp_path / "b.pid") as second,
-    ):
+    with start(one, tmp_path / "a.pid") as first, start(other, tmp_path / "b.pid") as second:
         for process in (first, second):
             assert process.stdout is not None
             answers.append(process.stdout.readline())

@@ -27,10 +27,7 @@ def renumbered(laptop: Laptop) -> None:
 
 
 def whole_in_spite_of(
-    dies: Callable[[Laptop], None],
-    laptop: Laptop,
-    curl: Any,
-    data: bytes,
+    dies: Callable[[Laptop], None], laptop: Laptop, curl: Any, data: bytes
 ) -> None:
     """`curl` prints `data`; an eighth of the way Wi-Fi dies."""
     got, arrivals = bytearray(), []

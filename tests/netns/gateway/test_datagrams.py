@@ -163,7 +163,4 @@ def test_without_the_gateway_its_names_are_asked_here(names: Names) -> None:
 def test_a_resolver_for_who_asks_it(names: Names) -> None:
     names.forward("--dns", "127.0.0.1:5353")
     ask = ASK.replace(NOBODY, "127.0.0.1").replace(", 53)", ", 5353)")
-    assert names.program(ask)[0].splitlines() == [
-        f"127.0.0.1 5353 {ORIGIN}",
-        f"127.0.0.1 {ORIGIN}",
-    ]
+    assert names.program(ask)[0].splitlines() == [f"127.0.0.1 5353 {ORIGIN}", f"127.0.0.1 {ORIGIN}"]

@@ -14,13 +14,7 @@ import pytest
 
 from cedos.kernel.bpf import root_cgroup
 from tests.netns.gateway.conftest import CEDOS, GATEWAY, ORIGIN
-from tests.netns.gateway.deaths import (
-    SIZE,
-    renumbered,
-    silent,
-    unplugged,
-    whole_in_spite_of,
-)
+from tests.netns.gateway.deaths import SIZE, renumbered, silent, unplugged, whole_in_spite_of
 
 Laptop = Any
 CHROMIUM = Path("/usr/lib/chromium/chromium")

@@ -36,9 +36,7 @@ class Walk:
         (folder / "served" / "file").write_bytes(text)
         self.digest = hashlib.sha256(text).digest()
         self.environment = dict(
-            os.environ,
-            XDG_CONFIG_HOME=str(folder / "config"),
-            XDG_STATE_HOME=str(folder / "state"),
+            os.environ, XDG_CONFIG_HOME=str(folder / "config"), XDG_STATE_HOME=str(folder / "state")
         )
         self.key = keys.to_text(keys.own(folder / "server.key").public)
         self.started: list[Any] = []

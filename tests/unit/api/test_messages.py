@@ -7,11 +7,7 @@ from ipaddress import IPv4Address
 import msgspec
 import pytest
 
-from cedos.api.messages import (
-    DecisionMessage,
-    flow_matches,
-    server_matches,
-)
+from cedos.api.messages import DecisionMessage, flow_matches, server_matches
 from cedos.daemon.decisions.decision_log import Broadcast
 from cedos.model import FlowKey
 

@@ -95,10 +95,7 @@ b = "/z.csv"
             "f.toml:2: unknown setting zzz in [inner]; known are: rate, count, mode, colour, names,"
             " pairs",
         ),
-        (
-            "[inner]\nrate = 11",
-            "f.toml:2: inner.rate must be a number from 0 to 10, not 11",
-        ),
+        ("[inner]\nrate = 11", "f.toml:2: inner.rate must be a number from 0 to 10, not 11"),
         ("inner.rate = nan", "f.toml:1: inner.rate must be a number from 0 to 10, not nan"),
         ("inner.rate = true", "f.toml:1: inner.rate must be a number from 0 to 10, not true"),
         ("inner.count = 0", "f.toml:1: inner.count must be a whole number above 0, not 0"),
@@ -112,10 +109,7 @@ b = "/z.csv"
             "inner.colour = 2020-01-01",
             'f.toml:1: inner.colour must be one of "red", "green", not the date or time 2020-01-01',
         ),
-        (
-            'inner.names = ["a",\n 1]',
-            "f.toml:1: inner.names[1] must be text in quotes, not 1",
-        ),
+        ('inner.names = ["a",\n 1]', "f.toml:1: inner.names[1] must be text in quotes, not 1"),
         (
             'inner.names = "a"',
             'f.toml:1: inner.names must be a list, each text in quotes, not the text "a"',

@@ -16,16 +16,7 @@ from cedos.api.messages import NetworkMessage
 from cedos.config import Config, PredictorsConfig, ProbesConfig
 from cedos.config.directories import Directories
 from cedos.config.sections import SteeringConfig
-from cedos.doctor import (
-    Files,
-    Finding,
-    FindingState,
-    host,
-    kernel,
-    limited,
-    missing,
-    ok,
-)
+from cedos.doctor import Files, Finding, FindingState, host, kernel, limited, missing, ok
 from cedos.doctor.host import can_run
 from cedos.errors import PrivilegeError
 from cedos.host.monitor.bus import BusError, SystemBus
@@ -248,8 +239,7 @@ def test_how_well_the_running_daemon_predicts(
         assert host.predictions(where) is None, "there is nothing to say yet"
         known.append(wlan)
         assert host.predictions(where) == ok(
-            "predictions",
-            "Forecasts for wlan0 were 2 times too fast lately (20 transfers)",
+            "predictions", "Forecasts for wlan0 were 2 times too fast lately (20 transfers)"
         )
 
 

@@ -165,8 +165,7 @@ def test_the_command_shows_and_writes_the_comparison(tmp_path: Path) -> None:
         log.add(event, float(now_s), controller.commands())
     log.close()
     told = CliRunner().invoke(
-        command,
-        [str(tmp_path / "log"), "--policy", "wifi-first", "--json", str(tmp_path / "json")],
+        command, [str(tmp_path / "log"), "--policy", "wifi-first", "--json", str(tmp_path / "json")]
     )
     assert told.exit_code == 0, told.output
     assert "wifi-first would have begun 1 of 1 flows on another network" in told.output

@@ -217,11 +217,7 @@ CELLULAR, WIFI = NetworkKind.CELLULAR, NetworkKind.WIFI
     ],
 )
 def test_whose_word_on_its_bytes_counts(
-    kind: NetworkKind,
-    user: bool | None,
-    word: MeteredWord | None,
-    address: Address,
-    metered: bool,
+    kind: NetworkKind, user: bool | None, word: MeteredWord | None, address: Address, metered: bool
 ) -> None:
     assert Identity("x", kind, user).metered([address], word) is metered
 

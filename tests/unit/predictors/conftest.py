@@ -43,10 +43,7 @@ def made_up(groups: int = 12, each: int = 30, seed: int = 1) -> Examples:
     }
     times_s = {name: np.minimum(times_s[name], 5.0) for name in STRATEGIES}
     return Examples(
-        columns,
-        times_s,
-        {name: time_s >= 5.0 for name, time_s in times_s.items()},
-        group,
+        columns, times_s, {name: time_s >= 5.0 for name, time_s in times_s.items()}, group
     )
 
 

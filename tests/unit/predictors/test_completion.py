@@ -28,13 +28,7 @@ def data(model: CompletionModel) -> dict[str, Any]:
 
 def by_hand() -> dict[str, Any]:
     """Wi-Fi alone: twice the naive time where the size is above e bytes, errors 0.5 to 2."""
-    leaf = {
-        "feature": [-1],
-        "threshold": [0.0],
-        "left": [0],
-        "right": [0],
-        "missing_left": [False],
-    }
+    leaf = {"feature": [-1], "threshold": [0.0], "left": [0], "right": [0], "missing_left": [False]}
     tree = {
         "feature": [0, -1, -1],
         "threshold": [1.0, 0.0, 0.0],

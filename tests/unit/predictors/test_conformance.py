@@ -55,7 +55,7 @@ TRAINED: Mapping[str, Callable[[Examples], Predictor]] = {
     **{
         kind: lambda examples, kind=kind: fit(examples, Settings(kind=kind, trees=FEW.get(kind)))
         for kind in KINDS
-    },
+    }
 }
 MEASURING: Mapping[str, tuple[Callable[[], Predictor], tuple[str, ...], Mapping[str, float]]] = {
     "network": (network, ("size_bytes", "at_s"), {"size_bytes": 5e4, "at_s": 1.0}),

@@ -150,8 +150,7 @@ def test_a_network_that_answers_no_ping_is_no_typical_one() -> None:
 
 @given(
     st.dictionaries(
-        st.sampled_from(COLUMNS),
-        st.one_of(st.just(nan), st.just(0.0), st.floats(-1e3, 1e12)),
+        st.sampled_from(COLUMNS), st.one_of(st.just(nan), st.just(0.0), st.floats(-1e3, 1e12))
     ),
     st.floats(0.0, 1e12),
 )

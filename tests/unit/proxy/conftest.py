@@ -55,12 +55,7 @@ class Ends:
         self.proxy.open([Listening("127.0.0.1", 0)])
 
     async def _start_gateway(self) -> None:
-        self.gateway = Gateway(
-            self.settings,
-            self.me,
-            self.clients.get,
-            requests=self.requests,
-        )
+        self.gateway = Gateway(self.settings, self.me, self.clients.get, requests=self.requests)
         await self.gateway.open()
         self.running = asyncio.create_task(self.gateway.run())
 

@@ -4,15 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from cedos.model import (
-    Context,
-    Direction,
-    Indicator,
-    Network,
-    NetworkKind,
-    SizeEstimate,
-    Transfer,
-)
+from cedos.model import Context, Direction, Indicator, Network, NetworkKind, SizeEstimate, Transfer
 from predictors.base import Distribution
 
 

@@ -98,10 +98,7 @@ class FlowMonitor:
     """
 
     def __init__(
-        self,
-        is_local: Callable[[Address], bool],
-        *,
-        source: FlowSource | None = None,
+        self, is_local: Callable[[Address], bool], *, source: FlowSource | None = None
     ) -> None:
         self.overflows = 0
         self.problem = ""

@@ -152,11 +152,7 @@ class PortalCheck:
         return None
 
     async def _on_the_way(
-        self,
-        network: Network,
-        location: str,
-        found: dict[str, Sequence[Address]],
-        names_s: float,
+        self, network: Network, location: str, found: dict[str, Sequence[Address]], names_s: float
     ) -> None:
         """Add the hosts from the redirect to the log-in page, with their addresses."""
         for _ in range(_MOST_REDIRECTS):

@@ -177,10 +177,7 @@ class _Exchange:
             await self._until(lambda: len(self._arrivals) == packets, time.monotonic() + _GRACE_S)
         arrivals = sorted(self._arrivals.items(), key=lambda arrival: arrival[1])
         return dispersion.indicators(
-            arrivals,
-            packets=packets,
-            packet_bits=self._packet_bits,
-            waited_until_s=time.time(),
+            arrivals, packets=packets, packet_bits=self._packet_bits, waited_until_s=time.time()
         )
 
     async def up(self, cookie: bytes, rtt_s: float) -> dict[str, float]:

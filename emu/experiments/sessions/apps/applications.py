@@ -76,11 +76,7 @@ async def files(
         await asyncio.gather(*written)
         took_s = time.monotonic() - began_s
         asking.close()
-    return {
-        "foreground_s": [interactive_s],
-        "background_s": took_s,
-        "background_bytes": total,
-    }
+    return {"foreground_s": [interactive_s], "background_s": took_s, "background_bytes": total}
 
 
 HEADER_BYTES: Final = 400

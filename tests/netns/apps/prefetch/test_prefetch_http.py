@@ -124,11 +124,7 @@ async def test_an_empty_file_is_a_file(prefetcher: Prefetcher, nginx: Path, tmp_
 
 @pytest.mark.parametrize(
     ("path", "error", "message"),
-    [
-        ("none", NotThereError, "404"),
-        ("denied", NotThereError, "403"),
-        ("busy", FetchError, "503"),
-    ],
+    [("none", NotThereError, "404"), ("denied", NotThereError, "403"), ("busy", FetchError, "503")],
 )
 async def test_refusals_are_told(
     prefetcher: Prefetcher, path: str, error: type[Exception], message: str

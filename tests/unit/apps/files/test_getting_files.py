@@ -150,12 +150,7 @@ class World:
         self.server_ends: list[End] = []
 
     async def fetch(
-        self,
-        target: Path,
-        path: str = "file",
-        patience_s: float = 60.0,
-        *,
-        ask_first: bool = False,
+        self, target: Path, path: str = "file", patience_s: float = 60.0, *, ask_first: bool = False
     ) -> Getting:
         listening = Listening()
         serving = Serving(Tree(self.root), listening, {})

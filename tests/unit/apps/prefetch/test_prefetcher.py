@@ -150,8 +150,7 @@ class BoomError(Exception):
 
 @pytest.mark.parametrize("error", [BoomError("boom"), SystemExit(3), asyncio.CancelledError()])
 async def test_a_fetcher_that_raises_disturbs_nobody_and_is_tried_again(
-    app: Application,
-    error: BaseException,
+    app: Application, error: BaseException
 ) -> None:
     class Raises:
         calls = 0
@@ -256,8 +255,7 @@ async def test_who_waits_is_taken_off_a_network_that_is_gone(app: Application) -
 
 @pytest.mark.parametrize("fault", [DaemonUnreachableError("no daemon"), RuntimeError("broken")])
 async def test_without_facts_nothing_is_prefetched_and_everything_can_be_had(
-    app: Application,
-    fault: Exception,
+    app: Application, fault: Exception
 ) -> None:
     item, world = app.item(), app.world("wlan0")
     world.fault = fault

@@ -42,9 +42,7 @@ class Programs:
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self.port = probe.getsockname()[1]
         self.environment = dict(
-            os.environ,
-            XDG_CONFIG_HOME=str(folder / "config"),
-            XDG_STATE_HOME=str(folder / "state"),
+            os.environ, XDG_CONFIG_HOME=str(folder / "config"), XDG_STATE_HOME=str(folder / "state")
         )
         self.key = keys.to_text(keys.own(folder / "server.key").public)
         self.running: list[subprocess.Popen[str]] = []

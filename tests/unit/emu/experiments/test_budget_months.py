@@ -21,16 +21,7 @@ from emu.experiments.budgets.months import (
     odd_worlds,
     simulate,
 )
-from emu.experiments.budgets.plans import (
-    DAY_S,
-    PLANS,
-    Counted,
-    World,
-    data,
-    energy,
-    money,
-    paid_s,
-)
+from emu.experiments.budgets.plans import DAY_S, PLANS, Counted, World, data, energy, money, paid_s
 
 Found = dict[str, dict[str, list[Outcome]]]
 

@@ -22,19 +22,8 @@ from emu.experiments.meatballs.exchange_policy import (
     requests,
 )
 from emu.experiments.meatballs.exchanges import simulate
-from emu.experiments.meatballs.offload import (
-    SharedProcessor,
-    arrivals,
-)
-from emu.experiments.meatballs.trial import (
-    SETTINGS,
-    Cancel,
-    Chosen,
-    Race,
-    Record,
-    Start,
-    Usage,
-)
+from emu.experiments.meatballs.offload import SharedProcessor, arrivals
+from emu.experiments.meatballs.trial import SETTINGS, Cancel, Chosen, Race, Record, Start, Usage
 from emu.experiments.replayed_network import HEADER_BYTES, ReplayedNetwork
 from emu.places import places
 from emu.places.traces import Trace
@@ -248,10 +237,7 @@ def network(kind: str, rtt_s: float, *gaps: tuple[int, int]) -> ReplayedNetwork:
 
 
 def trial(policy: Preferring, at_s: float, *wifi_gaps: tuple[int, int]) -> tuple[Record, Usage]:
-    networks = {
-        "wifi": network("wifi", 0.02, *wifi_gaps),
-        "cellular": network("cellular", 0.06),
-    }
+    networks = {"wifi": network("wifi", 0.02, *wifi_gaps), "cellular": network("cellular", 0.06)}
     usage = Usage(dict.fromkeys(networks, WIFI))
     found = simulate([Request(0, at_s, 1000, 4000)], networks, policy, usage, duration_s=50.0)
     assert len(found) == 1

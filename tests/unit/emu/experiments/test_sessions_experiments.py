@@ -257,10 +257,7 @@ def test_delays_are_between_the_last_and_the_first_packet() -> None:
         [(10.0, 20.0)],
     ]
     began_s = 1000.0
-    seen = {
-        WLAN: [1001.0, 1009.99, 1020.03, 1025.0],
-        LTE: [1010.10, 1015.0, 1019.98],
-    }
+    seen = {WLAN: [1001.0, 1009.99, 1020.03, 1025.0], LTE: [1010.10, 1015.0, 1019.98]}
     silences = [[1009.99, 1010.15], [1019.98, 1020.08], [1028.0, 1029.0]]
     found = cedos_tables.delays(planned, seen, silences, began_s, 10.0)
     assert found["wifi-to-lte"]["packets_s"] == pytest.approx([0.11])

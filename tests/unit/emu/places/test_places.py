@@ -82,12 +82,7 @@ def test_series_keep_unknown_columns_and_gaps(folder: Path) -> None:
     assert series.seconds == 5
     assert series.texts["mood"] == ("calm", "", "gone", "", "calm")
     assert math.isnan(series.columns["rssi_dbm"][2])
-    assert series.row(2) == {
-        "down_mbps": 0,
-        "rtt_ms": 40,
-        "available": 0,
-        "chan_util_pct": 60,
-    }
+    assert series.row(2) == {"down_mbps": 0, "rtt_ms": 40, "available": 0, "chan_util_pct": 60}
     (folder / "wifi" / "ap.csv").write_text("t_s,rssi_dbm\n0,-60\n3,-70\n")
     gapped = load(folder)["hall-1"].wifi.series
     assert gapped.seconds == 4

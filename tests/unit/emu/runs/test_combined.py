@@ -129,10 +129,7 @@ def test_a_place_that_fails_is_tried_again_and_then_named(
 
 @pytest.mark.parametrize(
     ("changes", "words"),
-    [
-        ({"duration_s": 0.0}, "needs a duration_s"),
-        ({"place": "x"}, "not both"),
-    ],
+    [({"duration_s": 0.0}, "needs a duration_s"), ({"place": "x"}, "not both")],
 )
 def test_series_that_cannot_be_are_refused(changes: dict[str, Any], words: str) -> None:
     places = known()

@@ -41,8 +41,7 @@ class Laptop:
         rates = {WIFI: (wifi_bps, 0.02), CELLULAR: (lte_bps, 0.06)}
         self.networks = {
             kind: Network(
-                self.clock,
-                Access(kind, Trace.constant(rate_bps), Trace.constant(rate_bps), rtt_s),
+                self.clock, Access(kind, Trace.constant(rate_bps), Trace.constant(rate_bps), rtt_s)
             )
             for kind, (rate_bps, rtt_s) in rates.items()
         }

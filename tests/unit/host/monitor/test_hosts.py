@@ -135,13 +135,7 @@ def test_no_answer_breaks_a_parser(answer: object) -> None:
         cellular.parse_modems({"/m": {"org.freedesktop.ModemManager1.Modem": answer}})
 
 
-FULL = {
-    "Type": 2,
-    "IsPresent": True,
-    "Percentage": 80.0,
-    "State": 2,
-    "Energy": 40.0,
-}
+FULL = {"Type": 2, "IsPresent": True, "Percentage": 80.0, "State": 2, "Energy": 40.0}
 
 
 def test_the_battery() -> None:

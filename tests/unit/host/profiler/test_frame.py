@@ -68,11 +68,7 @@ def test_mptcp_counts_over_all_subflows() -> None:
     rest = bytes(6)
     both_long = b"\x20\x0f" + long + long[::-1] + rest
     assert numbers(stamp, (30, both_long)) == (0x44332211, 0x55667788, True)
-    assert numbers((30, b"\x20\x05" + short + short[::-1] + rest)) == (
-        0xCCBBAA99,
-        0x99AABBCC,
-        True,
-    )
+    assert numbers((30, b"\x20\x05" + short + short[::-1] + rest)) == (0xCCBBAA99, 0x99AABBCC, True)
     assert numbers((30, b"\x20\x01" + short)) == (None, 0x99AABBCC, True)
     assert numbers((30, b"\x20\x04" + short + rest)) == (0x99AABBCC, None, True)
     address = (30, b"\x30" + bytes(5))  # ADD_ADDR beside the mapping

@@ -382,8 +382,7 @@ STEPS = st.one_of(
 
 @given(st.lists(STEPS, max_size=25))
 def test_no_order_of_events_breaks_it(
-    web: Web,
-    steps: list[tuple[bytes, bool, int | None, int | None, bool] | tuple[int, int] | None],
+    web: Web, steps: list[tuple[bytes, bool, int | None, int | None, bool] | tuple[int, int] | None]
 ) -> None:
     profiler = Profiler()
     told: list[SizeLearned] = []

@@ -107,11 +107,7 @@ def test_an_exceeded_estimate_rests_on_longer_transfers() -> None:
     assert 8_000_000 < beyond.median_bytes < beyond.high_bytes
 
 
-@given(
-    st.lists(st.integers(0, 10**12), max_size=60),
-    st.integers(0, 10**15),
-    st.floats(1, 1e9),
-)
+@given(st.lists(st.integers(0, 10**12), max_size=60), st.integers(0, 10**15), st.floats(1, 1e9))
 def test_estimates_are_ordered_and_lie_ahead(
     sizes: list[int], so_far: int, prior_bytes: float
 ) -> None:

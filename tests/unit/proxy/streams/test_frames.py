@@ -30,13 +30,7 @@ STREAMS = st.integers(1, 2**32 - 1)
 OFFSETS = st.integers(0, 2**64 - 1)
 TEXT = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=60)
 FRAMES = st.one_of(
-    st.builds(
-        OpenStream,
-        STREAMS,
-        TEXT.filter(bool),
-        st.integers(1, 65_535),
-        st.booleans(),
-    ),
+    st.builds(OpenStream, STREAMS, TEXT.filter(bool), st.integers(1, 65_535), st.booleans()),
     st.builds(StreamAccepted, STREAMS),
     st.builds(StreamRefused, STREAMS, st.sampled_from(HTTPStatus), TEXT, TEXT),
     st.builds(StreamBytes, STREAMS, OFFSETS, st.binary(max_size=100)),

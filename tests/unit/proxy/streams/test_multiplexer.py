@@ -10,13 +10,7 @@ from cedos.model import Direction, Label
 from cedos.proxy.http import RefusedError
 from cedos.proxy.streams.frames import OpenStream, StreamBytes, parse
 from cedos.proxy.streams.multiplexer import Multiplexer
-from cedos.proxy.streams.stream import (
-    LARGE,
-    SMALL,
-    SMALL_BYTES,
-    WINDOW_BYTES,
-    ProxiedStream,
-)
+from cedos.proxy.streams.stream import LARGE, SMALL, SMALL_BYTES, WINDOW_BYTES, ProxiedStream
 from cedos.proxy.streams.unread import Unread
 from cedos.session.protocol.schedulers.interface import rank_of
 from cedos.session.sockets.connection import Connection

@@ -87,10 +87,7 @@ def test_trains_are_those_in_the_transfers_direction(host: Any) -> None:
 def test_the_hosts_speed_is_the_newest_that_any_network_knows(host: Any) -> None:
     context = Context(
         10.0,
-        {
-            "wlan0": {"speed_mps": Indicator(1.0, 5.0)},
-            "lte0": {"speed_mps": Indicator(9.0, 8.0)},
-        },
+        {"wlan0": {"speed_mps": Indicator(1.0, 5.0)}, "lte0": {"speed_mps": Indicator(9.0, 8.0)}},
     )
     for columns in (None, ("speed_mps",)):
         found = features(context, host.transfer(), assign(host.both), columns)

@@ -338,18 +338,8 @@ class Steep:
 @pytest.mark.parametrize(
     ("wifi", "size_bytes", "dear", "words"),
     [
-        (
-            None,
-            4_000_000,
-            0.01,
-            "4 MB over lte0 counted as 11 hours of waiting, as the budget can",
-        ),
-        (
-            3.0,
-            4_000_000,
-            0.01,
-            "4 MB over lte0 counted as 11 hours of waiting, as the budget can",
-        ),
+        (None, 4_000_000, 0.01, "4 MB over lte0 counted as 11 hours of waiting, as the budget can"),
+        (3.0, 4_000_000, 0.01, "4 MB over lte0 counted as 11 hours of waiting, as the budget can"),
         (3.0, 4_000_000, PROHIBITIVE, "4 MB over lte0 is more than the budget has left to choose"),
         (3.0, 900_000, 0.01, None),
     ],

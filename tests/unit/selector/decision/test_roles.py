@@ -114,10 +114,7 @@ def test_a_strategy_of_others_has_no_name(host: Any) -> None:
     roles = assign(host.both)
     reverse = Strategy(StrategyKind.REDUNDANT, ("lte0", "wlan0"))
     assert role_strategy(reverse, roles) == "redundant"
-    for strange in (
-        Strategy(StrategyKind.DEFER, ()),
-        Strategy(StrategyKind.SINGLE, ("eth9",)),
-    ):
+    for strange in (Strategy(StrategyKind.DEFER, ()), Strategy(StrategyKind.SINGLE, ("eth9",))):
         with pytest.raises(ValueError, match="none of the strategies"):
             role_strategy(strange, roles)
 

@@ -31,8 +31,7 @@ def test_decide_hedges_as_brute_force_does(
         WeightedCost(s_per_j, s_per_byte), number=1, made_unix_s=0.0, kinds=HEDGED,
     ))  # fmt: skip
     knows = evaluator(
-        "brute-force",
-        lambda name: ErrorHistory(prior=Distribution(tuple(sorted(locals_of[name])))),
+        "brute-force", lambda name: ErrorHistory(prior=Distribution(tuple(sorted(locals_of[name]))))
     )
     locals_of = {"wifi": wifi, "cellular": cellular}
     ways: list[Way | Redundant] = []

@@ -52,10 +52,7 @@ def recurring(
 ) -> Recurring:  # fmt: skip
     size = SizeEstimate(size_bytes // 2, size_bytes, most_bytes or 2 * size_bytes, "history")
     transfer = replace(host.transfer(), size=size, deadline_s=deadline_s)
-    evaluations = (
-        evaluation(LTE, 0.6, cost=lte_cost),
-        evaluation(WLAN, wifi_s, spread),
-    )
+    evaluations = (evaluation(LTE, 0.6, cost=lte_cost), evaluation(WLAN, wifi_s, spread))
     decision = Decision(1, 0.0, transfer, context, evaluations, choice, "balanced", "why")
     return Recurring(
         (f"{size_bytes}", 80), decision, begun, lambda network: barred and network.name == "wlan0"

@@ -193,10 +193,7 @@ def test_redundant_parts_may_be_called_off() -> None:
     knows = evaluator("brute-force", plain)
     knows.predict("A", 10.0, 0.0)
     knows.predict("B", 20.0, 0.0)
-    parts = (
-        Way("A", (Term("A", itself),), watts=1.0),
-        Way("B", (Term("B", itself),), watts=2.0),
-    )
+    parts = (Way("A", (Term("A", itself),), watts=1.0), Way("B", (Term("B", itself),), watts=2.0))
     for called_off, expected_j in ((False, 10.0 + 40.0), (True, 10.0 + 20.0)):
         both = Redundant("both", ("A", "B"), called_off)
         assert knows.choose((*parts, both)).evaluations[2].energy_j == pytest.approx(expected_j)

@@ -323,8 +323,7 @@ async def test_paths_are_of_the_kind_that_the_chooser_knows(case: Case) -> None:
 
 
 async def test_what_is_told_to_come_is_asked_about_before_it_comes(
-    case: Case,
-    monkeypatch: pytest.MonkeyPatch,
+    case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(advice_module, "ASK_S", 600.0)
     monkeypatch.setattr(advice_module, "_LOOK_S", 600.0)

@@ -48,9 +48,7 @@ def test_two_in_one_process_see_each_other(tmp_path: Path) -> None:
 def test_another_process_and_its_death(tmp_path: Path) -> None:
     mine = Foreground(tmp_path)
     with subprocess.Popen(
-        [sys.executable, "-c", OTHER, str(tmp_path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
+        [sys.executable, "-c", OTHER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"

@@ -59,7 +59,7 @@ HOSTILE = {
     ],
     "an absurd IROB": [packing.messages_header(ID_SPAN + 1, 0, Order.FREE, (), [1]) + b"x"],
     "an IROB larger than any": [
-        packing.extent_header(1, 0, Order.FREE, (), 1 << 22, 1, False) + b"x",
+        packing.extent_header(1, 0, Order.FREE, (), 1 << 22, 1, False) + b"x"
     ],
     "more IROBs than credit": [
         packing.extent_header(irob, 3, Order.FREE, (), 0, len(BIG), False) + BIG
@@ -91,9 +91,7 @@ HOSTILE = {
     "an acknowledged IROB that was not begun": [packing.ack(Space.IROBS, 0, 2, [])],
     "an answer to a Close never said": [packing.fixed(Closed())],
     "two different Closes": [packing.fixed(Close(5, 1)), packing.fixed(Close(6, 1))],
-    "more than was closed": [
-        packing.fixed(Close(0, 1)) + packing.stream_header(0, 1, True) + b"x",
-    ],
+    "more than was closed": [packing.fixed(Close(0, 1)) + packing.stream_header(0, 1, True) + b"x"],
 }
 
 

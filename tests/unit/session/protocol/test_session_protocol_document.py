@@ -81,10 +81,7 @@ def test_every_frame_has_a_vector_and_a_row() -> None:
         ("At most {:,} pieces", in_flight.MAX_IN_FLIGHT),
         ("gives up at {:,} gaps", min(delivery.MAX_GAPS, receiver.MAX_ID_GAPS)),
         ("acknowledges after {:,} KB", life.SessionLimits().acknowledge_bytes // 1024),
-        (
-            "{:,} ms after the first",
-            round(life.SessionLimits().acknowledge_delay_s * 1000),
-        ),
+        ("{:,} ms after the first", round(life.SessionLimits().acknowledge_delay_s * 1000)),
         ("answering for {:,} s", round(flow.DRAIN_S)),
         ("a record of {:,} bytes", idle_sessions.RECORD_BYTES),
         ("second with {:,} bytes of padding", path_watch.PAD_BYTES),

@@ -225,8 +225,7 @@ async def test_a_session_lives_as_long_as_it_waits(
 
 
 async def test_who_waits_is_in_the_table_of_the_process_until_its_bytes_are_here(
-    joined: Joined,
-    monkeypatch: pytest.MonkeyPatch,
+    joined: Joined, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = OwnTable()
     monkeypatch.setattr(metered_gate, "OWN_TABLE", own)

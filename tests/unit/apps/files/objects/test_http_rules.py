@@ -8,11 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.apps.files.objects.http_rules import (
-    CacheLookup,
-    not_modified,
-    one_range,
-)
+from cedos.apps.files.objects.http_rules import CacheLookup, not_modified, one_range
 from cedos.apps.files.objects.object_store import HeaderLists, ObjectRecord
 
 URL = "http://example.org/file"

@@ -87,9 +87,7 @@ async def silent() -> AsyncIterator[SilentOrigin]:
     made.close()
 
 
-async def test_who_acknowledges_nothing_holds_a_bounded_number_of_files(
-    fetching: Fetching,
-) -> None:
+async def test_who_acknowledges_nothing_holds_a_bounded_number_of_files(fetching: Fetching) -> None:
     """One client took all descriptors: 160 a second, and another one could not join."""
     await fetching.start()
     fetching.publish(b"small")

@@ -42,10 +42,7 @@ PROBES: dict[str, tuple[str, Probe]] = {
         "tcp",
         lambda port: PortalCheck(TestPage.of(f"http://127.0.0.1:{port}/", ""))(LO, 0.2),
     ),
-    "a TLS handshake": (
-        "tcp",
-        lambda port: shake_hands(LO, HERE, 0.2, port),
-    ),
+    "a TLS handshake": ("tcp", lambda port: shake_hands(LO, HERE, 0.2, port)),
 }
 
 

@@ -39,10 +39,7 @@ ANSWERS: dict[str, tuple[Answer, str | None]] = {
     "with a private address": (lambda q: [found(q, "10.0.0.1")], DnsFault.HIJACKED),
     "cut off": (lambda q: [found(q, PUBLIC, flags=0x8380)], DnsFault.TRUNCATED),
     "that it will not": (lambda q: [found(q, PUBLIC, flags=0x8185)], DnsFault.REFUSED),
-    "to somebody else": (
-        lambda q: [found(q, PUBLIC, number=other_number(q))],
-        NO_ANSWER,
-    ),
+    "to somebody else": (lambda q: [found(q, PUBLIC, number=other_number(q))], NO_ANSWER),
     "to somebody else, first": (
         lambda q: [found(q, PUBLIC, number=other_number(q)), found(q, PUBLIC)],
         None,

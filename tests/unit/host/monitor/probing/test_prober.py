@@ -257,11 +257,7 @@ async def test_every_kind_of_probe_goes_one_way() -> None:
         server = ProbeServer(here, running.port, key, packets=20)
         async with Prober(lambda n: None, server=server) as prober:
             results = prober.results()
-            expected = {
-                ProbeKind.UDP_TRAIN: "udp_bps",
-                ProbeKind.PING: None,
-                ProbeKind.DNS: None,
-            }
+            expected = {ProbeKind.UDP_TRAIN: "udp_bps", ProbeKind.PING: None, ProbeKind.DNS: None}
             for direction in Direction:
                 for kind, indicator in expected.items():
                     result = await prober.probe(lo, kind, direction)

@@ -184,11 +184,7 @@ def test_the_plan_is_the_one_made_piece_by_piece(
         PathState(
             number,
             PathFacts(
-                rtt_s=rtt_s,
-                rtt_min_s=share * rtt_s,
-                rate_bps=rate,
-                loss=loss,
-                unsent_bytes=unsent,
+                rtt_s=rtt_s, rtt_min_s=share * rtt_s, rate_bps=rate, loss=loss, unsent_bytes=unsent
             ),
             up_at_s=0.0,
             in_flight_bytes=2 * unsent,
