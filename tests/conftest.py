@@ -1,4 +1,4 @@
-"""What all tests share: tiers by folder, namespaces that are gone when a test ends, a radio."""
+"""Fixtures for all tests: tiers by folder, namespaces that are removed when a test ends, a radio."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""What the tests of whole emulations share."""
+"""Fixtures for tests of whole emulations."""
 
 import fcntl
 import shutil

@@ -1,4 +1,4 @@
-"""One row is really measured, on a synthetic place, and an interrupted collection goes on."""
+"""The collection of data: a row that is really measured, and a collection that goes on after an end."""
 
 import json
 import subprocess

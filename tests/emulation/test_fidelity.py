@@ -56,7 +56,7 @@ def until_it_holds(check: Callable[[], None]) -> None:
 def tcp_rate_bps(
     laptop: Laptop, kind: NetworkKind, direction: Direction, from_s: float, to_s: float
 ) -> tuple[float, float, float]:
-    """What one TCP connection delivers between two instants of the replay.
+    """Return the rate that one TCP connection delivers between two instants of the replay.
 
     Returns:
         bits per second of application data, and the two instants (replay seconds) they hold for.
@@ -154,7 +154,7 @@ def test_the_rtt_holds_on_a_varying_trace(laptop: Laptop) -> None:
 
 
 def test_the_replay_keeps_its_own_time(laptop: Laptop) -> None:
-    """What the trace holds back until 0.6 s arrives at 0.6 s after `started_at_s`."""
+    """A trace that delivers nothing before 0.6 s delivers at 0.6 s after `started_at_s`."""
     gate = Trace([600, 10_000])
     free = Trace.constant(12e6)
 

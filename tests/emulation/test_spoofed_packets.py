@@ -90,7 +90,7 @@ class Attacked:
 
     @property
     def rules(self) -> list[str]:
-        """What each rule is about; where it leads may change, as both networks are the same."""
+        """Return the subject of each rule, without its network: that may change, as both are equal."""
         listed = self.laptop.run("ip", "rule").stdout.splitlines()
         return [line.partition("lookup")[0] for line in listed]
 
@@ -114,7 +114,7 @@ def checksum(data: bytes) -> int:
 
 
 def packet(number: int, target: bytes) -> bytes:
-    """One of five kinds, with checksums that are right: lies over TCP, an opening, a datagram."""
+    """Return a packet of one of five kinds, with right checksums: forged TCP, an opening, a datagram."""
     kind = number % 5
     # The server's own address for half of the lies, else anybody's.
     known = kind < 3 and number % 2 == 0
@@ -166,7 +166,7 @@ serve(8443, slow)
 
 
 def ends(number: int, port: int, near: int, target: bytes) -> bytes:
-    """What would end a connection if its numbers were right: a reset, or a router's word."""
+    """Return packets that would end a connection if their numbers were right."""
     source = ip_address(SERVER).packed
     if number % 2:
         protocol = 6

@@ -1,4 +1,4 @@
-"""What the gateway is for: a walk out of the door, and nothing that was under way breaks."""
+"""A walk out of the door with a gateway: nothing that is under way breaks."""
 
 import json
 import subprocess
@@ -140,7 +140,7 @@ def judge(wanted: BrowsingPlan, browsed: Browsed, found: dict[str, Any]) -> None
 
 
 def judge_usage(used: dict[str, Any], cloned_bytes: int) -> None:
-    """What went through the gateway has the names of its servers, and over which networks it went."""
+    """Check that connections through the gateway have the names of their servers, and their networks."""
     through = {
         each["server"]: each["bytes_by_network"]
         for each in used["servers"]

@@ -41,7 +41,7 @@ def laptop() -> Iterator[Laptop]:
 
 
 def subflows(laptop: Laptop) -> dict[str, int]:
-    """How many subflows the client asked for, first ones and joining ones."""
+    """Return how many subflows the client asked for, first ones and joining ones."""
     with laptop.client.entered():
         lines = Path("/proc/thread-self/net/netstat").read_text().splitlines()
     names, values = (line.split()[1:] for line in lines if line.startswith("MPTcpExt"))
@@ -105,7 +105,7 @@ def test_records_are_rows_of_the_run_s_tables(browsed: Browsed) -> None:
 
 
 def command_lines() -> Iterator[str]:
-    """What runs on this machine; what has ended and waits for its parent says nothing."""
+    """Yield the command lines of all processes of this machine; those of zombies are empty."""
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
             yield file.read_bytes().replace(b"\0", b" ").decode(errors="replace")

@@ -18,7 +18,7 @@ ETHERTYPES = {4: 0x0800, 6: 0x86DD}
 def run_bpf(
     code: bytes, packet: bytes, packet_type: int = 0, ethertype: int | None = None, tagged: int = 0
 ) -> int:
-    """What the program gives for the packet: how many bytes get through. As the kernel does it."""
+    """Run the program on the packet as the kernel does; return how many bytes it lets through."""
     program = [struct.unpack_from("HBBI", code, at) for at in range(0, len(code), 8)]
     if ethertype is None:
         ethertype = ETHERTYPES.get(packet[0] >> 4, 0) if packet else 0

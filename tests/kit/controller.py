@@ -139,7 +139,7 @@ class Script:
         return found
 
     def decide(self, at_s: float | None = None) -> list[Command]:
-        """All is decided on again, at an instant; returns the commands."""
+        """Decide on everything again, at an instant; return the commands."""
         now_s = self.now_s if at_s is None else at_s
         urgent = HostDefaultsChanged(self.controller.decider.host_defaults)
         return self.tell(urgent, TimerFired(), at_s=now_s)
@@ -207,7 +207,7 @@ class Script:
         at_once: bool = False,
         at_s: float | None = None,
     ) -> list[Command]:
-        """How much a connection carries is learned; `at_once`: and decided on."""
+        """Tell the controller how much a connection carries; `at_once`: it also decides."""
         estimate = size_of(size, source)
         return self.tell(SizeLearned(key, direction, estimate, progressed=not at_once), at_s=at_s)
 
@@ -253,7 +253,7 @@ def of_kind(kind: type[C], commands: Sequence[Command]) -> list[C]:
 
 
 def led(commands: Sequence[Command]) -> dict[give.Place, str | None]:
-    """Where destinations are led by these commands, in the end."""
+    """Return where these commands lead destinations in the end."""
     found: dict[give.Place, str | None] = {}
     for each in commands:
         if isinstance(each, give.SetDestinations | give.SetRuled):

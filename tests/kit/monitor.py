@@ -14,7 +14,7 @@ class PlayedProvider:
         self.known = dict(known)
 
     async def read(self, network: Network, now_s: float) -> Mapping[str, Indicator]:
-        """What was set for the network."""
+        """Return what was set for the network."""
         return self.known.get(network.name, {})
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What tests of real daemons share: cedos in a namespace, a laptop with Wi-Fi and a metered network."""
+"""Fixtures for tests of real daemons: cedos in a namespace, a laptop with Wi-Fi and a metered network."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -156,7 +156,7 @@ def packet(protocol: int, payload: bytes) -> bytes:
 
 
 def profiled(data: bytes) -> None:
-    """What a daemon does with a captured packet, from its IP header on; a profiler each."""
+    """Handle a captured packet, from its IP header on, as a daemon does, with a new profiler."""
     profiler = Profiler()
     for outgoing in (True, False):
         if (captured := parse_frame(data, outgoing=outgoing)) is not None:
@@ -182,7 +182,7 @@ def text(parse: Callable[[str], object]) -> Callable[[bytes], object]:
 
 
 def commanded(data: bytes) -> None:
-    """What a daemon that is no longer ours may say to its privileged part."""
+    """Parse a message as the privileged part does; an attacker may control the daemon that sent it."""
     said = msgspec.msgpack.decode(data)
     for kind in (tuple[Rule, ...], FlowKey, PathManagerCommand, FilterPlan, EventSocket):
         with contextlib.suppress(ValueError):
@@ -190,7 +190,7 @@ def commanded(data: bytes) -> None:
 
 
 def asked_name(data: bytes) -> None:
-    """What the stub does with a datagram, and with a resolver's answer to it."""
+    """Parse a datagram as the stub does, and as a resolver's answer."""
     if (question := names.read(data)) is not None:
         names.truncated(data, question)
         names.failed(data, question)
@@ -198,7 +198,7 @@ def asked_name(data: bytes) -> None:
 
 
 def said_of_files(data: bytes) -> None:
-    """What a server of files, and its client, take for a message."""
+    """Parse a message as a server of files and as its client."""
     for kind in (files.AnyRequest, files.Answer, files.Listing, files.PutAnswer, list[files.Entry]):
         _tried(lambda given, kind=kind: files.decode(given, kind), data, TransferError)
 

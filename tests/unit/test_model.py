@@ -1,4 +1,4 @@
-"""One object for each address, IPv4 in whatever form."""
+"""Addresses: one object for each, IPv4 in whatever form."""
 
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address

@@ -1,4 +1,4 @@
-"""What `setup.sh` leaves behind where it is interrupted, and what it trusts."""
+"""Set-up by `setup.sh`: what it leaves behind if it is interrupted, and what it trusts."""
 
 import os
 import re

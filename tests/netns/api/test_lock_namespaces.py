@@ -1,4 +1,4 @@
-"""One steering daemon per network namespace, whatever its directories are."""
+"""The lock of a network namespace: one steering daemon in each, whatever its directories are."""
 
 import subprocess
 import sys

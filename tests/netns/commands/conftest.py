@@ -66,11 +66,11 @@ class World:
             time.sleep(0.2)
 
     def trains(self, status: dict[str, Any]) -> dict[str, dict[str, Any]]:
-        """What trains have cost, by network."""
+        """Return the costs of trains, by network."""
         return {e["network"]: e for e in status.get("probes", ()) if e["kind"] == "udp-train"}
 
     def log_text(self) -> str:
-        """What the daemon has logged."""
+        """Return the daemon's log."""
         return (self.folder / "up.out").read_text()
 
     def status(self) -> dict[str, Any]:

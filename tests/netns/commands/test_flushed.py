@@ -70,7 +70,7 @@ class Host:
                 time.sleep(0.003)
 
     def ours(self) -> list[str]:
-        """What of the host's state the daemon answers for."""
+        """Return the part of the host's state that the daemon is responsible for."""
         shown = [self.laptop.ip(*f"-{version} rule".split()) for version in (4, 6)]
         shown += [self.laptop.ip(*f"-{v} route show table all".split()) for v in (4, 6)]
         shown += [self.laptop.run(f"{name}-save").stdout for name in ("iptables", "ip6tables")]

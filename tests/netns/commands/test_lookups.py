@@ -24,7 +24,7 @@ SO_BINDTODEVICE, IP_UNICAST_IF = 25, 50
 
 
 class Resolver:
-    """What both gateways answer, with an address that says who did; `silent` are those that do not."""
+    """A resolver at each gateway; an answer tells which one gave it; `silent` ones do not answer."""
 
     def __init__(self, phones: Any) -> None:
         self.silent: set[str] = set()

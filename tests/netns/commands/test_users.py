@@ -22,7 +22,7 @@ GROUP, NOBODYS_GROUP = 0, 70_000
 
 
 def as_user(uid: int, gid: int, act: Callable[[], Any]) -> Any:
-    """What `act` gives in a process of this user's; an error's words as text."""
+    """Return the result of `act` in a process of this user, or an error as text."""
     reading, writing = os.pipe()
     if (pid := os.fork()) == 0:
         try:
@@ -43,7 +43,7 @@ def as_user(uid: int, gid: int, act: Callable[[], Any]) -> Any:
 
 @pytest.fixture
 def cedos(tethered: Any) -> Iterator[Installed]:
-    """Where other users may look: a test's own folder is for its user alone."""
+    """Run the daemon in a folder that other users may read; a test's own folder is for its user alone."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o711)
         yield Installed(tethered.laptop, Path(folder))

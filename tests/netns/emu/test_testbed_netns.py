@@ -94,7 +94,7 @@ def begun(make_namespace: MakeNamespace, folder: Path, then: str) -> tuple[Servi
 
 
 def alive(pid: int) -> bool:
-    """Whether the process runs; one that nobody has waited for yet does not."""
+    """Return whether the process runs; a zombie does not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:

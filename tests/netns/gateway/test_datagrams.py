@@ -94,7 +94,7 @@ class Names:
         )
 
     def program(self, script: str, user: int = USER) -> tuple[str, float]:
-        """What a program says, and how long it took; its resolver is the dead one."""
+        """Return a program's output and its duration; its resolver is the dead one."""
         began_s = time.monotonic()
         process = self.laptop.near.popen(
             *with_resolver(self.folder, NOBODY, "setpriv", f"--reuid={user}", f"--regid={user}"),

@@ -29,7 +29,7 @@ MOST_MB = 90
 
 
 class Wire:
-    """What the laptop's connections with the gateway say first, by the laptop's end."""
+    """The first bytes of the laptop's connections with the gateway, by the laptop's address and port."""
 
     def __init__(self, laptop: Laptop) -> None:
         with laptop.near.entered():

@@ -156,7 +156,7 @@ print(json.dumps(ask(one, b"x", ("{ORIGIN}", 9001))))
 
 @pytest.mark.usefixtures("echo")
 def test_what_is_left_alone(laptop: Laptop) -> None:
-    """Who spoke first is answered as it was spoken to; so is all with --direct, and without the proxy."""
+    """A host that spoke first is answered directly; so are all with --direct, and without the proxy."""
     own = json.loads(laptop.near.run("ip", "-j", "route", "get", ORIGIN).stdout)[0]["prefsrc"]
     ask = f"""
 one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

@@ -61,7 +61,7 @@ def test_a_stopped_gateway_closes_its_connections(laptop: Laptop) -> None:
 
 
 def test_a_killed_gateway_says_itself_what_it_lost(laptop: Laptop) -> None:
-    """What it carried breaks as soon as it is back; meanwhile and afterwards all else goes on."""
+    """Its connections break as soon as it is back; all others go on meanwhile and afterwards."""
     curl = carrying(laptop)
     laptop.gateway.kill()
     laptop.gateway.wait()

@@ -52,7 +52,7 @@ with socket.create_server(("{ORIGIN}", 7777)) as server:
 
 
 def test_a_shells_words_are_answered_while_its_network_dies(laptop: Laptop) -> None:
-    """What is typed each 50 ms through `cedos forward -W`, as SSH's ProxyCommand is."""
+    """A line is typed each 50 ms through `cedos forward -W`, as by SSH's ProxyCommand."""
     import subprocess
 
     server = laptop.far.popen(sys.executable, "-c", ECHO, stdout=subprocess.PIPE)

@@ -87,7 +87,7 @@ class World:
                 )
 
     def swallow(self, name: str, ends: str = "far", *, by: str = "queue") -> Callable[[], None]:
-        """All that the `far`, `near` or `both` ends send over a network vanishes before it leaves them.
+        """Drop all that the `far`, `near` or `both` ends send over a network before it leaves them.
 
         In the interface's `queue` or a `filter`, neither of which lets TCP count it as sent. Returns
         what undoes it.

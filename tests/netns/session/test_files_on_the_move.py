@@ -209,7 +209,7 @@ def test_it_waits_for_wifi_and_begins_when_it_is_there(slow_walk: Walk) -> None:
 
 
 def test_an_upload_waits_for_wifi_though_its_program_is_killed(slow_walk: Walk) -> None:
-    """One piece over each of two runs, one file at the server."""
+    """Each of two runs sends a piece, and the server has one file."""
     slow_walk.world.near.ip("link", "set", "wlan0", "down")
     inbox, photo = slow_walk.folder / "inbox", slow_walk.folder / "photo"
     inbox.mkdir()
@@ -285,7 +285,7 @@ def until(true: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
 
 
 def written_down(walk: Walk, connection: session.Connection) -> bool:
-    """Whether the server's file holds the session as it is after the first answer."""
+    """Return whether the server's file has the session as it is after the first answer."""
     (file,) = (walk.folder / "state" / "cedos").glob("serve-*.sessions")
     text = file.read_bytes()
     start = text.find(connection.flow_id)

@@ -99,7 +99,7 @@ def transfer(world: Any, size: int, cuts: int, timeout_s: float, **options: Any)
     cutter = Cuts(world, seeded)
 
     def may() -> int:
-        """How far either end may be ahead: half a megabyte behind the next cut."""
+        """Return how far either end may be ahead: half a megabyte behind the next cut."""
         return (at[passed] if passed < len(at) else 4 * size) // 2 + 500_000
 
     async def serve() -> tuple[str, int]:

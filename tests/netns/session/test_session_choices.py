@@ -31,7 +31,7 @@ def carried(connection: session.Connection) -> dict[str, int]:
 
 
 def labels(connection: session.Connection) -> dict[str, int]:
-    """Which labels each path is let onto."""
+    """Return the labels that may use each path."""
     return {path.facts.network: path.allowed for path in connection.flow.core.paths}
 
 
@@ -120,7 +120,7 @@ def shape(world: Any) -> None:
 
 
 async def measured(connection: session.Connection) -> dict[str, float]:
-    """What is known of both networks once both were probed."""
+    """Return the indicators of both networks once both were probed."""
     async with asyncio.timeout(20):
         while True:
             facts = [path.facts for path in connection.flow.core.paths]

@@ -1,4 +1,4 @@
-"""Which local networks a session takes, by their routes, kinds and hotspots."""
+"""The choice of local networks for a session, by their routes, kinds and hotspots."""
 
 import asyncio
 import os

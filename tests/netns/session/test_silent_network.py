@@ -1,4 +1,4 @@
-"""One network falls silent under load while the other lives: the session goes on over the other one."""
+"""A network that falls silent under load while another one lives: the session goes on over that one."""
 
 import asyncio
 import time
@@ -21,7 +21,7 @@ Arrivals = list[tuple[float, int]]
 
 
 class Silence:
-    """What comes over a network is swallowed at both ends; their links stay up."""
+    """A silent network: packets over it are dropped at both ends, while their links stay up."""
 
     def __init__(self, world: Any, name: str = "wlan0") -> None:
         self._world, self._name = world, name
@@ -182,7 +182,7 @@ def test_what_this_host_cannot_send_is_not_waited_for(
 def test_a_network_that_flaps_costs_nothing(
     world: Any, silence: Silence, down: bool, silent: bool
 ) -> None:
-    """One of two is silent every other second, or cut each second: most bytes keep coming."""
+    """A network is silent every other second, or cut each second: most bytes keep coming."""
     world.shape("4mbit")
 
     def flap(_arrivals: Arrivals, over: Callable[[], bool]) -> None:

@@ -1,4 +1,4 @@
-"""What steering says and hears, against what a kernel acknowledged and said (record.py)."""
+"""The netlink messages of steering, compared with those of a real kernel (record.py)."""
 
 import importlib.util
 import struct

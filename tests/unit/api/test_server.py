@@ -261,7 +261,7 @@ def test_a_listener_who_leaves_is_forgotten(
 def test_listeners_are_bounded_for_each_user(
     control: Path, fake_daemon: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One user had them all; root, who looks why, had none."""
+    """Once one user had all listeners, and root had none to find out why."""
     monkeypatch.setattr(server, "MAX_LISTENERS", 3 * server.MAX_LISTENERS_OF_USER)
     user = 1000
     monkeypatch.setattr(server, "_asker", lambda _request: user)
@@ -285,7 +285,7 @@ def test_listeners_are_bounded_for_each_user(
 def test_waiting_requests_are_bounded_for_each_user(
     control: Path, fake_daemon: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One transfer was asked after by as many connections as the daemon had files."""
+    """Once a program asked about one transfer over as many connections as the daemon had files."""
     monkeypatch.setattr(server, "MAX_REQUESTS_OF_USER", 20)
     monkeypatch.setattr(server, "MAX_REQUESTS", 50)
     user = 1000

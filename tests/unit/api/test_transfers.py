@@ -1,4 +1,4 @@
-"""What a transfer waits for, in words."""
+"""The words for a transfer's reason to wait."""
 
 from datetime import datetime
 

@@ -11,7 +11,7 @@ from cedos.commands import budget, explain
 
 @pytest.fixture
 def budget_message() -> Callable[..., BudgetMessage]:
-    """One of data, 4 GB of which nothing is spent; `changed` says what is otherwise."""
+    """Return a maker of a data budget of 4 GB, of which nothing is spent; `changed` sets other fields."""
 
     def make(**changed: Any) -> BudgetMessage:
         usual = {
@@ -29,7 +29,7 @@ def budget_message() -> Callable[..., BudgetMessage]:
 
 @pytest.fixture
 def budget_shown(budget_message: Callable[..., BudgetMessage]) -> Callable[..., str]:
-    """What `cedos budget` and `cedos explain` show of a budget that is so, at the epoch."""
+    """Return what `cedos budget` and `cedos explain` show of such a budget at the epoch."""
 
     def show(**changed: Any) -> str:
         one = budget_message(**changed)

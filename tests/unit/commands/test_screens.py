@@ -1,4 +1,4 @@
-"""All screens at the widths of terminals: no line is too long, and no word is broken."""
+"""Screens at the widths of terminals: no line is too long, and no word is broken."""
 
 import os
 import pty

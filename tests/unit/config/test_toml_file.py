@@ -1,4 +1,4 @@
-"""What is wrong in a file is named with its line and with what would be right."""
+"""Errors in a TOML file: each is named with its line and with what would be right."""
 
 import enum
 import tomllib

@@ -51,7 +51,7 @@ def test_of_a_crowd_of_small_transfers_some_are_judged_and_the_large_ones_always
 
 
 def test_a_check_of_our_own_says_nothing_of_how_well_transfers_are_expected() -> None:
-    """One to a dead network, expected to take ten seconds, outweighed 200 of programs in a sum."""
+    """Once a check, expected to take ten seconds on a dead network, outweighed 200 transfers."""
     script = Script()
     assert ends(script, own=True).prediction is None
     assert script.controller.reliability.of("wlan0") is None

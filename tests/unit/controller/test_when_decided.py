@@ -1,4 +1,4 @@
-"""When the controller decides again and looks at flows: at once, each second, or every ten."""
+"""Times at which the controller decides again and looks at flows: at once, each second, or every ten."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Which living flows `cedos status` and programs are told of."""
+"""The living flows that `cedos status` and programs are told of."""
 
 import socket
 from dataclasses import replace

@@ -124,7 +124,7 @@ async def test_the_timer_fires_when_it_is_due_and_follows_the_controller() -> No
 
 @pytest.mark.parametrize("first", ["an event", "a timer"])
 async def test_a_sleep_is_told_before_anything_else_is_decided(first: str) -> None:
-    """All that is known is older than the monotonic clock says: a decision must not rest on it."""
+    """The monotonic clock stands still in a sleep, so all indicators are older than it says."""
     played = Played()
     played.driver.begin(played)
     played.heard()

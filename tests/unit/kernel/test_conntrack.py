@@ -1,4 +1,4 @@
-"""What strangers do to this host is left out before it is read whole, and nothing else is."""
+"""The parser of connection tracking: it drops strangers' entries early, and nothing else."""
 
 import socket
 from ipaddress import IPv4Address, ip_address

@@ -114,7 +114,7 @@ class Drivers:
 
 
 def behind(top: Link, *others: Link, leads_out: bool = False) -> NetworkKind | None:
-    """What a link among others is taken for; `usb5` is a phone."""
+    """Return how a link among others is identified; `usb5` is a phone."""
     hardware = Drivers(usb5="rndis_host", eth0="e1000e")
     beneath = carriers(top, {each.index: each for each in (top, *others)}, hardware)
     return guess(top, Hardware(), beneath, leads_out=leads_out)

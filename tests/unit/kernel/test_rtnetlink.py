@@ -1,4 +1,4 @@
-"""What is read from rtnetlink's bytes, where a kernel's recorded ones do not show it."""
+"""The parser of rtnetlink, for messages that no recorded kernel has sent."""
 
 import socket
 import struct

@@ -1,4 +1,4 @@
-"""What systemd hears, on a real datagram socket."""
+"""Notifications to systemd, on a real datagram socket."""
 
 import os
 import socket

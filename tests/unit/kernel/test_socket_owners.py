@@ -1,4 +1,4 @@
-"""Whose socket it is that sends, as the kernel tells."""
+"""Owners of sockets, as the kernel tells."""
 
 import os
 import socket

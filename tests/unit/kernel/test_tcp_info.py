@@ -1,4 +1,4 @@
-"""What the kernel tells of a TCP connection."""
+"""The parser of the kernel's facts about a TCP connection."""
 
 import dataclasses
 import select

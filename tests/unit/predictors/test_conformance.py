@@ -1,4 +1,4 @@
-"""What every predictor keeps to, whatever it predicts: one suite for all of them."""
+"""Conformance of predictors: one suite for all of them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

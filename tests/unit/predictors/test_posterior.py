@@ -1,4 +1,4 @@
-"""What came of predictions before corrects later ones."""
+"""The posterior: outcomes of earlier predictions correct later ones."""
 
 import json
 from itertools import pairwise

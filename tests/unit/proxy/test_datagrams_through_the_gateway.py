@@ -70,7 +70,7 @@ async def sockets() -> Any:
 
 
 class Program:
-    """One that has associated; `udp` is its socket, `to` where the proxy takes datagrams."""
+    """A program with an association; `udp` is its socket, `to` the proxy's address for datagrams."""
 
     def __init__(self, udp: Udp, writer: Any, to: tuple[str, int]) -> None:
         self.udp, self.writer, self.to = udp, writer, to

@@ -1,4 +1,4 @@
-"""What opens a proxied connection: taken whole or in pieces, rewritten, or refused with a reason."""
+"""Requests for a proxied connection: whole or in pieces, rewritten, or refused with a reason."""
 
 from http import HTTPStatus
 

@@ -31,7 +31,7 @@ async def sleeping(ends: Ends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def away(ends: Ends) -> None:
-    """Nobody answers at the gateway, and the paths that there were break."""
+    """Break the paths to the gateway, and let it answer no more."""
     listener = ends.gateway._listener
     listener._driver.loop.remove_reader(listener._socket.fileno())
     for connection in list(listener._flows._living.values()):

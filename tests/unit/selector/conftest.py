@@ -26,7 +26,7 @@ class Oracle:
 
 
 class Host:
-    """What tests make their cases from."""
+    """A maker of cases for tests."""
 
     at_s = 1000.0
 

@@ -86,7 +86,7 @@ class Hosts:
         return resume(self.client, credentials, kind, random=self.random, now=self.now)
 
     def carry(self, sender: Channel, receiver: Channel) -> list[Buffer]:
-        """What one end has to say, to the other."""
+        """Carry the records of one end to the other."""
         records: list[Buffer] = []
         for message in sender.outgoing():
             self.wire.append(message)

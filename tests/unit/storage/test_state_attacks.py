@@ -1,4 +1,4 @@
-"""Whoever owns the state directory gets nothing written, read or waited for elsewhere."""
+"""Attacks by the owner of the state directory: nothing is written, read or waited for elsewhere."""
 
 import os
 import stat

@@ -202,7 +202,7 @@ class Host:
         return found
 
     def run(self, *command: str) -> str:
-        """What a command of ours says."""
+        """Return the output of a command of cedos."""
         whole = self.around.laptop.command(sys.executable, "-m", "cedos", *command)
         done = subprocess.run(
             whole, env=self.environment, capture_output=True, text=True, check=True
@@ -288,7 +288,7 @@ def test_a_portal_is_noticed_left_and_used_again_after_the_log_in(
 def test_a_log_in_page_opens_over_its_own_network(around: Surroundings, tmp_path: Path) -> None:
 
     def page(name: str, address: str, path: str) -> str:
-        """What a browser gets, whatever network is the default."""
+        """Return the page that a browser gets over this network, whatever the default is."""
         known = ("--resolve", f"{name}:80:{address}", f"http://{name}{path}")
         return around.laptop.run("curl", "-sS", "--max-time", "5", *known).stdout
 

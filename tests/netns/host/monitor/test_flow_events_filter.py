@@ -1,4 +1,4 @@
-"""Which of connection tracking's events reach this process: those of a stranger's segments do not."""
+"""The kernel's filter of connection tracking events: those of strangers' segments do not pass."""
 
 import asyncio
 import contextlib

@@ -40,7 +40,7 @@ def bench(make_namespace: MakeNamespace) -> Bench:
 
 
 def track(namespace: Namespace) -> None:
-    """What steering sets up on a host: rules that make connection tracking run, and count."""
+    """Set up rules like steering's, which make connection tracking run and count."""
     namespace.sysctl("net.netfilter.nf_conntrack_acct", 1)
     for program in ("iptables", "ip6tables"):
         namespace.run(program, "-A", "OUTPUT", "-m", "conntrack", "--ctstate", "INVALID")
@@ -55,7 +55,7 @@ async def serve(bench: Bench, family: int, kind: int, protocol: int = 0) -> sock
 
 
 async def download(bench: Bench, family: int, down: int, up: int, protocol: int = 0) -> int:
-    """One connection over which `up` bytes go and `down` come; returns its local port."""
+    """Send `up` bytes and receive `down` over one connection; return its local port."""
     loop = asyncio.get_running_loop()
     with (
         await serve(bench, family, socket.SOCK_STREAM, protocol) as listener,

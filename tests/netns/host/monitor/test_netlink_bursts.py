@@ -18,7 +18,7 @@ _ROUTE, _IPV4_ROUTES, _NEWROUTE, _DST, _HEADER_BYTES = 0, 7, 24, 1, 12
 
 
 class Heard:
-    """What a listener is told, in order: the routes' numbers, and `lost`."""
+    """The notifications of a listener, in order: the routes' numbers, and `lost`."""
 
     def __init__(self) -> None:
         self.all: list[int | str] = []
@@ -100,7 +100,7 @@ def test_a_flood_is_left_alone_after_a_while(
 
 
 def test_a_loss_is_told_after_what_came_before_it(host: Namespace, tmp_path: Path) -> None:
-    """Whoever reads the tables anew after a loss must not be told older things afterwards."""
+    """A reader that reads the tables again after a loss must get no older events afterwards."""
 
     def scenario(heard: Heard) -> None:
         add_routes(host, tmp_path / "routes", 0, ROUTES)

@@ -55,7 +55,7 @@ COUNTED = {
 
 
 def echoes(namespace: Namespace, version: int, interface: str) -> int:
-    """How many echo requests have come in over the interface, from the first call on."""
+    """Return how many echo requests have come in over the interface, from the first call on."""
     program, *match = COUNTED[version]
     rule = ("INPUT", "-i", interface, *match)
     if namespace.run(program, "-C", *rule, check=False).returncode != 0:

@@ -77,7 +77,7 @@ def pair(make_namespace: Callable[[str], Namespace]) -> Iterator[Pair]:
 
 
 def drain(capture: Capture, at_least: int, quiet_s: float = 0.2) -> list[CapturedPacket]:
-    """What was captured: until `at_least` packets are there and then for `quiet_s` no more."""
+    """Return the captured packets: wait for `at_least` of them, then for `quiet_s` without more."""
     captured: list[CapturedPacket] = []
     deadline_at_s = time.monotonic() + 10
     while time.monotonic() < deadline_at_s:

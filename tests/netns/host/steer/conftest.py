@@ -48,7 +48,7 @@ class Host:
         return ADDRESS[name, version]
 
     def networks(self, *down: str) -> list[Network]:
-        """What the monitor would say; those named in `down` are down."""
+        """Return the networks as the monitor would; those named in `down` are down."""
         with self.client.entered():
             indices = {name: socket.if_nametoindex(name) for name in ("wlan0", "lte0")}
         return [
@@ -96,7 +96,7 @@ class Host:
             asyncio.run(body())
 
     def state(self) -> str:
-        """All that steering may touch, as the usual programs print it."""
+        """Return all state that steering may change, as the usual programs print it."""
         parts = [self.client.ip(f"-{v}", "rule") for v in (4, 6)]
         parts += [self.client.ip(f"-{v}", "route", "show", "table", "all") for v in (4, 6)]
         parts += [

@@ -1,4 +1,4 @@
-"""Which sockets the kernel is asked to close: those on which nothing comes, and no others."""
+"""The closing of sockets: the kernel is asked to close those on which nothing comes, and no others."""
 
 import errno
 import socket

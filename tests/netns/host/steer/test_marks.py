@@ -1,4 +1,4 @@
-"""What carries a mark takes the mark's network; everybody else does not (`cedos exec`)."""
+"""Marks (`cedos exec`): packets with a mark take the mark's network, and no others do."""
 
 import socket
 import struct

@@ -22,7 +22,7 @@ def single(name: str) -> Strategy:
 
 
 def path_manager(host) -> str:
-    """Who has it, under the name that the kernel has for it (a number alone before Linux 6.15)."""
+    """Return the path manager by the kernel's name for it (a number before Linux 6.15)."""
     number = host.client.sysctl("net.mptcp.pm_type")
     said = {"0": "kernel", "1": "userspace"}[number]
     if Path("/proc/sys/net/mptcp/path_manager").exists():
@@ -31,7 +31,7 @@ def path_manager(host) -> str:
 
 
 def received_bytes(host) -> dict[str, int]:
-    """What the server has received on each of its interfaces."""
+    """Return the bytes that the server has received on each of its interfaces."""
     links = json.loads(host.server.ip("-j", "-s", "link"))
     return {link["ifname"]: link["stats64"]["rx"]["bytes"] for link in links[1:]}
 
@@ -123,7 +123,7 @@ async def test_a_network_that_vanishes_in_mid_flow_is_left_and_joined_again(
 async def test_what_creeps_on_a_path_is_sent_again_on_the_other_when_it_is_given_up(
     host, steering, home
 ):
-    """Whether the path that fades was the connection's first one (whose address is number 0) or not."""
+    """It does not matter whether the fading path was the connection's first one (address number 0)."""
     steering.set_default(home)
     living = await asyncio.to_thread(host.connect, 4, MPTCP)
     await exchange(living, 10_000)

@@ -69,7 +69,7 @@ class Program:
         return time.monotonic() - self.begun_s
 
     def key(self):
-        """What is on its way. An MPTCP socket does not say it: then the only one that is."""
+        """Return the key of this connection; an MPTCP socket has none: then of the only one there is."""
         local = self.socket.getsockname()[:2]
         if not local[1]:
             local = opening(self.host, self.version)
@@ -79,7 +79,7 @@ class Program:
         return await asyncio.wait_for(self.task, limit_s)
 
     async def ask(self, words=b"who\n"):
-        """What the server says; to `who` the address that it sees."""
+        """Return the server's answer; to `who` it is the address that it sees."""
         loop = asyncio.get_running_loop()
         await loop.sock_sendall(self.socket, words)
         return (await asyncio.wait_for(loop.sock_recv(self.socket, 100), 3)).decode()
@@ -117,7 +117,7 @@ def members(host):
 
 
 def connections_at(host, version):
-    """What lives at the server's end, half open or whole."""
+    """Return the connections at the server, half open ones too."""
     lines = host.server.run("ss", "-Htna", f"-{version}", f"sport = :{PORT}").stdout.splitlines()
     return [line.split() for line in lines if not line.startswith("LISTEN")]
 

@@ -167,7 +167,7 @@ class Shared:
         self.near.close()
 
     def undo(self) -> None:
-        """What each side does at its end."""
+        """Undo the changes of each side, as at its end."""
         sides = (
             (self._there.helper, self.kernel, SharingRole.HELP, self._journals[1]),
             (self._there.requestor, self.near, SharingRole.REQUEST, self._journals[0]),

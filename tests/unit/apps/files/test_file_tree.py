@@ -1,4 +1,4 @@
-"""What a server gives away: regular files below its folder, whatever is asked for."""
+"""The files that a server gives away: regular files below its folder, whatever a client requests."""
 
 import asyncio
 import contextlib

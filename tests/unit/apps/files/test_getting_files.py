@@ -55,7 +55,7 @@ TEXT = random.Random(8).randbytes(900_000)
 
 
 class End:
-    """One end of a session in memory; `left` bytes can still be read before it breaks."""
+    """An end of a session in memory; `left` bytes can still be read before it breaks."""
 
     peer_key = bytes(32)
     acknowledged_bytes = 1 << 40
@@ -319,7 +319,7 @@ def test_a_file_that_shrinks_while_it_is_sent(root: Path, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("change", ["grows", "is replaced", "is removed"])
 def test_a_file_that_changes_while_it_is_sent(root: Path, tmp_path: Path, change: str) -> None:
-    """What was opened is sent: the file as it was."""
+    """The server sends the file that it opened, as it was."""
     read = os.pread
     changed: list[str] = []
 

@@ -42,7 +42,7 @@ class Host(PlayedBus):
 
 
 async def looked(host: Host, *, wanted: bool = True) -> int:
-    """How often in three periods, the first at once."""
+    """Return how often it looked within three periods; the first look is at once."""
     searching = asyncio.create_task(search_wifi(host, lambda: wanted, 0.1))
     await asyncio.sleep(0.25)
     searching.cancel()

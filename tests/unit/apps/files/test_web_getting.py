@@ -1,4 +1,4 @@
-"""What web servers do wrong, in plain words: refused where trying again cannot help."""
+"""Faults of web servers, told in plain words: a transfer is refused if trying again cannot help."""
 
 import asyncio
 import gzip

@@ -63,7 +63,7 @@ class Item:
 
 
 class Application:
-    """What tests make their cases from."""
+    """A maker of cases for tests."""
 
     def __init__(self, radio: Any) -> None:
         self._radio = radio
@@ -79,7 +79,7 @@ class Application:
         return Prefetcher(world, **{"every_s": 0.02, **options})
 
     async def for_ever(self, turn: Turn) -> None:
-        """What a fetcher does that never ends."""
+        """Wait for ever, like a fetcher that never ends."""
         await asyncio.Event().wait()
 
 

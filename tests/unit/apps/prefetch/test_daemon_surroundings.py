@@ -1,4 +1,4 @@
-"""What the prefetcher learns from a daemon, and what it tells it."""
+"""The exchange between the prefetcher and a daemon."""
 
 from pathlib import Path
 from typing import Any

@@ -173,7 +173,7 @@ async def test_without_a_prefix_nobody_is_asked(ruled: Any, resolver: Resolver) 
 
 
 async def test_a_resolver_that_does_not_answer_keeps_nobody(ruled: Any, resolver: Resolver) -> None:
-    """What comes late counts for the next one; the look-ups at once have a limit."""
+    """A late answer counts for the next connection; simultaneous look-ups have a limit."""
     made = await ruled(PREFIX)
     resolver.may.clear()
     assert not await made.find("inside.example", 22, resolver)

@@ -52,7 +52,7 @@ class Spending(Script):
 
     @property
     def barred(self) -> list[str]:  # type: ignore[override]
-        """What is barred now."""
+        """Return the networks that are barred now."""
         return list(self.bars[-1]) if self.bars else []
 
     def use(self, size: float = 0.0, after_s: float = 1.0) -> float | None:

@@ -1,4 +1,4 @@
-"""Which finished flows tell the budgets of a choice."""
+"""Opportunities: finished flows that tell the budgets of a choice."""
 
 from collections.abc import Sequence
 from dataclasses import replace

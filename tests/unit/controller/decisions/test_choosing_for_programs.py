@@ -1,4 +1,4 @@
-"""What is chosen for a program that carries its transfer out itself."""
+"""Choices for a program that carries its transfer out itself."""
 
 from collections.abc import Mapping, Sequence
 

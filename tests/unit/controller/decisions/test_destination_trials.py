@@ -60,7 +60,7 @@ class Visited(Script):
         self.tell(FlowClosed(flow.key, at_s, 300_000, 100, at_s=at_s), at_s=at_s)
 
     def looks(self, at_s: float, answered_s: float | None = 0.05) -> list[Command]:
-        """All is decided on again; Wi-Fi answered so long ago (None: not now). Where destinations go."""
+        """Decide again; Wi-Fi answered so long ago (None: not now). Return destinations' networks."""
         if answered_s is not None:
             answered_at_s = at_s - answered_s
             self.tell(PingEnded("wlan0", 0.02, answered_at_s, answered_at_s), at_s=at_s)

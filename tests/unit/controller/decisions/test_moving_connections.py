@@ -1,4 +1,4 @@
-"""When a living connection moves, and that it does not flap."""
+"""Moves of living connections: when they happen, and that none flaps."""
 
 import math
 import random

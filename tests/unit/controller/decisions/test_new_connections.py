@@ -1,4 +1,4 @@
-"""Where new connections go: the default, programs, destinations and hints."""
+"""The networks of new connections: the default, programs, destinations and hints."""
 
 from dataclasses import replace
 from ipaddress import ip_address

@@ -1,4 +1,4 @@
-"""Which first packets are rescued, when, and over which network: a kernel that only plays."""
+"""Rescues of first packets, with a simulated kernel: of which, when, and over which network."""
 
 import math
 from collections.abc import Callable, Sequence

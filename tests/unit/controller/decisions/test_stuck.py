@@ -1,4 +1,4 @@
-"""Which stuck connections are closed, by scripts of what is seen; and which never are."""
+"""The closing of stuck connections, by scripts of events: which are closed, and which never are."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -200,7 +200,7 @@ def test_what_others_opened_what_is_near_ruled_or_the_daemons_own_stays(silence:
 
 @pytest.mark.parametrize("given_up", [False, True], ids=["the ping waits", "it was given up"])
 def test_a_slow_server_is_waited_for(silence: Silence, given_up: bool) -> None:
-    """One connection waits and nothing else is said: only a ping tells whether the network lives."""
+    """While one connection waits without other traffic, only a ping tells whether the network lives."""
     key = silence.opens()
     silence.downloads(key)
     silence.seen[key] = {"unacknowledged": 1}

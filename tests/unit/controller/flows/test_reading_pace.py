@@ -1,4 +1,4 @@
-"""How fast a program reads that is slower than its network."""
+"""The reading pace of a program that is slower than its network."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -77,7 +77,7 @@ def test_a_slow_network_is_known_from_few_bytes() -> None:
 
 
 def test_small_answers_on_a_connection_that_is_kept_are_no_rate_of_the_network() -> None:
-    """What a gateway's session carries for a browser: it was believed to be all that Wi-Fi can."""
+    """Once the small answers of a browser over a gateway's session were taken for Wi-Fi's rate."""
     kept = replace(RECEIVING, bytes_down=500_000, receive_rtt_s=0.04)
     watched = Watched(KEY)
     watched.down(kept)

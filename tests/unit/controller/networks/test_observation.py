@@ -1,4 +1,4 @@
-"""What flows, pings, counters and witnesses tell of networks, by scripts of events."""
+"""Observations of networks by flows, pings, counters and witnesses, by scripts of events."""
 
 from collections.abc import Sequence
 from dataclasses import replace

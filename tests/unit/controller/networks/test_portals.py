@@ -1,4 +1,4 @@
-"""When which network is checked for a portal, and what the network's state is told."""
+"""Checks for captive portals: when, of which network, and what the network's state learns."""
 
 from dataclasses import replace
 from ipaddress import ip_address

@@ -7,7 +7,7 @@ from cedos.model import Direction, Indicator
 
 
 def fed(megabits: list[float], *, saturated: bool = True) -> RateEstimator:
-    """One stretch a second, beginning at second 0."""
+    """Return an estimator that has seen one stretch a second, from second 0 on."""
     rates = RateEstimator()
     for second, rate in enumerate(megabits):
         carried = int(rate * 125_000)

@@ -16,7 +16,7 @@ RTTS = {"wlan0": RoundTrips(0.03, 0.03), "lte0": RoundTrips(0.06, 0.06)}
 
 
 class World:
-    """One download over Wi-Fi, looked at every 0.2 s."""
+    """A download over Wi-Fi, which is sampled every 0.2 s."""
 
     def __init__(self) -> None:
         self.flows = LivingFlows()

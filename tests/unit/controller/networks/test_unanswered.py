@@ -1,4 +1,4 @@
-"""Where connections wait in vain."""
+"""Destinations at which connections wait in vain."""
 
 from dataclasses import replace
 from typing import Any

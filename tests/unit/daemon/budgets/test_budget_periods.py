@@ -1,4 +1,4 @@
-"""When the supply of a budget is a new one, and what a change of it keeps."""
+"""Periods of budgets: when a new supply begins, and what a change of the budget keeps."""
 
 import asyncio
 from dataclasses import replace

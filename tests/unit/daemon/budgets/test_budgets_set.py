@@ -1,4 +1,4 @@
-"""Where budgets come from: the configuration and the file of those that were set, whole or damaged."""
+"""Sources of budgets: the configuration, and the file of those that were set, whole or damaged."""
 
 from collections.abc import Callable
 from dataclasses import replace

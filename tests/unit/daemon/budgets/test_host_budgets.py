@@ -1,4 +1,4 @@
-"""What budgets count, and the prices that follow: data, joules, money, units."""
+"""Counts of budgets and the prices that follow: data, joules, money, units."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What was spent stays counted: restarts, crashes, interfaces that come and go, clocks that jump."""
+"""The persistence of counts: restarts, crashes, interfaces that come and go, clocks that jump."""
 
 import asyncio
 from contextlib import suppress
@@ -93,7 +93,7 @@ async def test_a_clock_that_jumps_ahead_and_back_loses_nothing(host: Host) -> No
 async def test_a_clock_that_is_set_counts_nothing_from_before_the_budget(
     host: Host, by_s: float
 ) -> None:
-    """All that this start of the host had carried before counted, too: 440 MB instead of 40."""
+    """Once the bytes since the host's start counted, too: 440 MB instead of 40."""
     host.carry("lte0", 400_000_000)
     host.tick(7200.0)
     await host.budgets.set(ONCE)

@@ -1,4 +1,4 @@
-"""What servers have carried: directly, through gateways, and the gateways themselves."""
+"""The bytes of servers: directly, through gateways, and of the gateways themselves."""
 
 from collections.abc import Mapping
 from pathlib import Path

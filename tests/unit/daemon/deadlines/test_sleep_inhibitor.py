@@ -39,7 +39,7 @@ class Logind:
         return Message.new_method_return(message, "h", [0], unix_fds=[theirs])
 
     async def given_back(self) -> bool:
-        """Whether all are, within a second: the bus has a copy of its own for a moment."""
+        """Return whether all are given back within a second: the bus keeps a copy for a moment."""
         for _ in range(100):
             if not self.held():
                 return True
@@ -47,7 +47,7 @@ class Logind:
         return False
 
     def held(self) -> int:
-        """How many of the locks that were given are held still."""
+        """Return how many of the locks that were given are still held."""
         with suppress(AttributeError, OSError):
             os.close(self._given)  # it has been sent
             del self._given

@@ -1,4 +1,4 @@
-"""Which decision explains a flow: its own, of this daemon's life, however many came after it."""
+"""The decision log: a flow is explained by its own decision, however many came after it."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What explains what a person names: a flow of this host, or a connection through a gateway."""
+"""Explanations of a flow of this host, or of a connection through a gateway, that a person names."""
 
 from collections.abc import Callable
 from dataclasses import replace

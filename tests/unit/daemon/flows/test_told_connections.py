@@ -1,4 +1,4 @@
-"""What proxies tell of connections through a gateway: what is shown, and what is written, once."""
+"""Reports of proxies about connections through a gateway: what is shown, and what is written, once."""
 
 from collections import Counter
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which answers to look-ups wait, and what a program can claim; the queue and DNS are played."""
+"""Held answers to look-ups, with a simulated queue and DNS: which wait, and what a program can claim."""
 
 import asyncio
 import struct
@@ -63,7 +63,7 @@ class Stage:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """What the rule covers."""
+        """Return the addresses that the rule covers."""
         return self.script.controller.ruled.rules.rules[1].addresses
 
     def post(self, event: Event) -> None:

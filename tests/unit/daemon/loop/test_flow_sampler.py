@@ -1,4 +1,4 @@
-"""When sockets are looked at, and who is told what was seen."""
+"""The flow sampler: when it looks at sockets, and whom it tells."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence

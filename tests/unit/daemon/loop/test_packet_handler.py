@@ -1,4 +1,4 @@
-"""What captured packets reveal of a size goes to the controller, for flows of this host alone."""
+"""The packet handler: sizes in captured packets go to the controller, for flows of this host alone."""
 
 import math
 from typing import Any, NamedTuple, cast

@@ -1,4 +1,4 @@
-"""What the observer asks of networks and hands on: events, and nothing that it keeps itself."""
+"""The observer: it questions networks and hands events on, and keeps nothing itself."""
 
 import asyncio
 from dataclasses import dataclass, field, replace

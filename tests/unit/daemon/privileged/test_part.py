@@ -1,4 +1,4 @@
-"""What the privileged part refuses, whoever asks: the daemon may be in somebody else's hands by then."""
+"""Refusals of the privileged part, whoever asks: an attacker may control the daemon by then."""
 
 import gc
 import random

@@ -1,4 +1,4 @@
-"""All benches can be run by their names."""
+"""Benches: each can be run by its name."""
 
 import importlib
 import math
@@ -52,7 +52,7 @@ CASE = Case("some", slow_s=12.0)
 
 
 def fetches(*networks: str) -> list[Fetch]:
-    """One each second from second 10 on."""
+    """Return one fetch each second from second 10 on."""
     return [Fetch(10.0 + at, 0.2, NetworkKind(network)) for at, network in enumerate(networks)]
 
 

@@ -173,7 +173,7 @@ def test_what_is_used_without_a_choice_fits(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["last_day_12", "flood_10", "weekends", "doubled"])
 def test_none_is_exceeded_and_little_left_over(kind: str) -> None:
-    """All demand on the last day, an eighth of it unavoidable: 40 of 40 were exceeded once."""
+    """With all demand on the last day, an eighth of it unavoidable, once 40 of 40 were exceeded."""
     outcomes = [
         each for world in odd_worlds(ODD_MONTHS[kind], 3, 2) for each in live([world], Pacer)
     ]

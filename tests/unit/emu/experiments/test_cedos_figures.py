@@ -1,4 +1,4 @@
-"""What is drawn for Cedos' Figure 8 and Table VI, and how it is counted."""
+"""Numbers of Cedos' Figure 8 and Table VI."""
 
 import json
 from math import inf

@@ -23,7 +23,7 @@ SECONDS = 30
 
 
 def series(folder: Path, rssi: bool) -> Path:
-    """One place: Wi-Fi at 10 Mbit/s that falls to 1 after ten seconds, cellular at 5."""
+    """Return a place: Wi-Fi at 10 Mbit/s that falls to 1 after ten seconds, cellular at 5."""
     rows = []
     for network, fast, slow in (("wifi", 10e6, 1e6), ("cellular", 5e6, 5e6)):
         for second in range(SECONDS):

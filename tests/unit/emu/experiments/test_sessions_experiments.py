@@ -80,7 +80,7 @@ def test_a_loaded_link_carries_its_rate(rate: float, delay_ms: int) -> None:
 
 
 def access(kind: NetworkKind, rates_mbps: list[float], rtt_s: float) -> Access:
-    """One rate a second."""
+    """Return an access network with one rate a second."""
     times = [
         1000 * second + round(1000 * (k + 0.5) / max(1, round(1e6 * rate / 12_000)))
         for second, rate in enumerate(rates_mbps)

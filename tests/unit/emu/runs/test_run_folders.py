@@ -1,4 +1,4 @@
-"""Where run folders can be made, and what is said where they cannot."""
+"""Run folders: where they can be made, and the messages where they cannot."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""What HTTP says of its transfers, and what is learned of them."""
+"""Sizes of transfers that HTTP tells, and what the profiler learns of them."""
 
 from collections.abc import Callable
 from dataclasses import replace

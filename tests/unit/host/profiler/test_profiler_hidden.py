@@ -19,7 +19,7 @@ TLS_KEY = replace(KEY, remote_port=443)
 
 
 def initial(name: str, key: FlowKey = TLS_KEY) -> list[CapturedPacket]:
-    """What a real client sends over QUIC."""
+    """Return the first packets that a real client sends over QUIC."""
     connection = QuicConnection(
         configuration=QuicConfiguration(
             server_name=name, alpn_protocols=[f"protocol-{n:0200}" for n in range(7)]

@@ -14,7 +14,7 @@ def name_in(payload: bytes) -> str | None:
 
 
 def real_hello(name: str | None) -> bytes:
-    """What OpenSSL sends."""
+    """Return the ClientHello that OpenSSL sends."""
     context = ssl.create_default_context()
     context.check_hostname = name is not None
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()

@@ -67,12 +67,12 @@ class World:
         return names[way.index] if way and way.index != LOOPBACK_INDEX else None
 
     def picture(self) -> tuple[object, ...]:
-        """All that steering may touch."""
+        """Return all state that steering may change."""
         return self.picture_of(self.kernel)
 
     @staticmethod
     def picture_of(kernel: MemoryKernel) -> tuple[object, ...]:
-        """All that steering may touch of a kernel."""
+        """Return all state of a kernel that steering may change."""
         return (
             tuple(kernel.own),
             tuple(sorted(map(str, kernel.all_routes))),

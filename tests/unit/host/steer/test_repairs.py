@@ -1,4 +1,4 @@
-"""What others take out is put back, and what cannot be is told."""
+"""Repairs: what others remove is restored, and what cannot be restored is reported."""
 
 import asyncio
 import errno

@@ -151,7 +151,7 @@ def test_what_the_kernel_refuses_stays_in_the_journal(world, tmp_path):
 
 
 def left_behind(make_world, directory: Path):
-    """What a killed daemon has left: the kernel, its picture before, and the whole journal."""
+    """Return the remains of a killed daemon: the kernel, its state before, and the whole journal."""
     world = make_world(Instants())
     before = world.picture()
     world.kernel.journal = directory / FILE_NAME

@@ -60,7 +60,7 @@ def test_columns_without_a_value_are_no_features(examples: Examples) -> None:
 def test_what_few_data_sets_tell_is_learned_from_where_it_is_told(
     made_up: Callable[..., Examples], kind: str
 ) -> None:
-    """Where many access points are seen everything takes four times as long."""
+    """In these rows, transfers take four times as long where many access points are seen."""
     examples = made_up(groups=6, each=30, seed=2)
     many = np.random.default_rng(3).random(len(examples)) < 0.5
     more = replace(

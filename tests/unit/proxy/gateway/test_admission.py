@@ -1,4 +1,4 @@
-"""Where the gateway may connect; closed unless it is told otherwise."""
+"""Destinations that the gateway may connect to; closed unless its settings open them."""
 
 from ipaddress import IPv4Address, ip_address, ip_network
 from typing import Any

@@ -49,7 +49,7 @@ class Session:
 
 
 class Case:
-    """One session, whose connections begin as they are asked for."""
+    """A session whose connections begin when a test asks for them."""
 
     def __init__(self) -> None:
         self.now_s = 100.0

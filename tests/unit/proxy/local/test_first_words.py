@@ -1,4 +1,4 @@
-"""What programs say first: at once where that does no harm, and nothing of it twice where it would."""
+"""First bytes of programs: sent at once if that does no harm, and never twice if that would."""
 
 import asyncio
 from typing import Any
@@ -54,7 +54,7 @@ class Held:
         monkeypatch.setattr(Origins, "connect", held)
 
     async def come(self) -> bytes:
-        """What is at the gateway for the only origin, once anything is, or after a while."""
+        """Return the bytes at the gateway for the only origin, once there are any, or after a while."""
         for _ in range(60):
             for session in self.ends.gateway._sessions.values():
                 for stream in session._streams.streams.values():

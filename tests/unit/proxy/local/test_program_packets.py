@@ -1,4 +1,4 @@
-"""Which way a program's packets go, and how long they keep to it."""
+"""The way of a program's packets, and how long they keep it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

@@ -29,7 +29,7 @@ def cookie(one: socket.socket) -> int:
 
 
 class Places:
-    """What the kernel's programs would have written down; senders are looked up in the kernel."""
+    """The tables as the BPF programs would have filled them; senders are looked up in the kernel."""
 
     def __init__(self) -> None:
         self.places: dict[str, SentTo] = {}
@@ -70,7 +70,7 @@ class Host:
         return self.made[-1]
 
     async def says(self, one: socket.socket, here: str, data: bytes) -> tuple[bytes, Any] | None:
-        """What comes back within a moment."""
+        """Return the answer that comes within a moment."""
         loop = asyncio.get_running_loop()
         one.sendto(data, (here, self.port))
         try:
@@ -133,7 +133,7 @@ async def test_who_was_not_led_here_is_not_served(hosts: Any, programs: Any) -> 
 
 
 async def test_who_has_most_makes_room(hosts: Any, programs: Any) -> None:
-    """One user's flood does not end another one's call."""
+    """A user's flood does not end another user's call."""
     host = hosts(most=4)
     call = programs()
     host.places.places = {FIRST: SentTo("203.0.113.9", 4000, BOB, cookie(call))}

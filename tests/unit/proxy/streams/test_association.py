@@ -1,4 +1,4 @@
-"""What came before its association was opened is handed on then, and is bounded."""
+"""Packets that come before their association is opened: they are bounded, and handed on then."""
 
 from cedos.proxy.streams.association import (
     KEPT_S,

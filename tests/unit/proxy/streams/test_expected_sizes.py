@@ -1,4 +1,4 @@
-"""How much follows on a stream: as HTTP announces, and as its server did before."""
+"""Expected sizes of streams: as HTTP announces, and as the server's earlier ones."""
 
 import ssl
 from contextlib import suppress

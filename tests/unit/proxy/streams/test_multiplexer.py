@@ -64,7 +64,7 @@ class SlowSession:
         return sum(len(data) for each, data in self.waiting if each is label) > ROOM_BYTES
 
     def carry(self) -> list[tuple[Label, bytes]]:
-        """All that waits has gone; the other end has acknowledged it."""
+        """Return all that waits, as if the other end had acknowledged it."""
         gone, self.waiting = self.waiting, []
         assert self._changed is not None
         self._changed()

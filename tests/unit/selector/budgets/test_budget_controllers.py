@@ -314,7 +314,7 @@ _STEP_S = 1800.0
 
 
 def _month(usual: float, on_trip: float, days: int = 30, trip: int = 7) -> float:
-    """What is spent of 1000 units, with so many used a day without a choice; choices would take 5000."""
+    """Return how much of 1000 units is spent; so many a day need no choice, and choices want 5000."""
     supply, spent = 1000.0, 0.0
     pacer = Pacer(supply, 0.0, days * DAY_S)
     steps = int(days * DAY_S / _STEP_S)

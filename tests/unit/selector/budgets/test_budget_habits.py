@@ -281,7 +281,7 @@ def _lives(busy: list[float]) -> tuple[list[float], list[float]]:
 
 
 def test_a_day_twice_as_busy_as_all_before_it_is_got_through() -> None:
-    """What the mornings of joules were broken by: all that usual days leave over was sold by noon."""
+    """Once the surplus of usual days was sold by noon, and budgets of joules were broken."""
     left, bought = _lives([40.0] * 12 + [80.0, 40.0, 88.0])
     assert min(left) >= 0.0
     # A usual day spends most of what is left over for what saves most: 25 times 100 s are asked for.

@@ -1,4 +1,4 @@
-"""What hard budgets bar, by facts alone."""
+"""Hard budgets: the networks that they bar."""
 
 import math
 from dataclasses import replace

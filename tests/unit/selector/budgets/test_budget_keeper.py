@@ -1,4 +1,4 @@
-"""What a budget will have been used at its end: nine of ten turn out within the range."""
+"""The forecast of a budget's use at its end: nine of ten are within the range."""
 
 import random
 from dataclasses import replace

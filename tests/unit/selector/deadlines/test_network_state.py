@@ -1,4 +1,4 @@
-"""What rate a network keeps up."""
+"""The rate that a network keeps up."""
 
 from math import exp, inf, isfinite, nan
 from random import Random

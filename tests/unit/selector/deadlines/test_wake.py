@@ -1,4 +1,4 @@
-"""When a host that sleeps must be woken for its transfers."""
+"""Alarms: when a sleeping host must be woken for its transfers."""
 
 from collections.abc import Sequence
 

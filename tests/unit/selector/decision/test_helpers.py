@@ -1,4 +1,4 @@
-"""Which helpers join, by what their bytes cost and what they save."""
+"""Helpers that join a transfer, by the price of their bytes and the time saved."""
 
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface

@@ -1,4 +1,4 @@
-"""What is barred counts as down, and nothing else of a network changes."""
+"""Barred networks: they count as down, and nothing else changes."""
 
 from dataclasses import replace
 from typing import Any

@@ -239,7 +239,7 @@ def test_while_much_lies_unread_it_can_be_tried_whether_one_network_is_enough(ho
 
 
 def test_while_much_lies_unread_the_networks_in_use_are_enough(host: Any) -> None:
-    """Nobody knew for certain that Wi-Fi is, so the phone was back a second after it had been left."""
+    """Once Wi-Fi was not sure to be enough, and the phone was back a second after it was left."""
     model = host.oracle(wifi=40.0, cellular=40.0, mptcp_wifi=8.0, mptcp_cellular=8.0)
     priced = {"objective": WeightedCost(0.01, 2e-7), "bytes_remaining": 10_000_000}
     assert "lte0" in again(host, model, "wlan0", pace_bps=4e6, **priced).choice.networks

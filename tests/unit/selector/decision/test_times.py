@@ -1,4 +1,4 @@
-"""What a transfer loses to this host's others."""
+"""The time that a transfer loses to this host's other transfers."""
 
 from ipaddress import ip_address
 from math import inf

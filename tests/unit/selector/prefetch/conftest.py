@@ -32,7 +32,7 @@ class Prices:
 
 
 class Make:
-    """What tests make their cases from.
+    """A maker of cases for tests.
 
     Args:
         radio: makes one, of the watts while it is active, and the joules of its tail.

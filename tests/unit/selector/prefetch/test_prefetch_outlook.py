@@ -1,4 +1,4 @@
-"""What prefetching learns: accuracy in the shadow, average conditions, stays and absences."""
+"""The outlook of prefetching: accuracy in the shadow, average conditions, stays and absences."""
 
 import math
 
@@ -108,7 +108,7 @@ class TestOutlook:
 
 
 class TestStretches:
-    """How long networks stay and stay away, by the shared dwell predictor."""
+    """Tests of how long networks stay and stay away, by the shared dwell predictor."""
 
     def test_what_has_been_away_for_long_stays_away_for_longer(self) -> None:
         wifi = Stretches(stay_s=30.0, absence_s=60.0)

@@ -1,4 +1,4 @@
-"""What waits to be prefetched: order, accuracy, networks that go, what is left for demand."""
+"""The queue of objects to prefetch: order, accuracy, networks that go, the rest for demand."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""When probes are sent: the fixed rate, Delphi's passive change, and the value of an answer."""
+"""Rules of probing: the fixed rate, Delphi's passive change, and the value of an answer."""
 
 import math
 from dataclasses import replace

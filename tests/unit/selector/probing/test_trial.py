@@ -1,4 +1,4 @@
-"""When a transfer goes over a network that is believed worse, to see what that does."""
+"""Trials: a transfer goes over a network that is believed worse, to learn how fast it is."""
 
 from collections.abc import Collection
 from dataclasses import replace

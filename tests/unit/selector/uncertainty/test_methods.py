@@ -1,4 +1,4 @@
-"""What each method does that the others do not, by hand."""
+"""Differences between the methods of uncertainty, computed by hand."""
 
 from dataclasses import replace
 from math import exp, log, sqrt
@@ -110,7 +110,7 @@ def test_the_least_that_another_way_costs_is_told_by_its_own_bounds() -> None:
 
 
 def test_the_end_of_a_contact_counts_by_its_probability_at_every_bound() -> None:
-    """One time in ten the network is gone already, and that costs 3 s: 0.3 s at each bound."""
+    """In one of ten cases the network is gone already, which costs 3 s: 0.3 s at each bound."""
     knows = evaluator("error-bounds", plain)
     for k in range(21):
         knows.measured("A", 0.1 * exp(0.5 * (k % 3 - 1)), 0.1, 0.0)
@@ -136,7 +136,7 @@ def test_the_trusting_one_never_hedges() -> None:
 
 
 def rained(right: int, wrong: int) -> float:
-    """What is expected of A where its being better was forecast, and was so, so many times."""
+    """Return the expected time of A: it took 1 as predicted `right` times, and 4 `wrong` times."""
     knows = evaluator("bayesian", plain)
     ways = (way("A"), way("B"), BOTH)
     knows.predict("A", 1.0, 0.0)

@@ -382,7 +382,7 @@ async def test_what_was_told_is_forgotten_when_it_should_have_shown(case: Case) 
 
 @pytest.mark.usefixtures("only_looks")
 async def test_an_upload_asks_for_as_much_as_was_sent(case: Case) -> None:
-    """What hands in a little at a time has more to send than waits."""
+    """A program that writes little at a time has more to send than the bytes that wait."""
     case.desk.answer = Strategy(StrategyKind.MPTCP, ("wlan0", "lte0"))
     case.pump()
     for _ in range(20):

@@ -82,7 +82,7 @@ def test_many_records_grow_the_file_and_the_index(tmp_path: Path) -> None:
 def test_a_nearly_full_table_is_not_rebuilt_by_each_put_after_a_remove(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One part of the index, with any number of records, in steady exchange of one for another."""
+    """Records are exchanged one for another in one part of the index, which has any number of them."""
     file = IdleFile(tmp_path / "idle", SIZE)
     keys = (each.to_bytes(KEY_BYTES, "big") for each in range(1 << 30))
     part = (key for key in keys if hash(key) & idle_sessions._PART == 7)
@@ -221,7 +221,7 @@ def test_what_waits_keeps_a_session_awake() -> None:
 
 
 def exchange(here: Session, there: Session) -> None:
-    """All records of both, until neither has any."""
+    """Exchange all records of both ends, until neither has any."""
     moved = True
     while moved:
         moved = False

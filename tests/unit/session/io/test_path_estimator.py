@@ -1,4 +1,4 @@
-"""What is known of a path: its rate, its stalls, and how much waits in the kernel."""
+"""The estimator of a path: its rate, its stalls, and the bytes that wait in the kernel."""
 
 import asyncio
 import socket

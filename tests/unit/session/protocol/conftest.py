@@ -43,7 +43,7 @@ class Plain:
 
 
 class Cores:
-    """What tests make their sessions from, and play them with."""
+    """A maker of sessions for tests, which exchanges their records."""
 
     def scheduler(self, *grants: SendGrant | None, copies: bool = False) -> Plain:
         return Plain(*grants, copies=copies)
@@ -75,7 +75,7 @@ class Cores:
         return count
 
     def frames(self, parts: Sequence[bytes | memoryview]) -> list[object]:
-        """What a record says."""
+        """Return the frames of a record."""
         return list(unpack(b"".join(parts))) if parts else []
 
     def messages(self, core: Session) -> list[tuple[int, bytes]]:

@@ -24,7 +24,7 @@ LIMITS = SessionLimits(
 
 
 def session() -> Session:
-    """One that has something on the way of each kind."""
+    """Return a session that has something of each kind on its way."""
     core = Session(LowestRtt(), 0.0, limits=LIMITS, keep_alive_s=100)
     core.path_up(1, PathFacts(), 0.0)
     core.write(b"stream" * 100)

@@ -184,7 +184,7 @@ def test_another_version_is_named(hosts: Hosts) -> None:
 
 
 def test_a_version_cannot_be_talked_down(hosts: Hosts) -> None:
-    """What is in clear before the keys is hashed into them."""
+    """The keys depend on a hash of all bytes that were sent in clear before them."""
     client, server = hosts.set_up(SetUpOptions(hardware_aes=True)), hosts.accept()
     hello = bytearray(client.outgoing()[0])
     hello[HEADER_BYTES + 5] ^= 1  # says ChaChaPoly
@@ -285,7 +285,7 @@ def test_garbage_instead_of_a_handshake_is_refused_and_bounded(
 
 
 def test_every_byte_of_a_set_up_counts(hosts: Hosts) -> None:
-    """One bit wrong anywhere in the three messages: no flow on the side that was lied to."""
+    """If one bit is wrong anywhere in the three messages, the end that received it accepts no flow."""
     client, server = hosts.set_up(), hosts.accept()
     hosts.talk(client, server)
     messages = list(hosts.wire)

@@ -24,7 +24,7 @@ FAST, SLOW = PathFacts(network="wlan0", rtt_s=RTT_S), PathFacts(network="lte0", 
 
 
 class Wire:
-    """One end with two paths, whose records a test looks at and acknowledges."""
+    """An end with two paths, whose records a test reads and acknowledges."""
 
     def __init__(self, cores: object) -> None:
         self.core: Session = cores.session()
@@ -44,7 +44,7 @@ class Wire:
             self.core.send_datagram(each, lifetime_s, self.now, everywhere=everywhere)
 
     def go(self, *paths: int) -> dict[int, list[bytes]]:
-        """What goes over each path now."""
+        """Return the datagrams that go over each path now."""
         sent = {}
         self.core.tick(self.now)
         for number in paths or (1, 2):
@@ -137,7 +137,7 @@ def test_what_was_on_a_path_that_is_lost_goes_elsewhere(wire: Wire) -> None:
 
 
 def test_labels_bind_a_datagram_but_not_its_copy(wire: Wire) -> None:
-    """What a daemon keeps on one network is copied to another while the first says nothing."""
+    """A datagram that a daemon keeps to one network is copied to another while the first is silent."""
     wire.facts[2].rtt_s = 0.010
     wire.core.allow(2, 0b0000, wire.now)
     wire.send(b"one")

@@ -299,7 +299,7 @@ class Ends:
         return records
 
     def answered(self, records: list[bytes], at: list[float]) -> list[object]:
-        """What happened once the answer to each record had come at its time."""
+        """Return the events after each record was answered at its time."""
         for record, now in zip(records, at, strict=True):
             self.far.receive(TWO, record, now)
             self.near.receive(TWO, b"".join(self.far.next_record(TWO, 70_000, now)), now)

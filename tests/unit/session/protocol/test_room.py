@@ -1,4 +1,4 @@
-"""One limit for all sessions: whoever writes first leaves something to others; nobody waits in vain."""
+"""Replay memory, limited for all sessions together: one writer leaves some to others; none starves."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""What sessions may hold, and when they go on: memory, windows, acknowledgements."""
+"""Flow control of sessions: memory, windows, acknowledgements."""
 
 from typing import Any
 

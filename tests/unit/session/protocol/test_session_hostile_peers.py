@@ -1,4 +1,4 @@
-"""What a peer must not say, and records of a program that lost its state."""
+"""Messages that a peer must not send, and records of a program that lost its state."""
 
 import math
 import time

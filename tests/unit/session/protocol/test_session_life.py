@@ -1,4 +1,4 @@
-"""How sessions live and end: closing, lost state, keep-alive, and what peers tell each other."""
+"""The life of sessions: closing, lost state, keep-alive, and control frames between peers."""
 
 from typing import Any
 

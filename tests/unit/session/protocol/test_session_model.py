@@ -61,7 +61,7 @@ class Whimsical:
 
 @dataclass
 class End:
-    """One end as the model sees it."""
+    """An end as the model sees it."""
 
     core: Session
     written: int = 0  # bytes of its stream handed in
@@ -75,7 +75,7 @@ class End:
 
 @dataclass
 class Wire:
-    """One path: what is on the way in each direction, and who still holds it."""
+    """A path: the records on their way in each direction, and the ends that still hold it."""
 
     way: tuple[deque[bytes], deque[bytes]] = field(default_factory=lambda: (deque(), deque()))
     up: list[bool] = field(default_factory=lambda: [True, True])

@@ -209,7 +209,7 @@ async def test_a_source_is_asked_again_and_a_short_one_ends_the_session(joined: 
 async def test_a_session_lives_as_long_as_it_waits(
     joined: Joined, agreed_s: int, waits_s: float, then_s: int
 ) -> None:
-    """One that dies after a minute without a network cannot wait an hour for a better one."""
+    """A session that ends after a minute without a network could not wait an hour for a better one."""
     near, far = await joined(deadline=agreed_s)
     terms = [each._core.control.terms for each in (near, far)]
     assert [each.seconds for each in terms] == [agreed_s, agreed_s]

@@ -1,4 +1,4 @@
-"""What may answer a request without the origin, after it, and not at all (RFC 9111)."""
+"""Rules of an HTTP cache (RFC 9111): a stored object answers at once, after a check, or not at all."""
 
 from email.utils import formatdate
 from time import time

@@ -88,7 +88,7 @@ async def silent() -> AsyncIterator[SilentOrigin]:
 
 
 async def test_who_acknowledges_nothing_holds_a_bounded_number_of_files(fetching: Fetching) -> None:
-    """One client took all descriptors: 160 a second, and another one could not join."""
+    """Once a client took all descriptors, 160 a second, and another client could not join."""
     await fetching.start()
     fetching.publish(b"small")
     await fetching.get(fetching.url("/fresh/file"))

@@ -1,4 +1,4 @@
-"""Who may take part: certificates, their end, and lists of revocations."""
+"""Certificates of neighbours: their end, and lists of revocations."""
 
 import msgspec
 import pytest

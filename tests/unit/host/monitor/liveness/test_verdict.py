@@ -1,4 +1,4 @@
-"""What the test page's answers say."""
+"""The verdict by the test page's answers."""
 
 from ipaddress import ip_address
 

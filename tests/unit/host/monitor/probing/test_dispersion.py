@@ -1,4 +1,4 @@
-"""What arrivals say of a network."""
+"""Dispersion: a network's indicators by the arrivals of a train."""
 
 import math
 

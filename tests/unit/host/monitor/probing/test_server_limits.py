@@ -1,4 +1,4 @@
-"""What a probe server gives to whom, and its key."""
+"""Limits of a probe server, and its key."""
 
 from ipaddress import ip_address
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What probes and their server say: whole, signed, and no more than it means."""
+"""Messages between probes and their server: complete, signed, and strictly parsed."""
 
 import struct
 from ipaddress import IPv4Address, IPv6Address, ip_address

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 def listed(
     bssid: str, ssid: bytes = b"home", *, status: int | None = None, seen_ms: int = 100
 ) -> bytes:
-    """One entry of a dump: NL80211_ATTR_GENERATION, IFINDEX, BSS {...}."""
+    """Return an entry of a dump: NL80211_ATTR_GENERATION, IFINDEX, BSS {...}."""
     elements = bytes((0, len(ssid))) + ssid + bytes((1, 2, 0x82, 0x84))
     bss = attribute(1, bytes.fromhex(bssid.replace(":", ""))) + attribute(
         2, struct.pack("=I", 5180)

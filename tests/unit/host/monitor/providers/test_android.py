@@ -1,4 +1,4 @@
-"""What Android phones say of their signal: texts in the shapes of several versions."""
+"""Signal reports of Android phones: texts in the forms of several versions."""
 
 import os
 import stat
@@ -180,7 +180,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeAdb:
 
 
 async def asked(provider: adb.AdbProvider, now_s: float) -> dict[str, float]:
-    """What the provider knows once the phone has answered."""
+    """Return the provider's indicators once the phone has answered."""
     await provider.read(PHONE, now_s)
     task = provider._phones[PHONE.index].task
     assert task is not None

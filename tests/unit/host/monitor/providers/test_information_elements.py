@@ -1,4 +1,4 @@
-"""What access points announce: recorded elements, and anything that may come."""
+"""Information elements of access points: recorded ones, and arbitrary bytes."""
 
 import pytest
 from hypothesis import given

@@ -52,7 +52,7 @@ async def test_what_is_lifted_is_as_before(world, steering):
 
 
 async def test_an_odd_name_of_an_interface_opens_no_other_one(world, steering):
-    """One that the packet filter does not take had all of them refused."""
+    """Once a name that the packet filter does not accept made it refuse all of them."""
     odd = replace(world.wlan0, interface='w"0;é')
     await steering.networks_changed([odd, world.lte0])
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""What a barred interface still sends: as the packet filter before it, nothing of a program's."""
+"""The wall on a barred interface: like the packet filter before it, it lets no program's packet out."""
 
 import pytest
 from kit.classic_bpf import run_bpf

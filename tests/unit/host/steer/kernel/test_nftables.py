@@ -1,4 +1,4 @@
-"""What of nf_tables' messages tells that something of ours may have gone."""
+"""Messages of nf_tables which tell that something of ours may have gone."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""How large a receive buffer is allowed."""
+"""The size of the receive buffer that is allowed."""
 
 from hypothesis import given
 from hypothesis import strategies as st

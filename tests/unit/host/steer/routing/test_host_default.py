@@ -1,4 +1,4 @@
-"""What others have put into the host's routing, and which default stays the host's own."""
+"""Routing that others have set up, and the default that stays the host's own."""
 
 from dataclasses import replace
 from ipaddress import ip_interface, ip_network

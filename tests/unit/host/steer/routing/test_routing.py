@@ -1,4 +1,4 @@
-"""Which rules and routes are planned, and that bringing them about never leaves a gap."""
+"""Rules and routes: the plan, and changes that never leave a gap."""
 
 import errno
 from dataclasses import replace

@@ -6,7 +6,7 @@ from cedos.session.protocol.schedulers.interface import Backlog, PathFacts, Path
 
 
 class Make:
-    """What tests make their cases from."""
+    """A maker of cases for tests."""
 
     def path(
         self, number: int, rtt_s: float | None = 0.05, rate_bps: float | None = 8e6, **more: object

@@ -1,4 +1,4 @@
-"""Where labels may go: what was chosen for them, what is sent twice, and silent paths."""
+"""The decided scheduler: chosen networks of labels, copies, and silent paths."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""All path schedulers: what they share, and what each plain one does."""
+"""Path schedulers: the rules that all follow, and those of each plain one."""
 
 from typing import Any
 
