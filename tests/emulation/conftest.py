@@ -24,8 +24,8 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def host_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Hold a lock, so that tests of `cedos-emu shell` run one at a time: each shell makes the same folders
-    of the host, and some tests watch them."""
+    """Hold a lock, so that tests of `cedos-emu shell` run one at a time: each shell makes the same
+    folders of the host, and some tests watch them."""
     file = tmp_path_factory.getbasetemp().parent / "host-folders.lock"
     with file.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
