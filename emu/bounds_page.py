@@ -61,7 +61,7 @@ Generated from the code by `python -m emu.bounds_page`, which a test repeats. [s
 | **A neighbour, by packets** | | |
 | look-ups that are watched; asked again at once | {controller.lookups:_MOST_LOOKUPS}; {controller.lookups:_MOST_REPEATED} | the oldest goes; it stays as it is |
 | names with addresses under rules; addresses of each; aliases of a rule's names | {controller.decisions.named_addresses:_MOST_NAMES}; {controller.decisions.named_addresses:_MOST_OF_A_NAME}; {controller.decisions.user_rules:MOST_ALIASES} | the oldest goes |
-| answers that are held; of them claims; questions that are remembered | {daemon.lookups.held_answers:_MOST_HELD}; {daemon.lookups.held_answers:_MOST_CLAIMS}; {daemon.lookups.held_answers:_MOST_QUESTIONS} | dropped; the oldest goes |
+| answers that are held; of them claims; questions that are remembered | {controller.held_answers:_MOST_HELD}; {controller.held_answers:_MOST_CLAIMS}; {daemon.lookups.answer_watch:_MOST_QUESTIONS} | dropped; the oldest goes |
 | announced routers of an interface that are looked at | {kernel.policy_routing:MOST_ROUTERS} | the worse ones are left out |
 | first packets that are watched | {controller.decisions.rescue:_MOST_WATCHED} | not rescued |
 | Invites that a helper verifies, answers each second; Joins that wait for a Confirm | {apps.sharing.protocol.helper:INVITES_VERIFIED_PER_S}, {apps.sharing.protocol.helper:INVITES_ANSWERED_PER_S}; {apps.sharing.protocol.helper:_MOST_JOINED} | dropped; the oldest goes |

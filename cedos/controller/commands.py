@@ -1,8 +1,8 @@
 """The controller's commands: what its caller is to do, in order.
 
 A command that fails comes back as `events.CommandFailed`: the controller counts it as not done, and gives
-it again with its next decision. `RescueFlow`, `CloseConnection` and `BarNetworks` come back as
-`events.CommandDone` when they are done.
+it again with its next decision. `RescueFlow`, `CloseConnection`, `BarNetworks`, `HoldAnswers` and
+`SetRuled` come back as `events.CommandDone` when they are done.
 """
 
 from collections.abc import Mapping
@@ -121,6 +121,32 @@ class AnswerLookup:
     key: FlowKey
     number: int
     attempt: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class HoldAnswers:
+    """Have answers to look-ups wait until `ReleaseAnswer`, or pass."""
+
+    on: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseAnswer:
+    """Let an answer that waits pass, or drop it (`events.AnswersRead`)."""
+
+    number: int
+    passes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LookUpName:
+    """Look a name up, in both IP versions; the end is `events.NameLookedUp`.
+
+    `asked`: networks and resolvers, one to be asked after the other until one answers.
+    """
+
+    name: str
+    asked: tuple[tuple[str, Address], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,6 +379,7 @@ Command = (
     | FollowNetworks
     | ForgetFlow
     | ForgetHint
+    | HoldAnswers
     | KeepAwake
     | KeepRules
     | KeepTransfers
@@ -360,10 +387,12 @@ Command = (
     | LeaveUnasked
     | LookAtFirstPacket
     | LookAtFlows
+    | LookUpName
     | MoveConnection
     | NoteUse
     | RecordDecision
     | RecordFlow
+    | ReleaseAnswer
     | ReleasePath
     | RescueFlow
     | SendProbe

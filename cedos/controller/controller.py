@@ -40,6 +40,7 @@ from cedos.controller.flows.learning import Learning
 from cedos.controller.flows.living_flow import LivingFlow
 from cedos.controller.flows.living_flows import LivingFlows
 from cedos.controller.flows.reliability import Reliability
+from cedos.controller.held_answers import HeldAnswers
 from cedos.controller.lookups import Lookups
 from cedos.controller.networks.observation import NetworkObservation
 from cedos.controller.networks.portals import Portals
@@ -118,6 +119,7 @@ class Controller:
             config, outbox, flows, self.networks, decider, self.default, self.ruled
         )
         self.lookups = Lookups(outbox, decider, self.networks)
+        self.answers = HeldAnswers(config, outbox, decider, self.ruled)
         prices = config.choices.price_per_mb
         self.transfers = DeadlineTransfers(outbox, decider, transfers, config.wake_above_percent)
         self.budgets = BudgetKeepers(config, outbox, decider, budgets)
@@ -153,7 +155,7 @@ class Controller:
             *(self.rescuer.next_timer_s(), self.lookups.next_timer_s()),
             *(self.hard.next_timer_s(), self.transfers.next_timer_s()),
             *(self.probing.next_timer_s(), self.portals.next_timer_s()),
-            self.hints.next_timer_s(),
+            *(self.hints.next_timer_s(), self.answers.next_timer_s()),
         )
         return min((each for each in timers if each is not None), default=None)
 
@@ -235,6 +237,7 @@ class Controller:
                 self._record(event, now_s)
             case on.ClockRead(unix_s):
                 self.decider.on_clock(unix_s, now_s)
+                self.answers.follow()
                 self.transfers.begin(now_s)
             # -- people and programs
             case on.BudgetSet():
@@ -272,9 +275,14 @@ class Controller:
                 self.budgets.on_battery(event, now_s)
             case on.RuleSet(number, rule):
                 self._on_rule(number, rule, now_s)
-            case on.NameResolved(reply):
-                if self.ruled.rules.told(reply):
+            case on.AnswersRead():
+                if self.answers.learn(event):
                     self.ruled.lead(self.context(now_s))
+                self.answers.on_read(event, now_s)
+            case on.NameLookedUp():
+                if self.answers.learn(event):
+                    self.ruled.lead(self.context(now_s))
+                self.answers.on_looked_up(event)
             case on.LookupAsked():
                 self.lookups.on_asked(event, now_s)
             case on.LookupAnswered():
@@ -295,6 +303,10 @@ class Controller:
             # -- commands
             case on.CommandDone(give.BarNetworks()):
                 self._bar(self.hard.on_barred(), now_s)
+            case on.CommandDone(give.HoldAnswers()):
+                self.answers.on_hold()
+            case on.CommandDone(give.SetRuled(wanted)):
+                self.ruled.on_done(wanted)
             case on.CommandDone(command):
                 self._on_done(command, now_s)
             case on.CommandFailed(give.BarNetworks(), _, why):
@@ -303,8 +315,11 @@ class Controller:
                 self.transfers.lock.on_alarm_failed(why, self.decider.unix_s(now_s))
             case on.CommandFailed(give.KeepAwake()):
                 self.transfers.lock.on_awake_failed(now_s)
+            case on.CommandFailed(give.HoldAnswers(), _, why):
+                self.answers.on_hold(why)
             case on.CommandFailed(command, places):
                 self._on_failure(command, places)
+        self.answers.review(now_s)
 
     # -- timers -------------------------------------------------------------------------------
 
@@ -432,6 +447,8 @@ class Controller:
         )
 
     def _on_size(self, event: on.SizeLearned, now_s: float) -> None:
+        if event.server_name is not None and not event.progressed:
+            self.answers.on_named(event.server_name, event.key.remote, now_s)
         flow = self.flows.on_size(event)
         if flow is None:
             self.flows.on_early_size(event, now_s)
@@ -573,6 +590,7 @@ class Controller:
             self.ruled.rules.remove(number)
             self.ruled.reconsider(context)
             self.destinations.reconsider(context)
+        self.answers.follow()
 
     # -- commands -----------------------------------------------------------------------------
 
@@ -620,8 +638,8 @@ class Controller:
                 self.default.on_failure()
             case give.SetDestinations():
                 self.destinations.on_failure(places)
-            case give.SetRuled():
-                self.ruled.on_failure(places)
+            case give.SetRuled(wanted):
+                self.ruled.on_done(wanted, failed=places or tuple(wanted))
             case give.SetMark(mark, _):
                 self.programs.on_failure(mark)
             case give.LeaveSpares():

@@ -5,7 +5,15 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
 
-from cedos.controller.commands import BarNetworks, CloseConnection, Command, Place, RescueFlow
+from cedos.controller.commands import (
+    BarNetworks,
+    CloseConnection,
+    Command,
+    HoldAnswers,
+    Place,
+    RescueFlow,
+    SetRuled,
+)
 from cedos.controller.hint import HintRequest
 from cedos.controller.prefetch_report import PrefetchReport
 from cedos.controller.rule import RuleRequest
@@ -549,10 +557,24 @@ class RuleSet:
 
 
 @dataclass(frozen=True, slots=True)
-class NameResolved:
-    """A resolver of this host answered a look-up."""
+class AnswersRead:
+    """Answers to look-ups were read, before programs have them or on their way.
 
-    reply: DnsReply
+    `number`: under which the packet waits for `ReleaseAnswer`; None: it does not wait. `believed` are of
+    resolvers that this host is set up to ask, and to what a program has asked; `claimed` all others.
+    """
+
+    number: int | None
+    believed: tuple[DnsReply, ...]
+    claimed: tuple[DnsReply, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NameLookedUp:
+    """The end of `LookUpName`; `told`: IP version -> the answer of a resolver that did not fail."""
+
+    name: str
+    told: Mapping[int, DnsReply]
 
 
 @dataclass(frozen=True, slots=True)
@@ -597,7 +619,7 @@ class HostsFileRead:
 
 @dataclass(frozen=True, slots=True)
 class CommandDone:
-    command: RescueFlow | CloseConnection | BarNetworks
+    command: RescueFlow | CloseConnection | BarNetworks | HoldAnswers | SetRuled
 
 
 @dataclass(frozen=True, slots=True)
@@ -618,7 +640,8 @@ class TimerFired:
 
 
 Event = (
-    Attached
+    AnswersRead
+    | Attached
     | BatteryRead
     | BudgetRemoved
     | BudgetSet
@@ -644,7 +667,7 @@ Event = (
     | IndicatorsRead
     | LookupAnswered
     | LookupAsked
-    | NameResolved
+    | NameLookedUp
     | NetworksChanged
     | PageChecked
     | PingEnded

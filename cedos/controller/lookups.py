@@ -328,6 +328,12 @@ def resolvers_of(network: Network, asked: Address, *, public: bool) -> Sequence[
 
     Without a known resolver the gateway of a router or phone is one.
     """
-    own = tuple(filter(network.reaches, (*network.resolvers, *network.gateways)))[:1]
+    first = own_resolver(network)
+    own = () if first is None else (first,)
     elsewhere = asked not in own and public and network.reaches(asked)
     return (asked, *own) if elsewhere else own
+
+
+def own_resolver(network: Network) -> Address | None:
+    """Return the resolver of a network, or its gateway where none is known; None: it reaches none."""
+    return next(filter(network.reaches, (*network.resolvers, *network.gateways)), None)

@@ -92,7 +92,6 @@ class ApiBackend:
         recording: Recording,
         problems: Callable[[], Sequence[str]],
         open_sockets: Callable[[], Awaitable[OpenSockets]],
-        rules_changed: Callable[[], Awaitable[None]],
         neighbours: Callable[[], Mapping[str, str]],
         usage: Usage,
         history: History | None,
@@ -111,8 +110,7 @@ class ApiBackend:
         self._carried = carried
         self._recording = recording
         self._problems = problems
-        self._open_sockets, self._rules_changed = open_sockets, rules_changed
-        self._neighbours = neighbours
+        self._open_sockets, self._neighbours = open_sockets, neighbours
         self._usage = usage
         self._history, self._history_file = history, history_file
         self._config_file = config_file
@@ -289,14 +287,14 @@ class ApiBackend:
     async def add_rule(self, rule: RuleRequest) -> RuleMessage:
         number = self._known.ruled.rules.number_for(rule)
         self._driver.post(RuleSet(number, rule))
-        await self._rules_changed()
+        await self._settle()
         return next(each for each in await self.rules() if each.number == number)
 
     async def remove_rule(self, number: int) -> None:
         if number not in self._known.ruled.rules.rules:
             raise NotFoundError(f"there is no rule {number}: `cedos rule` lists them")
         self._driver.post(RuleSet(number, None))
-        await self._rules_changed()
+        await self._settle()
 
     async def recording(self) -> RecordingMessage:
         return self._recording.state()

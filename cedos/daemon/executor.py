@@ -1,10 +1,10 @@
 """Carries the controller's commands out: on the kernel, the prober, the records."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import structlog
 
@@ -24,6 +24,7 @@ from cedos.daemon.deadlines.sleep_inhibitor import StayAwake
 from cedos.daemon.deadlines.transfers import Transfers
 from cedos.daemon.decisions.decision_log import DecisionLog
 from cedos.daemon.driver import ControllerDriver
+from cedos.daemon.lookups.answer_watch import AnswerWatch
 from cedos.daemon.lookups.watch import LookupWatch
 from cedos.daemon.loop.flow_events import FlowRecords
 from cedos.daemon.loop.flow_sampler import FlowSampler
@@ -38,6 +39,7 @@ _log = structlog.get_logger(__name__)
 
 RULES_FILE: Final = "rules.json"
 RULES: Final = "the rules"
+_Argument = TypeVar("_Argument")
 
 
 @dataclass(slots=True)
@@ -52,6 +54,7 @@ class HostExecutor:
     records: FlowRecords
     log: DecisionLog
     lookups: LookupWatch | None
+    answers: AnswerWatch | None
     budgets: HostBudgets
     transfers: Transfers
     awake: StayAwake
@@ -82,7 +85,8 @@ class HostExecutor:
             case do.SetDestinations(wanted):
                 self._lead(command, wanted, steering.set_destinations)
             case do.SetRuled(wanted):
-                self._lead(command, wanted, steering.set_ruled)
+                if self._lead(command, wanted, steering.set_ruled):
+                    post(CommandDone(command))
             case do.SetMark(mark, network):
                 steering.set_mark(mark, network)
             case do.MoveConnection(token, strategy):
@@ -154,11 +158,17 @@ class HostExecutor:
                 self.lookups.ask(command)
             case do.AnswerLookup() if self.lookups is not None:
                 self.lookups.answer(command)
+            case do.HoldAnswers(on) if self.answers is not None:
+                self._start(self._end(command, self.answers.hold, on))
+            case do.ReleaseAnswer(number, passes) if self.answers is not None:
+                self.answers.release(number, passes=passes)
+            case do.LookUpName() if self.answers is not None:
+                self.answers.look_up(command)
             case do.Tell(what, about):
                 _log.warning(what, **about)
             # -- hard budgets
-            case do.BarNetworks():
-                self._start(self._bar(command))
+            case do.BarNetworks(networks):
+                self._start(self._end(command, steering.barring.bar, networks))
             case do.LeaveUnasked(networks):
                 observer.barred(networks)
             # -- transfers with deadlines
@@ -192,12 +202,19 @@ class HostExecutor:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _bar(self, command: do.BarNetworks) -> None:
+    async def _end(
+        self,
+        command: do.BarNetworks | do.HoldAnswers,
+        carry_out: Callable[[_Argument], Awaitable[None]],
+        argument: _Argument,
+    ) -> None:
+        """Carry a command out that waits for others; its end is an event."""
         async with self._turn:
             try:
-                await self.steering.barring.bar(command.networks)
-            except CedosError as error:
-                self.driver.post(CommandFailed(command, why=str(error)))
+                await carry_out(argument)
+            except (CedosError, OSError) as error:
+                why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+                self.driver.post(CommandFailed(command, why=why))
             else:
                 self.driver.post(CommandDone(command))
 
@@ -227,8 +244,11 @@ class HostExecutor:
         command: Command,
         wanted: Mapping[do.Place, str | None],
         lead: Callable[[Mapping[do.Place, str | None]], None],
-    ) -> None:
-        """Lead all places at once, as a name may have hundreds; one by one if that is refused."""
+    ) -> bool:
+        """Lead all places at once, as a name may have hundreds; one by one if that is refused.
+
+        Return whether all are led.
+        """
         try:
             lead(wanted)
         except CedosError as error:
@@ -241,6 +261,8 @@ class HostExecutor:
             if failed:
                 _log.warning("steering failed", why=str(error))
                 self.driver.post(CommandFailed(command, tuple(failed)))
+                return False
+        return True
 
     def _received_bytes(self) -> Mapping[str, int]:
         """Return the bytes that each interface received, read at most every 20 ms."""

@@ -35,7 +35,7 @@ from cedos.daemon.driver import ControllerDriver
 from cedos.daemon.event_log import EventLog
 from cedos.daemon.executor import RULES, RULES_FILE, HostExecutor
 from cedos.daemon.flows.told_connections import ToldConnections
-from cedos.daemon.lookups.held_answers import HeldAnswers, HostLookups, OwnQueue
+from cedos.daemon.lookups.answer_watch import AnswerWatch, OwnQueue
 from cedos.daemon.lookups.watch import LookupWatch
 from cedos.daemon.loop.flow_events import FlowEvents, FlowRecords
 from cedos.daemon.loop.flow_sampler import FlowSampler
@@ -274,27 +274,21 @@ class Daemon:
             partial(privileged.call, "set_alarm") if wakes and privileged is not None else None,
         )
         # -- look-ups
-        self._answers = self._held_answers(config, privileged) if not dry_run else None
-        watched = config.steering.lookups and not dry_run
+        self._answers = self._answer_watch(privileged) if not dry_run else None
         deliver = partial(privileged.call, "answer_lookup") if privileged is not None else None
         self._lookups = (
             LookupWatch(
                 driver.post,
                 self._observer.named,
                 deliver,
-                told=self._answers.told if self._answers is not None else lambda packet: None,
+                self._answers.on_captured,
             )
-            if watched
+            if config.steering.lookups and self._answers is not None
             else None
         )
         # -- flows
         self._sampler = FlowSampler(flow_monitor, driver, self._observer, self._profiler)
-        self._packets = PacketHandler(
-            capture,
-            self._profiler,
-            driver,
-            self._answers.claimed if self._answers is not None else lambda name, address: None,
-        )
+        self._packets = PacketHandler(capture, self._profiler, driver)
         self._events = FlowEvents(
             driver=driver,
             monitor=flow_monitor,
@@ -311,6 +305,7 @@ class Daemon:
             FlowRecords(driver, self._profiler, history),
             self._log,
             self._lookups,
+            self._answers,
             self._budgets,
             self._transfers,
             awake,
@@ -332,7 +327,6 @@ class Daemon:
             recording=Recording(driver, state),
             problems=self.problems,
             open_sockets=open_sockets,
-            rules_changed=self._rules_changed,
             neighbours=partial(neighbours, directories().runtime),
             usage=usage,
             history=self._history,
@@ -359,7 +353,7 @@ class Daemon:
             *self._named.problems,
             *(self._lookups.problems if self._lookups is not None else ()),
             *self._controller.lookups.problems,
-            *(self._answers.problems if self._answers is not None else ()),
+            *self._controller.answers.problems,
             *(problem for problem in optional if problem),
         ]
 
@@ -390,29 +384,19 @@ class Daemon:
             if self._lookups is not None:
                 tasks.create_task(self._lookups.run(), name="look-ups")
             if self._answers is not None:
-                tasks.create_task(self._answers.run(), name="held answers")
+                tasks.create_task(self._answers.run(), name="answers")
             tasks.create_task(self._keep(notifier, server), name="keep")
             if self._privileged is not None:
                 tasks.create_task(self._end_with(self._privileged), name="privileges")
 
-    def _held_answers(self, config: Config, privileged: PrivilegedProcess | None) -> HeldAnswers:
-        async def hold(on: bool) -> None:
-            if not config.steering.iptables:
-                raise HostError("[steering] iptables = true would be needed")
-            await self._steering.hold_answers(on)
-
-        return HeldAnswers(
-            self._controller.ruled,
+    def _answer_watch(self, privileged: PrivilegedProcess | None) -> AnswerWatch:
+        return AnswerWatch(
             self._driver.post,
-            HostLookups(lambda: self._controller.decider.usable),
+            lambda: self._controller.decider.usable,
             OwnQueue(QUEUE) if privileged is None else SeparateQueue(privileged),
-            hold,
+            self._steering.hold_answers,
             look=lambda: self._lookups.read() if self._lookups is not None else None,
         )
-
-    async def _rules_changed(self) -> None:
-        if self._answers is not None:
-            await self._answers.follow()
 
     async def _end_with(self, privileged: PrivilegedProcess) -> None:
         await privileged.ended()

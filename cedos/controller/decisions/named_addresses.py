@@ -30,7 +30,7 @@ class NamedAddresses:
         self._alias_of: OrderedDict[str, str] = OrderedDict()
         self._hosts: Mapping[str, Sequence[Address]] = {}
 
-    def told(self, reply: DnsReply) -> frozenset[str]:
+    def on_answer(self, reply: DnsReply) -> frozenset[str]:
         """Note an answer; return all names that its addresses belong to."""
         before = reply.name
         for alias in reply.aliases[:LONGEST_CHAIN]:

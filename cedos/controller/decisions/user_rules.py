@@ -122,9 +122,9 @@ class UserRules:
         self._index()
         return True
 
-    def told(self, reply: DnsReply) -> bool:
+    def on_answer(self, reply: DnsReply) -> bool:
         """Take the answer of a resolver of this host; return whether it is about a rule's name."""
-        names = self._names.told(reply)
+        names = self._names.on_answer(reply)
         chain = (reply.name, *reply.aliases[:LONGEST_CHAIN])
         for number in self._about(chain):
             first = next(at for at, name in enumerate(chain) if self._leads(name, number))
@@ -312,7 +312,9 @@ class RuledDestinations:
         self.rules = rules
         self._outbox = outbox
         self._decider = decider
+        # Where places are led: as was commanded, and as is done.
         self._led: dict[Place, str] = {}
+        self._done: dict[Place, str] = {}
         self._ruled: dict[tuple[int, int], RuledDecision] = {}
         """A rule's number and an IP version of its addresses -> the decision."""
 
@@ -409,10 +411,13 @@ class RuledDestinations:
 
     def stand(self, addresses: Iterable[Address]) -> bool:
         """Return whether what rules say of these addresses is done."""
-        return all(
-            (f"{address}/{address.max_prefixlen}", self.rules.rules[number].port) in self._led
+        places = [
+            (f"{address}/{address.max_prefixlen}", self.rules.rules[number].port)
             for address in addresses
             for number in self.rules.at(address)
+        ]
+        return all(
+            place in self._led and self._done.get(place) == self._led[place] for place in places
         )
 
     def _lead(self) -> None:
@@ -431,10 +436,15 @@ class RuledDestinations:
                 self._led[place] = network
         self._outbox.give(SetRuled(news))
 
-    def on_failure(self, places: Collection[Place]) -> None:
-        """Take it that places are not led by a rule: the next decision leads them again."""
-        for place in places:
-            self._led.pop(place, None)
+    def on_done(self, wanted: Mapping[Place, str | None], failed: Collection[Place] = ()) -> None:
+        """Take the end of `SetRuled`: the next decision leads again what failed."""
+        for place, network in wanted.items():
+            if place in failed:
+                self._led.pop(place, None)
+            if network is None or place in failed:
+                self._done.pop(place, None)
+            else:
+                self._done[place] = network
 
     def by_version(self, number: int) -> dict[int, RuledDecision]:
         """Return what was decided for a rule's connections, by IP version."""

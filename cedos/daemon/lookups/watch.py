@@ -101,7 +101,7 @@ class LookupWatch:
         post: takes the events.
         named: the network of a name, if it is there.
         deliver: hands answers over, where this process may not.
-        told: takes every question and answer.
+        captured: takes every question and answer.
     """
 
     def __init__(
@@ -109,12 +109,12 @@ class LookupWatch:
         post: Callable[[Event], None],
         named: Callable[[str], Network | None],
         deliver: Deliver | None = None,
-        told: Callable[[CapturedPacket], None] = lambda packet: None,
+        captured: Callable[[CapturedPacket], None] = lambda packet: None,
     ) -> None:
         self._post = post
         self._named = named
         self._deliver = deliver
-        self._told = told
+        self._captured = captured
         self._questions: OrderedDict[tuple[FlowKey, int], bytes] = OrderedDict()
         self._answers: OrderedDict[int, bytes] = OrderedDict()
         self._asking: set[asyncio.Task[None]] = set()
@@ -181,7 +181,7 @@ class LookupWatch:
     def read(self) -> None:
         """Take what was captured until now."""
         for packet in self._capture.read(_AT_ONCE) if self._capture is not None else ():
-            self._told(packet)
+            self._captured(packet)
             self.observe(packet)
 
     def _end_reading(self) -> None:

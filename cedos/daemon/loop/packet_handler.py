@@ -10,7 +10,6 @@ from cedos.host.profiler.capture import Capture
 from cedos.host.profiler.frame import CapturedPacket
 from cedos.host.profiler.profiler import Profiler
 from cedos.kernel.netlink import BatchedReader
-from cedos.model import Address
 
 # Seconds between two looks at the captured packets.
 _TOGETHER_S = 0.02
@@ -25,23 +24,18 @@ _HELD, _HELD_S = 64, 2.0
 
 
 class PacketHandler:
-    """From packets to sizes.
-
-    `claimed` is told the name that a connection gives its server, and the server's address.
-    """
+    """From packets to sizes."""
 
     def __init__(
         self,
         capture: Capture | None,
         profiler: Profiler,
         driver: ControllerDriver,
-        claimed: Callable[[str, Address], None] = lambda name, address: None,
     ) -> None:
         self._capture = capture
         self._profiler = profiler
         self._driver = driver
         self._flows = driver.controller.flows
-        self._claimed = claimed
         self._read_at_s = -math.inf
         self._held: deque[tuple[float, CapturedPacket]] = deque(maxlen=_HELD)
 
@@ -65,8 +59,6 @@ class PacketHandler:
             about = captured if flow is None else captured._replace(key=flow.key)
             for event in self._profiler.observe(about, now_s):
                 self._driver.post(event)
-                if event.server_name is not None:
-                    self._claimed(event.server_name, event.key.remote)
         return bool(packets)
 
     def _ours(self, packets: Iterable[CapturedPacket], now_s: float) -> Iterator[CapturedPacket]:

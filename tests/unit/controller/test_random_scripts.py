@@ -164,9 +164,12 @@ class World(Script):
                 kept = {4: on.HostDefault("tun0", vpn=True, what="a tunnel")} if step.yes else {}
                 return [on.HostDefaultsChanged(kept)]
             case "reply":
-                return [
-                    on.NameResolved(on.DnsReply(1, 0, False, "updates.example", 1, (key.remote,)))
-                ]
+                reply = on.DnsReply(1, 0, False, "updates.example", 1, (key.remote,))
+                if step.amount % 3 == 0:
+                    return [on.NameLookedUp("updates.example", {4: reply} if step.yes else {})]
+                replies = ((reply,), ()) if step.yes else ((), (reply,))
+                number = step.amount if step.amount % 2 else None
+                return [on.AnswersRead(number, *replies)]
             case "portal":
                 hosts = {"portal": (key.remote,)}
                 verdict = list(on.PortalVerdict)[step.amount % len(on.PortalVerdict)]

@@ -50,10 +50,10 @@ def backend_of(script: Script, open_sockets: OpenSockets, **known: Any) -> ApiBa
     async def sockets() -> OpenSockets:
         return open_sockets
 
-    async def rules_changed() -> None: ...
+    async def settle() -> None: ...
 
     others = (
-        "log observer budgets settle prefetching transfers problems recording"
+        "log observer budgets prefetching transfers problems recording"
         " usage history history_file config_file"
     )
     parts: Any = dict.fromkeys(others.split()) | known
@@ -62,7 +62,7 @@ def backend_of(script: Script, open_sockets: OpenSockets, **known: Any) -> ApiBa
         driver=cast(Any, ScriptedDriver(script)),
         dry_run=False,
         open_sockets=sockets,
-        rules_changed=rules_changed,
+        settle=settle,
         carried=carried,
         neighbours=lambda: {"169.254.1.5": "bob"},
         **parts,

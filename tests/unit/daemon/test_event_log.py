@@ -21,6 +21,7 @@ from cedos.controller.commands import Command
 from cedos.controller.config import Choices, ControllerConfig, ProbingConfig
 from cedos.controller.controller import Controller
 from cedos.controller.events import (
+    AnswersRead,
     BatteryRead,
     BudgetRemoved,
     BudgetsCounted,
@@ -34,7 +35,6 @@ from cedos.controller.events import (
     FlowOpened,
     HandshakeEnded,
     LookupAsked,
-    NameResolved,
     NetworksChanged,
     PageChecked,
     PhoneUseChanged,
@@ -84,7 +84,9 @@ EVENTS: tuple[Event, ...] = (
     ClockRead(1.7e9),
     NetworksChanged((WLAN, replace(LTE, resolvers=(ip_address("10.1.0.1"),)))),
     RuleSet(2, RuleRequest(host="other.example.net", only=("lte0",))),
-    NameResolved(DnsReply(7, 0, False, "www.secret.example.org", 1, (ip_address("203.0.113.5"),))),
+    AnswersRead(
+        9, (DnsReply(7, 0, False, "www.secret.example.org", 1, (ip_address("203.0.113.5"),)),)
+    ),
     FlowOpened(KEY, 3.0, 1003.0),
     LookupAsked(ASKED, 7, "hidden.example.org", "wlan0", public=False),
     TimerFired(),

@@ -16,7 +16,7 @@ PLACE = {"destination": "203.0.113.0/24", "size_bytes": 9_000_000}
 
 
 class Hinted(Script):
-    """Programs give hints and take them back."""
+    """A script whose programs give hints and take them back."""
 
     @property
     def hints(self) -> Hints:

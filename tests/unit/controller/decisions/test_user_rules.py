@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kit.controller import KEY, LTE, ONLY_LTE, SERVER, TOKEN, WLAN, Script, led, size_of
+from kit.controller import KEY, LTE, ONLY_LTE, SERVER, TOKEN, WLAN, Script, led, of_kind, size_of
 
 from cedos.controller.commands import (
     NOWHERE,
@@ -20,9 +20,10 @@ from cedos.controller.commands import (
 )
 from cedos.controller.decisions.user_rules import MOST, UserRules
 from cedos.controller.events import (
+    AnswersRead,
+    CommandDone,
     CommandFailed,
     DnsReply,
-    NameResolved,
     PortalFinding,
     PortalVerdict,
     RuleSet,
@@ -95,14 +96,14 @@ def told(name: str, *addresses: str, aliases: tuple[str, ...] = ()) -> DnsReply:
 
 def test_a_rule_covers_what_resolvers_say_of_its_name() -> None:
     rules = rules_of(RuleRequest(host="updates.example", never=("lte0",)))
-    assert not rules.told(told("updates.example.org", "192.0.2.1"))
-    assert not rules.told(told("otherupdates.example", "192.0.2.1"))
-    assert rules.told(told("eu.updates.example", "192.0.2.2", "2001:db8::2"))
+    assert not rules.on_answer(told("updates.example.org", "192.0.2.1"))
+    assert not rules.on_answer(told("otherupdates.example", "192.0.2.1"))
+    assert rules.on_answer(told("eu.updates.example", "192.0.2.2", "2001:db8::2"))
     assert rules.of(ip_address("192.0.2.2"), 443) == rules.of(ip_address("2001:db8::2"), 80) == 1
     assert rules.of(ip_address("192.0.2.1"), 443) is None
     for number in range(3 * MOST_ADDRESSES):
-        rules.told(told("updates.example", f"198.51.{number // 256}.{number % 256}"))
-        rules.told(told("eu.updates.example", "192.0.2.2"))  # what is told again stays
+        rules.on_answer(told("updates.example", f"198.51.{number // 256}.{number % 256}"))
+        rules.on_answer(told("eu.updates.example", "192.0.2.2"))  # what is told again stays
     assert len(rules.rules[1].addresses) == MOST_ADDRESSES
     assert rules.of(ip_address("192.0.2.2"), 443) == 1
     assert rules.of(ip_address("198.51.2.255"), 443) == 1
@@ -111,40 +112,44 @@ def test_a_rule_covers_what_resolvers_say_of_its_name() -> None:
 def test_aliases_are_followed_in_one_answer_and_in_several() -> None:
     rules = rules_of(RuleRequest(host="updates.example", never=("lte0",)))
     # The ruled name is an alias, or another name is one of it.
-    rules.told(told("updates.example", "192.0.2.1", aliases=("a.cdn.example", "b.cdn.example")))
-    rules.told(told("mine.example", "192.0.2.2", aliases=("updates.example",)))
+    rules.on_answer(
+        told("updates.example", "192.0.2.1", aliases=("a.cdn.example", "b.cdn.example"))
+    )
+    rules.on_answer(told("mine.example", "192.0.2.2", aliases=("updates.example",)))
     # As a stub asks: one after the other.
-    rules.told(told("dl.updates.example", aliases=("x.cdn.example",)))
-    rules.told(told("x.cdn.example", aliases=("y.cdn.example",)))
-    assert rules.told(told("y.cdn.example", "192.0.2.3"))
+    rules.on_answer(told("dl.updates.example", aliases=("x.cdn.example",)))
+    rules.on_answer(told("x.cdn.example", aliases=("y.cdn.example",)))
+    assert rules.on_answer(told("y.cdn.example", "192.0.2.3"))
     assert [rules.of(ip_address(f"192.0.2.{n}"), 1) for n in (1, 2, 3)] == [1, 1, 1]
     # A circle ends.
-    rules.told(told("r.example", aliases=("s.example",)))
-    assert not rules.told(told("s.example", "192.0.2.9", aliases=("r.example",)))
+    rules.on_answer(told("r.example", aliases=("s.example",)))
+    assert not rules.on_answer(told("s.example", "192.0.2.9", aliases=("r.example",)))
 
 
 def test_another_name_with_the_same_alias_takes_nothing_out_of_a_rule() -> None:
     """A page with a name that leads to the ruled host's content network switched the rule off."""
     rules = rules_of(RuleRequest(host="updates.example", never=("lte0",)))
-    rules.told(told("dl.updates.example", aliases=("edge.cdn.example",)))
+    rules.on_answer(told("dl.updates.example", aliases=("edge.cdn.example",)))
     for number in range(5000):
-        rules.told(told(f"{number}.evil.example", aliases=("edge.cdn.example", "x.cdn.example")))
+        rules.on_answer(
+            told(f"{number}.evil.example", aliases=("edge.cdn.example", "x.cdn.example"))
+        )
     reply = told("edge.cdn.example", "192.0.2.3", aliases=("y.cdn.example",))
     assert rules.names(reply)
-    assert rules.told(reply)
-    assert rules.told(told("y.cdn.example", "192.0.2.4"))
+    assert rules.on_answer(reply)
+    assert rules.on_answer(told("y.cdn.example", "192.0.2.4"))
     assert [rules.of(ip_address(f"192.0.2.{n}"), 1) for n in (3, 4)] == [1, 1]
     # What leads to a ruled name is none of its aliases.
-    rules.told(told("mine.example", aliases=("dl.updates.example",)))
-    assert not rules.told(told("mine.example", "192.0.2.9"))
+    rules.on_answer(told("mine.example", aliases=("dl.updates.example",)))
+    assert not rules.on_answer(told("mine.example", "192.0.2.9"))
     rules.remove(1)
     assert not rules.names(reply)
 
 
 def test_a_rule_covers_what_was_looked_up_before_it_and_names_of_the_hosts_file() -> None:
     rules = rules_of()
-    rules.told(told("dl.updates.example", "192.0.2.1"))
-    rules.told(told("other.example", "192.0.2.2"))
+    rules.on_answer(told("dl.updates.example", "192.0.2.1"))
+    rules.on_answer(told("other.example", "192.0.2.2"))
     assert not rules.hosts_read({"lan.updates.example": [ip_address("10.0.0.7")]})
     rules.set(1, RuleRequest(host="updates.example", never=("lte0",), addresses=("192.0.2.3",)))
     covered = ("192.0.2.1", "10.0.0.7", "192.0.2.3")
@@ -232,9 +237,9 @@ def test_what_cannot_be_a_rule_is_refused(wrong: dict[str, object]) -> None:
 
 def test_names_below_a_ruled_host_do_not_push_out_its_own_address() -> None:
     rules = rules_of(RuleRequest(host="cloud.example", never=("lte0",)))
-    rules.told(told("cloud.example", "203.0.113.1"))
+    rules.on_answer(told("cloud.example", "203.0.113.1"))
     for number in range(MOST_ADDRESSES + 1):
-        rules.told(told(f"host{number}.cloud.example", str(ip_address(0xC6336400 + number))))
+        rules.on_answer(told(f"host{number}.cloud.example", str(ip_address(0xC6336400 + number))))
     assert rules.of(ip_address("203.0.113.1"), 443) == 1
     assert len(rules.rules[1].addresses) == MOST_ADDRESSES
 
@@ -356,10 +361,12 @@ def test_an_address_is_led_as_soon_as_a_resolver_tells_it(script: Script) -> Non
     assert led(script.tell(RuleSet(1, rule), at_s=10.0)) == {}
     reply = told("dl.updates.example", str(SERVER), "2001:db8::2")
     assert not script.controller.ruled.rules.at(SERVER)
-    given = script.tell(NameResolved(reply), at_s=10.1)
+    given = script.tell(AnswersRead(None, (reply,)), at_s=10.1)
     assert led(given) == {PLACE: "lte0", ("2001:db8::2/128", None): NOWHERE}
+    assert not script.controller.ruled.stand(reply.addresses), "it is not done yet"
+    script.tell(*(CommandDone(each) for each in of_kind(SetRuled, given)))
     assert script.controller.ruled.stand(reply.addresses)
-    assert script.tell(NameResolved(reply), at_s=10.2) == [], "it stands"
+    assert script.tell(AnswersRead(None, (reply,)), at_s=10.2) == [], "it stands"
     assert led(script.tell(RuleSet(1, None), at_s=11.0)) == {
         PLACE: None,
         ("2001:db8::2/128", None): None,
@@ -447,7 +454,7 @@ def test_a_host_is_explained_by_the_rule_that_applies(script: Script) -> None:
         1,
     ):
         script.tell(RuleSet(number, rule))
-    script.tell(NameResolved(told("updates.example", "198.51.100.7")))
+    script.tell(AnswersRead(None, (told("updates.example", "198.51.100.7"),)))
 
     def rule_of(asked: str) -> str | None:
         decision = ruled.about(asked)

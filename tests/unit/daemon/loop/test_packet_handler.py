@@ -28,13 +28,10 @@ class Wire:
         self.script = Script()
         self.packets: list[Packet] = []
         self.seen: list[Packet] = []
-        self.claimed: list[str] = []
         self._learned = learned
         self.driver = ScriptedDriver(self.script)
         me = cast(Any, self)
-        self.handler = PacketHandler(
-            me, me, cast(Any, self.driver), lambda name, _address: self.claimed.append(name)
-        )
+        self.handler = PacketHandler(me, me, cast(Any, self.driver))
 
     def brings(self, *packets: Packet) -> None:
         self.packets = list(packets)
@@ -104,4 +101,3 @@ def test_a_hello_that_is_read_before_its_flow_is_told_of_names_it(
     wire.script.tell(FlowOpened(PLAIN, opened_s, 101.0), at_s=opened_s)
     flow = wire.script.flow(PLAIN)
     assert (flow.server_name, flow.tls) == (("a.example", True) if named else (None, False))
-    assert wire.claimed == ["a.example"]

@@ -86,3 +86,26 @@ def test_noise_is_never_an_answer(noise: bytes, cut: int) -> None:
     good = answer(7, "example.com", PUBLIC)
     parse(good[:cut] + noise)
     assert fault(noise[:11], 7, "example.com") is DnsFault.FOREIGN
+
+
+def test_a_reader_of_names_ends() -> None:
+    """Pointers in a circle, to themselves, forwards, and many of them."""
+    head = b"\0\1\x81\x80\0\1\0\2\0\0\0\0\1a\0\0\1\0\1"
+    for target in (b"\xc0\x1f", b"\xc0\xff", b"\xc0\x0c", b"\1b\xc0\x1f", b"\3"):
+        record = b"\xc0\x0c" + struct.pack("!HHIH", 5, 1, 60, len(target)) + target
+        reply = parse(head + record + record)
+        assert reply is not None
+        assert all(len(alias) < 300 for alias in reply.aliases)
+
+
+def test_hints_of_a_service_are_addresses() -> None:
+    """Browsers use the addresses of HTTPS records (RFC 9460)."""
+    hints = struct.pack("!HH8s", 4, 8, ip_address("192.0.2.1").packed * 2)
+    hints += struct.pack("!HH16s", 6, 16, ip_address("2001:db8::1").packed)
+    data = struct.pack("!H", 1) + b"\3svc\7example\0" + struct.pack("!HH2s", 1, 2, b"h2") + hints
+    asked = question(7, "updates.example", 65)
+    record = b"\xc0\x0c" + struct.pack("!HHIH", 65, 1, 60, len(data)) + data
+    reply = parse(asked[:2] + b"\x81\x80\0\x01\0\x01\0\0\0\0" + asked[12:] + record)
+    assert reply is not None
+    assert [str(each) for each in reply.addresses] == ["192.0.2.1", "192.0.2.1", "2001:db8::1"]
+    assert reply.aliases == ("svc.example",)

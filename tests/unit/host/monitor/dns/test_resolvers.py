@@ -11,6 +11,7 @@ from cedos.host.monitor.dns.resolvers import (
     FileWatch,
     HostResolvers,
     Resolvers,
+    parse_hosts,
     parse_resolv_conf,
     parse_resolved,
 )
@@ -82,3 +83,13 @@ async def test_a_file_that_is_replaced_behind_a_link_is_noticed(tmp_path: Path) 
     finally:
         watch.close()
     watch.close()
+
+
+def test_the_hosts_file_is_read() -> None:
+    found = parse_hosts(
+        "127.0.0.1 localhost\n10.0.0.7\tUpdates.Example. dl.updates.example # here\n"
+        "fe80::1%eth0 link.example\nnonsense name\n\n10.0.0.8 updates.example\n"
+    )
+    assert [str(each) for each in found["updates.example"]] == ["10.0.0.7", "10.0.0.8"]
+    assert str(found["link.example"][0]) == "fe80::1"
+    assert "name" not in found

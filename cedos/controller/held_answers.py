@@ -1,0 +1,207 @@
+"""Answers to look-ups wait before programs have them, while a user's rule is for a name.
+
+A rule for a name is kept by routes to the addresses of the name. So an answer waits in a queue of the
+kernel until the routes of its addresses stand:
+
+    answer of a resolver of this host      to a question that a program has asked: the rule covers its
+                                           addresses, then it passes
+    any other answer                       our own look-up of that name first; what it does not confirm
+                                           is covered by no rule
+    a name in a TLS hello or a request     counts for its connection alone, and is looked up likewise
+
+An answer about a ruled name whose routes do not stand after 2 s, or that no look-up of ours could judge,
+is dropped: its program asks again.
+Names that are asked for in TLS (DoT, DoH) cannot be seen: there the first connection to a new address is
+not covered.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Final
+
+from cedos.controller.commands import HoldAnswers, LookUpName, ReleaseAnswer, Tell
+from cedos.controller.config import ControllerConfig
+from cedos.controller.decisions.decider import Decider
+from cedos.controller.decisions.user_rules import RuledDestinations
+from cedos.controller.events import AnswersRead, DnsReply, NameLookedUp
+from cedos.controller.lookups import own_resolver
+from cedos.controller.outbox import Outbox
+from cedos.model import Address
+from cedos.token_bucket import TokenBucket
+
+_MOST_HELD, _MOST_ASKED = 128, 256
+# The most answers that wait for a look-up of ours: they leave room for those that are believed.
+_MOST_CLAIMS: Final = 64
+# The longest time for which an answer is held. Then it is dropped, and programs ask again.
+LONGEST_S: Final = 2.0
+# A look-up of ours that began in this time counts for further claims of its name.
+_ASKED_S: Final = 10.0
+# The rate at which the names that connections claim are looked up.
+_PER_S, _BURST = 5.0, 32
+
+
+@dataclass(slots=True)
+class _Confirmation:
+    """A look-up of ours; `told`: the IP versions of which a resolver told, None: it is under way."""
+
+    begun_at_s: float
+    told: frozenset[int] | None = None
+
+
+@dataclass(slots=True)
+class _HeldAnswer:
+    """An answer that waits for the routes of its addresses.
+
+    Attributes:
+        claims: look-ups of ours, each with the IP versions of which it is to tell.
+    """
+
+    until_s: float
+    addresses: tuple[Address, ...]
+    claims: list[tuple[_Confirmation, frozenset[int]]] = field(default_factory=list)
+
+
+class HeldAnswers:
+    """The answers that wait, and the look-ups of ours that judge them.
+
+    Attributes:
+        problem: why answers cannot be held, in words; "": they can, or need not.
+    """
+
+    def __init__(
+        self,
+        config: ControllerConfig,
+        outbox: Outbox,
+        decider: Decider,
+        ruled: RuledDestinations,
+    ) -> None:
+        self._config = config
+        self._outbox = outbox
+        self._decider = decider
+        self._ruled = ruled
+        self._holding = False
+        self._why = ""
+        self._held: OrderedDict[int, _HeldAnswer] = OrderedDict()
+        self._confirmations: OrderedDict[str, _Confirmation] = OrderedDict()
+        self._bucket: TokenBucket | None = None
+
+    @property
+    def problems(self) -> list[str]:
+        """Return why answers are not held, where they should be."""
+        if not self._why or not self._ruled.rules.have_names:
+            return []
+        return [
+            "rules for names may miss the first connection to a new address: answers to"
+            f" look-ups cannot be held ({self._why})"
+        ]
+
+    def next_timer_s(self) -> float | None:
+        """Return when the oldest answer has waited too long."""
+        return next((each.until_s for each in self._held.values()), None)
+
+    def follow(self) -> None:
+        """Hold answers while a rule is for a name, and only then."""
+        wanted = self._ruled.rules.have_names and not self._config.dry_run
+        if wanted == self._holding:
+            return
+        if wanted and (why := self._config.unable_to_bar):
+            self._why = why
+            return
+        self._holding = wanted
+        self._outbox.give(HoldAnswers(wanted))
+
+    def on_hold(self, why: str = "") -> None:
+        """Take the end of `HoldAnswers`; `why`: it failed."""
+        self._why = why
+        if why:
+            self._holding = False
+            self._outbox.give(Tell("answers to look-ups are not held", {"why": why}))
+
+    def learn(self, event: AnswersRead | NameLookedUp) -> bool:
+        """Take what resolvers of this host have told; return whether it is about a rule's name."""
+        replies = event.believed if isinstance(event, AnswersRead) else event.told.values()
+        learnt = False
+        for reply in replies:
+            learnt = self._ruled.rules.on_answer(reply) or learnt
+        return learnt
+
+    def on_read(self, event: AnswersRead, now_s: float) -> None:
+        """Decide on an answer that waits: the rules know what is believed of it."""
+        if event.number is None:
+            return
+        rules = self._ruled.rules
+        claims: dict[str, set[int]] = {}
+        for reply in event.claimed:
+            if rules.names(reply) and self._tells_more(reply):
+                versions = {each.version for each in reply.addresses}
+                claims.setdefault(reply.name, set()).update(versions)
+        replies = (*event.believed, *event.claimed)
+        addresses = tuple(each for reply in replies for each in reply.addresses)
+        if not claims and self._ruled.stand(addresses):
+            self._outbox.give(ReleaseAnswer(event.number, passes=True))
+            return
+        claiming = sum(bool(each.claims) for each in self._held.values())
+        if len(self._held) >= _MOST_HELD or (claims and claiming >= _MOST_CLAIMS):
+            self._outbox.give(ReleaseAnswer(event.number, passes=False))
+            return
+        self._held[event.number] = _HeldAnswer(
+            now_s + LONGEST_S,
+            addresses,
+            [(self._confirmation(name, now_s), frozenset(each)) for name, each in claims.items()],
+        )
+
+    def on_named(self, name: str, address: Address, now_s: float) -> None:
+        """Take the server that a connection names: a look-up of ours shows whether it is true."""
+        number = self._ruled.rules.named(name)
+        if number is None or number in self._ruled.rules.at(address) or self._config.dry_run:
+            return
+        if self._bucket is None:
+            self._bucket = TokenBucket(_PER_S, _BURST, now_s)
+        if self._bucket.take(now_s):
+            self._confirmation(name, now_s)
+
+    def on_looked_up(self, event: NameLookedUp) -> None:
+        """Take the end of a look-up of ours."""
+        if (known := self._confirmations.get(event.name)) is not None:
+            known.told = frozenset(event.told)
+
+    def review(self, now_s: float) -> None:
+        """Let the answers pass whose routes stand, and drop those that were not confirmed, or late."""
+        for number, each in list(self._held.items()):
+            if any(claim.told is None for claim, _ in each.claims):
+                passes = None
+            elif not all(versions <= (claim.told or set()) for claim, versions in each.claims):
+                passes = False
+            else:
+                passes = True if self._ruled.stand(each.addresses) else None
+            if passes is None and now_s >= each.until_s:
+                passes = False
+            if passes is None:
+                continue
+            del self._held[number]
+            if not passes:
+                about = {"addresses": ", ".join(map(str, each.addresses))}
+                self._outbox.give(Tell("an answer is dropped: its rule does not stand", about))
+            self._outbox.give(ReleaseAnswer(number, passes))
+
+    def _confirmation(self, name: str, now_s: float) -> _Confirmation:
+        """Return the look-up of a claimed name that began in the last 10 s, else begin one."""
+        known = self._confirmations.get(name)
+        if known is not None and now_s - known.begun_at_s < _ASKED_S:
+            return known
+        begun = self._confirmations[name] = _Confirmation(now_s)
+        self._confirmations.move_to_end(name)
+        while len(self._confirmations) > _MOST_ASKED:
+            self._confirmations.popitem(last=False)
+        asked = tuple(
+            (network.name, resolver)
+            for network in sorted(self._decider.usable, key=lambda each: each.metered)
+            if (resolver := own_resolver(network)) is not None
+        )
+        self._outbox.give(LookUpName(name, asked))
+        return begun
+
+    def _tells_more(self, reply: DnsReply) -> bool:
+        """Return whether an answer has aliases alone, or addresses that no rule covers."""
+        ruled = all(map(self._ruled.rules.at, reply.addresses))
+        return not ruled or bool(reply.aliases and not reply.addresses)

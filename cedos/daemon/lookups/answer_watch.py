@@ -1,0 +1,263 @@
+"""Reads answers to look-ups, those that wait in the kernel's queue and others, and lets them pass or not.
+
+The controller decides (`cedos.controller.held_answers`). UDP and TCP are read, and what a stub on
+loopback answers.
+"""
+
+import asyncio
+import secrets
+import socket
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Protocol
+
+from cedos.controller.commands import LookUpName
+from cedos.controller.events import AnswersRead, DnsReply, Event, HostsFileRead, NameLookedUp
+from cedos.daemon.lookups.watch import ask
+from cedos.errors import CedosError
+from cedos.host.monitor.dns import message as dns
+from cedos.host.monitor.dns.resolvers import FileWatch, parse_hosts, parse_resolv_conf
+from cedos.host.monitor.dns.streams import AnswerStreams, Reading
+from cedos.host.monitor.flows.own_flows import is_own
+from cedos.host.profiler.frame import CapturedPacket, parse_frame
+from cedos.kernel import packet_queue
+from cedos.kernel.packet_queue import QueuedPacket
+from cedos.model import Address, FlowKey, Network
+
+HOSTS, RESOLV_CONF = Path("/etc/hosts"), Path("/etc/resolv.conf")
+_AT_ONCE: Final = 64
+_PORT: Final = 53
+# The most questions that are remembered, to know the answers that programs have asked for.
+_MOST_QUESTIONS: Final = 1024
+_KINDS: Final = {4: dns.A, 6: dns.AAAA}
+
+
+class AnswerQueue(Protocol):
+    """The queue of held answers. Errors: OSError, CedosError."""
+
+    def open(self) -> socket.socket: ...
+
+    def decide(self, number: int, *, passes: bool) -> None:
+        """Let an answer pass, or drop it."""
+
+
+class OwnQueue:
+    """The queue where this process has the privileges itself."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._opened: socket.socket | None = None
+
+    def open(self) -> socket.socket:
+        self._opened = packet_queue.open_queue(self._number)
+        return self._opened
+
+    def decide(self, number: int, *, passes: bool) -> None:
+        if self._opened is not None:
+            packet_queue.decide(self._opened, self._number, number, passes=passes)
+
+
+class AnswerWatch:
+    """The answers of resolvers, and look-ups of this host's own.
+
+    Args:
+        post: takes the events.
+        networks: those that may be used now.
+        hold: have answers wait in the queue, or pass. Errors: CedosError.
+        look: have `on_captured` take what was captured until now.
+    """
+
+    def __init__(
+        self,
+        post: Callable[[Event], None],
+        networks: Callable[[], Sequence[Network]],
+        queue: AnswerQueue,
+        hold: Callable[[bool], Awaitable[None]],
+        look: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._post = post
+        self._networks = networks
+        self._queue = queue
+        self._hold = hold
+        self._look = look
+        self._opened: socket.socket | None = None
+        self._streams, self._seen = AnswerStreams(), AnswerStreams()
+        # By number the flow of an answer that waits, and what was read of its stream before it.
+        self._waiting: dict[int, tuple[FlowKey, Reading | None]] = {}
+        self._pending: Counter[FlowKey] = Counter()
+        # Of datagrams by flow and number, what was asked for; of TCP the flow, with number None.
+        self._questions: OrderedDict[tuple[FlowKey, int | None], tuple[str, int] | None] = (
+            OrderedDict()
+        )
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Follow the hosts file until cancelled."""
+        watch = FileWatch(HOSTS, self._hosts_changed)
+        try:
+            self._hosts_changed()
+            await asyncio.get_running_loop().create_future()
+        finally:
+            watch.close()
+            for task in self._tasks:
+                task.cancel()
+            for number in list(self._waiting):  # the daemon ends, and its rules with it
+                self.release(number, passes=True)
+            self._let_go()
+
+    async def hold(self, on: bool) -> None:
+        """Have answers wait, or pass. Errors: CedosError, OSError."""
+        if not on:
+            await self._hold(False)
+            self._let_go()
+            return
+        self._let_go()
+        self._opened = self._queue.open()
+        asyncio.get_running_loop().add_reader(self._opened.fileno(), self._read)
+        try:
+            await self._hold(True)
+        except (CedosError, OSError):
+            self._let_go()
+            raise
+
+    def release(self, number: int, *, passes: bool) -> None:
+        """Let an answer pass, or drop it."""
+        key, before = self._waiting.pop(number)
+        self._pending[key] -= 1
+        if not self._pending[key]:
+            del self._pending[key]
+        if not passes and key.protocol == "tcp":
+            # The segment comes once more, and is then read once more.
+            self._streams.restore(key, before)
+        self._decide(number, passes=passes)
+
+    def look_up(self, command: LookUpName) -> None:
+        """Ask resolvers of this host for a name; the end is an event."""
+        task = asyncio.get_running_loop().create_task(self._look_up(command))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def on_captured(self, packet: CapturedPacket) -> None:
+        """Take a question, or an answer on its way: a rule that comes later covers the answer."""
+        key, tcp = packet.key, packet.key.protocol == "tcp"
+        if key.remote_port != _PORT or is_own(key):
+            return
+        if packet.outgoing:
+            self._note_question(key, packet.payload, tcp=tcp)
+            return
+        if self._opened is not None or not self.trusted(key.remote):
+            return
+        if tcp and (key, None) not in self._questions:
+            return
+        messages = [packet.payload]
+        if tcp:
+            messages = self._seen.messages(key, packet.segment, packet.payload) or []
+        replies = filter(None, map(dns.parse, messages))
+        if believed := tuple(each for each in replies if self._asked_for(key, each)):
+            self._post(AnswersRead(None, believed))
+
+    def trusted(self, resolver: Address) -> bool:
+        """Return whether this host is set up to ask a resolver: programs may ask any other one, too."""
+        own = {
+            each for network in self._networks() for each in (*network.resolvers, *network.gateways)
+        }
+        if resolver in own:
+            return True
+        with suppress(OSError):
+            named = RESOLV_CONF.read_text(encoding="utf-8", errors="replace")
+            return resolver in parse_resolv_conf(named, stubs=True)
+        return False
+
+    # -- within -------------------------------------------------------------------------------
+
+    def _note_question(self, key: FlowKey, payload: bytes, *, tcp: bool) -> None:
+        number = None if tcp else int.from_bytes(payload[:2], "big")
+        self._questions[key, number] = None if tcp else dns.asked(payload)
+        self._questions.move_to_end((key, number))
+        while len(self._questions) > _MOST_QUESTIONS:
+            self._questions.popitem(last=False)
+
+    def _asked_for(self, key: FlowKey, reply: DnsReply) -> bool:
+        """Return whether a program of this host asked for that: any host can send what looks like it.
+
+        In TCP the kernel has seen to it: who does not see the connection cannot hit its numbers.
+        """
+        if key.protocol == "tcp":
+            return True
+        if (key, reply.number) not in self._questions:
+            self._look()  # its question may have been captured, and not read yet
+        return self._questions.get((key, reply.number)) == (reply.name, reply.kind)
+
+    def _let_go(self) -> None:
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            asyncio.get_running_loop().remove_reader(opened.fileno())
+            opened.close()
+
+    def _hosts_changed(self) -> None:
+        try:
+            content = HOSTS.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            content = ""
+        self._post(HostsFileRead(parse_hosts(content)))
+
+    def _read(self) -> None:
+        if self._opened is not None:
+            for packet in packet_queue.read(self._opened, _AT_ONCE):
+                self._held(packet)
+
+    def _held(self, packet: QueuedPacket) -> None:
+        frame = parse_frame(packet.content, outgoing=False)
+        if frame is None or is_own(frame.key):
+            self._decide(packet.number, passes=True)
+            return
+        key, before, messages = frame.key, None, [frame.payload]
+        if key.protocol == "tcp":
+            before = self._streams.reading(key)
+            read = self._streams.messages(key, frame.segment, frame.payload)
+            # What comes out of order, or again while its first copy waits, is sent once more.
+            if read is None or (not read and self._pending[key]):
+                self._decide(packet.number, passes=False)
+                return
+            messages = read
+        believed: list[DnsReply] = []
+        claimed: list[DnsReply] = []
+        for reply in filter(None, map(dns.parse, messages)):
+            true = self._asked_for(key, reply) and self.trusted(key.remote)
+            (believed if true else claimed).append(reply)
+        if not believed and not claimed:
+            self._decide(packet.number, passes=True)
+            return
+        self._waiting[packet.number] = key, before
+        self._pending[key] += 1
+        self._post(AnswersRead(packet.number, tuple(believed), tuple(claimed)))
+
+    async def _look_up(self, command: LookUpName) -> None:
+        replies = await asyncio.gather(*(self._reply(command, kind) for kind in _KINDS.values()))
+        told = {
+            version: reply
+            for version, reply in zip(_KINDS, replies, strict=True)
+            if reply is not None and reply.code not in dns.FAILURES
+        }
+        self._post(NameLookedUp(command.name, told))
+
+    async def _reply(self, command: LookUpName, kind: int) -> DnsReply | None:
+        """Return the first answer of the resolvers, one asked after the other; None without one."""
+        networks = {network.name: network for network in self._networks()}
+        for name, resolver in command.asked:
+            try:
+                question = dns.question(secrets.randbelow(1 << 16), command.name, kind)
+            except ValueError:  # no name that could be asked for
+                return None
+            network = networks.get(name)
+            answer = await ask(network, resolver, question) if network is not None else None
+            reply = dns.parse(answer) if answer is not None else None
+            if reply is not None and (reply.name, reply.kind) == (command.name, kind):
+                return reply
+        return None
+
+    def _decide(self, number: int, *, passes: bool) -> None:
+        with suppress(OSError, CedosError):  # it waits no more
+            self._queue.decide(number, passes=passes)

@@ -1,0 +1,240 @@
+"""Which answers to look-ups wait, and what a connection can claim."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from ipaddress import ip_address
+
+import pytest
+from kit.controller import KEY, LTE, WLAN, Script, of_kind, size_of
+
+from cedos.controller.commands import (
+    Command,
+    HoldAnswers,
+    LookUpName,
+    ReleaseAnswer,
+    SetRuled,
+)
+from cedos.controller.events import (
+    AnswersRead,
+    CommandDone,
+    CommandFailed,
+    DnsReply,
+    Event,
+    NameLookedUp,
+    NetworksChanged,
+    RuleSet,
+    SizeLearned,
+)
+from cedos.controller.held_answers import LONGEST_S
+from cedos.controller.rule import RuleRequest
+from cedos.model import Direction
+
+HOST = "updates.example"
+OWN = ip_address("10.0.0.53")
+RULE = RuleRequest(host=HOST, never=("lte0",))
+
+
+def answer(name: str, *addresses: str, kind: int = 1) -> DnsReply:
+    return DnsReply(7, 0, False, name, kind, tuple(map(ip_address, addresses)))
+
+
+class Held(Script):
+    """A script with a rule for a name; the kernel does what it is told if `may_lead`.
+
+    Attributes:
+        passed: the answers that were released, by number.
+        zone: what resolvers of this host say of names, in IPv4; None: they fail.
+        asked: the names that were looked up and have no answer yet, if not `answers`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_lead = self.answers = True
+        self.passed: dict[int, bool] = {}
+        self.zone: dict[str, str | None] = {}
+        self.asked: list[LookUpName] = []
+        self.tell(NetworksChanged((replace(WLAN, resolvers=(OWN,)), LTE)))
+        self.happens(RuleSet(1, RULE))
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Return the addresses that the rule covers."""
+        return self.controller.ruled.rules.rules[1].addresses
+
+    def happens(self, *events: Event) -> None:
+        waiting = self.tell(*events)
+        while waiting:
+            waiting = self.tell(*(event for each in waiting for event in self.carry_out(each)))
+
+    def pass_s(self, seconds: float) -> None:
+        self.wait(self.now_s + seconds, self.carry_out)
+
+    def carry_out(self, command: Command) -> Sequence[Event]:
+        match command:
+            case SetRuled(wanted) if not self.may_lead:
+                return [CommandFailed(command, tuple(wanted))]
+            case SetRuled() | HoldAnswers():
+                return [CommandDone(command)]
+            case ReleaseAnswer(number, passes):
+                assert number not in self.passed
+                self.passed[number] = passes
+            case LookUpName():
+                self.asked.append(command)
+                if self.answers:
+                    return self.looked_up()
+        return []
+
+    def looked_up(self) -> list[Event]:
+        """Return the ends of the look-ups that are under way."""
+        asked, self.asked = self.asked, []
+        return [NameLookedUp(each.name, self.told(each.name)) for each in asked]
+
+    def told(self, name: str) -> dict[int, DnsReply]:
+        found = self.zone.get(name, "")
+        if found is None:
+            return {}
+        return {4: answer(name, *filter(None, [found])), 6: answer(name, kind=28)}
+
+    def named(self, name: str, address: str) -> list[Command]:
+        """Have a connection name its server."""
+        key = replace(KEY, remote=ip_address(address))
+        return self.tell(SizeLearned(key, Direction.DOWN, size_of(3000), name))
+
+
+@pytest.fixture
+def script() -> Held:
+    return Held()
+
+
+def test_answers_wait_while_a_rule_is_for_a_name() -> None:
+    script = Script()
+    assert of_kind(HoldAnswers, script.tell(RuleSet(1, RULE))) == [HoldAnswers(True)]
+    assert of_kind(HoldAnswers, script.tell(RuleSet(2, RULE))) == []
+    assert of_kind(HoldAnswers, script.tell(RuleSet(1, None))) == []
+    assert of_kind(HoldAnswers, script.tell(RuleSet(2, None))) == [HoldAnswers(False)]
+    prefix = RuleRequest(host="198.51.100.0/24", never=("lte0",))
+    assert of_kind(HoldAnswers, script.tell(RuleSet(1, prefix))) == []
+
+
+def test_people_are_told_if_answers_cannot_wait() -> None:
+    script = Script()
+    (command,) = of_kind(HoldAnswers, script.tell(RuleSet(1, RULE)))
+    script.tell(CommandFailed(command, why="no queue"))
+    (problem,) = script.controller.answers.problems
+    assert "cannot be held (no queue)" in problem
+    (again,) = of_kind(HoldAnswers, script.tell(RuleSet(2, RULE)))
+    script.tell(CommandDone(again))
+    assert script.controller.answers.problems == []
+
+
+@pytest.mark.parametrize("settings", [{"dry_run": True}, {"unable_to_bar": "no filter"}])
+def test_no_answer_waits_where_nothing_may_be_changed(settings: dict[str, object]) -> None:
+    script = Script(**settings)
+    assert of_kind(HoldAnswers, script.tell(RuleSet(1, RULE))) == []
+    assert bool(script.controller.answers.problems) == ("unable_to_bar" in settings)
+
+
+def test_an_answer_passes_once_its_route_stands(script: Held) -> None:
+    assert script.tell(AnswersRead(1, (answer("other.example", "203.0.113.9"),))) == [
+        ReleaseAnswer(1, True)
+    ]
+    given = script.tell(AnswersRead(3, (answer("dl." + HOST, "203.0.113.1"),)))
+    (led,) = of_kind(SetRuled, given)
+    assert of_kind(ReleaseAnswer, given) == [], "the kernel has not done it yet"
+    assert script.tell(CommandDone(led)) == [ReleaseAnswer(3, True)]
+    assert script.addresses == ("203.0.113.1",)
+
+
+def test_an_answer_whose_route_does_not_stand_in_time_is_dropped(script: Held) -> None:
+    """A daemon that was kept busy for 2 s let the first packet out over the forbidden network."""
+    script.may_lead = False
+    script.happens(AnswersRead(1, (answer(HOST, "203.0.113.1"),)))
+    script.pass_s(LONGEST_S - 0.1)
+    assert script.passed == {}
+    script.pass_s(0.2)
+    assert script.passed == {1: False}
+    script.may_lead = True
+    script.happens(AnswersRead(2, (answer(HOST, "203.0.113.1"),)))
+    script.decide()
+    script.happens(*(CommandDone(each) for each in script.given(SetRuled)))
+    assert script.passed == {1: False, 2: True}
+
+
+def test_what_is_claimed_teaches_nothing(script: Held) -> None:
+    """A neighbour's datagrams in the resolver's name pushed the true addresses out of the rule."""
+    script.happens(AnswersRead(1, (answer(HOST, "203.0.113.1"),)))
+    for number in range(2, 400):
+        forged = answer(f"x{number}.{HOST}", f"198.18.{number // 250}.{number % 250}")
+        script.happens(AnswersRead(number, (), (forged,)))
+    assert script.addresses == ("203.0.113.1",)
+
+
+def test_claims_leave_room_for_answers_that_are_believed(script: Held) -> None:
+    """Look-ups of slow names by one user keep no other user from names under a rule."""
+    script.answers = False
+    for number in range(500):
+        script.happens(AnswersRead(number, (), (answer(f"{number}.{HOST}", "198.18.0.1"),)))
+    script.may_lead = False  # so that it has to wait
+    script.happens(AnswersRead(1000, (answer(HOST, "203.0.113.1"),)))
+    assert 1000 not in script.passed
+    assert script.passed == dict.fromkeys(range(64, 500), False)
+
+
+def test_all_answers_wait_for_the_look_up_of_the_name_that_they_claim(script: Held) -> None:
+    """The second one (a browser asks for A and AAAA together) passed at once."""
+    script.zone[HOST] = "203.0.113.7"
+    script.answers = False
+    for number in (1, 2):
+        script.happens(AnswersRead(number, (), (answer(HOST, "203.0.113.7"),)))
+    assert script.passed == {}
+    assert script.asked == [LookUpName(HOST, (("wlan0", OWN),))], "it is asked once"
+    script.happens(*script.looked_up())
+    assert script.passed == {1: True, 2: True}
+    assert script.addresses == ("203.0.113.7",)
+
+
+def test_a_claim_that_no_resolver_of_ours_judges_is_dropped(script: Held) -> None:
+    script.zone[HOST] = None
+    script.happens(AnswersRead(1, (), (answer(HOST, "203.0.113.7"),)))
+    script.happens(AnswersRead(2, (), (answer("other.example", "203.0.113.7"),)))
+    assert script.passed == {1: False, 2: True}
+
+
+def test_a_claim_whose_look_up_does_not_end_is_dropped(script: Held) -> None:
+    script.answers = False
+    script.happens(AnswersRead(1, (), (answer(HOST, "203.0.113.7"),)))
+    script.pass_s(LONGEST_S + 0.1)
+    assert script.passed == {1: False}
+
+
+def test_another_resolver_is_believed_once_ours_says_the_same(script: Held) -> None:
+    script.happens(AnswersRead(1, (), (answer(HOST, "203.0.113.66"),)))
+    assert script.passed == {1: True}
+    assert script.controller.ruled.rules.of(ip_address("203.0.113.66"), 443) is None
+    script.zone["dl." + HOST] = "203.0.113.7"
+    script.happens(AnswersRead(2, (), (answer("dl." + HOST, "203.0.113.7"),)))
+    assert script.passed[2]
+    assert script.addresses == ("203.0.113.7",)
+
+
+def test_claims_push_nothing_out_and_are_looked_up_seldom(script: Held) -> None:
+    """19 hellos with the ruled name made the true address forgotten, and other hosts ruled."""
+    script.happens(AnswersRead(1, (answer(HOST, "203.0.113.1"),)))
+    asked = 0
+    for number in range(1000):
+        given = [
+            *script.named(HOST, f"198.51.{number // 250}.{number % 250}"),
+            *script.named(f"{number}.{HOST}", "198.51.100.1"),
+        ]
+        asked += len(of_kind(LookUpName, given))
+    assert script.addresses == ("203.0.113.1",)
+    assert 1 < asked < 200
+    assert of_kind(LookUpName, script.named("other.example", "198.51.100.1")) == []
+
+
+def test_a_true_claim_is_confirmed_by_a_look_up(script: Held) -> None:
+    script.zone["img." + HOST] = "203.0.113.5"
+    (asked,) = of_kind(LookUpName, script.named("img." + HOST, "203.0.113.5"))
+    script.happens(NameLookedUp(asked.name, script.told(asked.name)))
+    assert script.addresses == ("203.0.113.5",)
+    assert of_kind(LookUpName, script.named("img." + HOST, "203.0.113.5")) == [], "it is ruled"

@@ -1,0 +1,163 @@
+"""What the controller is told of answers, and what becomes of those that wait; the queue is played."""
+
+import struct
+from ipaddress import ip_address, ip_interface
+from typing import Any
+
+import pytest
+
+from cedos.controller.commands import LookUpName
+from cedos.controller.events import AnswersRead, Event, NameLookedUp
+from cedos.daemon.lookups import answer_watch
+from cedos.daemon.lookups.answer_watch import AnswerWatch
+from cedos.daemon.lookups.delivery import datagram
+from cedos.host.monitor.dns import message as dns
+from cedos.host.profiler.frame import CapturedPacket
+from cedos.kernel.packet_queue import QueuedPacket
+from cedos.model import Address, FlowKey, Network, NetworkKind
+
+HOST = "updates.example"
+OWN, STRANGER = ip_address("192.0.2.53"), ip_address("198.51.100.53")
+LOCAL = ip_address("192.0.2.2")
+WLAN = Network(
+    *("wlan0", "wlan0", 2, NetworkKind.WIFI, False),
+    addresses=(ip_interface("192.0.2.2/24"),),
+    resolvers=(OWN,),
+)
+
+
+def answer(name: str, address: str) -> bytes:
+    question = dns.question(7, name)
+    record = b"\xc0\x0c" + struct.pack("!HHIH", 1, 1, 60, 4) + ip_address(address).packed
+    return question[:2] + b"\x81\x80\0\x01\0\x01\0\0\0\0" + question[12:] + record
+
+
+class Watch(AnswerWatch):
+    """A watch whose events are `posted`, and whose verdicts are `passed`, by number."""
+
+    def __init__(self) -> None:
+        self.posted: list[Event] = []
+        self.passed: dict[int, bool] = {}
+        self.may_be_captured = False
+        queue: Any = self
+        super().__init__(self.posted.append, lambda: [WLAN], queue, self.held, self.on_look)
+
+    def on_look(self) -> None:
+        if self.may_be_captured:
+            self.asks()
+
+    async def held(self, on: bool) -> None: ...
+
+    def decide(self, number: int, *, passes: bool) -> None:
+        assert number not in self.passed
+        self.passed[number] = passes
+
+    def asks(self, name: str = HOST, key: FlowKey | None = None) -> None:
+        key = key or FlowKey(LOCAL, 4000, OWN, 53, "udp")
+        self.on_captured(CapturedPacket(key, True, dns.question(7, name)))
+
+    def comes(self, number: int, payload: bytes, source: Address = OWN) -> AnswersRead | None:
+        """Have an answer held; return what is told of it."""
+        before = len(self.posted)
+        key = FlowKey(LOCAL, 4000, source, 53, "udp")
+        self._held(QueuedPacket(number, datagram(key, payload)))
+        (told,) = self.posted[before:] or (None,)
+        assert told is None or isinstance(told, AnswersRead)
+        return told
+
+    def comes_by_tcp(self, number: int, at: int, payload: bytes) -> list[Event]:
+        head = struct.pack("!HHIIBBHHH", 53, 4000, at, 1, 5 << 4, 0x18, 1000, 0, 0)
+        length = 20 + len(head) + len(payload)
+        ends = OWN.packed + LOCAL.packed
+        ip = struct.pack("!BBHHHBBH", 0x45, 0, length, 1, 0, 64, 6, 0) + ends
+        before = len(self.posted)
+        self._held(QueuedPacket(number, ip + head + payload))
+        return self.posted[before:]
+
+
+@pytest.fixture
+def watch() -> Watch:
+    return Watch()
+
+
+def test_what_is_no_answer_passes_at_once(watch: Watch) -> None:
+    assert watch.comes(1, b"no DNS") is None
+    assert watch.passed == {1: True}
+
+
+def test_only_answers_of_own_resolvers_to_questions_are_believed(watch: Watch) -> None:
+    """A neighbour's datagrams in the resolver's name pushed the true addresses out of a rule."""
+    content = answer(HOST, "203.0.113.1")
+    reply = dns.parse(content)
+    assert reply is not None
+    assert watch.comes(1, content) == AnswersRead(1, (), (reply,)), "no program asked"
+    watch.asks("other.example")
+    assert watch.comes(2, content) == AnswersRead(2, (), (reply,)), "a program asked otherwise"
+    watch.asks()
+    assert watch.comes(3, content) == AnswersRead(3, (reply,), ())
+    watch.asks(key=FlowKey(LOCAL, 4000, STRANGER, 53, "udp"))
+    assert watch.comes(4, content, STRANGER) == AnswersRead(4, (), (reply,)), "of a stranger"
+    assert watch.passed == {}
+    watch.release(3, passes=True)
+    watch.release(4, passes=False)
+    assert watch.passed == {3: True, 4: False}
+
+
+def test_a_question_that_is_captured_and_not_read_yet_was_asked(watch: Watch) -> None:
+    watch.may_be_captured = True
+    told = watch.comes(1, answer(HOST, "203.0.113.1"))
+    assert told is not None
+    assert told.believed
+    assert not told.claimed
+
+
+@pytest.mark.parametrize("protocol", ["udp", "tcp"])
+def test_an_answer_on_its_way_is_told_if_it_was_asked_for(watch: Watch, protocol: str) -> None:
+    content = answer(HOST, "198.18.0.1")
+    key = FlowKey(LOCAL, 4000, OWN, 53, protocol)
+    if protocol == "tcp":
+        content = struct.pack("!H", len(content)) + content
+    watch.on_captured(CapturedPacket(key, False, content))
+    assert watch.posted == []
+    watch.asks(key=key)
+    watch.on_captured(CapturedPacket(key, False, content))
+    (told,) = watch.posted
+    assert isinstance(told, AnswersRead)
+    assert told.number is None
+    assert [each.name for each in told.believed] == [HOST]
+
+
+def test_a_dropped_segment_is_read_again_when_it_comes_again(watch: Watch) -> None:
+    content = answer(HOST, "203.0.113.1")
+    content = struct.pack("!H", len(content)) + content
+    assert watch.comes_by_tcp(1, 100, content[:20]) == []
+    assert len(watch.comes_by_tcp(2, 120, content[20:])) == 1
+    assert watch.comes_by_tcp(3, 120, content[20:]) == [], "its first copy waits"
+    assert watch.passed == {1: True, 3: False}
+    watch.release(2, passes=False)
+    assert len(watch.comes_by_tcp(4, 120, content[20:])) == 1
+    watch.release(4, passes=True)
+    assert watch.passed == {1: True, 2: False, 3: False, 4: True}
+
+
+@pytest.mark.anyio
+async def test_resolvers_are_asked_one_after_the_other(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Address] = []
+
+    async def ask(network: Network, resolver: Address, question: bytes) -> bytes | None:
+        asked.append(resolver)
+        name = dns.asked(question)
+        if resolver != OWN or name is None or name[1] != dns.A:
+            return None
+        return answer(HOST, "203.0.113.7")
+
+    monkeypatch.setattr(answer_watch, "ask", ask)
+    away = ("lte0", STRANGER)
+    await watch._look_up(LookUpName(HOST, (away, ("wlan0", STRANGER), ("wlan0", OWN))))
+    (told,) = watch.posted
+    assert isinstance(told, NameLookedUp)
+    assert list(told.told) == [4]
+    assert [str(each) for each in told.told[4].addresses] == ["203.0.113.7"]
+    assert sorted(map(str, set(asked))) == [str(OWN), str(STRANGER)], "lte0 is gone"
