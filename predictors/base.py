@@ -1,6 +1,6 @@
 """Predictions as distributions, the interface of a predictor, and the calibration of predictions.
 
-Whether predictions hold: expected against actual times, and how often the interval had them.
+Calibration compares expected with actual times, and counts how often these were within the interval.
 """
 
 from bisect import bisect_right
@@ -48,8 +48,8 @@ class Distribution:
     def known_above(self, value: float) -> "Distribution":
         """Return the distribution of values above `value` (dissertation, 4.3.4).
 
-        If no sample is above it, the result is twice `value`: a time longer than any before gives
-        no reason to believe that it ends now.
+        If no sample is above it, the result is twice `value`: once a time is longer than all that were
+        expected, assume that it lasts for as long again.
         """
         above = self.samples[bisect_right(self.samples, value) :]
         return Distribution(above or (2.0 * value,))
@@ -63,7 +63,7 @@ def minimum_of(a: Distribution, b: Distribution) -> Distribution:
     """Return the smaller of two independent quantities, by the product of survival functions.
 
     A redundant strategy's time is the minimum of its parts' times (dissertation, 4.2). The mean is
-    exact: the atoms of the minimum are gathered into equal slices, each represented by its mean.
+    exact: the possible values of the minimum are gathered into equal slices, and each slice has its mean.
 
     Returns:
         A distribution of as many samples as the longer of the two has.
@@ -82,7 +82,7 @@ def minimum_of(a: Distribution, b: Distribution) -> Distribution:
             room, gathered = 1.0 / count, 0.0
         gathered += left * value
         room -= left
-    # What rounding left over belongs to the last slice.
+    # By rounding, a little may be left: it belongs to the last slice.
     samples.append(gathered / (1.0 / count - room) if room < 1.0 / count else atoms[-1][0])
     return Distribution(tuple(samples))
 

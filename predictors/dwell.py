@@ -1,12 +1,12 @@
 """Dwell times: how long this host stays in range of its access point.
 
 Dwell times follow a Weibull distribution whose hazard falls with time: a host soon leaves an access
-point that it met a moment ago, and stays with one of long standing (dissertation, 4.4.2). Each
-access point has a distribution of its own once it has sessions. Until then, and beside it, stands
-the distribution of all others, and before the first session a generic prior.
+point that it met a moment ago, and stays at one where it has been for long (dissertation, 4.4.2). The
+distribution of an access point is fitted to its own sessions and, with the weight of one session, to
+that of all access points. That one is fitted to all sessions and to a generic prior.
 
-The Weibull distribution is here without scipy, which would cost the daemon more memory than the
-rest of it.
+The Weibull distribution is implemented here, since scipy would take more memory than the rest of the
+daemon.
 """
 
 from collections import OrderedDict, deque
@@ -58,12 +58,12 @@ def fit(
     times_s: Sequence[float],  # how long each lasted, or has lasted so far; positive
     censored: Sequence[bool],  # whether it is known only to be longer
     weights: Sequence[float] | None = None,  # what each counts; None: all the same
-    near: float = 1.0,  # a shape that may be close, to be quick; the result is the same
+    near: float = 1.0,  # a guess of the shape: it saves steps, and does not change the result
 ) -> Weibull | None:
     """Return the most likely Weibull distribution for durations, some of them unfinished.
 
     Returns:
-        None where no duration has ended, or all that have ended are one: nothing tells the shape.
+        None unless at least two different durations have ended: without them nothing tells the shape.
     """
     count = [1.0] * len(times_s) if weights is None else list(weights)
     known = [
@@ -75,7 +75,7 @@ def fit(
     ended = sum([weight for _, weight, over in known if not over])
     if ended <= 0.0 or len({time_s for time_s, _, over in known if not over}) < 2:
         return None
-    # Relative to the longest, so that no power overflows.
+    # Divide by the longest duration, so that no power overflows.
     longest_s = max(time_s for time_s, _, _ in known)
     logs = [log(time_s / longest_s) for time_s, _, _ in known]
     weighs = [weight for _, weight, _ in known]
@@ -97,7 +97,7 @@ def fit(
         else:
             high = shape
         before, shape = shape, shape + slope / bend
-        # Newton's step leaves the interval: take its geometric middle instead.
+        # If Newton's step leaves the interval, take the geometric middle of the interval instead.
         if not low < shape < high:
             shape = (low * high) ** 0.5
         if abs(shape - before) < _CLOSE * shape:
@@ -146,10 +146,11 @@ GENERIC = Weibull(shape=0.77, scale_s=66.0)
 REMAINING = "remaining_s"
 SLICES = 20
 
-# The sessions that the generic prior is worth beside those of all access points.
+# The weight of the generic prior beside the sessions of all access points, counted in sessions.
 _GENERIC_WORTH = 4.0
 
-# The weight in sessions of all other access points beside an access point's own.
+# The weight of all access points' distribution beside an access point's own sessions, counted in
+# sessions.
 _OTHERS_WORTH = 1.0
 
 _SESSIONS = 50
@@ -159,7 +160,7 @@ _LEAST_S, _LONGEST_S = 0.1, 1e8
 
 
 class DwellPredictor:
-    """Sessions at access points in, the rest of the present one out; itself a `Predictor`."""
+    """A predictor of the rest of a session at an access point, from earlier sessions."""
 
     features: Sequence[str] = ("age_s",)
 

@@ -1,10 +1,10 @@
 """Errors of predictions: relative errors, kept as distributions around the predicted point.
 
 Meatballs (dissertation, 4.3.1) keeps for each predictor the distribution of measured over predicted
-values. Here it starts from errors at places that were held out of training. `ErrorHistory` adds
-later errors with a weight that fades, newest first. They correct the held-out distribution, or a
-prior if the predictor was never trained; the prior is soon outweighed. The distribution widens
-while nothing is measured (the dissertation's open end, 6.4.3).
+values. Here that distribution starts from errors at places that were held out of training, or from a
+prior if the predictor was never trained. `ErrorHistory` adds later errors, and soon outweighs a prior.
+The older an error, the less it weighs. While nothing is measured, the distribution widens (an open
+question of the dissertation, 6.4.3).
 """
 
 from bisect import bisect_left
@@ -22,7 +22,7 @@ SAMPLES = 10
 # The weight of an observed error relative to the next newer one: 33 errors count in all.
 FADING = 0.97
 
-# The weight in observed errors of the held-out distribution.
+# The weight of the held-out distribution, counted in observed errors.
 KNOWN = 60
 
 # Equally likely values of an `ErrorHistory`'s distribution.
@@ -31,7 +31,7 @@ SLICES = 50
 # The most errors kept. Older ones weigh less than a twentieth of the newest.
 _KEPT = 100
 
-# The weight in observed errors of the prior's spread.
+# The weight of the prior's spread, counted in observed errors.
 SPREAD_OF_PRIOR = 10.0
 
 # A larger ratio of measurement and prediction means that one of the two is wrong.
@@ -40,14 +40,14 @@ _LARGEST = 1e6
 # Ages are rounded to steps of a tenth, so that one distribution serves several decisions.
 _AGE_STEP = 0.1
 _OLDEST_S = 1e6
-# A smaller addition is not worth the work beside errors of a fifth and more.
+# A smaller variance that age adds is left out: beside errors of a fifth and more it changes nothing.
 _LEAST_ADDED = 0.01
 
 
 def middles(weighted: Iterable[tuple[float, float]], count: int = SAMPLES) -> list[float]:
     """Return the middles of `count` equal slices of a weighted sample: quantiles (k + 0.5) / count.
 
-    Between values on a straight line, each value standing at the middle of its own weight.
+    Each value stands at the middle of its own weight; between two values the quantile is interpolated.
 
     `weighted`: at least one value with its weight (positive), in any order.
     """
@@ -73,10 +73,10 @@ def middles(weighted: Iterable[tuple[float, float]], count: int = SAMPLES) -> li
 
 
 def redistributed(values: Sequence[float], censored: Sequence[bool]) -> list[float]:
-    """Return weights under which censored values count as larger ones show them to have been.
+    """Return weights of values, some of which are censored: known only to be at least so large.
 
-    Efron's redistribution to the right: going up, the weight of a censored value is shared out among
-    all above it. Where none is above, it stays: the largest error seen is taken for what it was.
+    Efron's redistribution to the right: from the smallest value upwards, the weight of a censored value
+    is divided among all larger ones. The largest value keeps its weight, even if it is censored.
 
     Args:
         values: relative errors, in any order.
@@ -102,7 +102,7 @@ def redistributed(values: Sequence[float], censored: Sequence[bool]) -> list[flo
 def spread(ratios: Sequence[float], factor: float) -> tuple[float, ...]:
     """Widen a distribution of ratios around its median; a factor below 1 narrows it.
 
-    An old measurement is a more uncertain one: this is where the age of the indicators enters.
+    By this the age of the indicators counts: an old measurement is a more uncertain one.
 
     Args:
         ratios: ascending, positive.
@@ -116,7 +116,7 @@ def spread(ratios: Sequence[float], factor: float) -> tuple[float, ...]:
 def sliced(weighted: Iterable[tuple[float, float]], count: int) -> tuple[float, ...]:
     """Return `count` equal slices of a weighted sample by their exact means, ascending.
 
-    Unlike `middles` it keeps what is empirical: between two values that were seen there is nothing.
+    Unlike `middles` it does not interpolate between two values.
 
     `weighted`: at least one value with its weight (positive), in any order.
     """
@@ -152,22 +152,22 @@ PRIOR = lognormal(0.5)
 def growth(age_s: float) -> float:
     """Return the variance that age adds to an error's logarithm: how rates wander on cellular networks.
 
-    Measured on the traces of 38 places: what is not the place's own fades with a time constant of
-    about 10 s and has a variance of 0.93 there (3.1 on Wi-Fi; see docs/decisions/old-rates.md).
+    Measured on the traces of 38 places: rates differ from the place's usual rate with a variance of 0.93
+    (on Wi-Fi 3.1), and return to it with a time constant of about 10 s (docs/decisions/old-rates.md).
     """
     return 0.93 * (1.0 - exp(-0.2 * max(age_s, 0.0)))
 
 
 def steady(age_s: float) -> float:
-    """Return no variance for any age: what is predicted does not change with time."""
+    """Return no variance for any age, for a quantity that does not change with time."""
     return 0.0
 
 
 class ErrorHistory:
     """The errors of one quantity's predictions: measured over predicted, newest first.
 
-    A prediction had an age when it turned out to be wrong, and its error contains the effect of that. So
-    only an age beyond the usual one of the errors widens the distribution.
+    An error contains the effect of the age that its prediction had. So a prediction widens the
+    distribution only by the part of its age beyond the usual age of the errors.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """The inputs of the regressors, the naive completion time, and naive rules as predictors.
 
-**Naive time.** The textbook's time: handshake, request, slow start, then the recent rate. The
-regressors learn the logarithm of real over naive time. It is near 0 wherever a network behaves, at
-any place, and so carries over to unknown places.
+**Naive time.** The textbook's time: handshake, request, slow start, then the recent rate. The regressors
+learn the logarithm of real over naive time. On a network that stays as it is, it is near 0 at any place,
+so that what they learn holds at unknown places, too.
 
 **Inputs.** Trees split one input at a time, so a ratio that matters is given as its logarithm: this
 second over the last five, Wi-Fi over cellular, both together over one alone. Rates, times and sizes
@@ -27,7 +27,7 @@ SLOWEST_BPS = 8e3
 # The round trip of a network that answered nothing: the kernel repeats a first packet after a
 # second.
 SILENT_RTT_S = 1.0
-# Data that arrived in a shorter time had waited together. Their spacing is not the network's.
+# Data that arrived within a shorter time had waited together somewhere, so the time tells no rate.
 _LEAST_SPAN_S = 0.02
 
 
@@ -59,8 +59,8 @@ def naive_time_s(size_bytes: float, rtt_s: float, rate_bps: float) -> float:
 def after_slow_start(size_bytes: float, rtt_s: float, time_s: float) -> tuple[float, float] | None:
     """Return the bytes of a transfer after its slow start, and their time.
 
-    This inverts `naive_time_s`: bytes over seconds are a lower bound of the network's rate. It is
-    lower if a server thought, or a secure connection was made first.
+    This inverts `naive_time_s`. Bytes over seconds are a lower bound of the network's rate: the real
+    rate is higher if the server took time to answer, or a secure connection was made first.
 
     Returns:
         Bytes and seconds; at least a round trip, in which any last window comes. None: the

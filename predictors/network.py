@@ -1,9 +1,10 @@
 """Bandwidth and latency of one network, from the times of exchanges of different sizes.
 
-Time is a straight line over size: the latency at its beginning, one over the bandwidth as its slope
-(dissertation, 4.4.2). Where sizes differ enough the line is fitted to the last exchanges. Where
-they do not, an exchange's surprise is divided between the two by how much each could have caused of
-it. Each result goes through a flip-flop filter, and its relative errors are kept.
+The time is a straight line over the size: it begins at the latency, and its slope is one over the
+bandwidth (dissertation, 4.4.2). If the sizes of the last exchanges differ enough, the line is fitted to
+these. If not, the surprise of an exchange (its actual less its expected time) is divided between latency
+and bandwidth, by the part of the expected time that each has. Each result goes through a flip-flop
+filter, and its errors are kept.
 
 The flip-flop filter runs two exponential averages side by side. A control chart says which of them
 counts: the agile one while the newest value lies within three standard deviations of the recent
@@ -88,8 +89,8 @@ _LEAST_VALUE = {LATENCY: 1e-5, BANDWIDTH: 1e3}
 class NetworkPredictor:
     """A predictor of the time of an exchange over one network; a `Predictor`.
 
-    What it is told comes back as measurements of two quantities, `NAME.bandwidth` (bit/s) and
-    `NAME.latency` (s), for evaluators that keep errors of their own (`cedos.selector.uncertainty`).
+    Each `observe...` returns measurements of two quantities, `NAME.bandwidth` (bit/s) and `NAME.latency`
+    (s), for evaluators that keep errors of their own (`cedos.selector.uncertainty`).
 
     Args:
         name: the network's, the first part of its quantities' names.
@@ -169,7 +170,7 @@ class NetworkPredictor:
         return self._learn(BANDWIDTH, rate_bps, at_s)
 
     def reset(self, at_s: float) -> None:
-        """Begin anew behind another access point; until a measurement comes little is certain."""
+        """Forget everything, as at another access point; until the next measurement little is certain."""
         self._filters = {BANDWIDTH: FlipFlop(), LATENCY: FlipFlop()}
         self._exchanges.clear()
         for errors in self.errors.values():

@@ -1,9 +1,10 @@
 """A posterior of completion times, learned from finished transfers (dissertation, 4.3.3).
 
-When the predictions favour one strategy, how long did that one take on past occasions like this? The
-prior of a strategy's time is its predicted distribution with the later errors. The likelihood is how
-often predictions favoured the present favourite where errors were like that. Only the strategy that
-carried a transfer is measured, so each strategy has a likelihood of its own.
+The favourite is the strategy that the predictions make the fastest. The posterior asks: when this
+strategy was the favourite before, how wrong were the predictions? By Bayes, the prior of a strategy's
+time is its predicted distribution, with the errors seen since. The likelihood of an error is how often
+the present favourite was the favourite when the error was like that. Only the strategy that carried a
+transfer is measured, so each one has a likelihood of its own.
 """
 
 from collections.abc import Mapping
@@ -27,7 +28,7 @@ _DOUBT = 2.0
 
 
 class Posterior:
-    """Corrects predictions by the times that such predictions had before; begins without knowledge."""
+    """A corrector of predictions, by the actual times after such predictions; it begins without any."""
 
     def __init__(self) -> None:
         self.seen = 0

@@ -8,10 +8,10 @@ a file can be compared with its source. For walking it is rebuilt once as nested
 of a microsecond per tree of depth 7, where `sklearn.predict` takes about 60.
 
 **Support vector regression** with a radial basis kernel (Delphi, section 6.1). Each strategy has a
-machine over the inputs most correlated with its target. A machine knows no missing values: a middle
-one stands in for them, and a flag of its own, standardised like every input, says so. A prediction
-walks all support vectors, some thousands of multiplications in plain Python; trees are faster by a
-factor of a hundred, so machines are for comparison.
+machine over the inputs most correlated with its target. A machine cannot handle missing values: the
+median stands in for one, and a further input, a flag, tells that it was missing. A prediction goes
+through all support vectors, some thousands of multiplications in plain Python. Trees are a hundred times
+as fast, so machines serve only for comparison.
 """
 
 from array import array

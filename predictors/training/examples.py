@@ -77,7 +77,7 @@ def table(
     """
     rows = [inputs_of(examples.row(index), typical) for index in range(len(examples))]
     inputs = np.array([values for values, _ in rows], dtype=np.float64)
-    # Inputs without any measurement would take part in every draw of inputs to split by.
+    # Leave out last inputs that no row has: else each random draw of inputs to split by would have some.
     while inputs.shape[1] > ALWAYS and not np.nan_to_num(inputs[:, -1]).any():
         inputs = inputs[:, :-1]
     return inputs, np.array([[naive_s[name] for name in names] for _, naive_s in rows])

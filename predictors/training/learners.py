@@ -74,8 +74,9 @@ def joint(inputs: Floats, targets: Floats, names: Sequence[str], settings: Setti
 def _filled(targets: Floats, expected: Floats, whole: NDArray[np.bool_]) -> Floats:
     """Return the targets, with missing ones replaced by their expectation.
 
-    Of a transfer that a program made, only one strategy's time is known. The others' are those of a
-    model of the complete rows, moved along with the known one's error as far as errors correlate.
+    Of a program's transfer only one strategy's time is known. For the others, take the times that a
+    model of the complete rows expects, and correct them by the error of the known one, as far as errors
+    correlate.
     """
     # A regression of each strategy's error on each other one's, from the complete rows. With several
     # known strategies, the mean of what they suggest.

@@ -55,9 +55,9 @@ def errors_of(
 ) -> HeldOutErrors:
     """Return sizes and shapes of held-out errors.
 
-    Places of one group err alike, so sizes learned from rows of a group would suit that group's own
-    errors too well, and the intervals came out too narrow. The shapes are therefore those of errors
-    over sizes that were learned from other groups.
+    The errors of one group's places are alike. If sizes were learned from a group's own rows, they would
+    suit its errors too well, and intervals would be too narrow. So each group's errors are divided by
+    sizes that were learned from the other groups, and the shapes are those of these quotients.
 
     `inputs`: shape (rows, inputs).
     `off`: logarithms of real over predicted time, shape (rows, strategies), by models that had not seen
@@ -109,8 +109,8 @@ def _shape(
 ) -> Shape:
     """Return the middles of equal slices of the errors over their sizes, by strategy.
 
-    One network that dies makes expected times differ more than a class's few rows can prove. So a
-    strategy's errors are its own and, with `_BORROWED` of their weight, the others'.
+    A class may have too few rows to show how much a dying network changes a strategy's times. So a
+    strategy also gets the errors of the others, with `_BORROWED` of their weight.
     """
     found = {}
     strategies = [
