@@ -58,12 +58,12 @@ Generated from the code by `python -m emu.bounds_page`, which a test repeats. [s
 | programs that report connections; connections | {daemon.flows.told_connections:_MOST_OF_A_USER} of one, {daemon.flows.told_connections:_MOST_PROGRAMS} of all; {daemon.flows.told_connections:_MOST_CONNECTIONS} of all | not believed |
 | hints; transfers with deadlines | {controller.decisions.hints:MOST_OF_A_USER} of one, {controller.decisions.hints:MOST} of all; {selector.deadlines.transfer_table:MOST_OF_USER} of one, {selector.deadlines.transfer_table:MOST} of all | refused |
 | rules; budgets that commands set | {controller.decisions.user_rules:MOST}; {daemon.budgets.host_budgets:MOST} | refused |
+| first packets that are watched; connections that are rescued | {controller.decisions.rescue:_MOST_WATCHED_OF_ONE} of one, {controller.decisions.rescue:_MOST_WATCHED} of all; {controller.decisions.rescue:_MOST_RESCUED_OF_ONE} of one, {controller.decisions.rescue:_MOST_RESCUED} of all | not rescued |
 | **A neighbour, by packets** | | |
 | look-ups that are watched; asked again at once | {controller.lookups:_MOST_LOOKUPS}; {controller.lookups:_MOST_REPEATED} | the oldest goes; it stays as it is |
 | names with addresses under rules; addresses of each; aliases of a rule's names | {controller.decisions.named_addresses:_MOST_NAMES}; {controller.decisions.named_addresses:_MOST_OF_A_NAME}; {controller.decisions.user_rules:MOST_ALIASES} | the oldest goes |
 | answers that are held; of them claims; questions that are remembered | {controller.held_answers:_MOST_HELD}; {controller.held_answers:_MOST_CLAIMS}; {daemon.lookups.answer_watch:_MOST_QUESTIONS} | dropped; the oldest goes |
 | announced routers of an interface that are looked at | {kernel.policy_routing:MOST_ROUTERS} | the worse ones are left out |
-| first packets that are watched | {controller.decisions.rescue:_MOST_WATCHED} | not rescued |
 | Invites that a helper verifies, answers each second; Joins that wait for a Confirm | {apps.sharing.protocol.helper:INVITES_VERIFIED_PER_S}, {apps.sharing.protocol.helper:INVITES_ANSWERED_PER_S}; {apps.sharing.protocol.helper:_MOST_JOINED} | dropped; the oldest goes |
 | helpers that offer; hosts whose last time is known; contracts at a gateway | {apps.sharing.protocol.requestor:_MOST_OFFERS}; {apps.sharing.protocol.freshness:_SIGNERS}; {apps.sharing.protocol.accounting:_MOST_CONTRACTS_EACH} of one, {apps.sharing.protocol.accounting:_MOST_CONTRACTS} of all | refused |
 """

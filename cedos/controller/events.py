@@ -443,13 +443,14 @@ class FirstPacketSeen:
     """A flow's first packet has no answer.
 
     The kernel sends it again in `resend_in_s`, as `resent` times before. `received_bytes`: the counters
-    of all interfaces now.
+    of all interfaces now. `user`: the number of the socket's owner.
     """
 
     key: FlowKey
     resend_in_s: float
     resent: int
     received_bytes: Mapping[str, int]
+    user: int = 0
 
 
 @dataclass(frozen=True, slots=True)

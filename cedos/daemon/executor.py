@@ -111,8 +111,9 @@ class HostExecutor:
                 if waiting is None or waiting.join:
                     post(FirstPacketAnswered(key))
                 else:
+                    left_s, resent = waiting.resend_in_s, waiting.resent
                     received = self._received_bytes()
-                    post(FirstPacketSeen(key, waiting.resend_in_s, waiting.resent, received))
+                    post(FirstPacketSeen(key, left_s, resent, received, waiting.user))
             case do.RescueFlow(key, network, why):
                 if steering.rescues.rescue(key, network):
                     _log.info("rescued", flow=flow_text(key), to=network, why=why)

@@ -92,12 +92,14 @@ class ConnectingSocket:
     """A TCP socket that still waits for the first answer (SYN_SENT).
 
     `resend_in_s` is how long until the kernel sends the first packet again, `resent` how often it
-    has. `join`: it is a further subflow of an MPTCP connection, which belongs to its network.
+    has. `join`: it is a further subflow of an MPTCP connection, which belongs to its network. `user` is
+    its owner's number.
     """
 
     resend_in_s: float
     resent: int
     join: bool
+    user: int
 
 
 def flows_request(family: int) -> bytes:
@@ -244,8 +246,9 @@ def parse_connecting(message: NetlinkMessage) -> ConnectingSocket | None:
     if not _is_socket(message) or data[1] != SYN_SENT:
         return None
     flags = unsigned(_subflow(attributes(data, _SOCKET_BYTES)).get(_FLAGS)) or 0
+    _, user = _OWNER.unpack_from(data)
     return ConnectingSocket(
-        _EXPIRES.unpack_from(data)[0] / 1e3, data[3], bool(flags & _FLAG_JOIN_LOC)
+        _EXPIRES.unpack_from(data)[0] / 1e3, data[3], bool(flags & _FLAG_JOIN_LOC), user
     )
 
 

@@ -46,8 +46,10 @@ _AFTERWARDS_S: Final = 0.02
 # A network that delivered this much since a packet left is alive. Fewer bytes may be the router's
 # own.
 _CARRIED_BYTES: Final = 15_000
-# The most flows that are watched. More are a scan, or the host is out of order.
-_MOST_WATCHED: Final = 10_000
+# The most flows that are watched, and those that are rescued at once: of all users, and of each. More are
+# a scan, or the host is out of order. The kernel asks all rules of rescued flows for each route.
+_MOST_WATCHED, _MOST_WATCHED_OF_ONE = 2_000, 512
+_MOST_RESCUED, _MOST_RESCUED_OF_ONE = 512, 256
 
 
 @dataclass(slots=True)
@@ -63,6 +65,7 @@ class _WatchedFlow:
             packet went has come by then); None before.
         pending: the rescue that was asked for: the network, when, and how often the kernel has repeated
             the packet once it went there.
+        user: the owner of its socket, once it was looked at.
     """
 
     network: str
@@ -72,6 +75,7 @@ class _WatchedFlow:
     resent: int = 0
     received_bytes: int | None = None
     pending: tuple[str, float, int] | None = None
+    user: int | None = None
 
 
 class Rescuer:
@@ -104,6 +108,10 @@ class Rescuer:
         self._timeouts_s: dict[str, float] = {}
         self._early = False
         self._watched: dict[FlowKey, _WatchedFlow] = {}
+        # By user: the watched flows that were looked at.
+        self._watched_of: dict[int, int] = {}
+        # The flows that are rescued, or soon may be, with their users.
+        self._rescued: dict[FlowKey, int] = {}
         self._due: list[tuple[float, int, FlowKey]] = []
         self._count = 0
         self.living: dict[FlowKey, str] = {}
@@ -162,9 +170,19 @@ class Rescuer:
         self._check_at(at_s + patience_s / 2, key)
 
     def on_close(self, key: FlowKey) -> None:
-        self._watched.pop(key, None)
         if self.living.pop(key, None) is not None:
             self._outbox.give(EndRescue(key))
+        self._forget(key)
+
+    def _forget(self, key: FlowKey) -> None:
+        """Watch a flow no more. It counts as rescued as long as it lives so."""
+        watched = self._watched.pop(key, None)
+        if watched is not None and watched.user is not None:
+            self._watched_of[watched.user] -= 1
+            if not self._watched_of[watched.user]:
+                del self._watched_of[watched.user]
+        if key not in self.living:
+            self._rescued.pop(key, None)
 
     # -- checking -----------------------------------------------------------------------------
 
@@ -190,13 +208,13 @@ class Rescuer:
 
     def on_answer(self, key: FlowKey) -> None:
         """Watch a flow no more: it was answered or closed, or is a further subflow of MPTCP."""
-        self._watched.pop(key, None)
+        self._forget(key)
 
     def on_look(self, seen: FirstPacketSeen, context: Context, now_s: float) -> None:
         """Take a look at a flow whose first packet has no answer; rescue it if that is due."""
         key = seen.key
         watched = self._watched.get(key)
-        if watched is None:
+        if watched is None or not self._is_watched_for(seen, watched):
             return
         known = self._networks.get(watched.network)
         received = seen.received_bytes.get(known.interface, 0) if known is not None else 0
@@ -219,8 +237,11 @@ class Rescuer:
         # repetition costs nothing.
         if seen.resent <= watched.resent and self._carries(watched, received, context):
             return
+        if not self._may_rescue(key, seen.user):
+            return
         other = self._other(key, watched.network, context, any_of_them=seen.resent > 0)
         if other is not None:
+            self._rescued[key] = seen.user
             watched.pending = other, now_s, seen.resent + 1
             waited_s = now_s - watched.sent_at_s
             why = (
@@ -228,6 +249,22 @@ class Rescuer:
                 f" It was sent again over {other}"
             )
             self._outbox.give(RescueFlow(key, other, why))
+
+    def _is_watched_for(self, seen: FirstPacketSeen, watched: _WatchedFlow) -> bool:
+        """Count a flow as its user's at the first look, and watch it no more where these are too many."""
+        if watched.user is None:
+            before = self._watched_of.get(seen.user, 0)
+            if before >= _MOST_WATCHED_OF_ONE:
+                self._forget(seen.key)
+                return False
+            watched.user, self._watched_of[seen.user] = seen.user, before + 1
+        return True
+
+    def _may_rescue(self, key: FlowKey, user: int) -> bool:
+        if key in self._rescued:
+            return True
+        own = sum(each == user for each in self._rescued.values())
+        return len(self._rescued) < _MOST_RESCUED and own < _MOST_RESCUED_OF_ONE
 
     def _carries(self, watched: _WatchedFlow, received_bytes: int, context: Context) -> bool:
         """Return whether the network answered others, or delivered much, since the packet went."""
@@ -255,7 +292,7 @@ class Rescuer:
         else:
             self.living[key] = other
         if self._dry_run:
-            del self._watched[key]
+            self._forget(key)
 
     def _other(
         self, key: FlowKey, current: str, context: Context, *, any_of_them: bool

@@ -17,6 +17,7 @@ from cedos.controller.commands import (
     RescueFlow,
     SetFirstTimeouts,
 )
+from cedos.controller.decisions import rescue
 from cedos.controller.decisions.rescue import KERNEL_S, LEAST_S
 from cedos.controller.events import (
     CommandDone,
@@ -87,6 +88,7 @@ class Place:
         self.begun: dict[FlowKey, float] = {}
         # `joins`, `answered`: flows that are further subflows, and those with an answer.
         self.joins: set[FlowKey] = set()
+        self.users: dict[FlowKey, int] = {}
         self.answered: set[FlowKey] = set()
         self.refuses = False  # no rescue can be carried out
         # Of an interface, at an instant.
@@ -138,7 +140,7 @@ class Place:
                 received = {
                     each.interface: int(self.received_bytes(each.name, now_s)) for each in NETWORKS
                 }
-                return [FirstPacketSeen(key, left_s, times, received)]
+                return [FirstPacketSeen(key, left_s, times, received, self.users.get(key, 0))]
             case RescueFlow(key, network):
                 if self.refuses:
                     return [CommandFailed(command)]
@@ -374,3 +376,59 @@ def test_without_rescues_no_first_packet_is_watched() -> None:
     script.tell(HostDefaultsChanged({}))
     given = script.wait(BEGAN_S + 1.0)
     assert not [each for each in given if isinstance(each, LookAtFirstPacket | SetFirstTimeouts)]
+
+
+def black_holes(place: Place, user: int, count: int, first_port: int = 1024) -> list[FlowKey]:
+    """Return connections of a user to hosts that answer over no network."""
+    there = ip_address("192.0.0.1")
+    keys = [replace(KEY, local_port=first_port + n, remote=there) for n in range(count)]
+    place.users |= dict.fromkeys(keys, user)
+    place.connect(*keys)
+    return keys
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bounds are a tenth or less of the real ones."""
+    monkeypatch.setattr(rescue, "_MOST_WATCHED_OF_ONE", 40)
+    monkeypatch.setattr(rescue, "_MOST_WATCHED", 120)
+    monkeypatch.setattr(rescue, "_MOST_RESCUED_OF_ONE", 10)
+    monkeypatch.setattr(rescue, "_MOST_RESCUED", 25)
+
+
+@pytest.mark.usefixtures("few")
+def test_one_user_s_connections_into_the_void_leave_rescues_to_others() -> None:
+    """10,000 of them made a rule each: 1.4 ms of the daemon, and slower routes for the whole host."""
+    place = Place(BOTH, **TWO)
+    void = black_holes(place, user=1000, count=100)
+    other = replace(KEY, local_port=50_000)
+    place.users[other] = 1001
+    place.connect(other)
+    place.wait(BEGAN_S + 0.3)
+    led = {each.key for each in place.rescued}
+    assert other in led
+    assert len(led - {other}) == 10
+    # Of those that are too many for one user, none is looked at again.
+    assert len(set(place.looks)) == 101
+    assert len({key for key in void if place.looks.count(key) > 1}) == 40
+    place.wait(BEGAN_S + 3.0)
+    assert len({each.key for each in place.rescued}) == 11
+    # What has ended leaves its place to others.
+    for key in void:
+        place.script.tell(FlowClosed(key, 0.0, 0, 0, at_s=BEGAN_S + 3.0), at_s=BEGAN_S + 3.0)
+    assert place.script.controller.rescuer.living.keys() <= {other}
+    later = [replace(KEY, local_port=60_000 + n) for n in range(10)]
+    place.users |= dict.fromkeys(later, 1000)
+    place.connect(*later, at_s=BEGAN_S + 3.0)
+    place.wait(BEGAN_S + 3.5)
+    assert {each.key for each in place.rescued} >= set(later)
+
+
+@pytest.mark.usefixtures("few")
+def test_all_users_together_have_a_bounded_number_of_rescues() -> None:
+    place = Place(BOTH, **TWO)
+    for user in range(5):
+        black_holes(place, user=user, count=30, first_port=1024 + 1000 * user)
+    place.wait(BEGAN_S + 0.3)
+    assert len(set(place.looks)) == 120
+    assert len({each.key for each in place.rescued}) == 25

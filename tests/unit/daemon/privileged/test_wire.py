@@ -29,7 +29,7 @@ CREATE = CreateSubflow(7, KEY.local, 1, 3, KEY.remote, 443, True)
         (tuple[Route, ...], (Route(7_300_003, ip_network("::/0"), 3, KEY.remote, b"\1"),)),
         (tuple[PathManagerCommand, ...], (CREATE, DestroySubflow(7, KEY), SetBackup(7, KEY, True))),
         (FilterPlan, FilterPlan(track=True, barred=("wlan0",))),
-        (ConnectingSocket | None, ConnectingSocket(0.25, 1, False)),
+        (ConnectingSocket | None, ConnectingSocket(0.25, 1, False, 1000)),
         (ConnectingSocket | None, None),
         (tuple[tuple[Address, float], ...], ((KEY.local, 0.25),)),
         (tuple[tuple[int, str] | None, ...], None),
