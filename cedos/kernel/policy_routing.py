@@ -41,6 +41,7 @@ _U32: Final = struct.Struct("=I")
 class Rule:
     """A policy rule of ours. `table` None: matching packets are unreachable.
 
+    Or, with `goto`, the kernel goes on at that preference.
     `local` restricts it to packets that this host itself sends, so that forwarded packets of containers
     and guests are left alone. `protocol` and `port` are those of the destination; `mark` and
     `source_port` are those of the socket.
@@ -58,6 +59,7 @@ class Rule:
     source_port: int | None = None
     mark: int | None = None
     suppress_prefixlength: int | None = None
+    goto: int | None = None
 
     def __str__(self) -> str:
         words = [f"-{self.version} rule pref {self.preference}"]
@@ -69,7 +71,10 @@ class Rule:
         words += [f"sport {self.source_port}"] if self.source_port is not None else []
         words += [f"dport {self.port}"] if self.port is not None else []
         words += [f"fwmark {self.mark:#x}"] if self.mark is not None else []
-        words += ["unreachable" if self.table is None else f"lookup {_table_name(self.table)}"]
+        if self.goto is not None:
+            words += [f"goto {self.goto}"]
+        else:
+            words += ["unreachable" if self.table is None else f"lookup {_table_name(self.table)}"]
         if self.suppress_prefixlength is not None:
             words += [f"suppress_prefixlength {self.suppress_prefixlength}"]
         return " ".join(words)
@@ -172,9 +177,10 @@ _RANKS: Final = {1: 0, 0: 1, 3: 2}
 _RTNH_F_ONLINK: Final = 4
 _LOCAL_TABLE, _STATIC = 255, 4
 _RTM_F_FIB_MATCH: Final = 0x2000  # answer with the table's entry; without one, refuse
-_DST_LEN_AT, _PROTOCOL_AT = 1, 5
-_ANNOUNCED: Final = 9  # RTPROT_RA
+_DST_LEN_AT, _TABLE_AT, _PROTOCOL_AT = 1, 4, 5
+_KERNEL, _ANNOUNCED = 2, 9  # RTPROT_KERNEL, RTPROT_RA
 MOST_ROUTERS: Final = 64
+_MOST_SPECIFIC: Final = 256
 # The longest prefix that counts as a part of the Internet. Longer ones are a site's own networks.
 LARGEST_PARTS: Final = 8
 
@@ -396,6 +402,43 @@ class DefaultRoutesFilter:
         interface = unsigned(attributes(payload, _ROUTE.size).get(_RTA_OIF)) or 0
         self._announced[interface] += 1
         return self._announced[interface] <= MOST_ROUTERS
+
+
+class SpecificRoutesFilter:
+    """A filter for one dump of routes: the main table's specific ones, 256 of each interface."""
+
+    def __init__(self) -> None:
+        self._seen: Counter[int] = Counter()
+
+    def __call__(self, message: NetlinkMessage) -> bool:
+        if message.type != RTM_NEWROUTE:
+            return True
+        if not _is_specific(message.payload):
+            return False
+        interface = unsigned(attributes(message.payload, _ROUTE.size).get(_RTA_OIF)) or 0
+        self._seen[interface] += 1
+        return self._seen[interface] <= _MOST_SPECIFIC
+
+
+def changes_specific(message: NetlinkMessage) -> bool:
+    """Return whether an event is of a specific route of the main table that a program put in.
+
+    IPv6 routes by the kernel itself or by router announcements are left out: any neighbour makes them.
+    """
+    payload = message.payload
+    if message.type not in (RTM_NEWROUTE, RTM_DELROUTE) or not _is_specific(payload):
+        return False
+    announced = payload[0] == socket.AF_INET6 and payload[_PROTOCOL_AT] in (_KERNEL, _ANNOUNCED)
+    return not announced
+
+
+def _is_specific(payload: bytes) -> bool:
+    return (
+        len(payload) >= _ROUTE.size
+        and payload[_DST_LEN_AT] > 0
+        and payload[_TABLE_AT] == MAIN_TABLE
+        and payload[_PROTOCOL_AT] != PROTOCOL
+    )
 
 
 def is_default_or_ours(message: NetlinkMessage) -> bool:

@@ -145,6 +145,10 @@ class MemoryKernel:
     def routes(self, protocol: int = 0) -> list[SeenRoute]:
         return [route for route in self.all_routes if protocol in (0, route.protocol)]
 
+    def specific_routes(self) -> list[SeenRoute]:
+        main = [route for route in self.all_routes if route.table == MAIN_TABLE]
+        return [route for route in main if route.destination.prefixlen]
+
     def add_routes(self, routes: Sequence[Route]) -> None:
         for route in routes:
             self._changed(f"add {route}")
@@ -193,8 +197,11 @@ class MemoryKernel:
         forwarded: bool = False,
     ) -> SeenRoute | None:
         """The route that a packet with these properties takes."""
+        skips_to = 0
         for seen in self.rules():
             rule = seen.rule
+            if seen.preference < skips_to:
+                continue
             if seen.version != remote.version or (rule is None and not seen.general):
                 continue
             if rule is not None and (
@@ -207,6 +214,10 @@ class MemoryKernel:
                 or (rule.protocol is not None and rule.protocol != protocol)
                 or (rule.mark is not None and rule.mark != mark)
             ):
+                continue
+            if rule is not None and rule.goto is not None:
+                assert any(each.preference == rule.goto for each in self.own)
+                skips_to = rule.goto
                 continue
             if seen.table is None:
                 return None

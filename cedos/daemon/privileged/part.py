@@ -282,6 +282,8 @@ def _checked_rules(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
     for rule in rules:
         if not is_ours(rule.preference) or rule.table not in (None, MAIN_TABLE):
             _must_be_our_table(rule.table if is_ours(rule.preference) else -1)
+        if rule.goto is not None and not is_ours(rule.goto):
+            raise PermissionError(errno.EPERM, "no rule of ours goes there")
         if rule.interface is not None:
             _checked_interfaces((rule.interface,))
     return rules

@@ -63,6 +63,9 @@ class DryKernel:
         ]
         return [*real, *added]
 
+    def specific_routes(self) -> Sequence[SeenRoute]:
+        return self._real.specific_routes()
+
     def add_routes(self, routes: Sequence[Route]) -> None:
         for route in routes:
             self._tell(f"add {route}")

@@ -58,6 +58,12 @@ class SteeringKernel(Protocol):
         Those that refuse are among them. Of announced ones the best are (`DefaultRoutesFilter`).
         """
 
+    def specific_routes(self) -> Sequence[SeenRoute]:
+        """Return main's routes that are more specific than a default one, 256 of each interface.
+
+        From now on a change of those that programs make is a change of routing for `watch`.
+        """
+
     @privileged(ROUTING)
     def add_routes(self, routes: Sequence[Route]) -> None:
         """Add routes, replacing those to the same destination in the same table."""

@@ -3,7 +3,7 @@
 import errno
 import os
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -82,6 +82,7 @@ class LinuxKernel:
         self.rescue: RescueKernel = rescue or LinuxRescue()
         self._wall = EgressWall()
         self._tracking = iptables.TRACKING
+        self._heeds_specific = False
         self._listeners: list[NetlinkListener] = []
         self._pm: tuple[Requester, generic_netlink.Family] | None = None
         self._diag: Requester | None = None
@@ -108,21 +109,34 @@ class LinuxKernel:
         self._change(rtnetlink.RTM_DELRULE, 0, map(routing_requests.rule_request, rules), *_GONE)
 
     def routes(self, protocol: int = 0) -> list[SeenRoute]:
-        objects = policy_routing.parse_nexthops(
-            self._dump(policy_routing.RTM_GETNEXTHOP, policy_routing.nexthops_request())
-        )
         return [
             route
             for version in (4, 6)
-            for message in self._dump(
-                rtnetlink.RTM_GETROUTE,
+            for route in self._routes(
                 policy_routing.routes_request(version, protocol=protocol),
                 policy_routing.DefaultRoutesFilter(),
             )
-            if (route := policy_routing.parse_route(message, _TYPES, objects)) is not None
-            and protocol in (0, route.protocol)
-            and (route.index or not route.destination.prefixlen)
+            if protocol in (0, route.protocol) and (route.index or not route.destination.prefixlen)
         ]
+
+    def specific_routes(self) -> list[SeenRoute]:
+        self._heeds_specific = True
+        return [
+            route
+            for version in (4, 6)
+            for route in self._routes(
+                policy_routing.routes_request(version, table=policy_routing.MAIN_TABLE),
+                policy_routing.SpecificRoutesFilter(),
+            )
+        ]
+
+    def _routes(self, request: bytes, keeps: Keeps) -> Iterator[SeenRoute]:
+        objects = policy_routing.parse_nexthops(
+            self._dump(policy_routing.RTM_GETNEXTHOP, policy_routing.nexthops_request())
+        )
+        for message in self._dump(rtnetlink.RTM_GETROUTE, request, keeps):
+            if (route := policy_routing.parse_route(message, _TYPES, objects)) is not None:
+                yield route
 
     def add_routes(self, routes: Sequence[Route]) -> None:
         requests = map(routing_requests.route_request, routes)
@@ -330,7 +344,11 @@ class LinuxKernel:
         def routing(data: bytes) -> None:
             for message in messages(data):
                 # What we changed ourselves is no news.
-                if message.port != self.port and changes_routing(message):
+                if message.port == self.port:
+                    continue
+                if changes_routing(message) or (
+                    self._heeds_specific and policy_routing.changes_specific(message)
+                ):
                     on_routing_change()
 
         def paths(data: bytes) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pyroute2.netlink import NLA_F_NESTED, nlmsg
 from pyroute2.netlink.rtnl import rt_scope, rt_type
-from pyroute2.netlink.rtnl.fibmsg import FR_ACT_TO_TBL, FR_ACT_UNREACHABLE, fibmsg
+from pyroute2.netlink.rtnl.fibmsg import FR_ACT_GOTO, FR_ACT_TO_TBL, FR_ACT_UNREACHABLE, fibmsg
 from pyroute2.netlink.rtnl.rtmsg import RTNH_F_ONLINK, rtmsg, rtmsg_base
 
 from cedos.kernel import netlink
@@ -56,7 +56,9 @@ def rule_request(rule: Rule, mark: int = PROTOCOL) -> bytes:
         "FRA_FWMARK": rule.mark,
         "FRA_FWMASK": None if rule.mark is None else 0xFFFFFFFF,
         "FRA_SUPPRESS_PREFIXLEN": rule.suppress_prefixlength,
+        "FRA_GOTO": rule.goto,
     }
+    action = FR_ACT_UNREACHABLE if rule.table is None else FR_ACT_TO_TBL
     return _packed(
         fibmsg(),
         attributes,
@@ -64,7 +66,7 @@ def rule_request(rule: Rule, mark: int = PROTOCOL) -> bytes:
         dst_len=destination.prefixlen if destination else 0,
         src_len=source.prefixlen if source else 0,
         table=table if table < 256 else 0,
-        action=FR_ACT_UNREACHABLE if rule.table is None else FR_ACT_TO_TBL,
+        action=action if rule.goto is None else FR_ACT_GOTO,
     )
 
 
@@ -119,6 +121,7 @@ def parse_rule(answer: NetlinkMessage, mark: int = PROTOCOL) -> SeenRule | None:
         source_port=_first(found.get("FRA_SPORT_RANGE")),
         mark=found.get("FRA_FWMARK"),
         suppress_prefixlength=suppress if suppresses else None,
+        goto=found.get("FRA_GOTO"),
     )
     return SeenRule(version, preference, looked_up, general, True, rule, suppresses)
 

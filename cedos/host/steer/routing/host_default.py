@@ -3,7 +3,8 @@
 Without our rules the kernel asks the others in order, and takes the best default route of the first
 table that has one; routes that cover the Internet in parts are more specific than it. Where that leads
 into a VPN, over an interface that is no network, or nowhere, it stays. So does what is asked before our
-rules. Only where it leads over a network may cedos choose another one.
+rules. Only where it leads over a network may cedos choose another one; parts are overruled then, as a
+network may announce them (DHCP's option 121) to draw everything to itself.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -35,11 +36,13 @@ class Foreign:
     """The routing that other programs have put in.
 
     `defaults` has the host's own default by each IP version that cedos leaves alone; `notes` say what
-    was found, in words.
+    was found, in words. `overruled` has the length of the longest part of a default, by each IP version
+    whose parts cedos does not leave alone.
     """
 
     defaults: Mapping[int, HostDefault] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    overruled: Mapping[int, int] = field(default_factory=dict)
 
 
 def examine(
@@ -55,6 +58,7 @@ def examine(
     """
     by_index = {link.index: link for link in links}
     defaults: dict[int, HostDefault] = {}
+    overruled: dict[int, int] = {}
     notes = []
     for version in (4, 6):
         own = [rule for rule in rules if rule.version == version and not rule.ours]
@@ -73,7 +77,12 @@ def examine(
         if found is not None:
             defaults[version] = found
             notes.append(_note(version, found))
-    return Foreign(defaults, tuple(notes))
+            continue
+        parts = _parts([route for route in there if route.table == MAIN_TABLE])
+        lengths = [route.destination.prefixlen for route in parts if route.index in ours]
+        if lengths:
+            overruled[version] = max(lengths)
+    return Foreign(defaults, tuple(notes), overruled)
 
 
 def _note(version: int, found: HostDefault) -> str:
@@ -123,8 +132,6 @@ def _host_default(
         name = links[best.index].name if best.index in links else "?"
         if rule.preference < FIRST_PREFERENCE:
             return HostDefault(name, vpn=False, what=f"by another program's rule {rule.preference}")
-        if parts and rule.table == MAIN_TABLE:
-            return HostDefault(name, vpn=False, what="by routes to parts of the Internet")
         return None
     return None
 

@@ -3,7 +3,9 @@
 A table per network holds its default route. The rules, in the order in which the kernel asks them:
 
     32000  on-link destinations of a network whose subnet another one shares, for its own addresses
-    32010  everything more specific than a default route: local networks, VPNs, containers
+    32001  destinations under a user's rule: they skip the next one (`announced.py`)
+    32017  everything more specific than a default route: local networks, VPNs, containers
+    32018  nothing: here go on what skips that
     32020  what is bound to a network's interface, to that network
     32025  flows that were rescued from a dead network, each to the one that it was rescued to
     32030  what is bound to a network's address, to that network: living flows stay where they are
@@ -57,7 +59,9 @@ class Preference(IntEnum):
     """The preference of each kind of rule (see the module's docstring)."""
 
     SHARED_SUBNET = 32000
-    SPECIFIC = 32010
+    PAST_ANNOUNCED = 32001
+    SPECIFIC = 32017
+    BEHIND = 32018
     INTERFACE = 32020
     RESCUE = 32025
     SOURCE = 32030
@@ -69,6 +73,10 @@ class Preference(IntEnum):
     DESTINATION = 32130
     DEFAULT = 32190
     DEFAULT_ONLY = 32191
+
+
+# They find nothing in a table without routes; what skips the main table goes on here.
+BEHIND_MAIN: Final = {v: Rule(v, Preference.BEHIND, TABLE_BASE, local=True) for v in (4, 6)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +173,7 @@ def plan(
     metrics: Mapping[tuple[int, int], bytes] | None = None,
     lost: Collection[tuple[int, int]] = (),
     others: Mapping[int, str] | None = None,
+    overruled: Mapping[int, int] | None = None,
 ) -> RoutingPlan:
     """Return the rules and routes that are to be in place.
 
@@ -180,6 +189,7 @@ def plan(
         lost: (IP version, interface index) that led out once: what is bound to addresses there waits
             while it does not. One that never did is a local network, and none of our business.
         others: an IP version that the default lacks -> the name of the network that has its default.
+        overruled: an IP version -> up to which length main's prefixes count no more than its default.
     """
     rules: set[Rule] = set()
     routes: set[Route] = set()
@@ -189,7 +199,8 @@ def plan(
         tunnelled = left_alone.get(version, False)
         if not any(network.carries(version) for network in networks):
             continue
-        rules.add(Rule(version, Preference.SPECIFIC, MAIN_TABLE, suppress_prefixlength=0))
+        least = (overruled or {}).get(version, 0)
+        rules.add(Rule(version, Preference.SPECIFIC, MAIN_TABLE, suppress_prefixlength=least))
         for network in networks:
             table = table_of(network)
             if network.leads_out(version):
@@ -211,7 +222,7 @@ def plan(
             refused = ip_network(_LOOPBACK)
             rules.add(Rule(6, Preference.REFUSED, REFUSING_TABLE, source=refused, local=True))
         rules |= _resolver_rules(networks, version)
-        steps = _steps(
+        steps = steps_of(
             [each.prefix for each in destinations or () if each.prefix.version == version]
         )
         for destination, name in (destinations or {}).items():
@@ -316,7 +327,7 @@ def _resolver_rules(networks: Sequence[Network], version: int) -> set[Rule]:
 _LAST_STEP: Final = 15
 
 
-def _steps(prefixes: Iterable[Prefix]) -> dict[int, int]:
+def steps_of(prefixes: Iterable[Prefix]) -> dict[int, int]:
     """Return a step for each length of these prefixes (of one version), the longest first.
 
     Of rules with one preference the kernel asks the older one first. So up to 16 lengths have steps of

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from cedos.host.steer.kernel.interface import SteeringKernel
+from cedos.host.steer.routing.announced import parts_elsewhere, past_announced
 from cedos.host.steer.routing.host_default import Foreign, examine
 from cedos.host.steer.routing.plan import (
     REFUSING_TABLE,
@@ -31,6 +32,7 @@ class Routing:
         self._kernel = kernel
         self._networks: tuple[Network, ...] = ()
         self._metrics: dict[tuple[int, int], bytes] = {}
+        self._main: Sequence[SeenRoute] | None = None
         self._led_out: set[tuple[int, int]] = set()
         self._installed = RoutingPlan()
         self._given_metrics: dict[Route, bytes] = {}
@@ -80,6 +82,8 @@ class Routing:
                 self.destinations.pop(destination, None)
             else:
                 self.destinations[destination] = name
+        if self._main is None:
+            self._main = self._specific_routes()
         self._apply(self._planned())
 
     def set_mark(self, mark: int, name: str | None) -> None:
@@ -116,12 +120,18 @@ class Routing:
         }
         news = foreign != self.foreign
         self.foreign = foreign
+        self._main = self._specific_routes()
         self._installed = self._read(rules, routes)
         self._apply(self._planned())
         return news
 
+    def _specific_routes(self) -> Sequence[SeenRoute] | None:
+        """Return main's specific routes where some may be overruled: a host may have thousands."""
+        wanted = self.foreign.overruled or any(each.ruled for each in self.destinations)
+        return self._kernel.specific_routes() if wanted else None
+
     def _planned(self) -> RoutingPlan:
-        return plan(
+        planned = plan(
             self._networks,
             self.default,
             self.destinations,
@@ -131,7 +141,18 @@ class Routing:
             metrics=self._metrics,
             lost=self._led_out,
             others=self.others,
+            overruled=self.foreign.overruled,
         )
+        steered = {rule.version for rule in planned.rules} - self.foreign.defaults.keys()
+        ruled = {
+            each: name
+            for each, name in self.destinations.items()
+            if each.ruled and each.prefix.version in steered
+        }
+        main = self._main or ()
+        rules = past_announced(ruled, self._networks, main)
+        rules |= parts_elsewhere(self.foreign.overruled, self._networks, main)
+        return replace(planned, rules=planned.rules | rules)
 
     def _read(self, rules: Sequence[SeenRule], routes: Sequence[SeenRoute]) -> RoutingPlan:
         """Return our installed rules and routes. Routes count with the metrics that we gave them."""

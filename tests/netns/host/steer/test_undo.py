@@ -178,7 +178,7 @@ def test_a_dry_run_changes_nothing_and_says_what_it_would_do(host):
             assert "add -4 rule pref 32130 from all to 198.51.100.7/32" not in plan
             assert "to 198.51.100.7/32 iif lo lookup" in plan
             # Each thing is said once.
-            assert plan.count("add -4 rule pref 32010") == 1
+            assert plan.count("add -4 rule pref 32017") == 1
 
     host.run(body)
     assert host.state() == before

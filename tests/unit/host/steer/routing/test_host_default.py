@@ -126,9 +126,12 @@ def test_all_but_private_networks_is_everything():
     assert stays(six[0], six[2]) == {}
 
 
-def test_halves_over_a_network_stay_as_they_are_more_specific_than_our_default():
+def test_halves_over_a_network_are_overruled():
     halves = [route(254, "0.0.0.0/1", 3), route(254, "128.0.0.0/1", 3)]
-    assert stays(*halves) == {4: "wlan0"}
+    assert stays(*halves) == {}
+    split = route(254, "10.0.0.0/8", 9)
+    assert examine([], [*OWN, *halves, split], LINKS, NETWORKS).overruled == {4: 1}
+    assert examine([], [*OWN, halves[0], split], LINKS, NETWORKS).overruled == {}
 
 
 def test_a_rule_for_everything_into_a_tunnels_table():

@@ -1,0 +1,101 @@
+"""Which ruled destinations skip the main table, and where in them its routes are asked first."""
+
+import time
+from ipaddress import ip_network
+
+import pytest
+
+from cedos.controller.commands import NOWHERE
+from cedos.host.steer.routing.plan import Destination
+from cedos.host.steer.routing.routing import Routing
+
+SERVER = ip_network("198.51.100.1/32")
+TUNNEL = 9
+
+
+@pytest.fixture
+def routing(world):
+    world.kernel.add_link(TUNNEL, "tun0", "tun")
+    made = Routing(world.kernel)
+    made.networks_changed([world.wlan0, world.lte0])
+    made.set_default("wlan0")
+    return made
+
+
+def rule(routing, prefix, name, port=None):
+    routing.set_destinations({Destination(ip_network(prefix), port, ruled=True): name})
+
+
+def test_no_route_over_another_network_draws_what_is_ruled(world, routing):
+    rule(routing, SERVER, "lte0")
+    for prefix in ("198.51.100.1/32", "198.51.100.0/24", "128.0.0.0/1"):
+        world.kernel.add_main_route(prefix, world.wlan0.index)
+        assert world.carrier() == "lte0"
+        assert world.carrier(local="192.168.44.2") == "lte0"
+        assert world.carrier(local="192.168.43.2") == "wlan0"
+        # It forwards for containers as the host has it.
+        assert world.carrier(local="172.17.0.2", forwarded=True) == "wlan0"
+    rule(routing, SERVER, NOWHERE)
+    assert world.carrier() is None
+
+
+def test_the_ruled_networks_own_routes_and_a_vpns_go_first(world, routing):
+    world.kernel.add_main_route("198.51.100.0/24", world.lte0.index)
+    rule(routing, SERVER, "lte0")
+    way = world.kernel.way(SERVER[0])
+    assert (way.index, way.destination.prefixlen) == (world.lte0.index, 24)
+    world.kernel.add_main_route("198.51.100.0/25", TUNNEL)
+    routing.reconcile()
+    assert world.carrier() == "tun0"
+    world.kernel.add_main_route("198.51.100.0/26", world.wlan0.index)
+    routing.reconcile()
+    assert world.carrier() == "lte0"
+
+
+def test_a_rule_for_a_port_leaves_subnets_and_vpns_within_it_alone(world, routing):
+    for prefix, index in (
+        ("10.0.0.0/8", TUNNEL),
+        ("10.1.0.0/16", world.wlan0.index),
+        ("10.1.1.0/24", TUNNEL),
+        ("198.51.0.0/16", world.wlan0.index),
+    ):
+        world.kernel.add_main_route(prefix, index)
+    rule(routing, "0.0.0.0/0", "lte0", 443)
+    ways = {
+        "10.2.0.1": "tun0",
+        "10.1.2.1": "lte0",
+        "10.1.1.1": "tun0",
+        "198.51.100.1": "lte0",
+        "192.168.43.7": "wlan0",
+        "192.168.44.7": "lte0",
+    }
+    assert {each: world.carrier(remote=each, port=443) for each in ways} == ways
+    assert world.carrier(remote="198.51.100.1", port=80) == "wlan0"
+
+
+def test_a_subnet_is_no_reason_to_keep_a_ruled_host(world, routing):
+    """A network may give this host an address beside any server's."""
+    rule(routing, "192.168.43.7/32", "lte0")
+    assert world.carrier(remote="192.168.43.7") == "lte0"
+    assert world.carrier(remote="192.168.43.8") == "wlan0"
+
+
+def test_thousands_of_routes_cost_little_and_make_few_rules(world, routing):
+    for number in range(5_000):
+        prefix = f"10.{number // 250}.{number % 250}.0/24"
+        world.kernel.add_main_route(prefix, TUNNEL if number % 2 else world.wlan0.index)
+    began = time.process_time()
+    for number in range(256):
+        routing.destinations[Destination(ip_network(f"203.0.113.{number}/32"), ruled=True)] = "lte0"
+    rule(routing, "0.0.0.0/0", "lte0", 443)
+    assert time.process_time() - began < 2
+    assert len(world.kernel.own) < 1_200
+    assert world.carrier(port=443) == world.carrier(remote="203.0.113.9") == "lte0"
+
+
+def test_what_is_undone_is_gone(world, routing):
+    before = set(world.kernel.own)
+    rule(routing, SERVER, "lte0")
+    assert any("goto 32018" in str(each) for each in world.kernel.own)
+    rule(routing, SERVER, None)
+    assert set(world.kernel.own) == before
