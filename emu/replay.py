@@ -29,6 +29,10 @@ _FAULTS: Final = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError),
     *(RecursionError, TypeError, ValueError),
 )
+# An empty list takes 80 times its byte in memory. So only so many bytes of a record may look like the
+# beginning of a list or a map in msgpack; an eighth of those within numbers do.
+_MOST_LISTS: Final = 1_000_000
+_BEGINS_LIST: Final = bytes((*range(0x80, 0xA0), *range(0xDC, 0xE0)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,8 @@ def records(path: Path) -> Iterator[Any]:
                     return
                 if not content or len(content) < length:
                     return
+                if len(content) - len(content.translate(None, _BEGINS_LIST)) > _MOST_LISTS:
+                    raise HistoryError(f"{path}: a record holds more lists than a daemon writes")
                 yield msgspec.msgpack.decode(content)
     except gzip.BadGzipFile:
         raise HistoryError(f"{path} is no event log: `cedos record start` begins one") from None

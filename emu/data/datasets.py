@@ -52,6 +52,10 @@ _SHARES = frozenset(
 )
 _NOTHING = frozenset({"", "nan", "none", "null", "na"})
 _SHOWN = 3
+# A few kB of Parquet may stand for any number of rows, or repeat any text in each of them.
+MOST_ROWS = 500_000
+MOST_COLUMNS = 1_000
+LONGEST_TEXT = 200
 _WORDS = {"true": 1.0, "false": 0.0}
 _DIRECTIONS = {"down": 0.0, "up": 1.0}
 
@@ -269,24 +273,81 @@ def write(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
         raise DataSetError(f"{path}: cannot be written: {error}") from error
 
 
-def _read_parquet(path: Path) -> dict[str, list[Any]]:
-    table = pq.read_table(path)
-    return {name: table[name].to_pylist() for name in table.column_names}
+def _read_parquet(path: Path) -> dict[str, Sequence[Any]]:
+    schema = must_be_bounded(path)
+    known = [name for name in schema.names if name in ORDER]
+    for name in known:
+        if pa.types.is_nested(schema.field(name).type):
+            raise DataSetError(f"{path}: column {name} holds lists, not values")
+    # As a dictionary each text is there once.
+    table = pq.read_table(path, columns=known, read_dictionary=known, partitioning=None)
+    # Of other columns only the names are told.
+    nothing: dict[str, Sequence[Any]] = dict.fromkeys(schema.names, ())
+    return nothing | {name: _values(path, name, table[name]) for name in known}
 
 
-def _read_csv(path: Path) -> dict[str, list[Any]]:
+def must_be_bounded(path: Path) -> pa.Schema:
+    """Return the schema of a Parquet file; DataSetError: it declares too much to be read."""
+    with pq.ParquetFile(path) as file:
+        meta, schema = file.metadata, file.schema_arrow
+        groups = range(meta.num_row_groups)
+        rows = max(meta.num_rows, sum(meta.row_group(group).num_rows for group in groups))
+        _must_be_bounded(path, schema.names, rows)
+        return schema
+
+
+def _values(path: Path, name: str, column: pa.ChunkedArray) -> Sequence[Any]:
+    """Return a column's values; numbers as an array, where an empty one is NaN."""
+    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+        numbers: Sequence[Any] = column.cast(pa.float64()).to_numpy()
+        return numbers
+    values: list[Any] = []
+    if not pa.types.is_dictionary(column.type):
+        values += column.to_pylist()
+        return values
+    for chunk in column.chunks:
+        words = chunk.dictionary.to_pylist()
+        for word in words:
+            _must_be_short(path, name, word)
+        values += [None if each is None else words[each] for each in chunk.indices.to_pylist()]
+    return values
+
+
+def _must_be_bounded(path: Path, names: Sequence[str], rows: int) -> None:
+    if len(names) > MOST_COLUMNS:
+        raise DataSetError(f"{path}: it has {len(names)} columns; {MOST_COLUMNS} may be")
+    if len(set(names)) != len(names):
+        raise DataSetError(f"{path}: a column appears twice")
+    longest = max(map(len, names), default=0)
+    if longest > LONGEST_TEXT:
+        raise DataSetError(f"{path}: a column's name has {longest} letters; {LONGEST_TEXT} may be")
+    if rows > MOST_ROWS:
+        raise DataSetError(f"{path}: it has {rows} rows; {MOST_ROWS} may be")
+
+
+def _must_be_short(path: Path, name: str, text: Any) -> None:
+    if isinstance(text, str | bytes) and len(text) > LONGEST_TEXT:
+        raise DataSetError(
+            f"{path}: column {name}: a text has {len(text)} letters; {LONGEST_TEXT} may be"
+        )
+
+
+def _read_csv(path: Path) -> Mapping[str, Sequence[Any]]:
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(file)
         names = [name.strip() for name in next(reader, [])]
         columns: dict[str, list[Any]] = {name: [] for name in names}
-        if len(columns) != len(names):
-            raise DataSetError(f"{path}: a column appears twice")
+        _must_be_bounded(path, names, 0)
         for number, values in enumerate((row for row in reader if row), 1):
             if len(values) != len(names):
                 raise DataSetError(
                     f"{path}: row {number} has {len(values)} values for {len(names)} columns"
                 )
-            for column, value in zip(columns.values(), values, strict=True):
+            if number > MOST_ROWS:
+                raise DataSetError(f"{path}: it has more than {MOST_ROWS} rows")
+            for (name, column), value in zip(columns.items(), values, strict=True):
+                if name in ORDER:
+                    _must_be_short(path, name, value)
                 column.append(value)
     return columns
 

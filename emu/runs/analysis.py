@@ -122,7 +122,7 @@ def is_analysis(file: Path) -> bool:
     """Return whether a TOML file describes an analysis; False also for one that cannot be read."""
     try:
         return "analysis" in tomllib.loads(file.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
 
 
@@ -130,7 +130,7 @@ def read(file: Path) -> Analysis:
     """Read an analysis; ConfigError names the file, the key, and what would be right."""
     try:
         found = msgspec.toml.decode(file.read_bytes(), type=Analysis)
-    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+    except (msgspec.ValidationError, msgspec.DecodeError, RecursionError) as error:
         raise ConfigError(f"{file}: {error}") from error
     if found.analysis not in ANALYSES:
         raise ConfigError(

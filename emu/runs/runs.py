@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cedos.errors import DataSetError
+from emu.data import datasets
 from emu.runs.scenario import Scenario
 from emu.statistics import Floats
 
@@ -248,12 +249,16 @@ def read(directory: Path) -> Recorded:
         tables: dict[str, Rows] = {}
         for name in tables_of(scenario):
             file = _file(directory, name)
+            datasets.must_be_bounded(file)
             tables[name] = pq.read_table(file).to_pylist()
         file = directory / "environment.json"
         environment = json.loads(file.read_text())
         file = directory / "summary.json"
         summary = json.loads(file.read_text())
-    except (OSError, pa.ArrowException, msgspec.MsgspecError, json.JSONDecodeError) as error:
+    except (
+        *(OSError, pa.ArrowException, msgspec.MsgspecError),
+        *(json.JSONDecodeError, RecursionError),
+    ) as error:
         if isinstance(error, FileNotFoundError):
             raise DataSetError(
                 f"{directory} is not the folder of a finished run: it has no {file.name}"

@@ -4,6 +4,7 @@ import copy
 import gzip
 import math
 import re
+import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
 from ipaddress import ip_address
@@ -225,6 +226,20 @@ def test_a_hostile_record_is_a_damaged_log(tmp_path: Path, content: bytes) -> No
     file.write_bytes(gzip.compress(len(content).to_bytes(4, "big") + content))
     with pytest.raises(HistoryError, match="damaged"):
         open_log(file)
+
+
+@pytest.mark.parametrize("value", [b"\x90", b"\x80", b"\x91\x00", b"\xdc\x00\x00"])
+def test_a_small_record_does_not_become_large(tmp_path: Path, value: bytes) -> None:
+    """8 MB of empty lists took 630 MB."""
+    path = tmp_path / "log"
+    count = 7_900_000 // len(value)
+    content = b"\xdd" + count.to_bytes(4, "big") + value * count
+    path.write_bytes(gzip.compress(len(content).to_bytes(4, "big") + content, 1))
+    tracemalloc.start()
+    with pytest.raises(HistoryError, match="more lists than a daemon writes"):
+        list(records(path))
+    assert tracemalloc.get_traced_memory()[1] < 50e6
+    tracemalloc.stop()
 
 
 def test_a_record_that_says_it_is_huge_is_not_read(tmp_path: Path) -> None:

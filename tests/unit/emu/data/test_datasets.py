@@ -1,6 +1,7 @@
 """Tests."""
 
 import json
+import tracemalloc
 from collections.abc import Mapping, Sequence
 from math import isnan
 from pathlib import Path
@@ -126,6 +127,48 @@ def test_files_that_are_no_data_set_are_refused(tmp_path: Path, content: bytes) 
     path.write_bytes(content)
     with pytest.raises(DataSetError, match="wrong"):
         datasets.read(path)
+
+
+def _table(rows: int, **more: Any) -> pa.Table:
+    columns = {"place": pa.array(["a"] * rows), "direction": pa.array(["up"] * rows)}
+    numbers = {name: pa.array([1.0] * rows) for name in ("size_bytes", "t_wifi_s")}
+    return pa.table({**columns, **numbers, **more})
+
+
+def test_a_small_file_makes_no_large_data_set(tmp_path: Path) -> None:
+    """One of 60 million rows is some 300 kB: it took all memory. So did a long text in each row."""
+    path = tmp_path / "data.parquet"
+
+    def refusal(table: pa.Table, times: int = 1) -> str:
+        with pq.ParquetWriter(path, table.schema) as writer:
+            for _ in range(times):
+                writer.write_table(table)
+        assert path.stat().st_size < 600_000
+        tracemalloc.start()
+        held = pa.total_allocated_bytes()
+        with pytest.raises(DataSetError) as refused:
+            datasets.read(path)
+        assert tracemalloc.get_traced_memory()[1] + pa.total_allocated_bytes() - held < 20e6
+        tracemalloc.stop()
+        assert len(str(refused.value)) < 300
+        return str(refused.value).removeprefix(f"{path}: ")
+
+    assert refusal(_table(1200), 500) == "it has 600000 rows; 500000 may be"
+    long = pa.array(["x" * 100_000]).dictionary_encode().take(pa.array([0] * 5_000))
+    said = "column group: a text has 100000 letters; 200 may be"
+    assert refusal(_table(5_000, group=long)) == said
+    nested = pa.array([[1.0] * 1000] * 50)
+    assert refusal(_table(50, wifi_rtt_s=nested)) == "column wifi_rtt_s holds lists, not values"
+    named = {"y" * 100_000: pa.array([1.0])}
+    assert refusal(_table(1, **named)) == "a column's name has 100000 letters; 200 may be"
+    many = {f"c{number}": pa.array([1.0]) for number in range(1_000)}
+    assert refusal(_table(1, **many)) == "it has 1004 columns; 1000 may be"
+
+
+def test_columns_that_are_not_known_are_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "data.parquet"
+    pq.write_table(_table(2, notes=pa.array([["x"], ["y"]])), path)
+    assert datasets.read(path).ignored == ("notes",)
 
 
 def test_whether_trains_were_answered_is_known_kept_and_no_indicator(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from cedos.errors import DataSetError
 from emu.commands.collect import command as collect
+from emu.commands.report import command as report
 from emu.commands.run import command
 from emu.places import places as collections
 from emu.repository import ROOT
@@ -50,6 +51,21 @@ def test_a_data_set_is_not_replaced_unasked(tmp_path: Path) -> None:
     other = ["--places", str(TRACES), "--place", "nowhere", "--out", str(tmp_path / "its.other")]
     assert "is there already" in str(CliRunner().invoke(collect, other).exception)
     assert "nowhere" in str(CliRunner().invoke(collect, [*other, "--force"]).exception)
+
+
+@pytest.mark.parametrize("name", ["config.toml", "environment.json", "summary.json"])
+def test_a_run_folder_that_is_nested_too_deep_is_refused_in_a_line(
+    tmp_path: Path, name: str
+) -> None:
+    folder = finished(tmp_path / "run")
+    depth = 200_000
+    start = "analysis = " if name == "config.toml" else ""
+    (folder / name).write_text(f"{start}{'[' * depth}{']' * depth}\n")
+    with pytest.raises(DataSetError, match=f"{name}: not a finished run"):
+        runs.read(folder)
+    refused = CliRunner().invoke(report, [str(folder)])
+    assert isinstance(refused.exception, DataSetError)
+    assert not analysis.is_analysis(folder / name)
 
 
 @pytest.mark.parametrize("scenario_file", ["demo", "delphi_correlations"])
