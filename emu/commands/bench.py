@@ -25,6 +25,7 @@ from emu.console import block, examples
                 "profiler   microseconds and share of packets that reach user space",
                 "rescue     first packets of programs into a dead network: when under way",
                 "session    sessions against raw TCP: throughput, fairness, resumption, messages",
+                "sharing    three neighbours' networks: their sum, who leaves and joins, what is paid",
                 "sizes      how well sizes are told near a transfer's start, and learned",
                 "soak       an hour of mixed load: memory and descriptors that stay flat, nothing left",
                 "switch     from the command to the first data packet on the other network",

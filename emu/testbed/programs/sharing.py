@@ -1,18 +1,59 @@
 """Programs of neighbours who share: the gateway, helpers, and a requestor with its proxy."""
 
+import itertools
+import json
+import os
+import subprocess
 import sys
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from cedos.errors import EmulationError
 from cedos.storage.sharing_status import STATUS_FILES, read_status
 from emu.testbed.neighbours import Neighbourhood
 from emu.testbed.netns import Namespace
 from emu.testbed.programs.gateway import GATEWAY, PORT, PROXY_PORT
 from emu.testbed.services import Service, Started, accepts
+from emu.testbed.wiring import SERVER
 
 _CEDOS: Final = (sys.executable, "-m", "cedos")
 _START_S: Final = 20.0
 _PROXY: Final = "127.0.0.1"
+
+
+@dataclass
+class Download:
+    """A program's download through the proxy, as it came."""
+
+    process: "subprocess.Popen[bytes]"
+    times_s: list[float] = field(default_factory=list)
+    received_bytes: int = 0
+    wrong_bytes: int = 0
+
+    def read_until(self, count: int) -> None:
+        """Read until so many bytes have come in all, or it ends."""
+        assert self.process.stdout is not None
+        while self.received_bytes < count:
+            data = os.read(self.process.stdout.fileno(), 1 << 16)
+            if not data:
+                break
+            self.received_bytes += len(data)
+            self.wrong_bytes += len(data) - data.count(0)  # the server's files are holes
+            self.times_s.append(time.monotonic())
+
+    def end(self) -> int:
+        """Read the rest; return the program's exit code."""
+        self.read_until(1 << 60)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return self.process.wait()
+
+    def longest_pause_s(self, after_s: float) -> float:
+        """Return the longest time without data after an instant."""
+        times = [each for each in self.times_s if each >= after_s]
+        return max(after - before for before, after in itertools.pairwise(times))
 
 
 class SharingHosts(Started):
@@ -81,6 +122,35 @@ class SharingHosts(Started):
         )
         service.wait_for(lambda: accepts(self._there.requestor, _PROXY, PROXY_PORT), _START_S)
         return service
+
+    def download(self, count: int, server: str = SERVER) -> Download:
+        """Begin a download of a program on the requestor, through its proxy."""
+        proxy = f"socks5h://{_PROXY}:{PROXY_PORT}"
+        url = f"http://{server}/bytes/{count}"
+        command = ("curl", "-sS", "-g", "-x", proxy, url)
+        return Download(self._there.requestor.popen(*command, stdout=subprocess.PIPE))
+
+    def status(self) -> dict[str, Any]:
+        """Return what `cedos share` says on the requestor; nothing while it requests nothing."""
+        found = json.loads(self.cedos("requestor", "share", "--json"))
+        return dict(found[0]) if found else {}
+
+    def active(self) -> int:
+        """Return how many helpers the requestor has."""
+        helpers = self.status().get("helpers", [])
+        return sum(each["state"] in ("active", "silent") for each in helpers)
+
+    def wait_for_helpers(self, count: int, within_s: float = 30.0) -> None:
+        """Wait until the requestor has so many. EmulationError: not in time."""
+        until_s = time.monotonic() + within_s
+        while self.active() != count:
+            if time.monotonic() > until_s:
+                raise EmulationError(f"there are not {count} helpers: {self.status()}")
+            time.sleep(0.3)
+
+    def receipts(self, host: str) -> dict[str, list[dict[str, Any]]]:
+        """Return the receipts that a host has: each, and what is owed by pairs."""
+        return dict(json.loads(self.cedos(host, "share", "receipts", "--json")))
 
     def stop_sharing(self) -> None:
         """End all programs but the gateway."""

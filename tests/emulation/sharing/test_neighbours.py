@@ -3,7 +3,9 @@
 import json
 import os
 import signal
+import sys
 import time
+from pathlib import Path
 
 import pytest
 from kit.street import HELPERS, PERIOD_S, RATE_BPS, Street
@@ -12,9 +14,11 @@ from kit.waiting import wait_until
 from cedos.errors import EmulationError
 from emu.places.traces import TCP_GOODPUT_SHARE
 from emu.testbed.neighbours import LINK
+from emu.testbed.services import Service
 
 # Several of these at once are too much for two cores: they run one after the other.
-pytestmark = pytest.mark.xdist_group("sharing")
+# The first and the last one also set the street up and take it down.
+pytestmark = [pytest.mark.xdist_group("sharing"), pytest.mark.timeout(240)]
 
 
 def test_what_cannot_be_done_is_said(standing: Street) -> None:
@@ -85,6 +89,26 @@ def test_a_helper_that_leaves_breaks_nothing(street: Street, how: str, most_s: f
     assert download.longest_pause_s(left_s - 0.1) < most_s
     if how == "is gone":
         street.there.come_back(0)
+
+
+def test_programs_reach_ipv6_hosts_over_helpers(street: Street, tmp_path: Path) -> None:
+    """Helpers forward IPv4 to the gateway, which connects to the origin; the requestor has no IPv6."""
+    address, port, count = "2001:db8:6::1", 8006, 2_000_000
+    server, requestor = street.there.server, street.there.requestor
+    server.sysctl("net.ipv6.conf.lo.disable_ipv6", 0)
+    server.ip("addr", "add", f"{address}/128", "dev", "lo")
+    assert not requestor.ip("-6", "route")
+    (tmp_path / "bytes").mkdir()
+    (tmp_path / "bytes" / str(count)).write_bytes(bytes(count))
+    command = (sys.executable, "-m", "http.server", "--bind", address, str(port))
+    origin = Service(server, *command, "--directory", str(tmp_path), output=tmp_path / "log")
+    try:
+        origin.wait_for(lambda: f":{port}" in server.run("ss", "-6ltn").stdout)
+        download = street.hosts.download(count, f"[{address}]:{port}")
+        assert download.end() == 0
+    finally:
+        origin.close()
+    assert (download.received_bytes, download.wrong_bytes) == (count, 0)
 
 
 def test_a_helper_that_drops_what_comes_is_left_within_seconds(street: Street) -> None:
