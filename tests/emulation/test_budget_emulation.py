@@ -2,59 +2,41 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kit.laptop import Installed
+from kit.waiting import wait_until
 
 from cedos.model import NetworkKind
 from emu.places.traces import Trace
-from emu.testbed.access import INTERFACES, Access
+from emu.testbed.access import LTE, WLAN, Access
 from emu.testbed.phones import SERVER, Laptop
 from emu.testbed.programs.servers import Servers
 
 MONTHLY = ("--until", "2099-12-01", "--every", "month")
 
 
-class Host:
+CONFIG = (
+    f'[probes]\ntarget = "{SERVER}"\ninterval_s = 0.5\nidle_interval_s = 0.5\n'
+    "asleep_interval_s = 0.5\ndns = false\n"
+    f'portal_url = ""\n[providers]\nhost = false\n[networks.{LTE}]\nmetered = true\n'
+)
+
+
+class Host(Installed):
     """A laptop whose phone is the faster network by far, with cedos on it."""
 
     def __init__(self, laptop: Laptop, folder: Path) -> None:
+        super().__init__(laptop.client, folder, base=CONFIG)
         self.laptop = laptop
-        self.environment = os.environ | {
-            "CEDOS_STATE_DIR": str(folder / "state"),
-            "CEDOS_RUNTIME_DIR": str(folder / "run"),
-        }
-        self.config = folder / "cedos.toml"
-        lte = INTERFACES[NetworkKind.CELLULAR]
-        self.config.write_text(
-            f'[probes]\ntarget = "{SERVER}"\ninterval_s = 0.5\nidle_interval_s = 0.5\n'
-            "asleep_interval_s = 0.5\ndns = false\n"
-            f'portal_url = ""\n[providers]\nhost = false\n[networks.{lte}]\nmetered = true\n'
-        )
-
-    def cedos(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            self.laptop.client.command(sys.executable, "-m", "cedos", *arguments),
-            env=self.environment, capture_output=True, text=True, timeout=30, check=False,
-        )  # fmt: skip
 
     def default(self) -> str | None:
-        done = self.cedos("status", "--json")
-        network: str | None = None
-        if done.returncode == 0:
-            network = json.loads(done.stdout)["default"]["network"]
-        return network
-
-    def until(self, condition: Callable[[], bool], limit_s: float = 30.0) -> None:
-        deadline_s = time.monotonic() + limit_s
-        while not condition():
-            assert time.monotonic() < deadline_s
-            time.sleep(0.2)
+        return self.client.status().default.network
 
     def download(self, size: int) -> None:
         done = self.laptop.client.run(
@@ -96,66 +78,51 @@ asyncio.run(read())
 
 
 def test_a_program_prefetches_within_the_budget_and_explain_says_why(host: Host) -> None:
-    command = (sys.executable, "-m", "cedos", "up", "--config", str(host.config))
-    daemon = host.laptop.client.popen(*command, env=host.environment, stderr=subprocess.PIPE)
-    reader = None
-    try:
-        host.until(lambda: host.default() is not None)
-        assert host.cedos("budget", "set", "data", "200MB", *MONTHLY).returncode == 0
-        wifi = INTERFACES[NetworkKind.WIFI]
-        host.laptop.client.run("ip", "link", "set", wifi, "down")
-        reader = host.laptop.client.popen(
-            sys.executable, "-c", READER, env=host.environment, stdout=subprocess.PIPE
-        )
-        assert reader.stdout is not None
-        assert reader.stdout.readline().split() == [b"1", b"400000"]
+    client = host.laptop.client
+    with host.up() as daemon:
+        wait_until(host.default, 30)
+        assert host.run("budget", "set", "data", "200MB", *MONTHLY).returncode == 0
+        client.ip("link", "set", WLAN, "down")
+        environment = os.environ | {"CEDOS_RUNTIME_DIR": str(host.socket.parent)}
+        reader = client.popen(sys.executable, "-c", READER, env=environment, stdout=subprocess.PIPE)
+        try:
+            assert reader.stdout is not None
+            assert reader.stdout.readline().split() == [b"1", b"400000"]
 
-        def told() -> str:
-            return host.cedos("explain", "--prefetch").stdout
+            def told() -> str:
+                return host.run("explain", "--prefetch").stdout
 
-        host.until(lambda: "1 used" in told())
-        printed = told()
-        assert f"reader (process {reader.pid})" in printed
-        assert "/bytes/900000000" in printed
-        assert "it is more than the budget has left" in printed
-        (budget,) = json.loads(host.cedos("budget", "--json").stdout)
-        assert 400_000 < budget["spent"] < 2_000_000
-        assert budget["bought_s"] > 0.0
-        reader.kill()
-        host.until(lambda: "no program prefetches now" in told())
-    finally:
-        if reader is not None:
+            wait_until(lambda: "1 used" in told(), 30)
+            printed = told()
+            assert f"reader (process {reader.pid})" in printed
+            assert "/bytes/900000000" in printed
+            assert "it is more than the budget has left" in printed
+            (budget,) = json.loads(host.run("budget", "--json").stdout)
+            assert 400_000 < budget["spent"] < 2_000_000
+            assert budget["bought_s"] > 0.0
+        finally:
             reader.kill()
             reader.communicate(timeout=20)
-        daemon.send_signal(signal.SIGTERM)
-        _, log = daemon.communicate(timeout=20)
-    assert daemon.returncode == 0, log.decode()
-    assert "Traceback" not in log.decode()
+        wait_until(lambda: "no program prefetches now" in told(), 30)
+        host.ends(daemon)
 
 
 def test_connections_leave_a_network_whose_budget_is_spent(host: Host) -> None:
-    wifi, lte = INTERFACES[NetworkKind.WIFI], INTERFACES[NetworkKind.CELLULAR]
-    command = (sys.executable, "-m", "cedos", "up", "--config", str(host.config))
-    daemon = host.laptop.client.popen(*command, env=host.environment, stderr=subprocess.PIPE)
-    try:
-        host.until(lambda: host.default() == lte)
-        set_one = host.cedos("budget", "set", "data", "1GB", *MONTHLY)
+    with host.up() as daemon:
+        wait_until(lambda: host.default() == LTE, 30)
+        set_one = host.run("budget", "set", "data", "1GB", *MONTHLY)
         assert set_one.returncode == 0, set_one.stderr
         host.download(3_100_000)
         time.sleep(3.0)
-        assert host.default() == lte  # there is plenty
-        changed = host.cedos("budget", "set", "data", "2MB", *MONTHLY)
+        assert host.default() == LTE  # there is plenty
+        changed = host.run("budget", "set", "data", "2MB", *MONTHLY)
         assert changed.returncode == 0, changed.stderr
-        host.until(lambda: host.default() == wifi)
-        (budget,) = json.loads(host.cedos("budget", "--json").stdout)
+        wait_until(lambda: host.default() == WLAN, 30)
+        (budget,) = json.loads(host.run("budget", "--json").stdout)
         assert budget["spent"] >= 3.1e6
         assert budget["spent_up"]
-        reason = json.loads(host.cedos("explain", "--json").stdout)["reason"]
-        assert f"{lte} is used only where nothing else works" in reason
-        assert host.cedos("budget", "remove", "data").returncode == 0
-        host.until(lambda: host.default() == lte)
-    finally:
-        daemon.send_signal(signal.SIGTERM)
-        _, log = daemon.communicate(timeout=20)
-    assert daemon.returncode == 0, log.decode()
-    assert "Traceback" not in log.decode()
+        reason = json.loads(host.run("explain", "--json").stdout)["reason"]
+        assert f"{LTE} is used only where nothing else works" in reason
+        assert host.run("budget", "remove", "data").returncode == 0
+        wait_until(lambda: host.default() == LTE, 30)
+        host.ends(daemon)

@@ -1,5 +1,6 @@
 """A laptop with Wi-Fi and a metered network in namespaces, and cedos installed on it."""
 
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -33,9 +34,12 @@ _READY_S = 60.0
 class Installed:
     """cedos in a namespace; its configuration, its state and its socket are in `folder`."""
 
-    def __init__(self, where: Namespace, folder: Path, config: str = "") -> None:
+    def __init__(
+        self, where: Namespace, folder: Path, config: str = "", base: str = CONFIG
+    ) -> None:
         self._where, self.folder = where, folder
-        (folder / "cedos.toml").write_text(CONFIG + config)
+        self.config = folder / "cedos.toml"
+        self.config.write_text(base + config)
 
     @property
     def socket(self) -> Path:
@@ -51,7 +55,7 @@ class Installed:
     @contextmanager
     def up(self, *options: str) -> Iterator["subprocess.Popen[str]"]:
         """The daemon, once it answers, until the block ends: then it is killed."""
-        command = self._command("up", *options, "--config", str(self.folder / "cedos.toml"))
+        command = self._command("up", *options, "--config", str(self.config))
         with self._where.popen(*command, stderr=subprocess.PIPE, text=True) as process:
             try:
                 wait_until(lambda: self._answers() or process.poll() is not None, _READY_S)
@@ -59,6 +63,14 @@ class Installed:
                 yield process
             finally:
                 process.kill()
+
+    def ends(self, process: "subprocess.Popen[str]") -> str:
+        """End the daemon as systemd does; return what it wrote, which tells of no fault."""
+        process.send_signal(signal.SIGTERM)
+        _, output = process.communicate(timeout=30)
+        assert process.returncode == 0, output
+        assert "Traceback" not in output
+        return output
 
     def _answers(self) -> bool:
         try:

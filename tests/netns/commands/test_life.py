@@ -7,11 +7,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from kit.laptop import Tethered
 
 from emu.testbed.netns import Namespace
 
@@ -80,22 +81,13 @@ class Host:
 
 
 @pytest.fixture
-def host(make_namespace: Callable[[str], Namespace], tmp_path: Path) -> Host:
-    laptop, phones = make_namespace("laptop"), make_namespace("phones")
-    for number, name in ((43, "wlan0"), (44, "lte0")):
-        laptop.ip("link", "add", name, "type", "veth", "peer", name, "netns", phones.name)
-        laptop.ip("link", "set", name, "addrgenmode", "none")
-        laptop.ip("address", "add", f"192.168.{number}.2/24", "dev", name)
-        phones.ip("address", "add", f"192.168.{number}.1/24", "dev", name)
-        laptop.ip("link", "set", name, "up")
-        phones.ip("link", "set", name, "up")
-        laptop.ip("route", "add", "default", "via", f"192.168.{number}.1", "metric", str(number))
+def host(tethered: Tethered, tmp_path: Path) -> Host:
     os.chown(tmp_path, UID, UID)
     # pytest's own folders are for root alone.
     for folder in tmp_path.parents:
         if folder.stat().st_mode & 0o777 == 0o700:
             folder.chmod(0o755)
-    return Host(laptop, tmp_path)
+    return Host(tethered.laptop, tmp_path)
 
 
 @pytest.fixture

@@ -3,11 +3,11 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.laptop import Tethered
 
 from cedos.doctor import Files, FindingState, kernel
 from cedos.host.steer.kernel import first_timeout, ipset
@@ -18,17 +18,9 @@ AS_NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--n
 
 
 @pytest.fixture
-def laptop(make_namespace: Callable[[str], Namespace]) -> Namespace:
+def laptop(tethered: Tethered) -> Namespace:
     """A host with Wi-Fi and a phone."""
-    laptop, phones = make_namespace("laptop"), make_namespace("phones")
-    for number, name in ((43, "wlan0"), (44, "lte0")):
-        laptop.ip("link", "add", name, "type", "veth", "peer", name, "netns", phones.name)
-        laptop.ip("link", "set", name, "addrgenmode", "none")
-        laptop.ip("address", "add", f"192.168.{number}.2/24", "dev", name)
-        laptop.ip("link", "set", name, "up")
-        phones.ip("link", "set", name, "up")
-        laptop.ip("route", "add", "default", "via", f"192.168.{number}.1", "metric", str(number))
-    return laptop
+    return tethered.laptop
 
 
 def examine(
