@@ -316,12 +316,11 @@ class ShakeHands:
 
 @dataclass(frozen=True, slots=True)
 class FollowHint:
-    """Estimate the sizes of flows that a hint fits by it, until an instant; `mark`: of their sockets."""
+    """Estimate the sizes of flows that a hint fits by it; `mark`: of their sockets, None: of any."""
 
     number: int
     hint: HintRequest
     mark: int | None
-    until_s: float
 
 
 @dataclass(frozen=True, slots=True)

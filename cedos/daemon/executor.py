@@ -31,7 +31,6 @@ from cedos.daemon.loop.flow_sampler import FlowSampler
 from cedos.daemon.networks.observer import Observer
 from cedos.errors import CedosError
 from cedos.host.monitor.networks.counters import received_bytes
-from cedos.host.profiler.flow import HintMatch, TransferHint
 from cedos.host.steer.steering import Steering
 from cedos.model import NetworkLife
 
@@ -146,8 +145,9 @@ class HostExecutor:
                 self.records.add(record)
             case do.ForgetFlow(key):
                 self.records.forget(key)
-            case do.FollowHint():
-                self._hint(command)
+            case do.FollowHint(number, hint, mark):
+                for learned in self.records.profiler.hint(number, hint, mark):
+                    post(learned)
             case do.ForgetHint(number):
                 self.records.profiler.unhint(number)
             case do.KeepRules(rules):
@@ -227,18 +227,6 @@ class HostExecutor:
     async def _count_use(self) -> None:
         await self.observer.count_all()
         self.budgets.tick()
-
-    def _hint(self, command: do.FollowHint) -> None:
-        hint = command.hint
-        match = HintMatch(
-            hint.destination, hint.port, hint.server_name, hint.local_port, command.mark
-        )
-        about = (hint.size_bytes, hint.direction, hint.label, hint.deadline_s, command.until_s)
-        now_s = self.driver.now_s()
-        for learned in self.records.profiler.hint(
-            command.number, TransferHint(match, *about), now_s
-        ):
-            self.driver.post(learned)
 
     def _lead(
         self,

@@ -152,7 +152,7 @@ class Hints:
             place = (str(ip_network(hint.destination, strict=False)), hint.port)
         self.last += 1
         self._known[self.last] = GivenHint(event.uid, hint, until_s, mark, place)
-        self._outbox.give(FollowHint(self.last, hint, mark, until_s))
+        self._outbox.give(FollowHint(self.last, hint, mark))
         if place is not None:
             name = f"{place[0]}:{place[1] or '*'}"
             transfer = Transfer(self._size(hint), hint.direction, server_name=name)

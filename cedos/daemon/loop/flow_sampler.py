@@ -72,5 +72,5 @@ class FlowSampler:
         # A flow that has carried more than was expected has another size.
         for flow in {id(found): found for s in samples if (found := flows.find(s.key))}.values():
             carried = flow.carried_bytes(Direction.DOWN), flow.carried_bytes(Direction.UP)
-            for learned in self._profiler.progressed(flow.key, *carried, now_s):
+            for learned in self._profiler.progressed(flow.key, *carried):
                 self._driver.post(replace(learned, progressed=True))

@@ -10,10 +10,10 @@ from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import NamedTuple
 
-from cedos.errors import ConfigError
+from cedos.controller.hint import HintRequest
 from cedos.host.profiler.http import domain
 from cedos.host.profiler.sizes import EstimateBasis
-from cedos.model import Direction, FlowKey, Label, SizeEstimate
+from cedos.model import Direction, FlowKey, SizeEstimate
 
 _NUMBERS = 1 << 32
 # A sequence number up to this far behind is a retransmission. Numbers wrap, so a body of nearly 4
@@ -73,44 +73,43 @@ class Stream:
         self.position += ahead
 
 
-@dataclass(frozen=True, slots=True)
-class HintMatch:
-    """Which transfers a hint is about: those that fit everything that is given; one must be.
+class TransferHints:
+    """The hints in force; of several that fit a flow the newest counts."""
 
-    `destination` is an address or a prefix (`198.51.100.0/24`). `server_name` is a name, or `*.` and
-    a domain for all names below it. `local_port` and `mark` single out sockets that were bound or
-    marked (`SO_MARK`) before they connected.
-    """
+    def __init__(self) -> None:
+        self._hints: dict[int, tuple[HintRequest, int | None]] = {}
 
-    destination: str | None = None
-    port: int | None = None
-    server_name: str | None = None
-    local_port: int | None = None
-    mark: int | None = None
-    _prefix: IPv4Network | IPv6Network | None = field(init=False, repr=False, compare=False)
+    @property
+    def by_mark(self) -> bool:
+        return any(mark is not None for _, mark in self._hints.values())
 
-    def __post_init__(self) -> None:
-        if not any((self.destination, self.port, self.server_name, self.local_port, self.mark)):
-            raise ConfigError("a hint says which transfers it means: a destination, port or name")
-        prefix = None
-        if self.destination is not None:
-            try:
-                prefix = ip_network(self.destination, strict=False)
-            except ValueError as error:
-                raise ConfigError(
-                    "a hint's destination is an address or a prefix such as 198.51.100.0/24, "
-                    f"not {self.destination!r}"
-                ) from error
-        object.__setattr__(self, "_prefix", prefix)
+    def add(self, number: int, hint: HintRequest, mark: int | None) -> None:
+        """Add a hint under its number; `mark`: of the sockets that it is about, None: of any."""
+        self._hints[number] = hint, mark
 
-    def fits(self, key: FlowKey, server_name: str | None, mark: int | None) -> bool:
-        return (
-            self.port in (None, key.remote_port)
-            and self.local_port in (None, key.local_port)
-            and self.mark in (None, mark)
-            and (self._prefix is None or key.remote in self._prefix)
-            and (self.server_name is None or _names(self.server_name, server_name))
-        )
+    def remove(self, number: int) -> None:
+        self._hints.pop(number, None)
+
+    def find(self, key: FlowKey, server_name: str | None, mark: int | None) -> HintRequest | None:
+        for hint, marked in reversed(self._hints.values()):
+            if marked in (None, mark) and fits(hint, key, server_name):
+                return hint
+        return None
+
+
+def fits(hint: HintRequest, key: FlowKey, server_name: str | None) -> bool:
+    """Return whether a flow fits all that a hint names, but for the mark."""
+    return (
+        hint.port in (None, key.remote_port)
+        and hint.local_port in (None, key.local_port)
+        and (hint.destination is None or key.remote in _prefix(hint.destination))
+        and (hint.server_name is None or _names(hint.server_name, server_name))
+    )
+
+
+@lru_cache(maxsize=512)
+def _prefix(destination: str) -> IPv4Network | IPv6Network:
+    return ip_network(destination, strict=False)
 
 
 def _names(wanted: str, server_name: str | None) -> bool:
@@ -118,54 +117,6 @@ def _names(wanted: str, server_name: str | None) -> bool:
         return False
     wanted = wanted.lower().removesuffix(".")
     return server_name.endswith(wanted[1:]) if wanted.startswith("*.") else server_name == wanted
-
-
-@dataclass(frozen=True, slots=True)
-class TransferHint:
-    """`deadline_s` counts from each transfer's start; `until_s` is monotonic, None for ever."""
-
-    match: HintMatch
-    size_bytes: int | None = None
-    direction: Direction | None = None
-    label: Label | None = None
-    deadline_s: float | None = None
-    until_s: float | None = None
-
-
-class TransferHints:
-    """The hints in force; of several that fit a flow the newest counts."""
-
-    def __init__(self) -> None:
-        self._hints: dict[int, TransferHint] = {}
-
-    def __len__(self) -> int:
-        return len(self._hints)
-
-    @property
-    def by_mark(self) -> bool:
-        return any(hint.match.mark is not None for hint in self._hints.values())
-
-    def add(self, number: int, hint: TransferHint) -> None:
-        """Add a hint under its number. The caller limits their number."""
-        self._hints[number] = hint
-
-    def remove(self, number: int) -> None:
-        self._hints.pop(number, None)
-
-    def find(
-        self, key: FlowKey, server_name: str | None, mark: int | None, now_s: float
-    ) -> TransferHint | None:
-        if not self._hints:
-            return None
-        self._hints = {
-            number: hint
-            for number, hint in self._hints.items()
-            if hint.until_s is None or hint.until_s > now_s
-        }
-        for hint in reversed(self._hints.values()):
-            if hint.match.fits(key, server_name, mark):
-                return hint
-        return None
 
 
 _MAX_PENDING = 64  # requests without an answer yet, on one connection

@@ -9,13 +9,14 @@ from collections import OrderedDict
 from dataclasses import replace
 
 from cedos.controller.events import SizeLearned
+from cedos.controller.hint import HintRequest
 from cedos.host.profiler import http
 from cedos.host.profiler.flow import (
     PendingRequest,
     ProfiledFlow,
     RunningTransfer,
-    TransferHint,
     TransferHints,
+    fits,
     ways,
 )
 from cedos.host.profiler.frame import CapturedPacket
@@ -74,11 +75,11 @@ class Profiler:
         flow = self._flows.get(key)
         if flow and flow.observed_at_s is not None and now_s < flow.observed_at_s + _OPENING_LATE_S:
             flow.mark = mark
-            return [] if mark is None else self._reannounce(flow, now_s)
+            return [] if mark is None else self._reannounce(flow)
         self._flows.pop(key, None)
         flow = self._flow(key, client=not incoming)
         flow.mark = mark
-        return [self._whole_connection(flow, now_s)]
+        return [self._whole_connection(flow)]
 
     def observe(self, captured: CapturedPacket, now_s: float) -> list[SizeLearned]:
         """Read a captured packet that begins a message; return the new estimates.
@@ -89,7 +90,7 @@ class Profiler:
         if captured.key.protocol == "udp":
             return self._initial(captured, now_s)
         if (hello := self._hellos.proceed(captured)) is not None:
-            return self._named(self._flow(captured.key), hello, now_s)
+            return self._named(self._flow(captured.key), hello)
         payload = captured.payload
         if payload.startswith(b"\x16"):
             return self._client_hello(captured, now_s)
@@ -99,9 +100,7 @@ class Profiler:
         request = http.parse_request(payload)
         return [] if request is None else self._request(captured, request, now_s)
 
-    def progressed(
-        self, key: FlowKey, bytes_down: int, bytes_up: int, now_s: float
-    ) -> list[SizeLearned]:
+    def progressed(self, key: FlowKey, bytes_down: int, bytes_up: int) -> list[SizeLearned]:
         """Record the bytes of a flow so far; return a new estimate if the last one is exceeded."""
         flow = self._flow(key)
         carried = {Direction.DOWN: bytes_down, Direction.UP: bytes_up}
@@ -121,7 +120,7 @@ class Profiler:
             basis = EstimateBasis(flow.hosts, self._prior(flow, direction))
         size = basis.exceeded(self.history, flow.port, direction, so_far)
         flow.running = replace(running, direction=direction, size=size, basis=basis)
-        return [self._event(flow, self._hints.find(key, flow.server_name, flow.mark, now_s))]
+        return [self._event(flow, self._hints.find(key, flow.server_name, flow.mark))]
 
     def on_close(self, key: FlowKey, bytes_down: int | None, bytes_up: int | None) -> None:
         """From a flow's final figures (None: not known) the history learns.
@@ -149,14 +148,14 @@ class Profiler:
         self._flows.pop(key, None)
         self._hellos.forget(key)
 
-    def hint(self, number: int, hint: TransferHint, now_s: float) -> list[SizeLearned]:
+    def hint(self, number: int, hint: HintRequest, mark: int | None) -> list[SizeLearned]:
         """Take a program's hint by its number; return the changed estimates of present flows."""
-        self._hints.add(number, hint)
+        self._hints.add(number, hint, mark)
         return [
             event
             for flow in self._flows.values()
-            if hint.match.fits(flow.key, flow.server_name, flow.mark)
-            for event in self._reannounce(flow, now_s)
+            if mark in (None, flow.mark) and fits(hint, flow.key, flow.server_name)
+            for event in self._reannounce(flow)
         ]
 
     def unhint(self, number: int) -> None:
@@ -178,7 +177,7 @@ class Profiler:
         if not flow.opaque:
             flow.opaque, flow.running = True, None
         flow.tls = True
-        return self._named(flow, self._hellos.begin(captured), now_s)
+        return self._named(flow, self._hellos.begin(captured))
 
     def _initial(self, captured: CapturedPacket, now_s: float) -> list[SizeLearned]:
         hello = self._hellos.initial(captured)
@@ -186,11 +185,9 @@ class Profiler:
             return []  # not an Initial: no flow is stored for it
         flow = self._flow(captured.key, client=captured.outgoing)
         flow.observed_at_s = flow.observed_at_s or now_s
-        return self._named(flow, hello, now_s)
+        return self._named(flow, hello)
 
-    def _named(
-        self, flow: ProfiledFlow, hello: ClientHello | None, now_s: float
-    ) -> list[SizeLearned]:
+    def _named(self, flow: ProfiledFlow, hello: ClientHello | None) -> list[SizeLearned]:
         """Return the estimates that a hello allows, which may be incomplete yet."""
         if hello is not None and hello.ech:
             flow.ech = True
@@ -198,7 +195,7 @@ class Profiler:
         if flow.running is not None and name in (None, flow.server_name):
             return []
         flow.server_name = name or flow.server_name
-        return [self._whole_connection(flow, now_s)]
+        return [self._whole_connection(flow)]
 
     def _request(
         self, captured: CapturedPacket, request: http.HttpRequest, now_s: float
@@ -214,16 +211,16 @@ class Profiler:
         flow.pending.append(PendingRequest(request.method, resource))
         flow.opaque = request.method == "CONNECT"
         if flow.opaque:
-            return [self._whole_connection(flow, now_s)]
+            return [self._whole_connection(flow)]
         there, back = ways(captured.outgoing)
         if request.chunked:
             flow.streams[there].body_at = position + (request.head_bytes or len(captured.payload))
             basis = EstimateBasis(in_chunks(flow.hosts), self._chunked)
-            return [self._estimated(flow, there, position, basis, now_s)]
+            return [self._estimated(flow, there, position, basis)]
         body = request.content_length or 0
         self._learn(flow, there, body)
         if body:
-            return [self._begin_transfer(flow, there, _exact(body), position, None, now_s)]
+            return [self._begin_transfer(flow, there, _exact(body), position, None)]
         if request.method == "HEAD":
             flow.running = None
             return []
@@ -231,9 +228,7 @@ class Profiler:
         before = self.history.resource(resource)
         evidence = () if before is None else (before,)
         return [
-            self._estimated(
-                flow, back, base, EstimateBasis(flow.hosts, self._unknown, evidence), now_s
-            )
+            self._estimated(flow, back, base, EstimateBasis(flow.hosts, self._unknown, evidence))
         ]
 
     def _response(
@@ -265,7 +260,7 @@ class Profiler:
                 return []
             if status == 200 and resource is not None:
                 self.history.learn_resource(resource, length)
-            return [self._begin_transfer(flow, way, _exact(length), position, None, now_s)]
+            return [self._begin_transfer(flow, way, _exact(length), position, None)]
         flow.streams[way].body_at = position + (response.head_bytes or len(captured.payload))
         flow.body_of = resource if status == 200 else None
         flow.body_chunked = response.chunked
@@ -273,7 +268,7 @@ class Profiler:
         if response.chunked:
             before = self.history.resource(flow.body_of)
             basis = of_chunks(flow.hosts, self._chunked, response, before)
-        return [self._estimated(flow, way, position, basis, now_s)]
+        return [self._estimated(flow, way, position, basis)]
 
     def _flow(self, key: FlowKey, *, client: bool | None = None) -> ProfiledFlow:
         flow = self._flows.get(key)
@@ -326,7 +321,7 @@ class Profiler:
         for host in flow.hosts:
             self.history.learn(host, flow.port, direction, size_bytes)
 
-    def _whole_connection(self, flow: ProfiledFlow, now_s: float) -> SizeLearned:
+    def _whole_connection(self, flow: ProfiledFlow) -> SizeLearned:
         """Return an estimate for the whole flow, in the direction that is likely to carry more."""
         known = {}
         for direction in ways(flow.client):
@@ -337,19 +332,19 @@ class Profiler:
         more = sent.source == "history" and sent.median_bytes > received.median_bytes
         direction = there if more else back
         basis, size = known[direction]
-        return self._begin_transfer(flow, direction, size, 0, basis, now_s)
+        return self._begin_transfer(flow, direction, size, 0, basis)
 
     def _prior(self, flow: ProfiledFlow, direction: Direction) -> Prior:
         whole = WHOLE.get((flow.port, direction)) if flow.opaque and flow.client else None
         return whole or self._unknown
 
-    def _reannounce(self, flow: ProfiledFlow, now_s: float) -> list[SizeLearned]:
+    def _reannounce(self, flow: ProfiledFlow) -> list[SizeLearned]:
         """Return the present transfer's estimate again, as hints may have changed it."""
         running = flow.running
         if running is None:
             return []
         size, base = running.size, running.base_bytes
-        return [self._begin_transfer(flow, running.direction, size, base, running.basis, now_s)]
+        return [self._begin_transfer(flow, running.direction, size, base, running.basis)]
 
     def _estimated(
         self,
@@ -357,10 +352,9 @@ class Profiler:
         direction: Direction,
         base: int,
         basis: EstimateBasis,
-        now_s: float,
     ) -> SizeLearned:
         size = basis.estimate(self.history, flow.port, direction)
-        return self._begin_transfer(flow, direction, size, base, basis, now_s)
+        return self._begin_transfer(flow, direction, size, base, basis)
 
     def _begin_transfer(
         self,
@@ -369,20 +363,19 @@ class Profiler:
         size: SizeEstimate,
         base: int,
         basis: EstimateBasis | None,
-        now_s: float,
     ) -> SizeLearned:
         """Begin a transfer of the flow; a hint's size replaces all but the message's own."""
-        hint = self._hints.find(flow.key, flow.server_name, flow.mark, now_s)
+        hint = self._hints.find(flow.key, flow.server_name, flow.mark)
         if hint is not None and hint.size_bytes is not None and basis is not None:
             if flow.opaque:
-                direction = hint.direction or direction
-            if hint.direction in (None, direction):
+                direction = hint.direction
+            if hint.direction is direction:
                 size = _exact(hint.size_bytes, "hint")
         flow.running = RunningTransfer(direction, size, base, basis)
         return self._event(flow, hint)
 
     @staticmethod
-    def _event(flow: ProfiledFlow, hint: TransferHint | None) -> SizeLearned:
+    def _event(flow: ProfiledFlow, hint: HintRequest | None) -> SizeLearned:
         running = flow.running
         assert running is not None
         return SizeLearned(

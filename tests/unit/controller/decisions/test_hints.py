@@ -52,7 +52,7 @@ def test_a_hint_ends_when_its_time_is_over_or_after_a_day(script: Hinted) -> Non
 def test_sizes_are_estimated_by_it_meanwhile(script: Hinted) -> None:
     hint = HintRequest(port=443, size_bytes=5, mark=7, lifetime_s=3.0)
     given = script.tell(HintGiven(hint, MINE), at_s=9.0)
-    assert given == [FollowHint(1, hint, 7, 12.0)]
+    assert given == [FollowHint(1, hint, 7)]
     assert script.withdraw(1) == [ForgetHint(1)]
 
 

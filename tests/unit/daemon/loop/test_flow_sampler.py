@@ -58,7 +58,7 @@ class Sockets:
     def follow_heard(self) -> None:
         assert self.driver.posted, "the controller heard it first"
 
-    def progressed(self, key: FlowKey, down: int, up: int, now_s: float) -> Sequence[SizeLearned]:
+    def progressed(self, key: FlowKey, down: int, up: int) -> Sequence[SizeLearned]:
         return [SizeLearned(key, Direction.DOWN, size_of(2 * down, "progress"))]
 
 

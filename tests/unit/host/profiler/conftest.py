@@ -64,7 +64,7 @@ class Talk:
 
     def progress(self) -> list[SizeLearned]:
         down, up = self.bytes[Direction.DOWN], self.bytes[Direction.UP]
-        return self.profiler.progressed(self.key, down, up, self.now_s)
+        return self.profiler.progressed(self.key, down, up)
 
     def close(self) -> None:
         self.profiler.on_close(self.key, self.bytes[Direction.DOWN], self.bytes[Direction.UP])

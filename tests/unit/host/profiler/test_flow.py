@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.errors import ConfigError
-from cedos.host.profiler.flow import HintMatch, Stream, TransferHint, TransferHints
+from cedos.controller.hint import HintRequest
+from cedos.host.profiler.flow import Stream, TransferHints, fits
 from cedos.model import FlowKey
 
 TOP = 1 << 32
@@ -80,49 +80,55 @@ KEY6 = FlowKey(ip_address("fd00::2"), 40000, ip_address("2001:db8::1"), 443)
 
 
 @pytest.mark.parametrize(
-    ("match", "fits"),
+    ("hint", "meant"),
     [
-        (HintMatch(destination="198.51.100.1"), True),
-        (HintMatch(destination="198.51.100.0/24", port=443), True),
-        (HintMatch(destination="198.51.100.7/24"), True),
-        (HintMatch(destination="198.51.101.0/24"), False),
-        (HintMatch(destination="2001:db8::/32"), False),
-        (HintMatch(port=443), True),
-        (HintMatch(port=80), False),
-        (HintMatch(local_port=40000), True),
-        (HintMatch(local_port=40001), False),
-        (HintMatch(mark=9), True),
-        (HintMatch(mark=8), False),
-        (HintMatch(server_name="Files.Example.org."), True),
-        (HintMatch(server_name="*.example.org"), True),
-        (HintMatch(server_name="*.files.example.org"), False),
-        (HintMatch(server_name="example.org"), False),
-        (HintMatch(server_name="files.example.org", port=80), False),
+        (HintRequest(destination="198.51.100.1"), True),
+        (HintRequest(destination="198.51.100.0/24", port=443), True),
+        (HintRequest(destination="198.51.100.7/24"), True),
+        (HintRequest(destination="198.51.101.0/24"), False),
+        (HintRequest(destination="2001:db8::/32"), False),
+        (HintRequest(port=443), True),
+        (HintRequest(port=80), False),
+        (HintRequest(local_port=40000), True),
+        (HintRequest(local_port=40001), False),
+        (HintRequest(server_name="Files.Example.org."), True),
+        (HintRequest(server_name="*.example.org"), True),
+        (HintRequest(server_name="*.files.example.org"), False),
+        (HintRequest(server_name="example.org"), False),
+        (HintRequest(server_name="files.example.org", port=80), False),
     ],
 )
-def test_what_a_hint_is_about(match: HintMatch, fits: bool) -> None:
-    assert match.fits(KEY, "files.example.org", 9) is fits
+def test_what_a_hint_is_about(hint: HintRequest, meant: bool) -> None:
+    assert fits(hint, KEY, "files.example.org") is meant
 
 
 def test_names_and_prefixes() -> None:
-    assert not HintMatch(server_name="files.example.org").fits(KEY, None, None)
-    assert HintMatch(destination="2001:db8::/32").fits(KEY6, None, None)
+    assert not fits(HintRequest(server_name="files.example.org"), KEY, None)
+    assert fits(HintRequest(destination="2001:db8::/32"), KEY6, None)
 
 
 def test_a_hint_about_nothing_is_refused() -> None:
-    with pytest.raises(ConfigError, match="which transfers"):
-        HintMatch()
-    with pytest.raises(ConfigError, match=r"not 'example\.org'"):
-        HintMatch(destination="example.org")
+    with pytest.raises(ValueError, match="which transfers"):
+        HintRequest()
+    with pytest.raises(ValueError, match=r'not "example\.org"'):
+        HintRequest(destination="example.org")
 
 
 def test_the_newest_that_fits_counts_while_it_lasts() -> None:
     hints = TransferHints()
-    old = TransferHint(HintMatch(port=443), size_bytes=1)
-    new = TransferHint(HintMatch(destination="198.51.100.1"), size_bytes=2, until_s=10.0)
-    other = TransferHint(HintMatch(port=80), size_bytes=3)
-    for number, hint in enumerate((old, new, other)):
-        hints.add(number, hint)
-    assert hints.find(KEY, None, None, 9.9) is new
-    assert hints.find(KEY, None, None, 10.0) is old
-    assert len(hints) == 2
+    old, new = HintRequest(port=443), HintRequest(destination="198.51.100.1")
+    for number, hint in enumerate((old, new, HintRequest(port=80))):
+        hints.add(number, hint, None)
+    assert hints.find(KEY, None, None) is new
+    hints.remove(1)
+    assert hints.find(KEY, None, None) is old
+
+
+def test_a_hint_for_a_mark_is_for_no_other_socket() -> None:
+    hints = TransferHints()
+    hint = HintRequest(program="curl")
+    hints.add(1, hint, 9)
+    assert hints.by_mark
+    assert hints.find(KEY, None, 9) is hint
+    assert hints.find(KEY, None, 8) is None
+    assert hints.find(KEY, None, None) is None

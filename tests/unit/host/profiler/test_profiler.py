@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.controller.events import SizeLearned
-from cedos.host.profiler.flow import HintMatch, TransferHint
+from cedos.controller.hint import HintRequest
 from cedos.host.profiler.frame import CapturedPacket
 from cedos.host.profiler.profiler import Profiler
 from cedos.host.profiler.sizes import SizeHistory
@@ -151,7 +151,7 @@ def test_a_first_chunk_that_no_buffer_cut_is_taken_for_all(web: Web) -> None:
         (told,) = talk.receive(web.chunked_answer + first + "\r\n", 90_000)
         assert least <= told.size.median_bytes <= most
         assert told.size.source == ("history" if first == "1a2b" else "progress")
-    progress = talk.profiler.progressed(talk.key, 150_000, 100, 2.0)
+    progress = talk.profiler.progressed(talk.key, 150_000, 100)
     assert progress[0].size.source == "progress"
 
 
@@ -220,12 +220,12 @@ def test_progress_counts_from_the_transfer_not_from_the_connection(web: Web) -> 
 
 def test_a_flow_older_than_the_profiler_is_counted_from_where_it_stands(web: Web) -> None:
     profiler = Profiler()
-    assert profiler.progressed(web.key, 900_000_000, 5_000, 0.5) == []
+    assert profiler.progressed(web.key, 900_000_000, 5_000) == []
     talk = web.talk(profiler)
     (asked,) = talk.send(web.get)
     assert asked.size.median_bytes == 3_000
-    assert profiler.progressed(web.key, 900_002_000, 5_100, 1.5) == []
-    (told,) = profiler.progressed(web.key, 900_500_000, 5_100, 1.6)
+    assert profiler.progressed(web.key, 900_002_000, 5_100) == []
+    (told,) = profiler.progressed(web.key, 900_500_000, 5_100)
     assert 500_000 <= told.size.low_bytes < 900_000_000
 
 
@@ -295,14 +295,14 @@ def test_hints_win_over_history_but_not_over_what_the_message_states(web: Web) -
     for _ in range(5):
         profiler.on_close(web.tls_key, 9_000, 500)
     label = Label(Urgency.BACKGROUND, Bulk.LARGE)
-    hint = TransferHint(
-        HintMatch(destination=web.server),
+    hint = HintRequest(
+        destination=web.server,
         size_bytes=50_000_000,
-        label=label,
+        urgency=label.urgency,
+        bulk=label.bulk,
         deadline_s=60.0,
-        until_s=10.0,
     )
-    assert profiler.hint(1, hint, 1.0) == []
+    assert profiler.hint(1, hint, None) == []
     (told,) = profiler.on_open(web.tls_key, 1.0)
     assert told.size == web.exactly(50_000_000, "hint")
     assert (told.label, told.deadline_s, told.direction) == (label, 60.0, DOWN)
@@ -310,14 +310,15 @@ def test_hints_win_over_history_but_not_over_what_the_message_states(web: Web) -
     assert talk.send(web.get)[0].size == web.exactly(50_000_000, "hint")
     (stated,) = talk.receive(web.answer(77), 77)
     assert (stated.size, stated.label) == (web.exactly(77), label)
+    profiler.unhint(1)
     (late,) = profiler.on_open(replace(web.tls_key, local_port=7), 10.0)
     assert (late.size.source, late.label) == ("history", None)
 
 
 def test_a_hint_gives_the_direction_of_what_cannot_be_read(web: Web) -> None:
     profiler = Profiler()
-    profiler.hint(1, TransferHint(HintMatch(port=443), size_bytes=9, direction=UP), 0.0)
-    profiler.hint(2, TransferHint(HintMatch(port=80), size_bytes=9, direction=UP), 0.0)
+    profiler.hint(1, HintRequest(port=443, size_bytes=9, direction=UP), None)
+    profiler.hint(2, HintRequest(port=80, size_bytes=9, direction=UP), None)
     assert profiler.on_open(web.tls_key, 1.0)[0].direction is UP
     (asked,) = web.talk(profiler).send(web.get)
     assert (asked.direction, asked.size.source) == (DOWN, "default")
@@ -330,19 +331,17 @@ def test_a_hint_reaches_flows_under_way(web: Web, hello: Hello) -> None:
     profiler.on_open(web.tls_key, 1.0)
     profiler.observe(CapturedPacket(web.tls_key, True, hello("big.example"), 1, 1), 1.1)
     profiler.on_open(replace(web.key, local_port=3), 1.0)
-    affected = profiler.hint(
-        1, TransferHint(HintMatch(server_name="*.example"), size_bytes=4_000_000), 2.0
-    )
+    affected = profiler.hint(1, HintRequest(server_name="*.example", size_bytes=4_000_000), None)
     assert [(told.key, told.size) for told in affected] == [
         (web.tls_key, web.exactly(4_000_000, "hint"))
     ]
-    (beyond,) = profiler.progressed(web.tls_key, 4_000_001, 0, 3.0)
+    (beyond,) = profiler.progressed(web.tls_key, 4_000_001, 0)
     assert beyond.size.source == "progress"
 
 
 def test_a_mark_that_is_told_late_still_finds_its_hint(web: Web) -> None:
     profiler = Profiler()
-    profiler.hint(1, TransferHint(HintMatch(mark=7), size_bytes=4_000_000), 0.0)
+    profiler.hint(1, HintRequest(mark=7, size_bytes=4_000_000), 7)
     assert web.talk(profiler).send(web.get)[0].size.source == "default"
     assert profiler.on_open(web.key, 1.1, mark=7)[0].size == web.exactly(4_000_000, "hint")
     (early,) = profiler.on_open(web.tls_key, 1.1, mark=7)
@@ -391,7 +390,7 @@ def test_no_order_of_events_breaks_it(
             profiler.on_close(web.key, 10_000, 10_000)
             told += profiler.on_open(web.key, float(at))
         elif len(step) == 2:
-            told += profiler.progressed(web.key, step[0], step[1], float(at))
+            told += profiler.progressed(web.key, step[0], step[1])
         else:
             payload, outgoing, sequence, acknowledgement, mptcp = step
             packet = CapturedPacket(web.key, outgoing, payload, sequence, acknowledgement, mptcp)

@@ -143,15 +143,15 @@ def test_a_refused_connection_teaches_nothing() -> None:
 def test_the_estimate_moves_on_when_it_is_exceeded() -> None:
     profiler = Profiler()
     profiler.on_open(TLS_KEY, 1.0)
-    assert profiler.progressed(TLS_KEY, 2_000, 500, 1.1) == []
-    (told,) = profiler.progressed(TLS_KEY, 400_000, 2_000, 1.2)
+    assert profiler.progressed(TLS_KEY, 2_000, 500) == []
+    (told,) = profiler.progressed(TLS_KEY, 400_000, 2_000)
     assert (told.direction, told.size.source) == (DOWN, "progress")
     assert told.size.low_bytes > 400_000
-    assert profiler.progressed(TLS_KEY, told.size.median_bytes, 2_000, 1.3) == []
+    assert profiler.progressed(TLS_KEY, told.size.median_bytes, 2_000) == []
     events, carried = 0, 400_000
     while carried < 10**9:
         carried = carried * 11 // 10
-        events += len(profiler.progressed(TLS_KEY, carried, 2_000, 1.4))
+        events += len(profiler.progressed(TLS_KEY, carried, 2_000))
     assert 2 <= events <= 8  # it runs ahead instead of being chased byte by byte
 
 
@@ -161,13 +161,13 @@ def test_the_point_is_what_counts_as_exceeded_not_the_interval() -> None:
         profiler.on_close(TLS_KEY, size, 100)
     (opened,) = profiler.on_open(TLS_KEY, 1.0)
     assert (opened.size.median_bytes, opened.size.high_bytes) == (1_000, 5_000_000)
-    (told,) = profiler.progressed(TLS_KEY, 2_000, 100, 1.1)
+    (told,) = profiler.progressed(TLS_KEY, 2_000, 100)
     assert (told.size.median_bytes, told.size.source) == (5_000_000, "progress")
 
 
 def test_an_opaque_flow_that_turns_out_to_be_an_upload() -> None:
     profiler = Profiler()
     profiler.on_open(TLS_KEY, 1.0)
-    (told,) = profiler.progressed(TLS_KEY, 4_000, 5_000_000, 2.0)
+    (told,) = profiler.progressed(TLS_KEY, 4_000, 5_000_000)
     assert (told.direction, told.size.source) == (UP, "progress")
     assert told.size.low_bytes > 5_000_000
