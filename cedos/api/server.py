@@ -108,7 +108,7 @@ class Backend(Protocol):
     async def choose(self, request: ChoiceRequest) -> DecisionMessage:
         """Decide on a transfer of a program that chooses its networks itself."""
 
-    async def prefetching(self, request: PrefetchingRequest) -> PrefetchingAnswer:
+    async def prefetching(self, request: PrefetchingRequest, uid: int) -> PrefetchingAnswer:
         """Store the state of a prefetching program. Return the networks, radios and prices."""
 
     async def prefetched(self) -> list[ProgramMessage]:
@@ -407,10 +407,7 @@ class ControlServer:
         for path, handler in (
             ("phone", _taking(PhoneRequest, "phone", lambda said, _: asked.prefer(said.phone))),
             ("choices", _taking(ChoiceRequest, "choice", lambda said, _: asked.choose(said))),
-            (
-                "prefetching",
-                _taking(PrefetchingRequest, "prefetching", lambda said, _: asked.prefetching(said)),
-            ),
+            ("prefetching", _taking(PrefetchingRequest, "prefetching", asked.prefetching)),
             ("transfers", _taking(TransferReport, "transfer", asked.transfer)),
             ("carried", _taking(CarriedReport, "carried", asked.report_carried)),
             ("recording", _taking(RecordingRequest, "recording", asked.record)),

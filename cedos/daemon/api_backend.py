@@ -256,9 +256,9 @@ class ApiBackend:
         known = ", ".join(each.name for each in networks)
         raise ConfigError(f"There is no network {name}. The networks are: {known or 'none'}")
 
-    async def prefetching(self, request: PrefetchingRequest) -> PrefetchingAnswer:
+    async def prefetching(self, request: PrefetchingRequest, uid: int) -> PrefetchingAnswer:
         own = [each for each in await self.networks() if each.kind is not NetworkKind.HELPER]
-        return self._prefetching.on_request(request, own)
+        return self._prefetching.on_request(request, own, uid)
 
     async def prefetched(self) -> list[ProgramMessage]:
         return self._prefetching.messages()

@@ -147,7 +147,7 @@ class FakeDaemon:
         direct = None if request.detour is None else self.direct
         return DecisionMessage.of(replace(decision(8), transfer=request.transfer), direct=direct)
 
-    async def prefetching(self, request: PrefetchingRequest) -> PrefetchingAnswer:
+    async def prefetching(self, request: PrefetchingRequest, uid: int) -> PrefetchingAnswer:
         self.prefetching_said.append(request)
         state = {"name": "on", "active_w": 2.0, "linger_w": 1.0, "linger_s": 4.0}
         radio = {

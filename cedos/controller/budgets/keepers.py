@@ -25,8 +25,8 @@ from cedos.selector.objective import PLAN, Objective, WeightedCost
 CONTROLLERS: Final[Mapping[str, MakeController]] = {"pacer": Pacer, "odyssey": Odyssey}
 # If a price changed by this factor, everything is decided again at once.
 _MATTERS: Final = 1.5
-# The key of batteries' supplies in what is kept.
-_SUPPLIES: Final = "supplies"
+# The key of batteries' supplies in what is kept; no budget may be called so.
+_SUPPLIES: Final = "batteries' supplies"
 
 
 class BudgetKeepers:

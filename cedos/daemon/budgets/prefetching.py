@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
@@ -19,6 +20,9 @@ from cedos.daemon.driver import ControllerDriver
 from cedos.model import NetworkKind
 from cedos.selector.energy import Radio
 
+# The programs of one user that count, of the 16 of all. Further ones are answered all the same.
+_OF_USER: Final = 8
+
 
 class PrefetchingPrograms:
     """The answers to programs that prefetch, and what people are shown of them."""
@@ -34,16 +38,20 @@ class PrefetchingPrograms:
         self._metering = metering
         self._radios = {kind: msgspec.to_builtins(radio) for kind, radio in radios.items()}
         self._clock = clock
-        self._said: dict[tuple[int, str], PrefetchingRequest] = {}
+        self._said: dict[tuple[int, str], tuple[PrefetchingRequest, int]] = {}
 
     def on_request(
-        self, request: PrefetchingRequest, known: Sequence[NetworkMessage]
+        self, request: PrefetchingRequest, known: Sequence[NetworkMessage], uid: int
     ) -> PrefetchingAnswer:
-        """Take what a program tells; return what it needs to know."""
-        self._driver.post(PrefetchingChanged(request.report))
-        self._said[request.pid, request.program] = request
+        """Take what a program of this user tells; return what it needs to know."""
         programs = self._driver.controller.prefetching.programs(self._driver.now_s())
         self._said = {key: each for key, each in self._said.items() if key in programs}
+        key = (request.pid, request.program)
+        owners = [owner for other, (_, owner) in self._said.items() if other != key]
+        # (A number of another user's process, which a program may claim, is refused.)
+        if self._said.get(key, (request, uid))[1] == uid and owners.count(uid) < _OF_USER:
+            self._driver.post(PrefetchingChanged(request.report))
+            self._said[key] = request, uid
         prices = price_messages(self._driver.controller.budgets, self._clock())
         return PrefetchingAnswer(
             networks=list(known), radios=self._radio_messages(known), prices=prices
@@ -62,7 +70,7 @@ class PrefetchingPrograms:
                 items=said.items,
             )
             for key, each in sorted(programs.items(), key=lambda each: -each[1].heard_s)
-            if (said := self._said.get(key)) is not None
+            if (told := self._said.get(key)) is not None and (said := told[0])
         ]
 
     def _radio_messages(self, known: Sequence[NetworkMessage]) -> dict[str, RadioMessage]:

@@ -1,5 +1,6 @@
 """Budgets of the battery: from charge to charge."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -62,9 +63,12 @@ async def test_the_log_says_what_a_battery_gives(host: Host) -> None:
 
 async def test_a_restart_in_the_middle_of_a_discharge_keeps_its_supply(host: Host) -> None:
     await host.budgets.set(BATTERY)
+    # What is kept of it stood under the key "supplies", as what this one has learned.
+    await host.budgets.set(replace(DATA, name="supplies"))
     host.power.now = BatteryRead(True, 0.4, True, 6e4)
     host.tick(600.0)
     host.budgets.write()
+    assert "learned" in host.known.state()["supplies"]
     host.start()
     await host.budgets._read_battery()
     host.tick()

@@ -84,7 +84,9 @@ async def test_a_damaged_file_is_kept_said_and_the_daemon_goes_on(
     tmp_path: Path, make_host: MakeHost
 ) -> None:
     (tmp_path / "budgets.json").write_text('[{"name": 3}]')
-    (tmp_path / "pacing.json").write_text('{"data": {"learned": {"x": []}}, "supplies": 3}')
+    (tmp_path / "pacing.json").write_text(
+        '{"data": {"learned": {"x": []}}, "batteries\' supplies": 3}'
+    )
     with capture_logs() as logs:
         host = make_host()
     aside = tmp_path / "budgets.json.aside-1"

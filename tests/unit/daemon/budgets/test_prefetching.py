@@ -41,12 +41,12 @@ class Asked(Host):
             *(cast(Any, driver), self.metering, radios_of(self.config)), lambda: self.now_s
         )
 
-    def ask(self, **fields: Any) -> Any:
+    def ask(self, *, uid: int = 1000, **fields: Any) -> Any:
         request = PrefetchingRequest(
             **{"program": "mail", "pid": 7, "networks": ["wlan0", "lte0"], **fields}
         )
         known = [NetworkMessage.of(network, None, 0.0) for network in self.there]
-        return self.programs.on_request(request, known)
+        return self.programs.on_request(request, known, uid)
 
     def rate(self) -> float:
         return self.known.keepers["data"].quote(self.now_s).rate
@@ -85,6 +85,18 @@ async def test_each_network_that_is_told_has_its_radio_though_it_has_just_gone(h
     answer = host.ask()
     assert {network.name for network in answer.networks} == set(answer.radios)
     assert answer.radios["usb0"].radio == answer.radios["lte0"].radio
+
+
+async def test_one_user_leaves_places_to_programs_of_others(host: Asked) -> None:
+    for pid in range(100, 120):
+        assert host.ask(pid=pid, uid=1001).prices
+    host.ask(pid=7)
+    host.ask(pid=7, uid=1001, program="mail", counts={"stolen": 1})
+    shown = {each.pid: each.counts for each in host.programs.messages()}
+    assert shown == {7: {}} | {pid: {} for pid in range(100, 108)}
+    host.tick(6.0)  # they have ended
+    host.ask(pid=119, uid=1001)
+    assert [each.pid for each in host.programs.messages()] == [119]
 
 
 async def test_people_are_shown_what_it_said(host: Asked) -> None:

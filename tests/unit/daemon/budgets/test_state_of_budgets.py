@@ -89,6 +89,24 @@ async def test_a_clock_that_jumps_ahead_and_back_loses_nothing(host: Host) -> No
     assert host.spent() == 1230
 
 
+@pytest.mark.parametrize("days", [-1, -40, -400])
+async def test_a_clock_that_is_set_back_gives_no_budget_anew(host: Host, days: int) -> None:
+    """A time server does, once and again."""
+    await host.budgets.set(DATA)
+    host.carry("lte0", 1000)
+    host.tick()
+    for _ in range(3):
+        host.now_s += days * 86_400.0
+        host.carry("lte0", 10)
+        host.tick(0.5)
+        host.now_s -= days * 86_400.0
+        host.carry("lte0", 10)
+        host.tick(0.5)
+        host.now_s += days * 86_400.0
+    host.tick()
+    assert host.spent() == 1060
+
+
 @pytest.mark.parametrize("by_s", [3600.0, 86_400.0, -86_400.0])
 async def test_a_clock_that_is_set_counts_nothing_from_before_the_budget(
     host: Host, by_s: float
