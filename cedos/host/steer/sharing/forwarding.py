@@ -10,7 +10,13 @@ from cedos.host.steer.journal.records import SHARING, InterfaceForwardingRecord
 from cedos.host.steer.kernel import forwarding_filter
 from cedos.host.steer.kernel.forwarding_filter import ForwardedRequestor, ForwardingLinks
 from cedos.host.steer.kernel.iptables import Counted
-from cedos.host.steer.sharing.kernel import MOST_NEIGHBOURS, SharingKernel, SharingRole, host
+from cedos.host.steer.sharing.kernel import (
+    MOST_NEIGHBOURS,
+    PROVIDERS,
+    SharingKernel,
+    SharingRole,
+    host,
+)
 from cedos.kernel.policy_routing import SHARING_PROTOCOL, Route, Rule, SeenRoute
 from cedos.kernel.rtnetlink import Neighbour
 from cedos.model import Address
@@ -80,11 +86,10 @@ class Forwarding:
     def admit(self, requestor: ForwardedRequestor) -> None:
         """Forward for one more requestor; one with the same address is replaced.
 
-        SteeringError: there are too many, or its address is one that this host uses.
+        SteeringError: there are too many, or its address is one that this host uses, or another host's.
         """
         self.dismiss(requestor.address)
-        if any(each.interface.ip == requestor.address for each in self._kernel.addresses()):
-            raise SteeringError(f"{requestor.address} is an address of this host")
+        self._must_be_free(requestor)
         free = set(range(MOST_NEIGHBOURS)) - self._requestors.keys()
         if not free:
             raise SteeringError(f"no more than {MOST_NEIGHBOURS} requestors are forwarded for")
@@ -96,6 +101,21 @@ class Forwarding:
         self._kernel.add_routes(self._routes(slot, requestor))
         self._kernel.add_rules(_rules(slot, requestor))
         forwarding_filter.put_in(self._requestors.items(), self._links)
+
+    def _must_be_free(self, requestor: ForwardedRequestor) -> None:
+        """Refuse an address that this host's own packets reach: they would go to the requestor."""
+        address, kernel = requestor.address, self._kernel
+        if any(each.interface.ip == address for each in kernel.addresses()):
+            raise SteeringError(f"{address} is an address of this host")
+        way = kernel.way_to(address)
+        elsewhere = (
+            way is not None and way.destination.prefixlen and way.index != self._shared.index
+        )
+        if elsewhere or any(address in each for each in PROVIDERS):
+            raise SteeringError(f"{address} is an address of another network")
+        others = {each.hardware_address for each in kernel.neighbours() if each.address == address}
+        if others - {requestor.hardware_address}:
+            raise SteeringError(f"{address} is the address of another host")
 
     def dismiss(self, address: IPv4Address) -> None:
         """Forward nothing more from or to a requestor; none with this address is fine."""

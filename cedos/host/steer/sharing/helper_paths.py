@@ -12,15 +12,19 @@ from typing import Final
 from cedos.errors import HostError, SteeringError
 from cedos.host.steer.journal.journal import JournalKeeper
 from cedos.host.steer.journal.records import MOST_SUBFLOWS, SHARING, MptcpLimitsRecord
-from cedos.host.steer.sharing.kernel import MOST_NEIGHBOURS, SharingKernel, SharingRole, host
+from cedos.host.steer.sharing.kernel import (
+    MOST_NEIGHBOURS,
+    PROVIDERS,
+    SharingKernel,
+    SharingRole,
+    host,
+)
 from cedos.kernel.policy_routing import Route, Rule
 from cedos.kernel.rtnetlink import Link
 
 _ROLE: Final = SharingRole.REQUEST
 _FIRST: Final = int(IPv4Address("169.254.1.0"))
 _COUNT: Final = 254 * 256
-# The address of providers' metadata services; it is never taken.
-_METADATA: Final = IPv4Address("169.254.169.254")
 
 _TRIES: Final = 20
 _PROBES, _PROBE_S = 3, 0.1
@@ -81,10 +85,12 @@ class HelperPaths:
 
     def new_address(self) -> IPv4Address:
         """Return an address that no host of the link uses; SteeringError: none was found."""
-        taken = {each.interface.ip for each in self._kernel.addresses()} | {_METADATA}
+        taken = {each.interface.ip for each in self._kernel.addresses()}
         for _ in range(_TRIES):
             candidate = IPv4Address(_FIRST + self._random.randrange(_COUNT))
-            if candidate not in taken and self._free(self._shared, candidate):
+            if candidate in taken or any(candidate in each for each in PROVIDERS):
+                continue
+            if self._free(self._shared, candidate):
                 return candidate
         raise SteeringError(f"no free address on {self._shared.name} in {_TRIES} tries")
 

@@ -40,6 +40,8 @@ from cedos.kernel.rtnetlink import Link, LinkAddress, Neighbour
 
 _GONE: Final = (errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL)
 _SETTINGS: Final = Path("/proc/sys/net/ipv4/conf")
+# Where clouds' hosts ask their provider, for passwords among others. No neighbour takes these addresses.
+PROVIDERS: Final = (ip_network("169.254.169.0/24"), ip_network("169.254.170.0/24"))
 # The most requestors of a helper, or helpers of a requestor; each has a table of its own.
 MOST_NEIGHBOURS: Final = len(HELPER_TABLES)
 
@@ -135,6 +137,16 @@ class SharingKernel:
         """Return the main table's default routes of IPv4, the preferred one first."""
         routes = [each for each in self._routes(0) if each.table == MAIN_TABLE and each.index]
         return sorted((each for each in routes if not each.destination.prefixlen), key=_rank)
+
+    def way_to(self, remote: IPv4Address) -> SeenRoute | None:
+        """Return the route that this host's own packets take to an address; None: there is none."""
+        try:
+            answers = self._routing.ask(
+                rtnetlink.RTM_GETROUTE, policy_routing.lookup_request(remote), 0
+            )
+        except OSError:
+            return None
+        return next(filter(None, map(policy_routing.parse_route, answers)), None)
 
     def own_routes(self, role: SharingRole) -> list[Route]:
         return [

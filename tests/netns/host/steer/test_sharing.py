@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cedos.errors import AlreadyRunningError, HostError
+from cedos.errors import AlreadyRunningError, HostError, SteeringError
 from cedos.host.monitor.events import Change
 from cedos.host.monitor.networks.links import LinkMonitor
 from cedos.host.steer.journal.journal import Journal
@@ -239,6 +239,24 @@ def test_it_leads_nowhere_else(there: Neighbours, shared: Shared, to: str, port:
         there.requestor.ip("rule", "del", "pref", "0", "lookup", "local")
         there.requestor.sysctl("net.ipv4.conf.all.route_localnet", 1)
     assert there.reach(to, port, own=shared.own) is None
+    assert there.reach(str(GATEWAY), own=shared.own) == "100.70.0.2"
+
+
+@pytest.mark.parametrize("taken", [METADATA, "169.254.5.5", "169.254.6.6", "100.70.0.1"])
+def test_a_requestor_takes_no_address_that_the_helper_s_packets_reach(
+    there: Neighbours, shared: Shared, taken: str
+) -> None:
+    """What the helper sent to a provider's metadata service, or a printer, went to the requestor."""
+    there.helper.ip("route", "add", "169.254.5.0/24", "dev", "eth0")
+    there.lan.ip("addr", "add", "169.254.5.5/32", "dev", "lo")
+    there.stranger.ip("addr", "add", "169.254.6.6/32", "dev", "wlan0")
+    there.helper.ip("route", "add", "169.254.6.0/24", "dev", "wlan0")
+    there.helper.run("ping", "-c", "1", "-W", "1", "169.254.6.6")
+    before = there.reach(taken, host=there.helper)
+    hostile = ForwardedRequestor(IPv4Address(taken), there.hardware_address(), GATEWAY, PORT)
+    with there.helper.entered(), pytest.raises(SteeringError, match="another"):
+        shared.forwarding.admit(hostile)
+    assert there.reach(taken, host=there.helper) == before
     assert there.reach(str(GATEWAY), own=shared.own) == "100.70.0.2"
 
 
