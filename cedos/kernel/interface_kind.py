@@ -118,6 +118,7 @@ _STACKED: Final = frozenset(
 # One end of a virtual cable. While no route leads out, only its name tells which end it is.
 _CABLES: Final = frozenset({"netkit", "veth"})
 _GUEST_NAMES = ("cali*", "cni*", "lxc*", "vb-*", "ve-*", "veth*", "vnet*")
+_NO_TEXT: Final = "\N{REPLACEMENT CHARACTER}"
 _WIFI_NAMES = ("wl*", "wifi*", "ath*", "mlan*")
 _CELLULAR_NAMES = (
     *("bnep*", "cell*", "lte*", "ppp*", "qmimux*", "rmnet*", "rndis*", "usb*", "ww*", "wwan*"),
@@ -224,6 +225,8 @@ def guess(
     uplink from an interface that serves guests (a bridge of virtual machines, a container's cable).
     """
     if link.loopback or link.enslaved or link.kind in _NO_UPLINKS:
+        return None
+    if _NO_TEXT in link.name:  # the kernel cannot be asked by a name that is not UTF-8
         return None
     if not leads_out:
         if link.kind in _SWITCHES and not any(_is_hardware(each) for each, _ in beneath):

@@ -14,15 +14,16 @@ import msgspec
 
 from cedos.host.steer.journal.sysctls import CHANGED, valid
 
+# No name of an interface has one of these bytes (dev_valid_name); the last one is a space of Latin-1.
+_NO_NAME: Final = frozenset(b"/:\0 \t\n\v\f\r\xa0")
 # The kernel's own limit (MPTCP_PM_ADDR_MAX).
 MOST_SUBFLOWS: Final = 8
 
 
 def is_interface_name(name: str) -> bool:
     """Return whether the kernel allows such a name; it is then also a safe file name in /proc."""
-    return (
-        0 < len(name.encode()) < 16 and name not in {".", ".."} and not set(name) & set("/: \t\n")
-    )
+    octets = name.encode(errors="surrogateescape")
+    return 0 < len(octets) < 16 and name not in {".", ".."} and _NO_NAME.isdisjoint(octets)
 
 
 class _Record(msgspec.Struct, frozen=True, tag_field="undo", forbid_unknown_fields=True):

@@ -104,7 +104,7 @@ def test_what_the_journal_does_not_know_is_not_begun(asked: Asked) -> None:
         replace(RULE, table=255),
         replace(RULE, table=100),
         replace(RULE, interface="a b"),
-        replace(RULE, interface="-j"),
+        replace(RULE, interface="a/b"),
         replace(RULE, preference=0, table=None),
     ],
 )
@@ -158,9 +158,21 @@ def test_other_sysctls_stay(asked: Asked) -> None:
 def test_interfaces_are_names(asked: Asked, name: str) -> None:
     asked.knows(FILTER, ROUTING)
     assert asked.refuses("bar", (name,))
-    assert asked.refuses("add_rules", (replace(RULE, interface=name),))
     assert asked.refuses("repair_filter", FilterPlan(barred=(name,)))
     assert asked.refuses("raise_wall", (name,))
+
+
+@pytest.mark.parametrize("name", ["wlan%0", "wlän0", "-j", "a,b", "#", "$(id)", "ééééééé"])
+def test_rules_take_all_names_that_the_kernel_allows(asked: Asked, name: str) -> None:
+    """One network with such a name kept all others from being followed."""
+    asked.knows(ROUTING)
+    assert asked.ask("add_rules", (replace(RULE, interface=name),)) == ["done", None]
+
+
+@pytest.mark.parametrize("name", ["", "x" * 16, "éééééééé", "a b", "a\n", "a\0", "../x", ".."])
+def test_rules_take_no_other_names(asked: Asked, name: str) -> None:
+    asked.knows(ROUTING)
+    assert asked.refuses("add_rules", (replace(RULE, interface=name),))
 
 
 def test_only_what_cedos_listens_to_is_opened(asked: Asked) -> None:
