@@ -8,7 +8,6 @@ memory's (records, and what each costs beside). All that is done for one body ta
 import fcntl
 import os
 import re
-import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -21,6 +20,7 @@ import structlog
 from cedos.apps.files.partial import files_of
 from cedos.errors import TransferError
 from cedos.kernel import own_file
+from cedos.session.unhurried_clock import UnhurriedClock
 
 LONGEST_RECORD: Final = 1 << 17
 # The memory for the records of all clients.
@@ -104,6 +104,7 @@ class ClientStore(Generic[Kept]):
         self._accounts: defaultdict[str, _Account] = defaultdict(_Account)
         self._total = _Account()
         self._tidied_unix_s = 0.0
+        self.clock = UnhurriedClock()
         self._lock = -1
 
     @property
@@ -194,7 +195,7 @@ class ClientStore(Generic[Kept]):
             cost = self._cost(kept, record)
             if cost.memory > old.memory:
                 more = Cost(cost.disk - old.disk, cost.memory - old.memory)
-                self.make_room(client, more, time.time(), but=kept)
+                self.make_room(client, more, self.clock.now_s(), but=kept)
         try:
             draft.unlink(missing_ok=True)
             with os.fdopen(own_file.create(draft), "wb") as written:

@@ -35,6 +35,7 @@ from cedos.session.protocol.life import SessionLimits
 from cedos.session.protocol.schedulers.interface import Scheduler
 from cedos.session.protocol.session import Session
 from cedos.session.sockets.connection import Connection
+from cedos.session.unhurried_clock import UnhurriedClock
 
 LONGEST_S: Final = 30 * 86_400
 _AGAIN_S: Final = 60
@@ -78,6 +79,7 @@ class FlowTable:
         self._absent: dict[bytes, None] = {}  # flows without a path, the longest time first
         self._timer: asyncio.TimerHandle | None = None
         self._slept = 0  # since what they were was collected
+        self._clock = UnhurriedClock()
         self._ended = False
         self._only_known = False
         if self._idle is not None:
@@ -177,7 +179,7 @@ class FlowTable:
         if self._idle is None:
             return None
         found = self._idle.wake(
-            opened.credentials.flow_id, scheduler(), self._driver.now(), time.time(),
+            opened.credentials.flow_id, scheduler(), self._driver.now(), self._clock.now_s(),
             limits=limits, memory=self._driver.memory,
         )  # fmt: skip
         if found is None:
@@ -255,7 +257,7 @@ class FlowTable:
             elif idle and now - flow.active_s > _ASLEEP_S:
                 connection.fail(SessionAsleepError("the session sleeps until a network comes back"))
                 self._slept += 1
-        idle_sessions.expire(unix_s, self._living.__contains__)
+        idle_sessions.expire(self._clock.now_s(), self._living.__contains__)
         if self._slept >= max(_COLLECTED, len(self._living) // _COLLECTED_SHARE):
             self._slept = 0
             self._driver.loop.call_later(_NOTE_S, gc.collect)  # their tasks have ended by then

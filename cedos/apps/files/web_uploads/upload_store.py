@@ -3,7 +3,6 @@
 import asyncio
 import os
 import re
-import time
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -102,7 +101,7 @@ class UploadStore(ClientStore[KeptUpload]):
 
     def create(self, client: str, record: UploadRecord) -> KeptUpload:
         """Return a new upload. TransferError: there is no room, or no disk."""
-        self.make_room(client, cost_of(record.size, len(encoded(record))), time.time())
+        self.make_room(client, cost_of(record.size, len(encoded(record))), self.clock.now_s())
         disk = os.statvfs(self._folder)
         if disk.f_bavail * disk.f_frsize < record.size + _KEEP_FREE:
             raise TransferError("the gateway's disk has no room for it")

@@ -252,6 +252,6 @@ class WebUploads:
         while True:
             await asyncio.sleep(_TIDIED_EVERY_S)
             try:
-                self.store.tidy(time.time())
+                self.store.tidy(self.store.clock.now_s())
             except OSError as error:
                 _log.warning("cannot tidy up uploads", why=os.strerror(error.errno or 0))

@@ -300,6 +300,28 @@ async def test_who_does_not_come_back_is_forgotten(uploading: Uploading) -> None
     assert disk(uploading) == []
 
 
+async def test_a_clock_that_is_set_ahead_forgets_no_upload(
+    uploading: Uploading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lying time server, and the next upload of anybody, removed all that waited for their clients."""
+    source = uploading.file(os.urandom(100_000))
+    putting, link = uploading.putting(source, keep_s=100.0)
+    connection = await link._connect()
+    body, asked = putting._body, putting._web
+    await connection.write(pack(PutRequest(uploading.url, body.size, str(body.version), web=asked)))
+    await read(PutAnswer, connection.read_exactly)
+    await connection.write(b"x" * 1000)
+    await connection.acknowledged(connection.written_bytes)
+    connection.abort("gone")
+    putting.close()
+    await until(lambda: uploading.store.all()[0][1].bringer is None)
+    now_s = time.time
+    monkeypatch.setattr(time, "time", lambda: now_s() + 400 * 86_400)
+    uploading.origin.answers = [CREATED]
+    await uploading.put(uploading.file(b"w" * 5000, "another"))
+    assert len(uploading.store.all()) == 2
+
+
 async def test_there_are_limits_for_each_and_for_all(uploading: Uploading) -> None:
     uploading.store._most = Cost(1_000_000, 1 << 20)
     with pytest.raises(TransferError, match=r"the gateway says: .*larger than the 500000 bytes"):

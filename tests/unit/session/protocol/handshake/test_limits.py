@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 import tracemalloc
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -392,6 +393,27 @@ def test_an_ipv6_network_is_one_address() -> None:
     ledger.went("192.0.2.1")
     ledger.went("2001:db8:1:2::4")
     assert not ledger._of_address
+
+
+def test_a_clock_that_is_set_ahead_ends_no_sleeping_flow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lying time server ended the sessions of all clients that were away."""
+
+    async def scenario(listener: session.Listener, connect: Connect) -> None:
+        near = await connect(KeyPair(os.urandom(32)))
+        far = await listener.accept()
+        leave(near)
+        while not far.ended:  # asleep
+            await asyncio.sleep(0.05)
+        assert listener._flows._idle is not None
+        assert len(listener._flows._idle) == 1
+        now_s = time.time
+        monkeypatch.setattr(time, "time", lambda: now_s() + 400 * 86_400)
+        await asyncio.sleep(5.0)
+        assert len(listener._flows._idle) == 1
+
+    serving(scenario, HandshakeLimits(), tmp_path / "idle")
 
 
 def test_sleeping_flows_count_and_over_a_restart(tmp_path: Path) -> None:
