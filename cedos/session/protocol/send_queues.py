@@ -17,7 +17,7 @@ first come first served (dissertation, 2.3.2).
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import accumulate
 from typing import Final, TypeAlias
 
@@ -308,7 +308,6 @@ class MessageBatch:
 
 
 Piece: TypeAlias = BytePiece | MessageBatch
-Pieces: TypeAlias = Sequence[Piece]
 
 
 _Item: TypeAlias = ByteQueue | MessageBatch

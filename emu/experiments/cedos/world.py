@@ -41,7 +41,7 @@ class World:
     known_cellular: Sequence[float] = ()
 
 
-WIFI_SHARE, WIFI_BPS, CELLULAR_BPS = 0.629, 2.68e6, 0.82e6
+WIFI_BPS, CELLULAR_BPS = 2.68e6, 0.82e6
 DAY_S: Final = 86_400
 MEAN_BYTES: Final = 25.1e6
 
