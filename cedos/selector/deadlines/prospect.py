@@ -27,6 +27,9 @@ from cedos.selector.deadlines.plan import EPOCH_S, DeadlineFlow
 _STEPS: Final = 16
 _LONGEST_S: Final = 30 * 86_400.0
 _TENTHS: Final = 10
+# An end is known to a thousandth of the time until then, or to a millisecond.
+_EXACT: Final = 1e-3
+_EXACT_S: Final = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,11 @@ def ends_s(
 
     `quantiles`: of the time, so the one of the carried bits is its complement.
     """
-    return [_end_s(bits, free, paid, begin_s, 1.0 - q) for q in quantiles]
+    ends: list[float] = []
+    for q in quantiles:
+        # The end at another quantile is the best guess, so programs' many questions cost little.
+        ends.append(_end_s(bits, free, paid, begin_s, 1.0 - q, ends[-1] if ends else 1.0))
+    return ends
 
 
 def _sum(networks: Sequence[NetworkState], within_s: float, q: float, wait_s: float = 0.0) -> float:
@@ -133,16 +140,25 @@ def _end_s(
     paid: Sequence[NetworkState],
     begin_s: float,
     q: float,
+    guess_s: float,
 ) -> float:
     def carried(at_s: float) -> float:
         found = _sum(free, at_s, q)
         return found + (_sum(paid, at_s, q, begin_s) if at_s > begin_s else 0.0)
 
-    # The carried bits grow with time: bisect for the instant at which they suffice.
-    if carried(_LONGEST_S) < bits:
-        return inf
-    low, high = 0.0, _LONGEST_S
-    for _ in range(2 * _STEPS):
+    # The carried bits grow with time. Look in growing steps from the guess for two instants between
+    # which they come to suffice, and bisect these.
+    low, high, factor = 0.0, min(guess_s, _LONGEST_S), 2.0
+    while carried(high) < bits:
+        if high >= _LONGEST_S:
+            return inf
+        low, high, factor = high, min(high * factor, _LONGEST_S), factor * factor
+    if low == 0.0:
+        low, factor = high / 2.0, 4.0
+        while low > _EXACT_S and carried(low) >= bits:
+            low, high, factor = low / factor, low, factor * factor
+        low = low if low > _EXACT_S else 0.0
+    while high - low > max(_EXACT_S, _EXACT * high):
         middle = (low + high) / 2.0
         if carried(middle) >= bits:
             high = middle
