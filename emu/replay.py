@@ -2,6 +2,7 @@
 
 import gzip
 import math
+import time
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -152,6 +153,13 @@ class Replay:
     # All decisions, with their time in s since the beginning.
     decisions: list[tuple[float, Decision]] = field(default_factory=list)
     flows: int = 0
+    took_us: list[float] = field(default_factory=list)
+
+    def event_us(self, share: float) -> float:
+        """Return the processor time of an event that this share of events did not exceed."""
+        if not self.took_us:
+            return 0.0
+        return sorted(self.took_us)[min(int(share * len(self.took_us)), len(self.took_us) - 1)]
 
     def about(self, flow: str) -> list[tuple[float, Decision]]:
         """Return the decisions about a flow, or about its server."""
@@ -181,8 +189,10 @@ def replay(
         try:
             if other is not None:
                 other.on_event(each.event, controller, each.at_s)
+            began_ns = time.thread_time_ns()
             controller.handle(each.event, each.at_s)
             commands = controller.commands()
+            found.took_us.append((time.thread_time_ns() - began_ns) / 1e3)
             if other is not None:
                 other.on_commands(commands)
             checksum = zlib.crc32(encode_commands(commands))

@@ -79,6 +79,10 @@ def command(
         f"{found.events:,} events in {found.seconds:,.0f} s from {since:%Y-%m-%d %H:%M}, {found.flows:,}"
         f" flows, {len(found.decisions):,} decisions"
     )
+    echo(
+        f"An event took {found.event_us(0.5):.0f} us of the processor in the median,"
+        f" {found.event_us(0.99):.0f} us at 99 %"
+    )
     if other is not None and policy is not None:
         render.show(_comparison(other, policy))
     else:
@@ -102,6 +106,8 @@ def _figures(found: "Replay") -> dict[str, Any]:
         "different": len(found.different),
         "commands": dict(found.commands),
         "kinds": dict(found.kinds),
+        "event_us_p50": found.event_us(0.5),
+        "event_us_p99": found.event_us(0.99),
     }
 
 

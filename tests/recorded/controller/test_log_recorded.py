@@ -32,6 +32,13 @@ def test_a_recorded_log_replays_to_the_same_commands(name: str) -> None:
         assert found.commands[each] >= 1, each
 
 
+def test_a_replay_tells_the_time_of_an_event() -> None:
+    header, events = open_log(HERE / "walk.log")
+    found = replay(controller_of(header, None), events)
+    assert len(found.took_us) == found.events
+    assert 0.0 < found.event_us(0.5) <= found.event_us(0.99) <= max(found.took_us)
+
+
 def test_events_have_the_fields_of_this_format() -> None:
     kept = json.loads((HERE / "layout.json").read_text())
     assert kept == {"format": LOG_FORMAT, "fields": layout()}, AGAIN
