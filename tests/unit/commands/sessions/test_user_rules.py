@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cedos.api.messages import RuleMessage
+from cedos.api.messages import NetworkMessage, RuleMessage
 from cedos.commands.sessions.shared import user_rules
 from cedos.commands.sessions.shared.user_rules import RuledHosts, RuledNetworks
 from cedos.controller.rule import RuleRequest
@@ -212,13 +212,9 @@ class Played:
             raise DaemonUnreachableError("no daemon")
         return self.known
 
-    def networks(self) -> list[Any]:
+    def networks(self) -> list[NetworkMessage]:
         return [
-            type(
-                "Network",
-                (),
-                {"name": name, "interface": interface, "kind": kind, "metered": metered},
-            )
+            NetworkMessage(name=name, interface=interface, kind=kind, metered=metered, up=True)
             for name, interface, kind, metered in (
                 ("wlan0", "wlan0", NetworkKind.WIFI, False),
                 ("phone", "usb0", NetworkKind.CELLULAR, True),
