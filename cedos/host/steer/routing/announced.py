@@ -7,7 +7,8 @@ of bound sockets and to the users' rules. Main's routes are still asked first wh
 
 - into a VPN, or to containers: over an interface that is no network of cedos
 - over the very network that the rule names
-- within a rule for more than that, to a network's own subnet.
+- within a rule for more than that, to a network's own subnet
+- for what is bound to an interface, over that interface.
 
 Where a network's parts of the Internet make a whole, main's prefixes of such lengths count no more than a
 default route, whatever is ruled; those into a VPN do.
@@ -16,6 +17,7 @@ default route, whatever is ruled; those into a VPN do.
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, Generic, TypeVar
 
+from cedos.host.steer.journal.records import is_interface_name
 from cedos.host.steer.routing.plan import BEHIND_MAIN, Destination, Preference, steps_of
 from cedos.kernel.policy_routing import MAIN_TABLE, Prefix, Rule, SeenRoute
 from cedos.model import Network
@@ -60,7 +62,33 @@ def past_announced(
             )
         if found:
             rules.add(BEHIND_MAIN[version])
+            rules |= _bound_rules(version, ruled, networks)
     return frozenset(rules)
+
+
+def _bound_rules(
+    version: int, ruled: Mapping[Destination, str], networks: Collection[Network]
+) -> set[Rule]:
+    """Return the rules by which main's routes over an interface are asked for what is bound to it.
+
+    The kernel looks up a router on the interface of its route, before it accepts the route. A ruled
+    router that skips the main table would have no route there, and its network no default route.
+    """
+    known = {each.name: each.interface for each in networks}
+    # A network that is gone may come back; without a name of its own it is called as its interface.
+    interfaces = {*known.values(), *(known.get(name, name) for name in ruled.values() if name)}
+    return {
+        Rule(
+            version,
+            Preference.ON_LINK,
+            MAIN_TABLE,
+            interface=interface,
+            local=True,
+            suppress_prefixlength=0,
+        )
+        for interface in interfaces
+        if is_interface_name(interface)
+    }
 
 
 def parts_elsewhere(

@@ -2,7 +2,8 @@
 
 A table per network holds its default route. The rules, in the order in which the kernel asks them:
 
-    32000  on-link destinations of a network whose subnet another one shares, for its own addresses
+    32000  on-link destinations: of a network whose subnet another one shares, for its own addresses;
+           for what is bound to an interface, over that one, if destinations are under a user's rule
     32001  destinations under a user's rule: they skip the next one (`announced.py`)
     32017  everything more specific than a default route: local networks, VPNs, containers
     32018  nothing: here go on what skips that
@@ -58,7 +59,7 @@ REFUSING_ROUTE: Final = Route(REFUSING_TABLE, EVERYWHERE[6], LOOPBACK_INDEX, sou
 class Preference(IntEnum):
     """The preference of each kind of rule (see the module's docstring)."""
 
-    SHARED_SUBNET = 32000
+    ON_LINK = 32000
     PAST_ANNOUNCED = 32001
     SPECIFIC = 32017
     BEHIND = 32018
@@ -295,7 +296,7 @@ def _source_rules(
             rules.add(
                 Rule(
                     version,
-                    Preference.SHARED_SUBNET,
+                    Preference.ON_LINK,
                     table,
                     source=source,
                     suppress_prefixlength=0,
