@@ -50,23 +50,16 @@ class _Confirmation:
 
 @dataclass(slots=True)
 class _HeldAnswer:
-    """An answer that waits for the routes of its addresses.
-
-    Attributes:
-        claims: look-ups of ours, each with the IP versions of which it is to tell.
-    """
+    """An answer that waits for the routes of its addresses."""
 
     until_s: float
     addresses: tuple[Address, ...]
+    # Look-ups of ours, each with the IP versions of which it is to tell.
     claims: list[tuple[_Confirmation, frozenset[int]]] = field(default_factory=list)
 
 
 class HeldAnswers:
-    """The answers that wait, and the look-ups of ours that judge them.
-
-    Attributes:
-        problem: why answers cannot be held, in words; "": they can, or need not.
-    """
+    """The answers that wait, and the look-ups of ours that judge them."""
 
     def __init__(
         self,

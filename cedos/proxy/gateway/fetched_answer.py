@@ -52,7 +52,7 @@ async def unless_broken(stream: ProxiedStream, work: Coroutine[Any, Any, _T]) ->
         return await working
     except asyncio.CancelledError:
         if stream.broken is None:
-            raise  # somebody else cancelled this task
+            raise  # the caller cancelled this task
         raise StreamBrokenError("the program has gone") from None
     finally:
         stream.watch(lambda: None)

@@ -385,7 +385,7 @@ class GatewayLink:
             await streams.run()
         finally:
             unused.cancel()
-            # Whoever ends a session at this end forgets it first; so this one was ended by the gateway.
+            # This end forgets a session before it ends it; so this one was ended by the gateway.
             ended_by_gateway = self._streams is streams
             if ended_by_gateway:
                 self._streams = self._away_at_s = None

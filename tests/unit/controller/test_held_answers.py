@@ -1,4 +1,4 @@
-"""Which answers to look-ups wait, and what a connection can claim."""
+"""Answers to look-ups that wait, and the claims of connections."""
 
 from collections.abc import Sequence
 from dataclasses import replace

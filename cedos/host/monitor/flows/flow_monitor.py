@@ -202,8 +202,8 @@ class FlowMonitor:
             counted = up is not None and down is not None
             self._close(FlowClosed(key, time.time(), down or 0, up or 0, exact=counted))
         elif key in self._living:
-            # A TCP flow should end with its socket. There may be none (a raw packet), or somebody deleted
-            # the entry: compare.
+            # A TCP flow should end with its socket. There may be none (a raw packet), or the entry was
+            # deleted by hand: compare.
             self._doubt.set()
 
     def _open(self, key: FlowKey, at_unix_s: float, *, incoming: bool = False) -> None:

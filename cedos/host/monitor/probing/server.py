@@ -35,8 +35,8 @@ class ProbeLimits:
         self._burst_s = burst_s
         self._total = self._bucket(total_bps, 0.0)
         # The source that has been silent for longest is forgotten first. Only a client that holds the key
-        # and has proved its address gets an entry, so that nobody can cheaply drive out the entries of
-        # others, or its own used-up limit.
+        # and has proved its address gets an entry, so that an attacker cannot cheaply drive out the
+        # entries of others, or its own used-up limit.
         self._sources: OrderedDict[object, TokenBucket] = OrderedDict()
 
     def _bucket(self, rate_bps: float, now_s: float) -> TokenBucket:

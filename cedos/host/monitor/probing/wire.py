@@ -18,7 +18,7 @@ packets of an upward train are late.
 A peer without the key gets no answer at all. A spoofed source address gets at most as many bytes as were
 sent in its name. A repeated ASK begins nothing, since a session is used once. `session` is the client's
 own random number, so that an answer to an earlier probe does not fit. Each direction has its own message
-types, so that nobody can send a message back to the end that sent it.
+types, so that no attacker can send a message back to its sender.
 """
 
 import hmac

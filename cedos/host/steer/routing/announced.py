@@ -1,4 +1,4 @@
-"""What is under a user's rule, before the routes that a network announces.
+"""Rules by which ruled destinations go before the routes that a network announces.
 
 The kernel asks the main table's specific routes early (`Preference.SPECIFIC`), and there a network puts
 what it likes: one server's address, or both halves of the Internet (DHCP's option 121, RFC 4191). So what

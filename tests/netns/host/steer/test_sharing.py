@@ -246,7 +246,7 @@ def test_it_leads_nowhere_else(there: Neighbours, shared: Shared, to: str, port:
 def test_a_requestor_takes_no_address_that_the_helper_s_packets_reach(
     there: Neighbours, shared: Shared, taken: str
 ) -> None:
-    """What the helper sent to a provider's metadata service, or a printer, went to the requestor."""
+    """Packets of the helper to a provider's metadata service, or a printer, went to the requestor."""
     there.helper.ip("route", "add", "169.254.5.0/24", "dev", "eth0")
     there.lan.ip("addr", "add", "169.254.5.5/32", "dev", "lo")
     there.stranger.ip("addr", "add", "169.254.6.6/32", "dev", "wlan0")

@@ -1,4 +1,4 @@
-"""What the controller is told of answers, and what becomes of those that wait; the queue is played."""
+"""Events about answers, and the end of those that wait; the queue is a double."""
 
 import struct
 from ipaddress import ip_address, ip_interface

@@ -1,4 +1,4 @@
-"""Refusals of the privileged part, whoever asks: an attacker may control the daemon by then."""
+"""Refusals of the privileged part, also to the daemon: an attacker may control that by then."""
 
 import gc
 import random
@@ -164,7 +164,7 @@ def test_interfaces_are_names(asked: Asked, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["wlan%0", "wlän0", "-j", "a,b", "#", "$(id)", "ééééééé"])
 def test_rules_take_all_names_that_the_kernel_allows(asked: Asked, name: str) -> None:
-    """One network with such a name kept all others from being followed."""
+    """A network with such a name kept all others from being followed."""
     asked.knows(ROUTING)
     assert asked.ask("add_rules", (replace(RULE, interface=name),)) == ["done", None]
 

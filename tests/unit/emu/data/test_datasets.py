@@ -136,7 +136,7 @@ def _table(rows: int, **more: Any) -> pa.Table:
 
 
 def test_a_small_file_makes_no_large_data_set(tmp_path: Path) -> None:
-    """One of 60 million rows is some 300 kB: it took all memory. So did a long text in each row."""
+    """A file of 300 kB may declare 60 million rows, or a long text in each: both took all memory."""
     path = tmp_path / "data.parquet"
 
     def refusal(table: pa.Table, times: int = 1) -> str:

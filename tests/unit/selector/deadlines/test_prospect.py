@@ -1,4 +1,4 @@
-"""When flows end: soon found, as each report of a program is answered with it."""
+"""Predicted ends of flows are found fast: the answer to each report of a program needs one."""
 
 import math
 from types import SimpleNamespace

@@ -282,7 +282,8 @@ async def test_what_is_whole_is_sent_by_the_next_process(uploading: Uploading) -
     await until(lambda: uploading.origin.got)
 
 
-async def test_who_does_not_come_back_is_forgotten(uploading: Uploading) -> None:
+async def leave_behind(uploading: Uploading) -> None:
+    """Begin an upload that is kept for 100 s, and leave it after 1,000 bytes."""
     source = uploading.file(os.urandom(100_000))
     putting, link = uploading.putting(source, keep_s=100.0)
     connection = await link._connect()
@@ -294,6 +295,10 @@ async def test_who_does_not_come_back_is_forgotten(uploading: Uploading) -> None
     connection.abort("gone")
     putting.close()
     await until(lambda: uploading.store.all()[0][1].bringer is None)
+
+
+async def test_who_does_not_come_back_is_forgotten(uploading: Uploading) -> None:
+    await leave_behind(uploading)
     uploading.store.tidy(time.time() + 90)
     assert len(disk(uploading)) == 3
     uploading.store.tidy(time.time() + 110)
@@ -303,18 +308,8 @@ async def test_who_does_not_come_back_is_forgotten(uploading: Uploading) -> None
 async def test_a_clock_that_is_set_ahead_forgets_no_upload(
     uploading: Uploading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A lying time server, and the next upload of anybody, removed all that waited for their clients."""
-    source = uploading.file(os.urandom(100_000))
-    putting, link = uploading.putting(source, keep_s=100.0)
-    connection = await link._connect()
-    body, asked = putting._body, putting._web
-    await connection.write(pack(PutRequest(uploading.url, body.size, str(body.version), web=asked)))
-    await read(PutAnswer, connection.read_exactly)
-    await connection.write(b"x" * 1000)
-    await connection.acknowledged(connection.written_bytes)
-    connection.abort("gone")
-    putting.close()
-    await until(lambda: uploading.store.all()[0][1].bringer is None)
+    """With a lying time server, any upload removed all that waited for their clients."""
+    await leave_behind(uploading)
     now_s = time.time
     monkeypatch.setattr(time, "time", lambda: now_s() + 400 * 86_400)
     uploading.origin.answers = [CREATED]

@@ -1,4 +1,4 @@
-"""Which ruled destinations skip the main table, and where in them its routes are asked first."""
+"""Ruled destinations that skip the main table, and parts of them where its routes are asked first."""
 
 import time
 from ipaddress import ip_network
