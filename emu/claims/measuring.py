@@ -102,7 +102,7 @@ def update() -> Iterator[str]:
             written = pages.with_part(page, pages.state_part(new))
         for before, after in zip(old.claim, new.claim, strict=True):
             if before.page == "README.md" == name:
-                written = written.replace(before.shown, after.shown)
+                written = pages.with_text(written, before.shown, after.shown)
         if written != page:
             (ROOT / name).write_text(written)
             yield name

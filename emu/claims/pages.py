@@ -57,6 +57,22 @@ def with_part(page: str, part: str) -> str:
     return f"{before}{BEGIN}\n\n{part}\n\n{END}{after}"
 
 
+def with_text(page: str, before: str, after: str) -> str:
+    """Return a page with a text replaced whose words may stand on several lines.
+
+    The new words stand on the lines of the old ones.
+    """
+
+    def replaced(found: re.Match[str]) -> str:
+        between = re.findall(r"\s+", found[0])
+        words = after.split()
+        return words[0] + "".join(map(str.__add__, between, words[1:]))
+
+    if len(before.split()) != len(after.split()):
+        return page.replace(before, after)
+    return re.sub(r"\s+".join(map(re.escape, before.split())), replaced, page)
+
+
 def markdown(claims: Claims, paper: str) -> str:
     """Return one paper's table for the notebook, reversed findings first."""
     (listed,) = by_paper(claims.chosen(paper)).values()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cedos.errors import HostError, NotFoundError
-from emu.claims import claim_list, expressions, measuring
+from emu.claims import claim_list, expressions, measuring, pages
 
 LIST = """[sources.s]
 file = "s.json"
@@ -99,3 +99,11 @@ def test_names_stand_for_sources_with_a_command(clone: Path) -> None:
     for name, kind in (("d", None), ("other", None), ("all", "live")):
         with pytest.raises(NotFoundError):
             measuring.chosen(found, name, kind)
+
+
+def test_a_number_on_a_page_is_replaced_also_where_its_words_stand_on_two_lines() -> None:
+    page = "Its time is 0.94 of it\n(0.84 to\n1.05); 0.94 stays."
+    assert pages.with_text(page, "0.94 of it (0.84 to 1.05)", "0.90 of it (0.80 to 1.01)") == (
+        "Its time is 0.90 of it\n(0.80 to\n1.01); 0.94 stays."
+    )
+    assert pages.with_text("so 5 MB", "5 MB", "none") == "so none"
