@@ -43,7 +43,7 @@ Generated from the code by `python -m emu.bounds_page`, which a test repeats. [s
 | sessions of all hosts; of them without a network; asleep; what all sent and is not read | {session.protocol.handshake.limits:HandshakeLimits.flows}; {session.protocol.handshake.limits:HandshakeLimits.absent}; {session.protocol.handshake.limits:HandshakeLimits.asleep}; {session.protocol.handshake.limits:HandshakeLimits.unread_bytes MiB} | refused; the busiest host's oldest ends; awake; the largest ends |
 | sessions of `cedos-serve` with one address; those without a network | {apps.files.serving:_MOST_OF_ADDRESS}, half of open files; a quarter of open files | refused; as above |
 | **A web server, or a server of files** | | |
-| a head; its fields | {apps.files.objects.origin_client:LONGEST_HEAD KiB}; {web:_MOST_FIELDS} | an error |
+| a head; its fields; bytes of rules for caches | {apps.files.objects.origin_client:LONGEST_HEAD KiB}; {web:_MOST_FIELDS}; {apps.files.objects.http_rules:_MOST_RULES_BYTES} | an error; an error; it is not stored |
 | silence, or less than 16 KiB; redirects | {apps.files.objects.object_fetcher:SILENCE_S} s; {apps.files.objects.object_fetcher:_MOST_REDIRECTS} | given up |
 | the answer to an upload | {apps.files.messages:MOST_ANSWER_BYTES KiB} | shortened |
 | a feed of podcasts | {apps.files.podcast_library:_MOST_FEED_BYTES MiB} | an error |

@@ -27,6 +27,10 @@ from cedos.apps.files.objects.object_store import HeaderLists, ObjectRecord
 
 # Each client has its own objects, so answers that are meant for one user may be kept.
 _OPTIONS: Final = CacheOptions(shared=False)
+# hishel needs 1 us for each byte of Cache-Control and Vary, of each object of a URL, at each look.
+# Longer ones forbid to store.
+_MOST_RULES_BYTES: Final = 1_000
+_MOST_OF_URL: Final = 8
 _TAG: Final = re.compile(r'"[\x21\x23-\x7e\x80-\xff]*"')
 _RANGE: Final = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 
@@ -48,12 +52,16 @@ class Verdict:
 class CacheLookup:
     """A request, and which of the `kept` objects may answer it.
 
-    `fresh`: the id of one that does, without asking; else `headers` are to be asked with.
+    `fresh`: the id of one that does, without asking; else `headers` are to be asked with. ValueError: the
+    request has more rules than are read.
     """
 
     def __init__(self, url: str, headers: Mapping[str, str], kept: Sequence[ObjectRecord]) -> None:
+        if len(headers.get("cache-control", "")) > _MOST_RULES_BYTES:
+            raise ValueError("a request with more rules for caches than are read")
         request = Request("GET", url, Headers(dict(headers)))
-        entries = [_entry(each) for each in kept if each.reusable]
+        newest = [each for each in kept if each.reusable][-_MOST_OF_URL:]
+        entries = [_entry(each) for each in newest]
         found = IdleClient(options=_OPTIONS).next(request, entries)
         self.fresh = str(found.entry.id) if isinstance(found, FromCache) else None
         self.headers = dict(headers)
@@ -71,7 +79,7 @@ class CacheLookup:
         """Return what the origin's answer means for the kept objects."""
         assert self._state is not None
         old = self._state.revalidating_entries if isinstance(self._state, NeedRevalidation) else []
-        state: AnyState = self._state.next(Response(status, Headers(dict(headers))))
+        state: AnyState = self._state.next(Response(status, _headers(headers)))
         replaced = [str(each.id) for each in old] if status == 200 else []
         if isinstance(state, InvalidateEntries):
             replaced += [str(each) for each in state.entry_ids]
@@ -94,6 +102,14 @@ def _entry(record: ObjectRecord) -> Entry:
     dated_s = min(_dated_s(record), record.received_unix_s - _age_s(record))
     headers = record.headers | {"date": [formatdate(dated_s, usegmt=True)]}
     return Entry(UUID(record.id), request, Response(200, Headers(dict(headers))))
+
+
+def _headers(headers: HeaderLists) -> Headers:
+    """Return an answer's fields; one with more rules than are read is not to be stored."""
+    rules = ("cache-control", "vary")
+    if sum(len(value) for name in rules for value in headers.get(name, ())) > _MOST_RULES_BYTES:
+        headers = headers | {"cache-control": ["no-store"], "vary": ["*"]}
+    return Headers(dict(headers))
 
 
 def _dated_s(record: ObjectRecord) -> float:

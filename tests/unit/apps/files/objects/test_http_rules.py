@@ -1,7 +1,7 @@
 """Rules of an HTTP cache (RFC 9111): a stored object answers at once, after a check, or not at all."""
 
 from email.utils import formatdate
-from time import time
+from time import process_time, time
 from uuid import uuid4
 
 import pytest
@@ -51,6 +51,24 @@ def test_what_is_stale_is_asked_about(kept: HeaderLists) -> None:
     assert good.updated[one.id]["cache-control"] == ["max-age=600"]
     assert "age" not in good.updated[one.id]
     assert not good.replaced
+
+
+@pytest.mark.parametrize("fields", [{"cache_control": "a," * 30_000}, {"vary": "a," * 30_000}])
+def test_an_answer_with_endless_rules_is_not_stored(fields: dict[str, str]) -> None:
+    """It would take a tenth of a second at each look at its URL, in which no client is served."""
+    began_s = process_time()
+    verdict = CacheLookup(URL, ASKED, []).on_answer(200, headers(**fields))
+    assert not verdict.store
+    with pytest.raises(ValueError, match="more rules"):
+        CacheLookup(URL, ASKED | {"cache-control": "a," * 30_000}, [])
+    assert process_time() - began_s < 0.06
+
+
+def test_many_objects_of_one_url_cost_no_more_than_few() -> None:
+    many = [record(headers(50, cache_control="max-age=60," + "a," * 400)) for _ in range(500)]
+    began_s = process_time()
+    assert CacheLookup(URL, ASKED, many).fresh in {each.id for each in many}
+    assert process_time() - began_s < 0.3
 
 
 def test_a_changed_object_takes_the_place_of_what_is_kept() -> None:
