@@ -10,10 +10,11 @@ from typing import Any, Final
 import structlog
 
 from cedos.apps.sharing.own_identity import SharingClock
+from cedos.apps.sharing.protocol.accounting import LARGE_BYTES
 from cedos.apps.sharing.protocol.commands import StartForwarding, StopForwarding
 from cedos.apps.sharing.protocol.helper import HelperMachine, HelperTerms, Uplink
 from cedos.apps.sharing.side_driver import Command, Side, SideDriver
-from cedos.errors import CedosError
+from cedos.errors import CedosError, SharingError
 from cedos.host.steer.kernel.forwarding_filter import ForwardedRequestor
 from cedos.host.steer.sharing.forwarding import NOTHING, Forwarding
 
@@ -45,6 +46,9 @@ class HelpDriver(SideDriver[HelperMachine]):
         super().__init__(side, machine, overhead=_OVERHEAD, listens=True)
         self._terms, self._forwarding, self._uplink = terms, forwarding, uplink
         self._started: dict[bytes, StartForwarding] = {}
+        self._kept: set[bytes] = set()  # requestors whose contract is stored
+        # The kernel follows the machine's order: a requestor may leave while its forwarding starts.
+        self._turn = asyncio.Lock()
         self._alone = asyncio.Event()
 
     def facts(self) -> dict[str, Any]:
@@ -97,18 +101,19 @@ class HelpDriver(SideDriver[HelperMachine]):
                 self._calls.begin(self._stop(command))
 
     async def _start(self, command: StartForwarding) -> None:
-        try:
-            admitted = await self._calls.call(lambda: self._admitted(command))
-            await self._calls.call(lambda: self._forwarding.admit(admitted))
-        except (CedosError, OSError, ValueError) as error:
-            _log.warning("a requestor cannot be helped", name=command.name, why=str(error))
-            self._machine.on_not_forwarding(command.requestor, self._now_s())
-        else:
-            self._started[command.requestor] = command
-            self._agreed(command)
-            _log.info("helps", name=command.name, source=str(admitted.address))
-            self._machine.on_forwarding(command.requestor, self._now_s())
-        self._obey()
+        async with self._turn:
+            try:
+                admitted = await self._calls.call(lambda: self._admitted(command))
+                await self._calls.call(lambda: self._forwarding.admit(admitted))
+            except (CedosError, OSError, ValueError) as error:
+                _log.warning("a requestor cannot be helped", name=command.name, why=str(error))
+                self._machine.on_not_forwarding(command.requestor, self._now_s())
+            else:
+                self._started[command.requestor] = command
+                self._counts.on_contract(command.contract)
+                _log.info("helps", name=command.name, source=str(admitted.address))
+                self._machine.on_forwarding(command.requestor, self._now_s())
+            self._obey()
 
     def _admitted(self, command: StartForwarding) -> ForwardedRequestor:
         hardware = self._forwarding.hardware_address(ip_address(command.link[0]))
@@ -125,18 +130,30 @@ class HelpDriver(SideDriver[HelperMachine]):
         return ForwardedRequestor(source, hardware, there, gateway.port)
 
     async def _stop(self, command: StopForwarding) -> None:
-        started = self._started.pop(command.requestor, None)
-        if started is None:
-            return
-        source = IPv4Address(started.source)
-        with suppress(OSError):
-            counted = (await self._calls.call(self._forwarding.carried)).get(source, NOTHING)
-            self._machine.on_stopped(counted.bytes - command.carried_bytes)
-            self._counts.on_carried(
-                started.contract.number, counted.bytes, self._now_s(), packets=counted.packets
-            )
-        await self._calls.call(lambda: self._forwarding.dismiss(source))
+        async with self._turn:
+            started = self._started.pop(command.requestor, None)
+            if started is None:
+                return
+            source = IPv4Address(started.source)
+            with suppress(OSError):
+                counted = (await self._calls.call(self._forwarding.carried)).get(source, NOTHING)
+                self._keep_if_worth(started, counted.bytes)
+                self._kept.discard(command.requestor)
+                self._machine.on_stopped(counted.bytes - command.carried_bytes)
+                self._counts.on_carried(
+                    started.contract.number, counted.bytes, self._now_s(), packets=counted.packets
+                )
+            await self._calls.call(lambda: self._forwarding.dismiss(source))
         _log.info("helps no more", name=started.name, reason=command.reason.name.lower())
+
+    def _keep_if_worth(self, command: StartForwarding, carried_bytes: int) -> None:
+        """Store a contract, for good, once it has carried what is worth a receipt."""
+        if carried_bytes >= LARGE_BYTES and command.requestor not in self._kept:
+            self._kept.add(command.requestor)
+            try:
+                self._keep(command)
+            except SharingError as error:
+                _log.warning("a contract is not stored", name=command.name, why=str(error))
 
     async def _count(self) -> None:
         if not self._started:
@@ -149,6 +166,7 @@ class HelpDriver(SideDriver[HelperMachine]):
         now_s = self._now_s()
         for requestor, each in list(self._started.items()):
             carried = counted.get(IPv4Address(each.source), NOTHING)
+            self._keep_if_worth(each, carried.bytes)
             self._machine.on_counted(requestor, carried.bytes, now_s)
             self._counts.on_carried(
                 each.contract.number, carried.bytes, now_s, packets=carried.packets

@@ -161,15 +161,20 @@ class RequestDriver(SideDriver[RequestorMachine]):
 
     async def _add(self, command: AddPath) -> None:
         gateway = next((each for each in command.reaches if len(each.address) == 4), None)
-        if gateway is None or len(command.via) != 4:
-            _log.warning("a helper offers no IPv4", name=command.name)
-            return
-        via, there = IPv4Address(command.via), IPv4Address(gateway.address)
-        source = IPv4Address(command.source)
-        self._agreed(command)
+        source, price = IPv4Address(command.source), command.contract.price
+        self._counts.on_contract(command.contract)
         self._ways[command.helper] = _Way(command, {})
-        price = command.contract.price
-        await self._calls.call(lambda: self._paths.add(via, there, source, price))
+        try:
+            if gateway is None or len(command.via) != 4:
+                raise ValueError("it offers no IPv4")
+            via, there = IPv4Address(command.via), IPv4Address(gateway.address)
+            self._keep(command)
+            await self._calls.call(lambda: self._paths.add(via, there, source, price))
+        except (CedosError, OSError, ValueError) as error:
+            _log.warning("no path by a helper", name=command.name, why=str(error))
+            self._machine.on_no_path(command.helper, self._now_s())
+            self._obey()
+            return
         _log.info("has a helper", name=command.name, source=str(source))
         self._calls.begin(self._declare(command))
 

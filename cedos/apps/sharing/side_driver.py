@@ -156,10 +156,9 @@ class SideDriver(ABC, Generic[Machine]):
         ]
         write_status(self._side.status, {**self.facts(), "differences": differences})
 
-    def _agreed(self, command: AddPath | StartForwarding) -> None:
-        """Keep the datagrams of a contract, and the certificates in them for the names."""
+    def _keep(self, command: AddPath | StartForwarding) -> None:
+        """Store the datagrams of a contract, and the certificates in them for the names."""
         store = self._side.store
-        self._counts.on_contract(command.contract)
         store.add_contract(command.contract.number, command.join, command.confirm)
         for each in (command.join, command.confirm):
             store.add_certificate(unpack(each).certificate)

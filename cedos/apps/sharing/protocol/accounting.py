@@ -34,9 +34,9 @@ RECORD_BYTES: Final = 64 << 10
 _CONTRACT_S: Final = 86_400.0
 _MOST_CONTRACTS: Final = 10_000
 _MOST_CONTRACTS_EACH: Final = 64
-# A receipt stays on the disk for good, at 430 bytes. One of fewer bytes than `_LARGE_BYTES` takes a
+# A receipt stays on the disk for good, at 430 bytes. One of fewer bytes than `LARGE_BYTES` takes a
 # token of its requestor, or waits: the disk grows with what was carried, and by 0.6 MB a day.
-_LARGE_BYTES: Final = RECORD_BYTES // 2
+LARGE_BYTES: Final = RECORD_BYTES // 2
 _SMALL_PER_S: Final = 1 / 60
 _SMALL_AT_ONCE: Final = 64
 _MOST_UNDECLARED: Final = 10_000
@@ -183,7 +183,7 @@ class GatewayAccounts:
 
     def _is_due(self, account: _Account, now_s: float) -> bool:
         """Return whether a contract's bytes are worth a receipt, or its requestor has a token for one."""
-        if account.carried_bytes >= _LARGE_BYTES or not account.carried_bytes:
+        if account.carried_bytes >= LARGE_BYTES or not account.carried_bytes:
             return account.carried_bytes > 0
         requestor = account.contract.requestor
         bucket = self._small.get(requestor)

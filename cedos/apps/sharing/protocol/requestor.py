@@ -11,6 +11,7 @@ the first T when the sum of its helpers' rates falls below that rate. Each helpe
 | ADDRESSING | the driver has an address | CONFIRMING; Confirm |
 | ADDRESSING | the driver has none, or takes too long | none; RemovePath |
 | CONFIRMING | Hello-ACK to the Confirm | ACTIVE; AddPath |
+| ACTIVE | the driver can make no path | none; Leave, RemovePath |
 | CONFIRMING | timer | the Confirm again; after the last one none; RemovePath |
 | ACTIVE | nothing heard for a while | SILENT; Hello |
 | SILENT | Hello-ACK, or data carried | ACTIVE; ResumePath |
@@ -282,6 +283,11 @@ class RequestorMachine:
         found = self._helpers.get(helper)
         if found is not None and found.state is HelperState.ADDRESSING:
             self._drop(helper, LeaveReason.REFUSED, now_s)
+
+    def on_no_path(self, helper: bytes, now_s: float) -> None:
+        """Leave a helper whose terms lead nowhere: the driver can make no path by it."""
+        if helper in self._helpers:
+            self._leave(helper, LeaveReason.REFUSED, now_s)
 
     def on_traffic(
         self, helper: bytes, carried_bytes: int, waiting_bytes: int, now_s: float

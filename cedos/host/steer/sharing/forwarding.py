@@ -97,10 +97,14 @@ class Forwarding:
         # The counter first, the way next, and the filter that opens it last.
         forwarding_filter.put_counter(slot)
         self._requestors[slot] = requestor
-        self._kernel.add_neighbour(self._neighbour(requestor))
-        self._kernel.add_routes(self._routes(slot, requestor))
-        self._kernel.add_rules(_rules(slot, requestor))
-        forwarding_filter.put_in(self._requestors.items(), self._links)
+        try:
+            self._kernel.add_neighbour(self._neighbour(requestor))
+            self._kernel.add_routes(self._routes(slot, requestor))
+            self._kernel.add_rules(_rules(slot, requestor))
+            forwarding_filter.put_in(self._requestors.items(), self._links)
+        except BaseException:
+            self.dismiss(requestor.address)
+            raise
 
     def _must_be_free(self, requestor: ForwardedRequestor) -> None:
         """Refuse an address that this host's own packets reach: they would go to the requestor."""

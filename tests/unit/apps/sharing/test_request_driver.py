@@ -1,6 +1,19 @@
-"""The requestor's driver: which helpers it asks the gateway about."""
+"""The requestor's driver: which helpers it asks the gateway about, and which it leaves at once."""
 
-from cedos.apps.sharing.request_driver import idle_beside
+import errno
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.neighbours import START_S, helper, identity, trust
+from kit.waiting import until
+
+from cedos.apps.sharing import side_driver
+from cedos.apps.sharing.protocol.requestor import RequestorWish
+from cedos.apps.sharing.request_driver import RequestDriver, idle_beside
+from cedos.apps.sharing.side_driver import Side
+from cedos.apps.sharing.store import SharingStore
 
 
 def test_the_gateway_is_asked_about_helpers_that_carry_nothing_beside_a_busy_one() -> None:
@@ -11,3 +24,58 @@ def test_the_gateway_is_asked_about_helpers_that_carry_nothing_beside_a_busy_one
 def test_nothing_is_asked_while_all_are_idle() -> None:
     assert idle_beside({b"bob": 5_000, b"cyd": 0}) == []
     assert idle_beside({}) == []
+
+
+class _Link:
+    """A link with a helper on it."""
+
+    def __init__(self, _interface: str, received: Any, *, listens: bool) -> None:
+        self._received, self.helper = received, helper("bob", 1)
+
+    def send(self, data: bytes, _to: object) -> None:
+        self.helper.receive_datagram(data, ("10.0.0.9", 7, 1), START_S)
+        for command in self.helper.commands():
+            if hasattr(command, "data"):
+                self._received(command.data, ("10.0.0.1", 25442, 1))
+            elif hasattr(command, "confirm"):
+                self.helper.on_forwarding(command.requestor, START_S)
+                (acknowledgement,) = self.helper.commands()
+                self._received(acknowledgement.data, ("10.0.0.1", 25442, 1))
+
+    def close(self) -> None: ...
+
+
+class _Paths:
+    """A kernel that refuses the next hop that a helper names."""
+
+    removed: IPv4Address | None = None
+
+    def new_address(self) -> IPv4Address:
+        return IPv4Address("169.254.7.7")
+
+    def add(self, *_path: object) -> None:
+        raise OSError(errno.ENETUNREACH, "Network is unreachable")
+
+    def remove(self, address: IPv4Address) -> None:
+        self.removed = address
+
+
+@pytest.mark.anyio
+async def test_a_helper_whose_path_cannot_be_made_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A helper names any next hop and any rate, and would stand for all the rate that is wanted."""
+    monkeypatch.setattr(side_driver, "LinkSocket", _Link)
+
+    async def ask(_question: bytes) -> bytes:
+        raise AssertionError("the gateway is not asked")
+
+    store = SharingStore(tmp_path / "sharing")
+    side = Side(identity("ann"), trust(), "wlan0", ask, store, tmp_path / "status")
+    made: Any = RequestDriver(side, RequestorWish(1_000_000), _Paths())
+    made._now_s = lambda: START_S
+    made._machine.start(START_S)
+    made._obey()
+    await until(lambda: made._paths.removed is not None)
+    assert made._machine.helpers() == []
+    await made._calls.close()

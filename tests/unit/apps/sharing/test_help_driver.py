@@ -1,0 +1,122 @@
+"""The helper's driver: the kernel forwards for those whom the machine serves, and for nobody else."""
+
+import os
+import time
+from collections.abc import Callable
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.neighbours import identity, trust, uplink
+from kit.waiting import until
+
+from cedos.apps.sharing import side_driver
+from cedos.apps.sharing.help_driver import HelpDriver
+from cedos.apps.sharing.protocol.helper import HelperTerms
+from cedos.apps.sharing.protocol.messages import (
+    ConfirmMessage,
+    InviteMessage,
+    JoinMessage,
+    LeaveMessage,
+    LeaveReason,
+    pack,
+    unpack,
+)
+from cedos.apps.sharing.side_driver import Side
+from cedos.apps.sharing.store import SharingStore
+from cedos.host.steer.kernel.forwarding_filter import ForwardedRequestor
+from cedos.host.steer.kernel.iptables import Counted
+
+pytestmark = pytest.mark.anyio
+SOURCE = IPv4Address("169.254.7.7")
+WHERE = ("169.254.0.9", 7, 1)
+
+
+class _Link:
+    """A socket that keeps what is sent."""
+
+    def __init__(self, _interface: str, received: Callable[..., None], *, listens: bool) -> None:
+        self.received, self.sent = received, list[bytes]()
+
+    def send(self, data: bytes, _to: object) -> None:
+        self.sent.append(data)
+
+    def close(self) -> None: ...
+
+
+class _Kernel:
+    """The forwarding of a kernel that takes a moment for each call."""
+
+    def __init__(self) -> None:
+        self.open: dict[IPv4Address, ForwardedRequestor] = {}
+        self.bytes = 1000
+
+    def hardware_address(self, _requestor: object) -> bytes:
+        time.sleep(0.01)
+        return b"\2\0\0\0\0\1"
+
+    def admit(self, requestor: ForwardedRequestor) -> None:
+        time.sleep(0.01)
+        self.open[requestor.address] = requestor
+
+    def dismiss(self, address: IPv4Address) -> None:
+        self.open.pop(address, None)
+
+    def carried(self) -> dict[IPv4Address, Counted]:
+        return {each: Counted(1, self.bytes) for each in self.open}
+
+
+@pytest.fixture
+def helping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(side_driver, "LinkSocket", _Link)
+
+    async def ask(_question: bytes) -> bytes:
+        raise AssertionError("the gateway is not asked")
+
+    store = SharingStore(tmp_path / "sharing")
+    side = Side(
+        identity("bob", now_s=time.time()), trust(), "wlan0", ask, store, tmp_path / "status"
+    )
+    made = HelpDriver(side, HelperTerms(1, 10**9), _Kernel(), lambda: None)
+    made._machine.on_uplink(uplink(1), time.time())
+    return made
+
+
+def confirmed(helping: Any) -> tuple[bytes, Callable[[Any], None]]:
+    """Return a contract's number, and what sends the requestor's further messages."""
+    ann, bob = identity("ann", now_s=time.time()), helping._side.identity.key.public
+    link, now_us = helping._socket, int(time.time() * 1e6)
+
+    def say(kind: Any, *fields: object) -> None:
+        nonlocal now_us
+        now_us += 1
+        link.received(pack(ann, kind(now_us, os.urandom(16), *fields)), WHERE)
+
+    say(InviteMessage, 1, None)
+    join = unpack(link.sent[-1])
+    assert isinstance(join.message, JoinMessage)
+    say(ConfirmMessage, bob, join.message.nonce, join.digest, SOURCE.packed)
+    return join.digest, lambda reason: say(LeaveMessage, bob, reason)
+
+
+async def test_a_requestor_that_leaves_before_the_kernel_forwards_is_not_forwarded_for(
+    helping: Any,
+) -> None:
+    _, leave = confirmed(helping)
+    leave(LeaveReason.DONE)
+    await until(lambda: not helping._calls._tasks)
+    assert helping._machine.requestors() == []
+    assert helping._forwarding.open == {}, "it is not counted, and no receipt is missed"
+
+
+async def test_contracts_that_carry_nothing_take_no_disk(helping: Any) -> None:
+    number, leave = confirmed(helping)
+    await until(lambda: SOURCE in helping._forwarding.open)
+    await helping._count()
+    assert helping._side.store.contract(number) is None
+    helping._forwarding.bytes = 40_000
+    await helping._count()
+    assert helping._side.store.contract(number) is not None
+    leave(LeaveReason.DONE)
+    await until(lambda: not helping._calls._tasks)
