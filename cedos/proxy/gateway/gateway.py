@@ -27,6 +27,7 @@ from cedos.session.protocol.life import SessionLimits
 from cedos.session.sockets.connection import Connection
 from cedos.session.sockets.listener import Listener
 from cedos.session.sockets.sockets import listen
+from cedos.token_bucket import TokenBucket
 
 PORT: Final = 7009
 SSH: Final = 22
@@ -38,6 +39,10 @@ LIMITS: Final = SessionLimits(probes=False, keep_alive_s=KEEP_ALIVE_S)
 
 # Open files left for clients' paths and strangers' handshakes.
 _SPARE_FILES: Final = 256
+
+# One client opens so many connections and associations at once, and a second. Each costs 60 us.
+OPENS_AT_ONCE: Final = 8_192
+OPENS_PER_S: Final = 1_000
 
 _LEAST_MEMORY: Final = 16 << 20
 
@@ -105,6 +110,7 @@ class Gateway:
             origins,
             self._associations,
             self._names,
+            self._count_open,
             self._admit,
             clients,
             settings.idle_s,
@@ -116,6 +122,7 @@ class Gateway:
         self._listener: Listener | None = None
         self._sessions: dict[asyncio.Task[None], GatewaySession] = {}
         self._most, self._most_per_client = settings.most, settings.most_per_client
+        self._opens: dict[bytes, TokenBucket] = {}
 
     @property
     def address(self) -> tuple[str, int]:
@@ -198,6 +205,15 @@ class Gateway:
         task = asyncio.get_running_loop().create_task(session.run())
         self._sessions[task] = session
         task.add_done_callback(lambda done: self._sessions.pop(done, None))
+
+    def _count_open(self, client: bytes) -> None:
+        """Count one more that a client opens. ValueError: it opens too many."""
+        now_s = asyncio.get_running_loop().time()
+        opens = self._opens.get(client)
+        if opens is None:
+            opens = self._opens[client] = TokenBucket(OPENS_PER_S, OPENS_AT_ONCE, now_s)
+        if not opens.take(now_s):
+            raise ValueError(f"more than {OPENS_PER_S} connections a second")
 
     def _admit(self, client: bytes) -> None:
         """Refuse one more connection of a client (RefusedError), which is counted already."""

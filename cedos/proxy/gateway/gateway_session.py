@@ -48,6 +48,8 @@ class SessionTerms:
     origins: Origins
     associations: Associations
     name_service: NameService
+    # Counts one more connection or association that a client opens (ValueError: it opens too many).
+    count_open: Callable[[bytes], None]
     admit: Callable[[bytes], None]  # refuses one more connection of a client (RefusedError)
     # Returns a client's name; None: it is not invited any more.
     name_of: Callable[[bytes], str | None]
@@ -105,9 +107,11 @@ class GatewaySession:
         await self._tasks.end()
 
     def _opened(self, stream: ProxiedStream, asked: OpenStream) -> None:
+        self._terms.count_open(self._client)
         self._tasks.begin(self._open(stream, asked))
 
     def _associated(self, association: ProxiedAssociation) -> None:
+        self._terms.count_open(self._client)
         invited = self._terms.name_of(self._client) is not None
         self._terms.associations.open(self._client, association, invited=invited)
 

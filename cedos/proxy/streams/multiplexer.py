@@ -51,6 +51,9 @@ _MOST_WAITING: Final = 65_536
 # Memory of a frame that waits, with the stream that it is kept for.
 _FRAME_BYTES: Final = 2_560
 
+# Memory of a number that was opened before lower ones.
+_NUMBER_BYTES: Final = 128
+
 # The most window lent to all streams together. A few begin as large as their downloads; hundreds
 # of unread ones must not fill memory.
 _LENT_BYTES: Final = 8 << 20
@@ -144,6 +147,7 @@ class Multiplexer:
         finally:
             self.connection.on_change(None)
             self._waiting.clear()
+            self._opened_ahead.clear()
             self._account()
             for stream in list(self._streams.values()):
                 stream.broke(SessionLostError(why))
@@ -159,6 +163,7 @@ class Multiplexer:
     def drop(self) -> None:
         """End the session, whose other end takes no answers."""
         self._waiting.clear()
+        self._opened_ahead.clear()
         self._account()
         self.connection.abort("the other end takes no answers")
 
@@ -205,7 +210,8 @@ class Multiplexer:
 
     def _account(self) -> None:
         if self._unread is not None:
-            self._unread.waits(self, _FRAME_BYTES * len(self._waiting))
+            numbers = _NUMBER_BYTES * len(self._opened_ahead)
+            self._unread.waits(self, _FRAME_BYTES * len(self._waiting) + numbers)
 
     def _lasting(self) -> dict[int, float]:
         if all(each.unread_bytes < ENOUGH_BYTES for each in self._streams.values()):

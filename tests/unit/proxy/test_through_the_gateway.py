@@ -11,11 +11,12 @@ from http import HTTPStatus
 from typing import Any
 
 import pytest
+from kit.waiting import until
 
 from cedos.errors import SessionError
 from cedos.kernel.process_limits import MemoryRoom
 from cedos.proxy.gateway import gateway
-from cedos.proxy.gateway.gateway import LIMITS
+from cedos.proxy.gateway.gateway import LIMITS, OPENS_AT_ONCE
 from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.http import RefusedError
 from cedos.proxy.local import gateway_link, local_proxy
@@ -23,7 +24,8 @@ from cedos.proxy.local.direct import LookUp, RuleBook, is_near
 from cedos.proxy.local.gateway_link import GatewayLink
 from cedos.proxy.local.local_proxy import Fail
 from cedos.proxy.splice import reset_on_close
-from cedos.proxy.streams.stream import WINDOW_BYTES, ProxiedStream
+from cedos.proxy.streams.frames import OpenStream
+from cedos.proxy.streams.stream import SMALL, WINDOW_BYTES, ProxiedStream
 from cedos.session.io.links import EgressReader
 from cedos.session.protocol.channel import Channel
 from cedos.session.protocol.crypto import KeyPair
@@ -255,6 +257,30 @@ async def test_what_waits_is_bounded_by_what_its_limits_leave(
     assert ends.gateway._terms.unread._most_bytes == most
     replay = ends.gateway._listener._driver.memory.limit_bytes
     assert replay == (512 << 20 if free is None else min(512 << 20, most // 2))
+
+
+async def test_a_flood_of_connections_ends_the_session_and_delays_nobody(ends: Ends) -> None:
+    """Each that is refused takes 10 bytes and 60 us, and all came before anything of another client."""
+    await ends.start()
+    other = KeyPair(os.urandom(32))
+    ends.clients[other.public] = "phone"
+    hostile = await connect(
+        ends.gateway.address, server_key=ends.me.public, key=other, limits=LIMITS, timeout_s=5
+    )
+    flood = [OpenStream(number, "127.0.0.1", 25).pack() for number in range(1, 3 * OPENS_AT_ONCE)]
+    flooding = asyncio.create_task(hostile.send_many(flood, SMALL, ordered=False))
+
+    def ended() -> bool:
+        hostile.receive_data_now()
+        return hostile.ended
+
+    await until(ended)
+    await asyncio.gather(flooding, return_exceptions=True)
+    assert "connections a second" in str(hostile.failure)
+    reader, writer = await ends.forward(await ends.origin(echo))
+    writer.write(b"word")
+    assert await asyncio.wait_for(reader.readexactly(4), 5) == b"word"
+    writer.close()
 
 
 async def test_one_client_has_a_bounded_number_of_sessions(ends: Ends) -> None:

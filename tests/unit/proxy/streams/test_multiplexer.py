@@ -211,6 +211,26 @@ async def test_refusals_that_a_client_does_not_take_count_over_all_its_sessions(
     assert 0 < share.total_bytes <= 1 << 20
 
 
+async def test_numbers_that_a_client_leaves_out_count_over_all_its_sessions() -> None:
+    """Each session remembered 65,536 numbers, 6 MB of memory, as long as one before them was missing."""
+    share = Unread(1 << 30, 1 << 20).share("client")
+    refuse = RefusedError(HTTPStatus.FORBIDDEN, "http_request_denied", "no")
+    made = []
+    for count in (2_000, 4_000, 3_000):
+        session = ClosedSession()
+        streams = Multiplexer(
+            cast(Connection, session), lambda one, _asked: one.refuse(refuse), unread=share
+        )
+        session.come = [OpenStream(number + 2, "a", 1).pack() for number in range(count)]
+        streams._changed()
+        made.append((session, streams))
+    assert [bool(session.why) for session, _ in made] == [False, True, False]
+    for session, streams in made:
+        session.ended = True
+        await streams.run()
+    assert share.total_bytes == 0
+
+
 class ClosedSession(SlowSession):
     """A client that takes nothing; `come` is what its other end has sent."""
 
