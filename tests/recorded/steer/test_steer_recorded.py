@@ -1,14 +1,11 @@
 """The netlink messages of steering, compared with those of a real kernel (record.py)."""
 
 import importlib.util
-import struct
 from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pyroute2.netlink.rtnl import RTM_NEWROUTE, RTM_NEWRULE
 from pyroute2.netlink.rtnl.fibmsg import fibmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
@@ -252,23 +249,6 @@ def test_a_truncated_datagram_has_the_events_before_its_end(events):
             assert (
                 list(mptcp_events(data[:length])) == whole[: len(list(mptcp_events(data[:length])))]
             )
-
-
-@given(st.binary(max_size=200))
-def test_garbage_is_no_event(data):
-    head = struct.pack("=IHHII", HEADER_BYTES + len(data), 30, 0, 0, 0)
-    list(mptcp_events(data))
-    list(mptcp_events(head + data))
-    list(mptcp_events(head + b"\1\1\0\0" + data))
-
-
-@given(
-    st.sampled_from(sorted(PARSERS)),
-    st.sampled_from([2, 3, 16, 20, 24, 32, 92]),
-    st.binary(max_size=200),
-)
-def test_garbage_never_raises(name, kind, data):
-    PARSERS[name](NetlinkMessage(kind, 0x300, 0, data))
 
 
 def test_of_the_routes_events_only_ours_and_default_ones_are_news():
