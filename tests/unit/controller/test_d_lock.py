@@ -127,14 +127,6 @@ def test_it_is_woken_ever_more_seldom_while_no_network_is_here(laptop: Laptop) -
     assert round(laptop.told[-1] - laptop.unix_s) == 120
 
 
-def test_a_person_who_woke_it_closes_its_lid_as_ever(laptop: Laptop) -> None:
-    laptop.waits_until(NOW + 3600)
-    laptop.sleeps(NOW + 1200)
-    laptop.waits_until(NOW + 3600, moving=1)
-    assert laptop.idle
-    assert not laptop.lid
-
-
 def test_it_spares_a_battery(laptop: Laptop) -> None:
     laptop.battery(0.4, discharging=True)
     laptop.waits_until(NOW + 3600)
@@ -156,14 +148,6 @@ def test_it_spares_a_battery(laptop: Laptop) -> None:
     assert laptop.lock.problem == "", "no transfer needs a waking"
 
 
-def test_before_the_battery_is_known_no_alarm_is_set() -> None:
-    laptop = Laptop()
-    laptop.lock = DLock(laptop.outbox, 40)
-    laptop.waits_until(NOW + 3600)
-    assert laptop.told == []
-    assert "UPower" in laptop.lock.problem
-
-
 def test_an_alarm_that_the_host_refuses_is_said_and_tried_again_each_minute(
     laptop: Laptop,
 ) -> None:
@@ -178,21 +162,6 @@ def test_an_alarm_that_the_host_refuses_is_said_and_tried_again_each_minute(
     laptop.waits_until(NOW + 3600)
     assert laptop.told == [NOW + 3600]
     assert laptop.lock.problem == ""
-
-
-def test_a_lock_that_the_host_refuses_is_asked_for_again_later(laptop: Laptop) -> None:
-    laptop.locked = True
-    for _ in range(3):
-        laptop.waits_until(None, moving=1)
-    assert laptop.asked == 1
-    laptop.locked = False
-    laptop.unix_s += 31
-    laptop.waits_until(None, moving=1)
-    assert laptop.idle
-    # A lock that was taken before another was refused is given back at once.
-    laptop.lock.on_awake_failed(laptop.unix_s)
-    laptop.waits_until(None)
-    assert not laptop.idle
 
 
 def test_without_an_alarm_only_falling_asleep_is_inhibited() -> None:

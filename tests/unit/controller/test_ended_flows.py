@@ -4,7 +4,7 @@ from dataclasses import replace
 from ipaddress import ip_address
 
 import pytest
-from kit.controller import KEY, SERVER, TOKEN, Script
+from kit.controller import KEY, SERVER, Script
 
 from cedos.controller.commands import ForgetFlow, RecordFlow
 from cedos.controller.controller import JUDGED_PER_S
@@ -50,14 +50,6 @@ def test_of_a_crowd_of_small_transfers_some_are_judged_and_the_large_ones_always
     assert found.n == sum(judged) + 5
 
 
-def test_a_check_of_our_own_says_nothing_of_how_well_transfers_are_expected() -> None:
-    """Once a check, expected to take ten seconds on a dead network, outweighed 200 transfers."""
-    script = Script()
-    assert ends(script, own=True).prediction is None
-    assert script.controller.reliability.of("wlan0") is None
-    assert ends(script, replace(KEY, local_port=4002)).prediction is not None
-
-
 def test_the_record_of_a_flow_names_its_decision_and_whether_it_had_a_choice() -> None:
     script = Script()
     script.tell(FlowOpened(KEY, 9.0, 100.0), at_s=9.0)
@@ -101,20 +93,3 @@ def test_datagrams_that_no_peer_answered_are_no_flow(
     given = script.tell(FlowClosed(key, 101.0, answered_bytes, 500, at_s=10.0), at_s=10.0)
     assert (ForgetFlow(key) in given) is forgotten
     assert bool(script.given(RecordFlow)) is not forgotten
-
-
-def test_nobody_remembers_a_connection_of_two_subflows_that_has_ended() -> None:
-    script = Script()
-    second = replace(KEY, local=ip_address("10.1.0.2"))
-    script.connection(movable=True)
-    script.connection(second, movable=True)
-    script.tell(FlowClosed(second, 102.0, 5_000, 500, at_s=10.0), at_s=10.0)
-    assert script.given(RecordFlow) == []
-    assert script.controller.moves.may_move(script.flow())
-    flow = script.flow()
-    script.tell(FlowClosed(KEY, 102.0, 5_000, 500, at_s=10.1), at_s=10.1)
-    (ended,) = script.given(RecordFlow)
-    assert [each.network for each in ended.record.subflows] == ["wlan0", "lte0"]
-    assert ended.record.token == TOKEN
-    assert len(script.controller.flows) == 0
-    assert not script.controller.moves.may_move(flow), "a token may be used again"

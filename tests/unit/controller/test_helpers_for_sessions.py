@@ -61,13 +61,6 @@ def test_a_sessions_large_transfer_goes_over_the_helper_too() -> None:
     assert script.recorded().choice.networks[-1] == "helper-1"
 
 
-def test_a_program_that_cannot_use_several_networks_is_not_led_there() -> None:
-    script = Street()
-    asked = ChoiceAsked(LARGE, redundant=False, multipath=False)
-    (answer,) = of_kind(AnswerChoice, script.tell(asked))
-    assert "helper-1" not in answer.decision.choice.networks
-
-
 def test_it_is_no_network_of_steering_nor_the_default_nor_asked_anything() -> None:
     script = Street()
     script.there(helpers=(HELPER,))  # this host's own networks are gone
@@ -107,16 +100,6 @@ def test_what_it_carries_is_its_own_rate_and_none_of_its_link() -> None:
     assert 3.5e6 < known["helper-1"]["past5_bps"].value < 4.5e6
     assert "past5_bps" not in known["wlan0"]
     assert script.controller.networks.by_helpers.of("helper-1") == (3_000_000, 300)
-
-
-def test_when_it_goes_it_is_forgotten() -> None:
-    script = Street()
-    script.looked(500_000, 10.0)
-    script.there(WLAN, LTE, helpers=(replace(HELPER, up=False),))
-    assert "helper-1" not in script.chosen()
-    script.there(WLAN, LTE, helpers=())
-    assert "helper-1" not in script.context().networks
-    assert "helper-1" not in script.chosen()
 
 
 def test_the_next_neighbour_of_its_name_is_another_network() -> None:

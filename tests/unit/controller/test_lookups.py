@@ -91,12 +91,6 @@ def script() -> Asking:
     return Asking()
 
 
-def test_an_answer_in_time_costs_nothing(script: Asking) -> None:
-    script.answer(script.ask())
-    script.pass_s(0.6)
-    assert (script.asked, script.answered, script.lookups.problems) == ([], [], [])
-
-
 def test_a_resolver_that_answers_shows_that_its_network_lives_unless_that_lies(
     script: Asking,
 ) -> None:
@@ -191,16 +185,6 @@ def test_refusals_of_a_name_that_was_found_are_believed(
     given = script.tell(*(reversed(replies) if refused_first else replies))
     answers = of_kind(AnswerLookup, given)
     assert sorted((each.number, each.attempt) for each in answers) == [(1, 1), (2, 2)]
-
-
-def test_refusals_are_believed_only_while_the_resolver_is_silent(script: Asking) -> None:
-    script.ask()
-    script.pass_s(0.6)
-    script.answer(script.ask(number=8))
-    script.says = True
-    script.ask(number=9)
-    script.pass_s(0.9)
-    assert len(script.answered) == 1
 
 
 def test_a_network_that_lies_is_down_or_unknown_is_not_asked(script: Asking) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address
 from math import inf
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from kit.controller import Script
@@ -20,14 +20,12 @@ from cedos.model import (
     FlowKey,
     Network,
     NetworkKind,
-    NextHop,
     Strategy,
     StrategyKind,
 )
 from cedos.selector.budgets.prices import Prices
 from cedos.selector.energy import DELPHI
-from cedos.selector.probing.rules import FixedRate, Moment, PassiveChange
-from cedos.selector.probing.value import ProbeValue
+from cedos.selector.probing.rules import FixedRate, Moment
 
 WIFI = Network("wlan0", "wlan0", 3, NetworkKind.WIFI, metered=False)
 LTE = Network("lte0", "lte0", 4, NetworkKind.CELLULAR, metered=True)
@@ -88,22 +86,6 @@ def seeing(evaluations: tuple[Evaluation, ...] = (), **more: Any) -> See:
     return see
 
 
-def test_the_rule_is_the_configured_one() -> None:
-    for rule, kind in (("value", ProbeValue), ("change", PassiveChange), ("fixed", FixedRate)):
-        assert isinstance(rule_of(replace(LIGHT, rule=rule), [WIFI], DELPHI), kind)
-
-
-def test_a_train_over_cellular_is_the_dearest_probe() -> None:
-    moment = Moment(100.0, True, False, {}, costs(0.2, 0.3), 0.05)
-    # At a price of seconds per joule that Wi-Fi's probe can pay, and cellular's tail cannot.
-    config = replace(LIGHT, seconds_per_joule=0.01, seconds_per_mb=0.0)
-    rule = rule_of(config, [WIFI, LTE], DELPHI)
-    for network in (WIFI, LTE):
-        rule.probed(network.name, replace(moment, now_s=70.0))
-    assert rule.weigh("wlan0", moment).send
-    assert not rule.weigh("lte0", moment).send
-
-
 def test_a_probe_pays_what_budgets_ask_today_like_any_transfer() -> None:
     """Worth it while data is free; not when a train's 60 kB cost a minute of waiting."""
     moment = Moment(100.0, True, True, {}, costs(2.0, 2.1), 1.0)
@@ -122,13 +104,6 @@ def test_a_probe_pays_what_budgets_ask_today_like_any_transfer() -> None:
     assert unknown.weigh("wlan0", spent).send
     assert "a used-up budget forbids it" in unknown.weigh("lte0", spent).why
     assert not unknown.weigh("lte0", spent).send, "what is forbidden is not asked even once"
-
-
-def test_an_uplink_train_costs_the_radios_sending() -> None:
-    rules = [rule_of(SERVER, [LTE], DELPHI, way) for way in Direction]
-    down, up = (cast(ProbeValue, rule)._of("lte0") for rule in rules)
-    assert up.carried_bytes == down.carried_bytes
-    assert up.energy_j > down.energy_j
 
 
 @pytest.mark.parametrize(("rival_s", "again"), [(0.21, True), (5.0, False)])
@@ -188,15 +163,6 @@ def test_each_network_is_probed_once_and_again_when_it_is_due(kinds: tuple[str, 
     if kinds:
         assert seen[0] == (True, pytest.approx(1 / 60))
         assert seen[1][0] is False
-
-
-def test_addresses_are_no_part_of_it() -> None:
-    """A network that only got another address is the same one."""
-    asked = Asked(LIGHT, seeing(), WIFI)
-    rules = asked.probing._rules
-    moved = replace(WIFI, next_hops=(NextHop(4, IPv4Address("192.0.2.1")),))
-    asked.probing.networks_changed((moved,), 1.0)
-    assert asked.probing._rules is rules
 
 
 @pytest.mark.parametrize("forbidden", [False, True])

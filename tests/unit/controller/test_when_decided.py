@@ -6,17 +6,15 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from kit.controller import KEY, LTE, MONTH, WLAN, Script, of_kind, size_of, spent
+from kit.controller import KEY, LTE, MONTH, WLAN, Script, of_kind, spent
 
 from cedos.budget_kinds import Resource
 from cedos.controller.commands import (
-    AnswerChoice,
     BoundQueues,
     CheckPage,
     Command,
     LookAtFlows,
     NoteUse,
-    RescueFlow,
     WatchSilence,
 )
 from cedos.controller.controller import CLOSE_S
@@ -25,8 +23,6 @@ from cedos.controller.events import (
     BudgetsCounted,
     BudgetSet,
     BudgetUse,
-    ChoiceAsked,
-    CommandDone,
     Event,
     FlowOpened,
     FlowSample,
@@ -45,7 +41,7 @@ from cedos.controller.events import (
     Witnessed,
 )
 from cedos.controller.rule import RuleRequest
-from cedos.model import Budget, Context, PhoneUse, Transfer
+from cedos.model import Budget, Context, PhoneUse
 from cedos.selector.objective import Curves, WeightedCost
 
 SAMPLE = FlowSample(KEY, 10.0, 1, None, 0.02, 0.02, None, 0, 300, 0, 0.01, 0, idle_ack_s=0.1)
@@ -144,14 +140,6 @@ def test_prices_that_hardly_change_wait_for_the_next_decision() -> None:
     assert script.decided(11.5) == [11.0], "not the prices alone"
 
 
-def test_a_metered_network_that_comes_has_its_price_at_once(script: Deciding) -> None:
-    script.networks(WLAN)
-    script.tell(BudgetSet(1e3, DATA, MONTH), counted(0.0, 1e3))
-    assert script.controller.budgets.prices.data == {}
-    script.networks(WLAN, LTE)
-    assert script.controller.decider.objective.prices.data_rate("lte0") > 0.0
-
-
 def test_changed_networks_are_decided_on_within_the_event(script: Deciding) -> None:
     script.networks(WLAN, replace(LTE, up=False), at_s=9.0)
     assert script.decided_at_s == [9.0]
@@ -240,13 +228,6 @@ def test_a_transfer_under_way_is_looked_at_closely_and_decided_on_each_second() 
     assert script.controller.networks.heard_at_s["wlan0"] == pytest.approx(20.0, abs=0.3)
 
 
-def test_a_look_that_takes_long_is_followed_by_a_longer_pause() -> None:
-    script = downloading()
-    script.took_s = 0.02
-    script.run(20.0)
-    assert script.pauses_s() - {CLOSE_S} == {0.6}, "at most 3 % of a core"
-
-
 def test_a_flow_that_rests_is_looked_at_each_second_and_no_flow_never() -> None:
     script = Looking()
     script.run(20.0)
@@ -279,15 +260,6 @@ def test_a_pending_ping_is_waited_for_closely_and_its_silence_is_told() -> None:
     assert "silence_s" not in script.controller.context(13.1).networks["wlan0"]
 
 
-def test_what_a_rescued_flow_carries_is_not_told_of_the_network_of_its_address() -> None:
-    script = downloading()
-    script.tell(CommandDone(RescueFlow(KEY, "lte0", "no reply")))
-    before = script.controller.context(9.1).networks.get("wlan0", {}).get("delivery_down_bps")
-    script.run(20.0)
-    found = script.controller.context(20.0).networks["wlan0"].get("delivery_down_bps")
-    assert found == before
-
-
 def test_receive_buffers_are_bounded_by_what_was_measured() -> None:
     script = Script(short_queues=True)
     script.known(9.0, wlan0={"past1_bps": 8e6})
@@ -316,14 +288,6 @@ def test_a_sleep_makes_all_that_is_known_older_and_portals_are_looked_for() -> N
     assert checked == {"wlan0", "lte0"}
     (found,) = [script.controller.context(10.0).networks["wlan0"]["rssi_dbm"]]
     assert found.measured_at_s == 9.0 - 7200.0
-
-
-def test_a_program_that_asks_is_answered_within_the_event() -> None:
-    script = Script()
-    asked = ChoiceAsked(Transfer(size_of(4000, "hint")), redundant=False, multipath=False)
-    (answer,) = of_kind(AnswerChoice, script.tell(asked, at_s=9.0))
-    assert answer.decision is script.recorded()
-    assert answer.detour is None
 
 
 def test_a_rule_leads_at_once_and_is_kept() -> None:

@@ -14,14 +14,11 @@ from cedos.api.programs import ChoiceRequest
 from cedos.controller.events import (
     FlowClosed,
     FlowOpened,
-    HostDefault,
-    HostDefaultsChanged,
     NetworksChanged,
 )
 from cedos.controller.flows.living_flow import LivingFlow
-from cedos.controller.flows.reliability import TRANSFERS
 from cedos.controller.rule import RuleRequest
-from cedos.daemon import api_backend, startup
+from cedos.daemon import api_backend
 from cedos.daemon.api_backend import ApiBackend
 from cedos.daemon.flows.told_connections import ToldConnections
 from cedos.errors import ConfigError, NotFoundError
@@ -36,7 +33,6 @@ from cedos.model import (
     NetworkKind,
     Prediction,
 )
-from cedos.storage.history import History
 from cedos.storage.usage import Usage
 
 pytestmark = pytest.mark.anyio
@@ -104,22 +100,6 @@ async def test_helpers_have_their_neighbours_names(script: Script) -> None:
     ]
 
 
-async def test_the_next_daemon_knows_how_well_networks_were_predicted(tmp_path: Path) -> None:
-    expected = {"wifi": (0.5, 1.0, 2.0, 1.2)}
-    one = Prediction("wifi", "wlan0", Direction.DOWN, 3000, 1.0, 0.0, expected)
-    history = History(tmp_path / "history.sqlite")
-    for took_s in (9.0, *[1.0] * TRANSFERS):
-        prediction = replace(one, took_s=took_s)
-        history.add_flow(FlowRecord((), None, 1.0, 2.0, prediction=prediction))
-    history.close()
-    again = History(tmp_path / "history.sqlite")
-    script = Script(records=list(reversed(again.flows(startup.JUDGED_FLOWS))))
-    held = script.controller.reliability.of("wlan0")
-    assert held is not None
-    assert (held.n, held.coverage90) == (TRANSFERS, 1.0), "the oldest one is left out"
-    again.close()
-
-
 async def test_programs_name_networks_by_name_or_interface(script: Script) -> None:
     script.networks(replace(WLAN, name="home"), LTE)
     backend = backend_of(script, OpenSockets(None, None))
@@ -145,18 +125,6 @@ async def test_a_rule_that_is_added_is_told_with_where_it_leads(script: Script) 
     assert await backend.rules() == []
     with pytest.raises(NotFoundError, match="there is no rule 1"):
         await backend.remove_rule(1)
-
-
-async def test_what_a_vpn_carries_instead_of_a_rule_is_said(script: Script) -> None:
-    backend = backend_of(script, OpenSockets(None, None))
-    await backend.add_rule(RuleRequest(host="192.0.2.1", never=("metered",)))
-    await backend.add_rule(RuleRequest(host="2001:db8:7::/48", never=("lte0",)))
-    script.tell(HostDefaultsChanged({4: HostDefault("wg0", vpn=True, what="wireguard")}))
-    four, six = await backend.rules()
-    assert (four.vpn, six.vpn) == ({"4": "wg0"}, {})
-    script.tell(HostDefaultsChanged({6: HostDefault("br0", vpn=False, what="bridge")}))
-    four, six = await backend.rules()
-    assert (four.host_defaults, six.host_defaults, six.vpn) == ({}, {"6": "br0"}, {})
 
 
 async def test_flows_without_a_socket_are_over() -> None:
@@ -262,25 +230,6 @@ async def test_connections_through_a_gateway_are_used_apart_from_it(tmp_path: Pa
         ("gw.example", None, {"wlan0": 400}),
     ]
     backend._usage.close()
-
-
-async def test_a_connection_that_has_just_ended_is_used(tmp_path: Path) -> None:
-    """It has left the living, and is not on the disk by itself for a second."""
-    history = History(tmp_path / "history.sqlite")
-    backend = backend_of(Script(rescue=False), OpenSockets(None, None))
-    backend._history, backend._history_file = history, tmp_path / "history.sqlite"
-    backend._usage = Usage(tmp_path / Usage.FILE, "boot")
-    backend._carried = ToldConnections(list, lambda _number: None, history)
-    news = CarriedConnection(
-        number=1, server="a.example", port=443, age_s=9.0, bytes_down=70,
-        bytes_by_network={"lte0": 70}, ended_unix_s=1.0,
-    )  # fmt: skip
-    report = CarriedReport(program="0" * 32, gateway="gw.example", connections=(news,))
-    await backend.report_carried(report, 1000)
-    (used,) = (await backend.usage(0.0)).servers
-    assert (used.server, used.bytes_by_network) == ("a.example", {"lte0": 70})
-    backend._usage.close()
-    history.close()
 
 
 async def test_who_asks_for_what_never_was_is_told_how_to_ask() -> None:

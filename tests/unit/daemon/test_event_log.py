@@ -164,12 +164,6 @@ def test_a_log_replays_to_the_same_commands_wherever_it_begins(
     assert "lte.plan" in written or begins > EVENTS.index(BudgetRemoved("lte.plan"))
 
 
-def test_what_budgets_have_learned_is_in_a_log(tmp_path: Path) -> None:
-    record(tmp_path / "log", names=False)
-    began = controller_of(open_log(tmp_path / "log")[0], None).budgets
-    assert began.state()["lte.plan"] == KEPT_BUDGETS["lte.plan"]
-
-
 def test_a_long_log_goes_on_in_further_files_of_which_each_can_be_replayed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,15 +188,6 @@ def test_a_long_log_goes_on_in_further_files_of_which_each_can_be_replayed(
     events = [replayed(path) for path in log.files]
     assert all(not each.different for each in events)
     assert (tmp_path / "log.3").read_text() == "of somebody else"
-
-
-def test_a_state_that_no_replay_would_read_is_not_recorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(event_log, "LARGEST_BYTES", 1000)
-    with pytest.raises(HistoryError, match="too many flows"):
-        EventLog(tmp_path / "log", Controller(CONFIG))
-    assert not (tmp_path / "log").exists()
 
 
 def test_a_damaged_log_is_refused_and_one_that_breaks_off_is_read_so_far(tmp_path: Path) -> None:

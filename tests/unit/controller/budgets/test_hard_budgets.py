@@ -259,38 +259,6 @@ def test_a_budget_that_counts_other_networks_than_before_bars_none_that_is_unspe
     assert script.barred == ["lte0"]
 
 
-def test_a_network_that_cannot_be_opened_again_is_told_of_though_no_budget_is_left(
-    script: Spending,
-) -> None:
-    script.use(1e9)
-    script.refuses, script.budgets = "iptables does not end", []
-    script.use()
-    expected = "networks that were blocked cannot be unblocked: iptables does not end"
-    assert script.hard.problems == [expected]
-    script.refuses = ""
-    script.use(0, 10.0)
-    assert (script.barred, script.hard.problems) == ([], [])
-
-
-def test_the_reason_is_that_of_the_budget_that_bars_now(script: Spending) -> None:
-    today = replace(DATA, name="today", supply=5e8, every=Every.DAY)
-    script.budgets, script.spent["today"] = [today, DATA], 1.2e9
-    script.use(1.2e9)
-    assert '"today" is used up' in script.controller.decider.barred["lte0"]
-    script.spent["today"] = 0.0
-    script.budgets = [replace(today, supply=9e9), DATA]
-    script.use()
-    why = script.controller.decider.barred["lte0"]
-    assert 'until 2026-12-01 00:00, because the hard budget "data" is used up (1.2' in why
-    script.budgets = [replace(DATA, supply=1.1e9)]
-    script.use()
-    assert "of 1.1 GB" in script.controller.decider.barred["lte0"]
-    before = script.controller.decider.barred
-    script.use(1e6)
-    assert script.controller.decider.barred is before, "more bytes are no other reason"
-    assert script.bars == [("lte0",)]
-
-
 def test_bars_do_not_outlive_their_controller() -> None:
     script = Spending()
     script.use(1e9)

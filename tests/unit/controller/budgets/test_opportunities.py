@@ -8,15 +8,11 @@ import pytest
 from kit.controller import KEY, MONTH, Script
 
 from cedos.budget_kinds import Resource
-from cedos.controller.budgets.opportunities import LEAST_BYTES
 from cedos.controller.events import (
-    BudgetRemoved,
     BudgetSet,
     FlowClosed,
     FlowOpened,
-    PrefetchingChanged,
 )
-from cedos.controller.prefetch_report import PrefetchReport
 from cedos.model import Budget
 from cedos.selector.budgets.controller import Option
 from cedos.selector.budgets.keeper import Keeper
@@ -62,24 +58,9 @@ def test_a_choice_is_told_with_what_each_way_would_have_taken(script: Offered) -
     assert taken is options[0]
 
 
-def test_what_tells_nothing_is_left_out(script: Offered) -> None:
-    script.finishes(LEAST_BYTES - 1)
-    script.finishes(local="10.8.0.2", at_s=11.0)  # of a VPN
-    used = PrefetchReport(program="mail", pid=7, networks=["wlan0"], used_bytes=[1e6])
-    script.tell(PrefetchingChanged(used))
-    script.finishes(at_s=12.0)
-    assert script.choices == []
-
-
 def test_on_a_busy_host_one_stands_for_those_just_before_it(script: Offered) -> None:
     for at_s in (10.0, 10.05, 10.2):
         script.finishes(at_s=at_s)
     first, further = (options for options, _ in script.choices)
     assert [each.amount for each in further] == [0.0, 2e6]
     assert further[0].cost_s == pytest.approx(2 * first[0].cost_s)
-
-
-def test_without_budgets_nothing_is_weighed(script: Offered) -> None:
-    script.tell(BudgetRemoved("data"))
-    script.finishes()
-    assert script.choices == []

@@ -89,18 +89,6 @@ def test_the_price_rises_with_what_programs_have_open_and_falls_when_they_end(
     assert script.prefetching.programs(script.now_s) == {}
 
 
-def test_a_hint_without_measure_makes_nothing_dear_for_others(script: Reported) -> None:
-    before = script.rate()
-    film = TakingMessage(900.0, 6.0, [0.0, 5e8])
-    script.report(waiting=[[film, TakingMessage(0.0, 8.0, [0.0, 1e9])], [LEFT, OVER_LTE]])
-    script.later(1.0)
-    assert script.rate() == pytest.approx(before, rel=0.01)
-    script.report(waiting=[[LEFT, OVER_LTE]] * 400)  # 200 MB if nothing of it is chosen
-    script.later(1.0)
-    quote: Any = script.keeper().quote(script.unix_s)
-    assert quote.capacity > 0.3 * DATA.supply
-
-
 def test_what_was_prefetched_is_no_habit_of_the_host(script: Reported) -> None:
     for _ in range(60):  # ten minutes in which 30 MB come for what was open
         script.report(used_bytes=[0.0, 500_000.0])
@@ -121,15 +109,6 @@ def test_what_it_bought_is_accounted_for(script: Reported) -> None:
         started=[StartedMessage([LEFT, OVER_WLAN], 1)]
     )  # no metered byte was spent for that
     assert script.bought()["data"] == bought["data"]
-
-
-def test_a_flow_that_carried_a_prefetch_is_no_choice_of_its_own(script: Reported) -> None:
-    assert not script.prefetching.account("lte0", 1_000_000)
-    script.report(used_bytes=[0.0, 1_000_000.0])
-    assert not script.prefetching.account("wlan0", 1_000_000)
-    assert not script.prefetching.account("lte0", 5_000_000)
-    assert script.prefetching.account("lte0", 1_050_000)
-    assert not script.prefetching.account("lte0", 1_050_000)
 
 
 def test_names_that_a_program_makes_up_are_not_kept(script: Reported) -> None:

@@ -14,7 +14,6 @@ from cedos.controller.events import (
     PingEnded,
     RuleSet,
     SizesKnown,
-    SubflowJoined,
 )
 from cedos.controller.flows.living_flow import LivingFlow
 from cedos.controller.rule import RuleRequest
@@ -107,14 +106,6 @@ def test_kept_connections_are_not_tried(script: Visited) -> None:
     assert script.looks(30.6) == OVER_WLAN, "the other one is new"
 
 
-def test_where_no_connection_is_old_nobody_knows_whether_they_are_kept(script: Visited) -> None:
-    for _ in range(30):
-        script.ends(script.begins(26.0), 26.1)
-    script.looks(29.9)
-    assert script.looks(30.9) == []
-    assert script.looks(31.0) == OVER_WLAN
-
-
 def test_a_trial_that_nobody_takes_ends_and_waits(script: Visited) -> None:
     script.is_busy()
     assert script.looks(30.0) == OVER_WLAN
@@ -124,13 +115,6 @@ def test_a_trial_that_nobody_takes_ends_and_waits(script: Visited) -> None:
     assert script.looks(45.0) == OVER_WLAN
 
 
-def test_a_trial_ends_when_its_network_falls_silent(script: Visited) -> None:
-    script.is_busy()
-    assert script.looks(30.0) == OVER_WLAN
-    script.known(31.0, wlan0={"silence_s": 0.4})
-    assert script.looks(31.0, None) == AS_USUAL
-
-
 def test_a_network_that_was_not_heard_is_pinged_first(script: Visited) -> None:
     script.is_busy(answered_s=20.0)
     assert script.looks(30.0, None) == []
@@ -138,13 +122,6 @@ def test_a_network_that_was_not_heard_is_pinged_first(script: Visited) -> None:
     assert script.looks(30.2, None) == []
     assert script.asked == []
     assert script.looks(30.4) == OVER_WLAN
-
-
-def test_what_a_network_has_no_ip_version_for_is_not_tried_there() -> None:
-    script = Visited(replace(WLAN, addresses=(ip_interface("2001:db8::2/64"),)))
-    script.is_busy()
-    assert script.looks(30.0) == []
-    assert script.asked == []
 
 
 def test_metered_networks_are_never_tried() -> None:
@@ -160,16 +137,6 @@ def test_connections_that_a_vpn_carries_do_not_count(script: Visited) -> None:
         script.ends(script.begins(20.0, tunnel), 20.1)
     script.looks(29.8)
     assert script.looks(30.0) == []
-
-
-def test_a_connection_with_several_paths_counts_once(script: Visited) -> None:
-    for token in range(3):
-        flow = script.begins(20.0)
-        for _ in range(10):
-            script.tell(SubflowJoined(token, flow.key, False), at_s=20.05)
-        script.ends(flow, 20.1)
-    script.looks(29.8)
-    assert script.looks(30.0) == [], "of three not enough would be saved"
 
 
 def test_what_a_rule_of_the_user_leads_is_not_tried(script: Visited) -> None:

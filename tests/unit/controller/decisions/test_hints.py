@@ -66,12 +66,6 @@ def test_its_rule_ends_with_it(script: Hinted) -> None:
     assert led(script.steering()) == {("203.0.113.0/24", None): None}
 
 
-def test_the_network_of_a_hint_is_known_at_once(script: Hinted) -> None:
-    assert script.hints.network_of(script.hint(**PLACE, port=443)) == "lte0"
-    assert script.hints.network_of(script.hint(program="curl")) == "wlan0"
-    assert script.hints.network_of(script.hint(port=443)) is None, "it leads nothing"
-
-
 def test_only_its_user_and_root_take_a_hint_back(script: Hinted) -> None:
     number = script.hint()
     with pytest.raises(PrivilegeError, match="of another user"):
@@ -101,10 +95,3 @@ def test_programs_have_marks_of_their_own(script: Hinted) -> None:
     for each in numbers:
         script.withdraw(each)
     assert script.steering() == [SetMark(mark, None) for mark in marks]
-
-
-def test_what_is_decided_for_a_program_names_it_and_no_server(script: Hinted) -> None:
-    script.hint(program="curl", size_bytes=10**7)
-    decision = script.controller.programs.decision(program_mark(1))
-    assert decision is not None
-    assert decision.transfer.server_name == "program curl"

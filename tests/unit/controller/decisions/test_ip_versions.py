@@ -3,11 +3,10 @@
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface
 
-from kit.controller import LTE, WHY_BARRED, WLAN, Script, led
+from kit.controller import LTE, WLAN, Script, led
 
 from cedos.controller.commands import NOWHERE, SetDefault
 from cedos.controller.events import (
-    FlowOpened,
     HintGiven,
     HostDefault,
     HostDefaultsChanged,
@@ -15,7 +14,7 @@ from cedos.controller.events import (
 )
 from cedos.controller.hint import HintRequest
 from cedos.controller.rule import RuleRequest
-from cedos.model import FlowKey, Network, NextHop, StrategyKind
+from cedos.model import FlowKey, Network, NextHop
 
 SIX = "2001:db8:7::1"
 FE80 = ip_address("fe80::1")
@@ -65,24 +64,6 @@ def test_a_network_loses_a_version_while_it_lives_and_gains_it_again(script: Scr
         assert script.controller.default.others == {}
 
 
-def test_the_other_version_follows_the_best_that_has_it(script: Script) -> None:
-    script.networks(in_versions(WLAN, 6), in_versions(LTE, 4), in_versions(ETH, 4), at_s=10.0)
-    assert script.steering() == [SetDefault("eth0", {6: "wlan0"})]
-    script.networks(in_versions(WLAN, 6), in_versions(LTE, 4), in_versions(ETH, 6), at_s=11.0)
-    assert script.steering() == [SetDefault("eth0", {4: "lte0"})]
-
-
-def test_what_is_barred_is_not_led_to_and_is_told(script: Script) -> None:
-    script.barred("lte0", at_s=9.0)
-    take(script, 10.0, (6,), (4,))
-    assert script.steering() == []
-    refused = script.controller.default.decision_of(4)
-    assert refused is not None
-    assert refused.choice.kind is StrategyKind.DEFER
-    assert WHY_BARRED in refused.reason
-    assert "wlan0 has no IPv4" in refused.reason
-
-
 def test_a_version_that_the_host_keeps_is_left_to_it(script: Script) -> None:
     take(script, 9.0, (6,), (4,))
     script.steering()
@@ -98,18 +79,6 @@ def test_a_version_that_the_host_keeps_is_left_to_it(script: Script) -> None:
     script.tell(HostDefaultsChanged({4: tunnel}), at_s=12.0)
     script.wait(12.0)
     assert script.steering() == [SetDefault("wlan0", {})]
-
-
-def test_a_flow_follows_its_versions_decision(script: Script) -> None:
-    take(script, 10.0, (6,), (4,))
-    default = script.controller.default
-    four = FlowKey(ip_address("10.1.0.2"), 4000, ip_address("198.51.100.1"), 80)
-    six = FlowKey(ip_address("2001:db8:2::2"), 4000, ip_address(SIX), 80)
-    for key, version in ((four, 4), (six, 6)):
-        script.tell(FlowOpened(key, 10.0, 110.0))
-        decision = default.decision_of(version)
-        assert decision is not None
-        assert script.flow(key).decision == decision.number
 
 
 def test_a_known_destination_is_led_only_over_networks_that_reach_it(script: Script) -> None:

@@ -8,7 +8,6 @@ from kit.controller import KEY, LTE, ONLY_LTE, WLAN, Script
 
 from cedos.controller.commands import MoveConnection
 from cedos.controller.events import FlowSample
-from cedos.controller.flows.living_flow import LivingFlow
 from cedos.model import Strategy
 from predictors.base import Distribution
 
@@ -70,36 +69,13 @@ def test_silence_is_news_every_200_ms(script: Script) -> None:
     assert not flow.overdue(60.0), "a program that does not read is no reason to hurry for ever"
 
 
-def test_what_comes_is_not_late(script: Script) -> None:
-    moved_at(script, 10.0)
-    assert moved_at(script, 22.0, bytes_down=1500) == []
-    assert script.flow().waited_s(22.0) == 0.0
-    assert not script.flow().overdue(34.0), "the rest is expected anew, and takes its time"
-
-
 def test_a_lost_network_is_a_reason_at_once(script: Script) -> None:
     assert moved_at(script, 10.0) == []
     script.networks(replace(WLAN, up=False), LTE, at_s=10.1)
     assert [each.strategy for each in script.given(MoveConnection)] == [ONLY_LTE]
 
 
-def test_a_new_network_is_a_reason_at_once(script: Script) -> None:
-    script.networks(WLAN, replace(LTE, up=False), at_s=9.0)
-    script.told(10**6, at_once=True)
-    assert moved_at(script, 10.0) == []
-    script.networks(WLAN, LTE, at_s=10.1)
-    moves = [each.strategy for each in script.given(MoveConnection)]
-    assert moves == [ONLY_LTE], "a tenth of what Wi-Fi is expected to take"
-
-
 def test_the_next_transfer_is_awaited_anew(script: Script) -> None:
     moved_at(script, 10.0)
     script.told(2500, at_s=22.0)
     assert script.flow().waited_s(22.0) == 0.0
-
-
-def test_a_flow_of_which_nothing_is_expected_is_never_late() -> None:
-    flow = LivingFlow(KEY, 0.0, None)
-    flow.expects(0.1, 0.0)
-    assert flow.waited_s(100.0) == 0.0
-    assert not flow.overdue(100.0)

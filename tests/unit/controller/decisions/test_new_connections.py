@@ -1,10 +1,9 @@
 """The networks of new connections: the default, programs, destinations and hints."""
 
 from dataclasses import replace
-from ipaddress import ip_address
 
 import pytest
-from kit.controller import KEY, LTE, ONLY_WLAN, SERVER, WHY_BARRED, WLAN, Script, size_of
+from kit.controller import LTE, ONLY_WLAN, SERVER, WHY_BARRED, WLAN, Script, size_of
 
 from cedos.controller.commands import SetDefault, SetDestinations, SetMark
 from cedos.controller.events import (
@@ -65,14 +64,6 @@ def test_a_program_goes_where_its_transfers_are_quickest(script: Script) -> None
     assert script.steering() == []
 
 
-def test_a_small_advantage_does_not_move_the_default(script: Script) -> None:
-    bits = 8 * 3000
-    script.model.rtt_s["cellular"] = 0.02 + bits / 1e6 / 2 - bits / 20e6 / 2 - 0.002
-    script.decide(10.0)
-    assert script.steering() == []
-    assert "lte0 would be better, but too little for a change" in script.controller.default.reason
-
-
 def test_why_the_default_stands_is_told_by_what_is_known_now(script: Script) -> None:
     """Not by what was known when it was decided, which may be days ago."""
     first = script.controller.default.reason
@@ -100,16 +91,6 @@ def test_a_destination_of_large_transfers_gets_its_own_rule_and_loses_it(script:
     assert script.steering() == [SetDestinations({PLACE: "lte0"})]
     script.decide(10_000.0)  # no connection has gone there for hours
     assert script.steering() == [SetDestinations({PLACE: None})]
-
-
-def test_a_rule_that_was_refused_is_tried_again(script: Script) -> None:
-    script.connection()
-    script.tell(SIZES)
-    script.decide(10.0)
-    (command,) = script.steering()
-    script.tell(CommandFailed(command, (PLACE,)))
-    script.decide(11.0)
-    assert script.steering() == [command] == [SetDestinations({PLACE: "lte0"})]
 
 
 @pytest.mark.parametrize("ends", ["in time", "taken back"])
@@ -170,12 +151,3 @@ def test_with_no_other_way_than_a_barred_network_nothing_is_chosen_at_all(script
     made = len(script.decisions)
     script.decide(12.0)
     assert len(script.decisions) == made + 1  # (that of the program): the same answer is no news
-
-
-def test_connections_of_the_hosts_own_default_are_no_destinations(script: Script) -> None:
-    """A VPN's: which network carries them is not known."""
-    other = replace(KEY, local=ip_address("10.8.0.2"))
-    script.connection(other)
-    script.tell(SIZES)
-    script.decide(11.0)
-    assert script.steering() == [SetDestinations({PLACE: "lte0"})]

@@ -13,13 +13,11 @@ from cedos.controller.commands import (
     CloseConnection,
     Command,
     LookAtFlows,
-    RecordFlow,
 )
 from cedos.controller.events import (
     CommandDone,
     CommandFailed,
     Event,
-    FlowClosed,
     FlowOpened,
     FlowSample,
     FlowsSampled,
@@ -140,15 +138,6 @@ def test_a_download_that_stands_still_is_closed_once_and_told(silence: Silence) 
     assert silence.script.controller.stuck.messages(2_000.0) == []
 
 
-def test_its_size_is_not_learned_from_what_it_carried(silence: Silence) -> None:
-    key = silence.opens()
-    silence.downloads(key)
-    silence.run(23.5)
-    silence.script.tell(FlowClosed(key, 123.6, 50_000, 300, at_s=23.6), at_s=23.6)
-    (record,) = silence.script.given(RecordFlow)
-    assert not record.record.exact
-
-
 @pytest.mark.parametrize(
     "seen",
     [
@@ -164,15 +153,6 @@ def test_what_hears_something_or_is_another_kind_stays(silence: Silence, seen: A
     key = silence.opens()
     silence.downloads(key)
     silence.seen[key] = seen
-    silence.run(30.0)
-    assert silence.closed == []
-
-
-def test_what_no_look_has_seen_lately_stays(silence: Silence) -> None:
-    key = silence.opens()
-    silence.seen[key] = {"unacknowledged": 3}
-    silence.run(20.9)
-    silence.looking = False
     silence.run(30.0)
     assert silence.closed == []
 
@@ -219,18 +199,6 @@ def test_a_slow_server_is_waited_for(silence: Silence, given_up: bool) -> None:
     assert len(silence.when(key)) == 1
 
 
-def test_a_reply_to_an_earlier_ping_is_forgotten(silence: Silence) -> None:
-    key = silence.opens()
-    silence.seen[key] = {"unacknowledged": 1}
-    silence.run(22.6)
-    silence.script.tell(PingEnded("wlan0", 0.02, 22.5, 22.6))
-    silence.pinged.clear()
-    silence.asked.clear()
-    silence.run(40.0)
-    assert silence.closed == []
-    assert set(silence.asked) == {"wlan0"}
-
-
 def test_nothing_is_closed_on_a_network_that_replies(silence: Silence) -> None:
     """A neighbour can send what it likes: at most the network counts as living."""
     key = silence.opens()
@@ -261,15 +229,6 @@ def test_another_network_has_to_live_and_is_asked() -> None:
     silence.replying.append("lte0")
     silence.run(36.0)
     assert len(silence.when(key)) == 1
-
-
-def test_what_has_carried_much_waits_for_as_long_as_that_would_take(silence: Silence) -> None:
-    key = silence.opens()
-    silence.downloads(key, 20_000_000)
-    silence.seen[key] = {"bytes_down": 15_000_000}  # 12 s at 10 Mbit/s
-    silence.run(40.0)
-    (at_s,) = silence.when(key)
-    assert 32.0 <= at_s < 32.2
 
 
 @pytest.mark.parametrize(("when", "closes"), [("lost", True), ("never", False)])

@@ -22,7 +22,6 @@ from cedos.controller.decisions.user_rules import MOST, UserRules
 from cedos.controller.events import (
     AnswersRead,
     CommandDone,
-    CommandFailed,
     DnsReply,
     PortalFinding,
     PortalVerdict,
@@ -303,14 +302,6 @@ def test_an_address_that_its_network_cannot_reach_is_refused(ruled: Script) -> N
     assert led(given) == {("2001:db8:7::/48", None): NOWHERE}
 
 
-def test_a_rule_that_was_refused_is_led_again(ruled: Script) -> None:
-    command = SetRuled({PLACE: "wlan0"})
-    assert ruled.controller.ruled.stand([SERVER])
-    ruled.tell(CommandFailed(command, (PLACE,)), at_s=9.0)
-    ruled.decide(10.0)
-    assert ruled.steering() == [command]
-
-
 def test_what_is_known_of_a_destination_leads_it_no_more(ruled: Script) -> None:
     """LTE is quicker for what it sends; the rule counts."""
     ruled.connection()
@@ -347,13 +338,6 @@ def test_a_claimed_name_counts_for_its_connection_alone(script: Script) -> None:
     assert flow.strategy == ONLY_LTE
     assert script.controller.ruled.rules.rules[1].addresses == ()
     assert not script.controller.ruled.covers(SERVER, 443)
-
-
-def test_a_living_connection_stays_where_no_network_is_allowed(script: Script) -> None:
-    script.connection(movable=True)
-    script.tell(RuleSet(1, RuleRequest(host=str(SERVER), never=("wlan0", "lte0"))), at_s=10.0)
-    script.decide(10.5)
-    assert steered(script) == [SetRuled({PLACE: NOWHERE})]
 
 
 def test_an_address_is_led_as_soon_as_a_resolver_tells_it(script: Script) -> None:

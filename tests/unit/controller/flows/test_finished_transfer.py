@@ -65,18 +65,6 @@ def test_it_is_kept_what_predictors_were_shown_and_what_others_made_of_it(
     assert beside.expected["cellular"] == alone.expected["cellular"]
 
 
-def test_it_is_kept_how_old_the_rate_of_its_network_was(model: CompletionModel) -> None:
-    later = replace(KNOWN, at_s=7.0)
-    fresh = {**KNOWN.networks["lte0"], "past1_bps": Indicator(1e7, 7.0)}
-    networks = {**KNOWN.networks, "lte0": fresh}
-    for role, network, age_s in (("wifi", "wlan0", 7.0), ("cellular", "lte0", 0.0)):
-        found = replace(DONE, strategy=role, network=network).expected(
-            replace(later, networks=networks), model
-        )
-        assert found is not None
-        assert found.rate_age_s == age_s
-
-
 def test_predictors_are_not_shown_this_hosts_own_queue(model: CompletionModel) -> None:
     full = {
         "rtt_s": Indicator(0.13, 0.0),

@@ -7,7 +7,6 @@ from hypothesis import given, strategies
 
 from cedos.controller.events import FlowClosed, FlowOpened, FlowSample, SizeLearned
 from cedos.controller.flows.living_flows import LivingFlows
-from cedos.kernel.sock_diag import SYN_SENT
 from cedos.model import (
     CompetingTransfer,
     Context,
@@ -85,20 +84,6 @@ def test_subflows_are_one_flow_that_ends_with_the_last(flows: LivingFlows) -> No
     assert record.ended_unix_s == 104.0
 
 
-def test_the_rest_of_a_transfer_counts_from_its_own_beginning(flows: LivingFlows) -> None:
-    flow = flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
-    flows.on_size(size(FIRST, 3000, "default"))
-    flows.on_samples([sample(FIRST, 400)], 2.0)
-    # The answer's head says how long it is: the same transfer, a better estimate.
-    flows.on_size(size(FIRST, 10_000))
-    assert flow.remaining_bytes == 9_600
-    flows.on_samples([sample(FIRST, 10_000)], 3.0)
-    assert flow.remaining_bytes == 0
-    # A further request on the same connection is another transfer.
-    flows.on_size(size(FIRST, 7_000))
-    assert flow.remaining_bytes == 7_000
-
-
 def test_a_download_that_receives_tells_its_rate_and_one_that_waits_is_stalled(
     flows: LivingFlows,
 ) -> None:
@@ -135,12 +120,6 @@ def test_uploads_are_counted_where_the_uplinks_rate_matters(flows: LivingFlows) 
     assert uploads(20_000) == 2, "another one"
     assert flows.upload is not None
     assert flows.upload.size.median_bytes == 20_000
-
-
-def test_what_is_not_known_is_ignored(flows: LivingFlows) -> None:
-    assert flows.on_size(size(FIRST, 10)) is None
-    assert flows.on_close(FlowClosed(FIRST, 1.0, 0, 0)) is None
-    assert flows.find(FIRST) is None
 
 
 def test_networks_are_idle_since_bytes_last_moved_over_them(flows: LivingFlows) -> None:
@@ -182,18 +161,6 @@ def test_an_upload_without_acknowledgements_is_stalled(flows: LivingFlows) -> No
     assert flow.rate_bps == pytest.approx(0.8e6)
     flows.on_samples([sample(FIRST, 0, 80_000, **(acked | {"idle_ack_s": 0.5}))], 3.3)
     assert flow.rate_bps == 0.0
-
-
-def test_data_on_any_path_shows_that_the_transfer_goes_on(flows: LivingFlows) -> None:
-    flow = flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
-    flows.on_open(FlowOpened(SECOND, 1.1, 100.1))
-    flows.joined(TOKEN, FIRST, 1.1)
-    flows.joined(TOKEN, SECOND, 1.1)
-    flows.on_size(size(FIRST, 1_000_000))
-    for tenths in range(8):
-        dead = sample(FIRST, 1000, token=TOKEN, idle_down_s=0.2 * tenths)
-        flows.on_samples([dead, sample(SECOND, 1000 * tenths, token=TOKEN)], 2.0 + 0.2 * tenths)
-    assert flow.rate_bps != 0.0
 
 
 def test_a_move_forgets_the_rate_of_the_way_before(flows: LivingFlows) -> None:
@@ -241,16 +208,6 @@ def test_over_two_networks_each_has_half_of_it(flows: LivingFlows) -> None:
     }
 
 
-def test_any_number_of_flows_competes_as_the_largest(flows: LivingFlows) -> None:
-    for port in range(100):
-        key = replace(FIRST, local_port=port + 1)
-        flows.on_open(FlowOpened(key, 1.0, 100.0))
-        flows.on_size(size(key, 100_000 * (port + 1)))
-    found = flows.competing(1.1)["wlan0"][Direction.DOWN]
-    assert len(found) == 32
-    assert found[0].remaining_bytes == 10_000_000
-
-
 def test_a_flow_is_alone_where_nothing_else_was_or_is_carried(flows: LivingFlows) -> None:
     flow = flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
     nothing = Context(1.0, {})
@@ -261,37 +218,6 @@ def test_a_flow_is_alone_where_nothing_else_was_or_is_carried(flows: LivingFlows
     assert flow.alone_on("lte0", other)
     flow.began_in(other)
     assert not flow.alone_on("wlan0", nothing)
-
-
-def test_when_something_last_came_over_a_network(flows: LivingFlows) -> None:
-    assert flows.heard_at_s("wlan0") == -inf
-    flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
-    flows.on_samples([sample(FIRST, state=SYN_SENT, at_s=1.1, idle_down_s=0.0)], 1.1)
-    assert flows.heard_at_s("wlan0") == -inf, "a first packet has no answer yet"
-    flows.on_samples([sample(FIRST, 100, at_s=1.5, idle_down_s=0.2, idle_ack_s=0.1)], 1.5)
-    assert flows.heard_at_s("wlan0") == pytest.approx(1.4)
-    flows.on_samples([sample(FIRST, 100, at_s=1.6, idle_down_s=0.3, idle_ack_s=0.4)], 1.6)
-    assert flows.heard_at_s("wlan0") == pytest.approx(1.4), "nothing newer"
-    flows.on_close(FlowClosed(FIRST, 102.0, 100, 0, at_s=2.0, idle_down_s=0.1, idle_ack_s=0.0))
-    assert flows.heard_at_s("wlan0") == pytest.approx(2.0)
-    assert flows.heard_at_s("lte0") == -inf
-
-
-def test_whether_an_old_connection_with_a_server_lives(flows: LivingFlows) -> None:
-    flows.on_open(FlowOpened(FIRST, 10.0, 110.0))
-    server, port = str(SERVER), FIRST.remote_port
-    assert flows.connected(server, port, 10.1)
-    assert not flows.connected(server, port, 10.0), "it began then"
-    assert not flows.connected(server, port + 1, 10.1)
-    assert not flows.connected("192.0.2.99", port, 10.1)
-    flows.on_close(FlowClosed(FIRST, 111.0, 1000, 100, at_s=11.0))
-    assert not flows.connected(server, port, 10.1)
-
-
-def test_what_this_network_itself_says_is_not_from_beyond(flows: LivingFlows) -> None:
-    printer = replace(FIRST, remote=ip_address("10.0.0.9"))
-    flows.on_samples([sample(printer, 100, at_s=1.5, idle_down_s=0.0)], 1.5)
-    assert flows.heard_at_s("wlan0") == -inf
 
 
 def test_whether_a_flow_tried_fewer_networks_and_came_back(flows: LivingFlows) -> None:

@@ -26,14 +26,6 @@ def test_a_program_that_pauses_reads_nothing() -> None:
     assert pace.rate_bps(2.9) == 0.0
 
 
-def test_one_that_stops_for_a_moment_now_and_then_is_no_slow_reader() -> None:
-    """Else its network's rate would be its pace, and no other network ever helped."""
-    pace = ReadingPace()
-    for fifth in range(200):
-        pace.observe(fifth / 5, 50_000 * fifth, unread=fifth % 10 == 0)
-        assert fifth < 20 or not pace.sets(fifth / 5)
-
-
 def test_bursts_and_pauses_are_one_pace() -> None:
     """A limited rate: a megabyte at once, and then nothing for two seconds."""
     pace = ReadingPace()
@@ -54,15 +46,6 @@ def test_who_reads_at_once_again_leaves_the_pace_to_the_network() -> None:
     assert not pace.sets(12.1)
     pace.observe(13.0, 13_000_000, unread=True)
     assert not pace.sets(13.0), "what was before counts no more"
-
-
-def test_another_transfer_may_be_read_at_another_pace() -> None:
-    pace = ReadingPace()
-    for second in range(3):
-        pace.observe(float(second), 1_000_000 * second, unread=True)
-    pace.clear()
-    assert not pace.sets(2.0)
-    assert pace.rate_bps(2.0) is None
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e4), st.integers(0, 1 << 50), st.booleans()), max_size=50))

@@ -23,26 +23,11 @@ def test_rtt_is_the_median_of_the_last_moments_and_its_minimum_of_a_longer_windo
     assert (found.measured_at_s, found.active) == (9.5, True)
 
 
-def test_an_old_rtt_is_kept_with_its_age() -> None:
-    keeper = ContextKeeper()
-    keeper.observe_rtt("wlan0", 0.020, 1.0)
-    found = keeper.snapshot(500.0).networks["wlan0"]
-    assert found["rtt_s"] == Indicator(0.020, 1.0)
-    assert found["rtt_min_s"] == Indicator(0.020, 1.0)
-
-
 @pytest.mark.parametrize("nonsense", [0.0, -1.0, math.nan, math.inf])
 def test_an_impossible_rtt_is_ignored(nonsense: float) -> None:
     keeper = ContextKeeper()
     keeper.observe_rtt("wlan0", nonsense, 1.0)
     assert keeper.snapshot(2.0).networks.get("wlan0", {}) == {}
-
-
-def test_ping_loss_is_the_share_of_the_last_pings() -> None:
-    keeper = ContextKeeper(pings=5)
-    for number, rtt_s in enumerate([None, 0.01, None, 0.01, 0.01, 0.01]):
-        keeper.observe_ping("wlan0", rtt_s, float(number))
-    assert value(keeper, "ping_loss", 6.0) == pytest.approx(1 / 5)
 
 
 def test_available_is_what_is_up_and_not_condemned() -> None:
@@ -148,16 +133,6 @@ def test_a_provider_is_preferred_until_it_falls_silent() -> None:
         "wlan0", {Direction.DOWN: RateSample(11.0, 13.0, 1_000_000, saturated=True)}
     )
     assert value(keeper, "past1_bps", 13.0) == pytest.approx(4e6)
-
-
-def test_of_two_given_values_the_newer_counts_and_nonsense_does_not() -> None:
-    keeper = ContextKeeper()
-    keeper.update("wlan0", {"rssi_dbm": Indicator(-60.0, 2.0)})
-    keeper.update("wlan0", {"rssi_dbm": Indicator(-70.0, 1.0)})
-    keeper.update("wlan0", {"rssi_dbm": Indicator(math.nan, 3.0)})
-    assert value(keeper, "rssi_dbm", 3.0) == -60.0
-    keeper.update("wlan0", {"rssi_dbm": Indicator(-65.0, 2.0)})
-    assert value(keeper, "rssi_dbm", 3.0) == -65.0
 
 
 def test_networks_are_apart_and_a_lost_one_is_forgotten() -> None:

@@ -114,24 +114,6 @@ def test_what_fits_on_the_path_is_told_by_its_least_round_trip() -> None:
     assert found.saturated
 
 
-def test_data_from_afar_are_still_coming_when_they_are_older() -> None:
-    far = replace(RECEIVING, bytes_down=500_000, rtt_s=0.1, rtt_min_s=0.1, idle_down_s=0.11)
-    watched = Watched(KEY)
-    watched.down(far)
-    found = watched.down(replace(far, bytes_down=510_000))
-    assert found is not None
-    assert found.saturated
-
-
-def test_little_or_in_no_time_says_nothing() -> None:
-    watched = Watched(KEY)
-    assert watched.down(replace(RECEIVING, bytes_down=14_999)) is None
-    watched = Watched()
-    watched.sample()
-    watched.watch.on_open(KEY, 1.15)
-    assert watched.down(RECEIVING) is None
-
-
 def test_who_pauses_does_not_show_what_the_network_carries() -> None:
     watched = Watched(KEY)
     watched.down(replace(RECEIVING, bytes_down=500_000))
@@ -155,40 +137,6 @@ def test_who_stood_still_begins_anew() -> None:
     found = watched.down(replace(RECEIVING, bytes_down=1_140_000))
     assert found is not None
     assert found.saturated
-
-
-def test_who_is_far_away_takes_longer_to_stand_still() -> None:
-    far = replace(RECEIVING, bytes_down=500_000, rtt_s=0.2, rtt_min_s=0.2)
-    watched = Watched(KEY)
-    watched.down(far)
-    watched.down(replace(far, idle_down_s=0.28))
-    found = watched.down(replace(far, bytes_down=540_000))
-    assert found is not None
-    assert found.saturated
-
-
-def test_flows_beside_each_other_carry_together() -> None:
-    watched = Watched(KEY, OTHER)
-    second = replace(RECEIVING, key=OTHER)
-    watched.down(RECEIVING, second)
-    found = watched.down(
-        replace(RECEIVING, bytes_down=100_000), replace(second, bytes_down=150_000)
-    )
-    assert found is not None
-    assert found.carried_bytes == 150_000
-    assert found.rate_bps == pytest.approx(6e6)
-
-
-def test_a_transfer_that_ended_early_did_not_set_the_pace_of_the_rest() -> None:
-    watched = Watched(KEY, OTHER)
-    watched.down(replace(RECEIVING, bytes_down=500_000))
-    tail = replace(RECEIVING, bytes_down=520_000)
-    watched.watch.on_close(end(tail, 1.1))
-    slow = replace(RECEIVING, key=OTHER, bytes_down=4_000)
-    found = watched.down(slow)
-    assert found is not None
-    assert found.carried_bytes == 24_000
-    assert not found.saturated, "for half of the time nobody wanted more"
 
 
 def test_what_ended_between_two_samples_counts() -> None:
@@ -227,17 +175,6 @@ def test_of_a_short_transfer_counts_what_came_past_its_slow_start() -> None:
     assert found.rate_bps == pytest.approx(4e6)
 
 
-def test_whoever_was_faster_than_a_slow_start_began_earlier_than_is_known() -> None:
-    watched = Watched()
-    watched.sample()
-    watched.watch.on_open(OTHER, 1.1)
-    short = replace(RECEIVING, key=OTHER, bytes_down=300_000, rtt_min_s=0.03)
-    watched.watch.on_close(end(short, 1.2))
-    found = watched.down()
-    assert found is not None
-    assert found.rate_bps == pytest.approx(24e6), "all of it, in all of the time"
-
-
 def test_the_end_of_a_long_transfer_is_as_good_as_its_middle() -> None:
     watched = Watched(KEY)
     watched.down(replace(RECEIVING, bytes_down=500_000))
@@ -253,21 +190,6 @@ def test_the_end_of_a_long_transfer_is_as_good_as_its_middle() -> None:
     found = watched.down()
     assert found is not None
     assert found.saturated
-
-
-def test_what_ends_while_the_sockets_are_sampled_is_counted_once() -> None:
-    watched = Watched(KEY, OTHER)
-    watched.down(RECEIVING)
-    last, whole = (
-        replace(RECEIVING, bytes_down=150_000),
-        replace(RECEIVING, key=OTHER, bytes_down=30_000),
-    )
-    for each in (last, whole):
-        watched.watch.on_close(end(replace(each, bytes_down=each.bytes_down + 10_000), 1.2))
-    found = watched.down(last, whole)
-    assert found is not None
-    assert found.carried_bytes == 110_000 + 40_000
-    assert watched.down() is None
 
 
 def test_of_flows_that_are_older_or_not_counted_nothing_is_said() -> None:

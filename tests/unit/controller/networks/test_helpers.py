@@ -1,6 +1,5 @@
 """The bytes of helpers, by looks at connections and their ends."""
 
-from dataclasses import replace
 from ipaddress import ip_address, ip_interface
 
 from cedos.controller.events import FlowClosed, FlowSample
@@ -59,12 +58,3 @@ def test_of_helpers_before_the_daemon_only_what_they_carry_from_now_on_counts() 
     assert counted.of("helper-1") == (0, 0)
     counted.on_samples([sample(1, 1_000_500, 10_000)])
     assert counted.of("helper-1") == (500, 0)
-
-
-def test_the_next_helper_of_a_name_goes_on_counting() -> None:
-    counted = counting(1)
-    counted.on_samples([sample(1, 1000, 10)])
-    next_one = replace(helper(3), name="helper-1")
-    counted.networks_changed([next_one])
-    counted.on_samples([sample(3, 70, 7), sample(1, 5000, 10)])
-    assert counted.of("helper-1") == (1070, 17)

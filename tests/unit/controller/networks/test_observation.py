@@ -39,13 +39,6 @@ def known(script: Script, name: str, network: str = "wlan0") -> Indicator | None
     return script.controller.context(script.now_s).networks.get(network, {}).get(name)
 
 
-def test_what_a_flow_carries_since_it_began_is_known_of_its_network(script: Script) -> None:
-    script.sampled(FlowSample(KEY, 9.4, 1, None, 0.02, 0.02, None, 100_000, 500, 0, 0.0, 0))
-    found = known(script, "delivery_down_bps")
-    assert found is not None
-    assert found.value == pytest.approx(8e5 / (0.4 - 2 * 0.02)), "after handshake and request"
-
-
 @pytest.mark.parametrize("rescued", [False, True])
 def test_what_another_network_carried_is_not_held_to_the_credit_of_the_flows_own(
     script: Script, rescued: bool
@@ -144,11 +137,6 @@ def test_a_network_whose_pings_are_lost_is_asked_for_names(
     assert drops is (life is NetworkLife.ALIVE)
 
 
-def test_a_lost_ping_of_a_network_that_is_gone_asks_for_nothing(script: Script) -> None:
-    script.networks(LTE, at_s=9.5)
-    assert script.tell(PingEnded("wlan0", None, 9.0, 10.0), at_s=10.0) == []
-
-
 def told(script: Script, at_s: float, *events: Event) -> Sequence[tuple[str, str]]:
     given = script.tell(*events, at_s=at_s)
     return [(each.life.value, each.before.value) for each in of_kind(TellVerdict, given)]
@@ -173,15 +161,6 @@ def test_the_states_of_networks_that_are_up_are_told_when_they_change() -> None:
     assert told(script, 14.8, FlowsSampled((), {})) == []
     script.networks(LTE, at_s=14.9)
     assert told(script, 15.0, FlowsSampled((), {})) == []
-
-
-def test_a_network_that_comes_again_is_new() -> None:
-    script = Script()
-    script.tell(PingEnded("wlan0", 0.02, 9.0, 9.0), at_s=9.0)
-    script.networks(LTE, at_s=10.0)
-    script.networks(WLAN, LTE, at_s=11.0)
-    assert known(script, "rtt_s") is None
-    assert "wlan0" not in script.controller.networks.heard_at_s
 
 
 @pytest.mark.parametrize(

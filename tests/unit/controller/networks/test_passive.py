@@ -32,13 +32,6 @@ def test_a_host_that_only_downloads_has_round_trips() -> None:
     assert watch.observe([trickle], [WIFI])["home"].rtts_s == []
 
 
-def test_a_spare_that_rests_carries_nothing() -> None:
-    watch = PassiveWatch()
-    assert watch.observe([FIRST], [WIFI])["home"].carried
-    assert not watch.observe([replace(FIRST, at_s=2.0)], [WIFI])["home"].carried
-    assert watch.observe([replace(FIRST, bytes_up=1_001)], [WIFI])["home"].carried
-
-
 def test_segments_sent_again() -> None:
     watch = PassiveWatch()
     first = replace(FIRST, segments=100, retransmits=2, unacknowledged=10)
@@ -60,9 +53,3 @@ def test_the_loss_rate_needs_segments_and_forgets() -> None:
     assert losses.indicators() == {"loss": Indicator(0.0, 12.0)}
     losses.slept(100.0)
     assert losses.indicators() == {"loss": Indicator(0.0, -88.0)}
-
-
-def test_flows_of_no_network_are_left_out() -> None:
-    watch = PassiveWatch()
-    other = replace(FIRST, key=replace(KEY, local=ip_address("172.17.0.2")))
-    assert watch.observe([other], [WIFI]) == {}

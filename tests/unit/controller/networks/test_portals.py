@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cedos.controller.events import PageChecked, PortalFinding, PortalVerdict, TlsAnswer, Witness
+from cedos.controller.events import PortalFinding, PortalVerdict, TlsAnswer, Witness
 from cedos.model import Indicator, NetworkLife, NextHop
 
 FREE = PortalFinding(PortalVerdict.FREE, "well")
@@ -112,14 +112,6 @@ def test_a_filtered_page_is_told_and_asked_for_once(desk: Any) -> None:
     told.until(lambda: len(told.checks) == 3)
 
 
-def test_what_may_be_a_filter_is_not_asked_for_for_ever(desk: Any) -> None:
-    told = desk.listen({"home": PORTAL, "phone": FREE})
-    told.networks(desk.wifi, desk.lte)
-    told.wait(4000.0)
-    assert len(told.checks) == 2 + 5
-    assert told.life() is NetworkLife.UNKNOWN
-
-
 def test_the_user_who_logs_in_is_let_back_soon(desk: Any) -> None:
     told = desk.listen({"home": PORTAL})
     told.tls = {"home": TlsAnswer.SILENT}
@@ -178,17 +170,6 @@ def test_a_slow_network_is_given_time(
     assert told.checks == [("home", pytest.approx(patience_s))]
 
 
-def test_an_answer_for_a_network_that_moved_meanwhile_tells_nothing(desk: Any) -> None:
-    told = desk.listen()
-    told.networks(desk.wifi)
-    told.watch.on_timer(told.now_s)  # a check begins, and has not ended
-    moved = replace(desk.wifi, next_hops=(NextHop(4, ip_address("10.0.1.254")),))
-    told.networks(moved)
-    assert not told.watch.on_page(PageChecked("home", 1, PORTAL), told.now_s)
-    assert told.life() is NetworkLife.UNKNOWN
-    assert told.watch.next_timer_s() is not None, "it is checked where it is now"
-
-
 def test_networkmanager_is_one_witness_where_the_page_says_nothing(desk: Any) -> None:
     told = desk.listen()
     told.manager = {"home": True}
@@ -198,22 +179,6 @@ def test_networkmanager_is_one_witness_where_the_page_says_nothing(desk: Any) ->
     told.manager["home"] = False
     told.watch.recheck(told.now_s)
     told.until(lambda: told.life() is NetworkLife.ALIVE)
-
-
-def test_names_that_are_not_answered_need_a_second_witness_too(desk: Any) -> None:
-    told = desk.listen({"home": NO_NAMES, "phone": FREE})
-    watch = told.watch
-    told.networks(desk.lte, desk.wifi)
-    told.until(lambda: len(told.checks) >= 2)
-    assert told.life() is NetworkLife.UNKNOWN
-    assert told.problems == ["home: its DNS does not answer, another network's does"]
-    told.tls = {"home": TlsAnswer.SILENT, "phone": TlsAnswer.PROVEN}
-    watch.recheck(told.now_s, "home")
-    told.until(lambda: told.life() is NetworkLife.DEAD)
-    assert told.problems == ["home: its DNS does not answer, another network's does. Not used"]
-    # Its pings are answered: nothing else would tell that it carries again.
-    told.answers["home"] = FREE
-    told.until(lambda: told.life() is NetworkLife.ALIVE, 60.0)
 
 
 @pytest.mark.parametrize("answered_before", [True, False])

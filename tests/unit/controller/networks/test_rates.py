@@ -31,10 +31,6 @@ def test_the_mean_of_each_span() -> None:
     )
 
 
-def test_what_is_older_than_ten_seconds_is_gone() -> None:
-    assert values(fed([100.0, *([2.0] * 10)]))["past10_bps"] == pytest.approx(2e6)
-
-
 def test_what_somebody_else_held_back_is_no_rate_and_leaves_the_last_one() -> None:
     rates = fed([8.0, 8.0])
     rates.observe(RateSample(2.0, 3.0, 10_000, saturated=False))
@@ -44,36 +40,12 @@ def test_what_somebody_else_held_back_is_no_rate_and_leaves_the_last_one() -> No
     assert {ages[name] for name in ("past1_bps", "past5_bps", "past10_bps")} == {2.0}
 
 
-def test_time_between_does_not_thin_a_rate() -> None:
-    rates = RateEstimator()
-    rates.observe(RateSample(0.0, 0.2, 200_000, saturated=True))
-    rates.observe(RateSample(0.7, 0.9, 200_000, saturated=True))
-    assert values(rates)["past1_bps"] == pytest.approx(8e6)
-
-
-def test_what_reaches_into_a_span_counts_as_a_whole() -> None:
-    rates = RateEstimator()
-    rates.observe(RateSample(0.0, 0.6, 600_000, saturated=True))
-    rates.observe(RateSample(0.6, 1.4, 400_000, saturated=True))
-    assert values(rates)["past1_bps"] == pytest.approx(1_000_000 * 8 / 1.4)
-    rates.observe(RateSample(1.4, 1.6, 50_000, saturated=True))
-    assert values(rates)["past1_bps"] == pytest.approx(3.6e6)
-
-
 def test_at_least_what_was_delivered_is_the_best_of_twenty_seconds() -> None:
     rates = fed([2.0, 9.0, 3.0, 1.0], saturated=False)
     rates.observe(RateSample(4.0, 21.9, 187_500, saturated=False))
     assert rates.indicators() == {"delivery_down_bps": Indicator(9e6, 2.0)}
     rates.observe(RateSample(21.9, 22.0, 12_500, saturated=False))
     assert rates.indicators() == {"delivery_down_bps": Indicator(3e6, 3.0)}
-
-
-def test_what_a_network_that_fades_did_before_is_no_least() -> None:
-    rates = fed([9.0], saturated=False)
-    rates.observe(RateSample(1.0, 2.0, 250_000, saturated=True))
-    assert values(rates)["delivery_down_bps"] == pytest.approx(2e6)
-    rates.observe(RateSample(2.0, 3.0, 375_000, saturated=False))
-    assert rates.indicators()["delivery_down_bps"] == Indicator(3e6, 3.0)
 
 
 def test_a_counter_tells_the_least_and_nothing_after_it_began_anew() -> None:
@@ -166,17 +138,3 @@ def test_the_end_of_an_upload_over_an_empty_path_is_no_rate() -> None:
     # With a queue it is, but the network did carry more within that second.
     rates.observe(RateSample(0.4, 0.6, 32_000, saturated=True))
     assert rates.indicators()["past1_up_bps"].value == pytest.approx(4.44e6)
-
-
-def test_what_was_carried_faster_counts_though_a_program_set_the_pace() -> None:
-    """Seen live: 36 Mbit/s until 0.4 s before, then 0.2 s of 1.1 while lost packets were sent again."""
-    rates = RateEstimator()
-    rates.observe(RateSample(0.0, 0.2, 900_000, saturated=False))
-    rates.observe(RateSample(0.2, 0.4, 10_000, saturated=False))  # slower: says nothing
-    rates.observe(RateSample(0.4, 0.6, 28_000, saturated=True))
-    assert values(rates)["past1_bps"] == pytest.approx(928_000 * 8 / 0.4)
-    rates.observe(RateSample(1.3, 1.5, 28_000, saturated=True))
-    assert values(rates)["past1_bps"] == pytest.approx(1.12e6), (
-        "a second later nothing is left of it"
-    )
-    assert values(rates)["past5_bps"] == pytest.approx(956_000 * 8 / 0.6)

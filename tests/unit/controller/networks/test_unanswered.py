@@ -90,11 +90,3 @@ def test_only_what_no_box_would_answer_proves_that_a_network_carries(desk: Any) 
     assert watch.proven == {"home": {large.key.remote}}
     watch.observe([large], [desk.wifi], 1.4)
     assert watch.proven == {}, "nothing came since"
-
-
-def test_a_network_that_has_gone_carries_nothing(desk: Any) -> None:
-    watch = Unanswered()
-    watch.observe([desk.flow(desk.wifi, 3, down=500)], [desk.wifi, desk.lte], 1.0)
-    assert watch.carrying.keys() == {"home"}
-    watch.observe([], [desk.lte], 1.2)
-    assert watch.carrying.keys() == set()

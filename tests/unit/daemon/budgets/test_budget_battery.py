@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from cedos.budget_kinds import Resource
 from cedos.controller.events import BatteryRead
@@ -53,12 +52,6 @@ async def test_a_battery_that_was_charged_in_sleep_begins_anew(host: Host) -> No
     host.power.now = BatteryRead(True, 0.7, True, 1.4e5)
     await host.budgets._read_battery()
     assert host.spent("battery") == 2e4
-
-
-async def test_the_log_says_what_a_battery_gives(host: Host) -> None:
-    with capture_logs() as said:
-        await host.budgets.set(BATTERY)
-    assert [each["supply"] for each in said if each["event"] == "a budget was set"] == ["100 kJ"]
 
 
 async def test_a_restart_in_the_middle_of_a_discharge_keeps_its_supply(host: Host) -> None:

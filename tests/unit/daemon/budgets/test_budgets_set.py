@@ -10,9 +10,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from cedos.budget_kinds import Resource
-from cedos.config import Config, PlanConfig
 from cedos.daemon.budgets.host_budgets import MOST
-from cedos.errors import ConfigError, NotFoundError
+from cedos.errors import ConfigError
 from cedos.model import Budget, Every
 
 pytestmark = pytest.mark.anyio
@@ -20,19 +19,6 @@ pytestmark = pytest.mark.anyio
 Host = Any
 MakeHost = Callable[..., Any]
 DATA = Budget("data", Resource.DATA, 1e9, "2026-12-01T00:00:00", every=Every.MONTH)
-
-
-async def test_configured_ones_are_taken_out_where_they_are(make_host: MakeHost) -> None:
-    config = Config(plan=PlanConfig(metered_bytes=10**9, reset_day=31))
-    host = make_host(config)
-    assert host.budgets.source("plan") == "configuration"
-    with pytest.raises(ConfigError, match="take it out there"):
-        host.budgets.remove("plan")
-    with pytest.raises(NotFoundError, match="no budget"):
-        host.budgets.remove("pan")
-    await host.budgets.set(DATA)
-    host.budgets.remove("data")
-    assert list(host.known.keepers) == ["plan"]
 
 
 @pytest.mark.parametrize(
@@ -72,12 +58,6 @@ async def test_nobody_fills_memory_or_disk_with_budgets(host: Host, tmp_path: Pa
         await host.budgets.set(DATA)
     host.tick(61.0)
     await host.budgets.set(replace(DATA, name="b1", supply=2e9))
-
-
-async def test_one_that_would_be_over_is_refused(host: Host) -> None:
-    with pytest.raises(ConfigError, match="has passed"):
-        await host.budgets.set(replace(DATA, every=None, until="2026-11-01T00:00:00"))
-    assert not host.known.keepers
 
 
 async def test_a_damaged_file_is_kept_said_and_the_daemon_goes_on(

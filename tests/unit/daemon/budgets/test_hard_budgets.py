@@ -38,15 +38,6 @@ async def test_a_new_period_and_softness_lift_it(host: Host) -> None:
         assert host.bars[-1] == (), lift
 
 
-async def test_less_supply_in_mid_period_bars_at_once(host: Host) -> None:
-    await host.budgets.set(DATA)
-    spend(host, 500_000_000)
-    await host.budgets.set(replace(DATA, supply=4e8))
-    assert host.bars == [("lte0",)]
-    host.budgets.remove("data")
-    assert host.bars[-1] == ()
-
-
 async def test_a_clock_that_is_set_into_the_next_month_and_back_opens_nothing(
     host: Host,
 ) -> None:

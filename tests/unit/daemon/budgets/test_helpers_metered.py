@@ -8,7 +8,6 @@ import pytest
 
 from cedos.budget_kinds import Resource
 from cedos.controller.events import NetworksChanged
-from cedos.daemon.budgets import used
 from cedos.kernel.rtnetlink import Counters
 from cedos.model import Budget, Network, NetworkKind
 
@@ -67,9 +66,3 @@ async def test_its_link_has_what_is_left(host: Any) -> None:
     host.carry("wlan0", 2500)
     host.tick()
     assert host.usage.totals["free/wlan0"] == 1060 + 2000 + 500
-
-
-async def test_the_usage_lists_it_as_metered(host: Any) -> None:
-    helped(host, 1000, 10)
-    found = {each.network: each for each in used.by_network(host.usage, 0.0).networks}
-    assert (found["helper-1"].metered_bytes, found["helper-1"].free_bytes) == (1010, 0)

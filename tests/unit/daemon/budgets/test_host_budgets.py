@@ -12,13 +12,11 @@ from cedos.config import (
     Config,
     DecisionConfig,
     EnergyConfig,
-    NetworkConfig,
     PlanConfig,
 )
 from cedos.controller.events import BatteryRead
 from cedos.daemon.budgets import used
 from cedos.daemon.budgets.metering import radios_of
-from cedos.daemon.decisions.choices import objective as objective_of
 from cedos.errors import ConfigError
 from cedos.model import Budget, Every, PhoneUse
 from cedos.selector.budgets.controller import PROHIBITIVE
@@ -29,11 +27,6 @@ pytestmark = pytest.mark.anyio
 Host = Any
 MakeHost = Callable[..., Any]
 DATA = Budget("data", Resource.DATA, 1e9, "2026-12-01T00:00:00", every=Every.MONTH)
-
-
-async def test_without_budgets_the_objective_is_as_configured(host: Host) -> None:
-    host.tick()
-    assert host.objective == objective_of(Config())
 
 
 async def test_a_budgets_price_stands_instead_of_the_fixed_one(host: Host) -> None:
@@ -91,16 +84,6 @@ async def test_joules_of_the_radios_are_counted(host: Host) -> None:
     assert host.spent("energy") == pytest.approx(4 * 1.674 + 6.5, rel=0.01)
 
 
-async def test_money_by_what_networks_cost(make_host: MakeHost) -> None:
-    config = Config(networks={"lte0": NetworkConfig(money_per_mb=0.02)})
-    host = make_host(config)
-    await host.budgets.set(Budget("money", Resource.MONEY, 5.0, "2026-12-01T00:00:00"))
-    host.carry("lte0", 50_000_000)
-    host.tick()
-    assert host.spent("money") == pytest.approx(1.0)
-    assert host.known.prices.money_s(1.0, 1.0) > 0.0
-
-
 async def test_money_without_any_price_is_said(host: Host) -> None:
     await host.budgets.set(Budget("money", Resource.MONEY, 5.0, "2026-12-01T00:00:00"))
     assert any("money_per_mb" in problem for problem in host.budgets.problems)
@@ -153,15 +136,6 @@ async def test_delphis_exponents_follow_the_same_plan(make_host: MakeHost) -> No
     host.carry("lte0", 300_000)
     host.tick()
     assert host.objective.gamma == 10.0
-
-
-async def test_prices_that_hardly_move_wake_nobody(host: Host) -> None:
-    await host.budgets.set(DATA)
-    outbox = host.controller._outbox
-    outbox.urgent = False
-    for _ in range(20):
-        host.tick()
-    assert not outbox.urgent
 
 
 @pytest.mark.parametrize("name", ["device", "cellular"])

@@ -65,30 +65,6 @@ async def test_what_a_new_interface_carries_is_written_at_once_lest_a_crash_lose
             await running
 
 
-async def test_an_interface_that_is_plugged_in_again_counts_from_nothing(host: Host) -> None:
-    await host.budgets.set(DATA)
-    host.carry("lte0", 1000)
-    host.tick()
-    again = replace(LTE, index=9)
-    host.metering.on_counters(again, Counters(400, 100), host.steady_s)
-    assert host.spent() == 1500
-
-
-async def test_a_clock_that_jumps_ahead_and_back_loses_nothing(host: Host) -> None:
-    await host.budgets.set(DATA)
-    host.carry("lte0", 1000)
-    host.tick()
-    host.budgets.write()
-    host.now_s += 4e8
-    host.carry("lte0", 200)
-    host.tick()
-    host.budgets.write()
-    host.now_s -= 4e8
-    host.carry("lte0", 30)
-    host.tick()
-    assert host.spent() == 1230
-
-
 @pytest.mark.parametrize("days", [-1, -40, -400])
 async def test_a_clock_that_is_set_back_gives_no_budget_anew(host: Host, days: int) -> None:
     """A time server does, once and again."""

@@ -51,17 +51,6 @@ def test_a_gateways_own_entry_is_without_what_it_carried(tmp_path: Path) -> None
     }
 
 
-def test_a_gateway_of_which_nothing_is_left_has_no_entry(tmp_path: Path) -> None:
-    assert shown(
-        tmp_path,
-        {"198.51.100.7": {"wlan0": 700}},
-        carried("github.com", "gw.example", ("198.51.100.7",), wlan0=700),
-    ) == {("github.com", "gw.example"): {"wlan0": 700}}
-    assert shown(tmp_path, {}, carried("a.example", "gw.example", (), lte0=1)) == {
-        ("a.example", "gw.example"): {"lte0": 1}
-    }
-
-
 def test_a_gateway_with_two_names_is_one(tmp_path: Path) -> None:
     assert shown(
         tmp_path,
@@ -75,12 +64,3 @@ def test_a_gateway_with_two_names_is_one(tmp_path: Path) -> None:
         ("c.example", "other.example"): {"wlan0": 400},
         ("gw.example", None): {"wlan0": 501},
     }
-
-
-def test_metered_bytes_come_first(tmp_path: Path) -> None:
-    rows = shown(
-        tmp_path,
-        {"free.example": {"wlan0": 10**9}},
-        carried("metered.example", "gw.example", (), lte0=1),
-    )
-    assert list(rows) == [("metered.example", "gw.example"), ("free.example", None)]

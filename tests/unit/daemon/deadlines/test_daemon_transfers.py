@@ -148,12 +148,6 @@ async def test_reports_in_a_large_table_wait_for_its_plan(
     assert len(host.transfers.listed()) == 201, "the next beat has the table kept"
 
 
-async def test_a_barred_network_is_not_counted_on(host: Host) -> None:
-    host.controller.decider.bar({"phone": "its budget is spent"})
-    turn = await host.transfers.report(report(), 0)
-    assert turn.networks == turn.spare == ()
-
-
 async def test_the_table_survives_the_daemon(host: Host) -> None:
     await host.transfers.report(report(), 1000)  # and is killed
     host.begin()
@@ -221,19 +215,6 @@ async def test_a_host_is_not_kept_awake_in_a_pause_and_decides_anew_after_it(hos
     assert (host.awake, host.alarm) == (False, 0.0)
 
 
-async def test_what_comes_is_kept_each_second(host: Host) -> None:
-    host.networks(wifi=True)
-    transfers = host.transfers
-    await transfers.report(report(), 0)
-    await host.pass_s(3.0)
-    more = {"done_bytes": 500_000, "used_bytes": {"wlan0": 500_000}}
-    await transfers.report(report(**more), 0)
-    await host.pass_s(3.0)
-    host.begin()  # it was killed
-    (kept,) = host.transfers.listed()
-    assert (kept.done_bytes, kept.bytes_by_network) == (500_000, {"wifi": 500_000})
-
-
 async def test_only_its_user_ends_a_transfer(host: Host) -> None:
     transfers = host.transfers
     await transfers.report(report(), 1000)
@@ -243,24 +224,6 @@ async def test_only_its_user_ends_a_transfer(host: Host) -> None:
         await transfers.report(report(), 0)
     await transfers.report(report(ended=True), 1000)
     assert transfers.listed() == []
-
-
-async def test_what_was_said_before_the_end_comes_too_late(host: Host) -> None:
-    """An episode that was here was listed as coming: its last words arrived after its end."""
-    transfers = host.transfers
-    turn = await transfers.report(report(said_s=1.0), 1000)
-    waiting = asyncio.ensure_future(
-        transfers.report(report(said_s=2.0, seen=turn.serial, wait_s=30.0), 1000)
-    )
-    await asyncio.sleep(0.05)
-    await transfers.report(report(said_s=4.0, ended=True), 1000)
-    await transfers.report(report(said_s=3.0), 1000)
-    assert transfers.listed() == []
-    async with asyncio.timeout(5.0):
-        await waiting
-    assert transfers.listed() == []
-    await transfers.report(report(said_s=5.0), 1000)  # wanted again
-    assert len(transfers.listed()) == 1
 
 
 async def test_the_host_stays_awake_only_while_a_transfer_can_move(host: Host) -> None:

@@ -150,11 +150,3 @@ async def test_a_lid_has_a_lock_of_its_own(address: str, logind: Logind) -> None
         assert await logind.given_back()
     finally:
         await bus.close()
-
-
-async def test_without_a_bus_nothing_is_asked() -> None:
-    await SleepInhibitor(None).hold(True)
-    absent = SystemBus("unix:path=/nowhere")
-    inhibitor = SleepInhibitor(absent)
-    await inhibitor.hold(True)
-    assert not inhibitor.held

@@ -93,10 +93,6 @@ def test_a_method_other_than_the_default_is_told_with_every_decision(
         assert (chosen.method.words in decision.reason) is (method != "brute-force")
 
 
-def test_brute_force_is_the_default(tmp_path: Path) -> None:
-    assert configured(tmp_path, "").method.name == "brute-force"
-
-
 def test_a_method_that_nobody_knows_is_refused_with_those_there_are(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"(?s)method.*"):
         configured(tmp_path, 'method = "dice"')

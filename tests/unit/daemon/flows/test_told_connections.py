@@ -99,18 +99,6 @@ def test_a_gateway_that_lets_nobody_in_is_a_problem(told: Told) -> None:
     assert told.connections.problems(3.0) == []
 
 
-def test_a_strategy_is_remembered_after_its_decision_is_not(told: Told) -> None:
-    choices = {5: BOTH}
-    told.connections = ToldConnections(list, choices.get, None)
-    told.say(0.0, news(1, decision=5))
-    choices.clear()
-    told.say(1.0, news(1, decision=5))
-    assert told.connections.listed(1, 1.0)[0][0].strategy == BOTH
-    told.say(2.0, news(1, decision=6))
-    latest = told.connections.listed(1, 2.0)[0][0]
-    assert (latest.decision, latest.strategy) == (6, None)
-
-
 def test_a_program_that_is_not_heard_shows_nothing_though_it_counts(told: Told) -> None:
     told.say(0.0, news(1, 100))
     assert told.servers(5.0) == ["github.com"]
@@ -120,13 +108,6 @@ def test_a_program_that_is_not_heard_shows_nothing_though_it_counts(told: Told) 
     assert [each.bytes_down for each in told.connections.unwritten(EPOCH)] == [100]
     told.say(59.5)
     assert told.servers(60.0) == ["github.com"], "one word of its program is enough"
-
-
-def test_the_largest_are_shown_and_the_rest_is_counted(told: Told) -> None:
-    told.say(0.0, *(news(each, each, server=f"{each}", age_s=100.0 - each) for each in range(1, 8)))
-    shown, others = told.connections.listed(3, 0.0)
-    assert [each.server for each in shown] == ["5", "6", "7"]
-    assert others == 4
 
 
 def test_what_ended_is_written_at_once_and_is_shown_no_more(told: Told) -> None:
@@ -184,21 +165,6 @@ def test_what_is_told_of_again_is_written_only_by_what_is_more(told: Told) -> No
     assert told.written[-1].bytes_by_network == {"phone": 40}
 
 
-def test_totals_never_shrink(told: Told) -> None:
-    told.say(0.0, news(1, 100, bytes_up=9))
-    told.say(1.0, news(1, 40, bytes_up=10, bytes_by_network={"wlan0": 40, "usb0": 1}, ended=True))
-    [record] = told.written
-    assert (record.bytes_down, record.bytes_up) == (100, 10)
-    assert record.bytes_by_network == {"wlan0": 100, "phone": 1}
-
-
-def test_an_interface_that_is_gone_keeps_its_networks_name(told: Told) -> None:
-    told.say(0.0, news(1, 10, bytes_by_network={"usb0": 10}))
-    told.networks = []
-    told.say(1.0, news(1, 10, bytes_by_network={"usb0": 10}, ended=True))
-    assert told.written[0].bytes_by_network == {"phone": 10}
-
-
 def test_numbers_are_each_programs_own(told: Told) -> None:
     told.say(0.0, news(1, 10))
     told.say(0.0, news(1, 20, server="b.example"), program=2, gateway="other.example")
@@ -224,12 +190,6 @@ def test_programs_are_bounded(told: Told) -> None:
     told.check(60.0)
     told.say(60.0, news(1, 7), program=96)
     assert [each.bytes_down for each in told.connections.unwritten(EPOCH)] == [5, 7]
-
-
-def test_a_server_is_called_as_it_was_last(told: Told) -> None:
-    told.say(0.0, news(1, 10, server="192.0.2.7"))
-    told.say(1.0, news(1, 20, server="shop.example", ended=True))
-    assert [each.server for each in told.written] == ["shop.example"]
 
 
 def test_a_gateway_is_where_addresses_say(told: Told) -> None:
@@ -304,14 +264,6 @@ def test_a_crowd_that_falls_silent_has_room_in_the_history(tmp_path: Path) -> No
     assert told.history.dropped == 0
     assert len(told.written) == 2000
     told.history.close()
-
-
-def test_the_next_daemon_hears_what_lives(told: Told) -> None:
-    told.say(0.0, news(1, 100))
-    told.connections = told.begun()
-    told.say(5.0, news(1, 120, age_s=6.0))
-    told.say(6.0, news(1, 150, ended=True))
-    assert [each.bytes_down for each in told.written] == [150]
 
 
 async def test_a_connection_is_found_by_its_server(told: Told) -> None:

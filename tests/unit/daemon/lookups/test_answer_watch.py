@@ -80,11 +80,6 @@ def watch() -> Watch:
     return Watch()
 
 
-def test_what_is_no_answer_passes_at_once(watch: Watch) -> None:
-    assert watch.comes(1, b"no DNS") is None
-    assert watch.passed == {1: True}
-
-
 def test_only_answers_of_own_resolvers_to_questions_are_believed(watch: Watch) -> None:
     """A neighbour's datagrams in the resolver's name pushed the true addresses out of a rule."""
     content = answer(HOST, "203.0.113.1")
@@ -101,14 +96,6 @@ def test_only_answers_of_own_resolvers_to_questions_are_believed(watch: Watch) -
     watch.release(3, passes=True)
     watch.release(4, passes=False)
     assert watch.passed == {3: True, 4: False}
-
-
-def test_a_question_that_is_captured_and_not_read_yet_was_asked(watch: Watch) -> None:
-    watch.may_be_captured = True
-    told = watch.comes(1, answer(HOST, "203.0.113.1"))
-    assert told is not None
-    assert told.believed
-    assert not told.claimed
 
 
 @pytest.mark.parametrize("protocol", ["udp", "tcp"])
