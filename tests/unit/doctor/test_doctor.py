@@ -13,7 +13,7 @@ import pytest
 
 from cedos.api.lock import only_daemon
 from cedos.api.messages import NetworkMessage
-from cedos.config import Config, PredictorsConfig, ProbesConfig
+from cedos.config import Config, PredictorsConfig
 from cedos.config.directories import Directories
 from cedos.config.sections import SteeringConfig
 from cedos.doctor import Files, Finding, FindingState, host, kernel, limited, missing, ok
@@ -126,13 +126,6 @@ def test_ping(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     assert kernel.ping(files, frozenset({99, 201})).state is FindingState.LIMITED
 
 
-def test_capabilities(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel.privileges, "held", lambda: frozenset({"CAP_NET_RAW"}))
-    finding = kernel.capabilities()
-    assert finding.state is FindingState.LIMITED
-    assert finding.found == "this process lacks CAP_NET_ADMIN"
-
-
 def test_look_ups(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     put(files, "/etc/resolv.conf", "nameserver 127.0.0.53")
     assert "systemd-resolved" in kernel.lookups(files, Config()).found
@@ -148,10 +141,6 @@ def test_look_ups(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.state, found.found) == (FindingState.LIMITED, "no CAP_NET_RAW")
     monkeypatch.setattr(kernel, "open_capture", io.BytesIO)
     assert "over another network" in kernel.lookups(files, Config()).found
-
-
-def test_flows_of_this_very_host() -> None:
-    assert asyncio.run(kernel.flows()).state is FindingState.OK
 
 
 def test_retransmission(files: Files) -> None:
@@ -175,15 +164,6 @@ def program(folder: Path, script: str) -> str:
     (folder / "iptables").write_text(f"#!/bin/sh\n{script}\n")
     (folder / "iptables").chmod(0o755)
     return str(folder)
-
-
-def test_iptables(tmp_path: Path) -> None:
-    absent = host.iptables(str(tmp_path))
-    assert (absent.state, absent.found) == (FindingState.MISSING, "not installed")
-    assert absent.remedy == "apt install iptables"
-    good = program(tmp_path / "a", "echo 'iptables v1.8.9 (legacy)'")
-    assert host.iptables(good) == ok("iptables", "iptables v1.8.9 (legacy)")
-    assert "does not run" in host.iptables(program(tmp_path / "b", "exit 1")).found
 
 
 Usage = namedtuple("Usage", "total used free")
@@ -335,13 +315,6 @@ async def test_phones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert (await host.phones()).state is FindingState.LIMITED
 
 
-def test_mptcp_not_compiled(files: Files) -> None:
-    assert kernel.mptcp(files).state is FindingState.MISSING
-    assert kernel.path_manager(files, False).state is FindingState.MISSING
-    assert kernel.black_hole(files) is None
-    assert asyncio.run(kernel.endpoints(files, False)) is None
-
-
 def test_endpoints_of_others(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     sysctl(files, "net.mptcp.enabled", "1")
     # MPTCP_PM_ATTR_ADDR { FAMILY inet, ID 1, ADDR4 192.0.2.7 }
@@ -412,12 +385,6 @@ def test_services_on_the_bus(monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
-def test_no_bus(tmp_path: Path) -> None:
-    [finding] = asyncio.run(host.on_the_bus(f"unix:path={tmp_path}/none"))
-    assert finding.state is FindingState.LIMITED
-    assert "no system bus" in finding.found
-
-
 def test_a_model_that_cannot_be_used(tmp_path: Path) -> None:
     for content in (None, "{}"):
         path = tmp_path / "m.json"
@@ -442,19 +409,3 @@ async def test_network_manager() -> None:
         bus = Played(NetworkManager={"ConnectivityCheckEnabled": checks})
         finding = await host.network_manager(bus, {NM})
         assert finding.found == f"{words} for portals"
-
-
-async def test_the_screen() -> None:
-    assert (await host.user_presence(Played(), set())).found == "logind is not running"
-    assert "no user is logged in" in (await host.user_presence(Played(), {LOGIND})).found
-    seat = {"ActiveSession": ["1", "/s"]}
-    for idle, words in ((False, "a person is there"), (True, "idle or locked")):
-        finding = await host.user_presence(Played(Seat=seat, Session={"IdleHint": idle}), {LOGIND})
-        assert (finding.state, finding.found) == (FindingState.OK, words)
-
-
-def test_portals() -> None:
-    assert host.portals(Config()).state is FindingState.OK
-    off = host.portals(Config(probes=ProbesConfig(portal_url="")))
-    assert (off.state, off.remedy) == (FindingState.LIMITED, "set probes.portal_url")
-    assert host.portals(Config(probes=ProbesConfig(enabled=False))).found == "probes are off"

@@ -5,8 +5,6 @@ from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cedos.errors import ConfigError
 from cedos.kernel.interface_kind import (
@@ -20,7 +18,6 @@ from cedos.kernel.interface_kind import (
     guess,
     identify,
 )
-from cedos.kernel.netlink import text
 from cedos.kernel.rtnetlink import Link
 from cedos.model import Address, NetworkKind, NetworkOverride
 
@@ -89,24 +86,9 @@ def test_what_is_no_network_of_its_own(name: str, kind: str) -> None:
     assert guess(link(name, kind), Hardware()) is None
 
 
-def test_an_interface_with_a_name_that_is_not_utf_8_is_none() -> None:
-    assert guess(Link(3, text(b"wl\xff0\0"), "", 1, 0x10041), Hardware(), leads_out=True) is None
-    assert guess(Link(3, text("wlän%0".encode()), "", 1, 0x10041), Hardware()) is NetworkKind.WIFI
-
-
-def test_a_veth_with_a_networks_name_is_a_network() -> None:
-    assert guess(link("wlan0", "veth"), Hardware()) is NetworkKind.WIFI
-    assert guess(link("eth0", "veth"), Hardware()) is NetworkKind.ETHERNET
-
-
 def test_a_member_of_a_bridge_or_bond_is_none() -> None:
     port = link("eth0", master=9, port_of="bridge")
     assert guess(port, Hardware(driver="e1000e"), leads_out=True) is None
-
-
-def test_a_member_of_a_vrf_is_one() -> None:
-    member = link("eth0", master=9, port_of="vrf")
-    assert guess(member, Hardware(driver="e1000e")) is NetworkKind.ETHERNET
 
 
 class Drivers:
@@ -157,22 +139,11 @@ def test_what_is_stacked_is_of_the_kind_of_what_is_below(kind: str) -> None:
     assert behind(tagged, bridge, port(bridge, PHONE)) is CELLULAR
 
 
-def test_what_is_stacked_on_itself_ends() -> None:
-    one, other = link("a", "vlan", index=3, lower=4), link("b", "vlan", index=4, lower=3)
-    assert behind(one, other) is ETHERNET
-
-
 def test_a_bridge_of_guests_is_a_network_only_where_it_leads_out() -> None:
     bridge = link("br-12ab34cd", "bridge", index=9)
     guests = port(bridge, link("veth1", "veth", index=11)), port(bridge, link("t", "tun", index=12))
     assert behind(bridge, *guests) is None
     assert behind(bridge, *guests, leads_out=True) is ETHERNET
-
-
-@pytest.mark.parametrize("name", ["tun0", "tap1", "wg7", "docker9", "veth2"])
-@pytest.mark.parametrize("kind", ["", "veth", "macvlan", "vlan"])
-def test_a_name_makes_no_tunnel(name: str, kind: str) -> None:
-    assert behind(link(name, kind), leads_out=True) is ETHERNET
 
 
 @pytest.mark.parametrize("kind", ["tun", "wireguard", "vrf", "dummy", "vxlan", "ifb"])
@@ -317,17 +288,3 @@ def test_dhclient_and_its_latest_lease_of_an_interface(tmp_path: Path) -> None:
         DHCLIENT.replace("41:4e:44:52:4f:49:44:5f:4d:45:54:45:52:45:44", '"ANDROID_METERED"')
     )
     assert announced(tmp_path, "wlan0")
-
-
-@given(content=st.binary(max_size=300), known=st.booleans())
-def test_any_bytes_are_answered(
-    tmp_path_factory: pytest.TempPathFactory, content: bytes, known: bool
-) -> None:
-    folder = tmp_path_factory.mktemp("leases")
-    (folder / "7").write_bytes((b"VENDOR_SPECIFIC=" if known else b"") + content)
-    (folder / "dhclient.leases").write_bytes(
-        b'lease {\n  interface "wlan0";\n  option vendor-encapsulated-options '
-        + content
-        + b";\n}\n"
-    )
-    assert announced(folder, "wlan0") in (True, False)

@@ -102,26 +102,12 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     return Host(tmp_path)
 
 
-def test_a_host_without_limits_is_never_short(host: Host) -> None:
-    room = host.room()
-    assert not room.short()
-    assert room.free_bytes() is None
-
-
 def test_a_unit_that_nears_its_limit_is_short_until_it_does_not(host: Host) -> None:
     room = host.room()
     for used, file, short in ((80, 0, False), (95, 0, True), (95, 30, False), (91, 0, True)):
         host.says(host.unit, 100 * MB, used * MB, file * MB)
         assert room.short() is short, (used, file)
     assert room.free_bytes() == 9 * MB
-
-
-def test_a_limit_above_the_unit_counts_too(host: Host) -> None:
-    host.says(host.unit, 100 * MB, 10 * MB)
-    host.says(host.slice, 50 * MB, 49 * MB)
-    room = host.room()
-    assert room.short()
-    assert room.free_bytes() == 1 * MB
 
 
 def test_it_gives_back_what_is_free_before_it_says_so(

@@ -3,7 +3,6 @@
 import errno
 import struct
 from collections.abc import Callable
-from ipaddress import ip_address
 
 import pytest
 from hypothesis import given
@@ -22,7 +21,6 @@ from cedos.errors import HostError, PrivilegeError
 from cedos.host.profiler import capture
 from cedos.host.profiler.capture import BEGINNINGS, SNAP_BYTES, Capture, open_capture, program
 from cedos.host.profiler.frame import parse_frame
-from cedos.model import FlowKey
 
 PROGRAM = program()
 
@@ -140,9 +138,6 @@ def test_any_packet_is_let_through_or_dropped(
 PACKET = bytes(IP(src="192.0.2.1", dst="198.51.100.1") / TCP() / Raw(b"GET / HTTP/1.1\r\n"))
 
 
-KEY = FlowKey(ip_address("192.0.2.1"), 1, ip_address("198.51.100.1"), 80)
-
-
 class FakeSocket:
     """Gives packets, and raises errors, in the order of a script."""
 
@@ -168,18 +163,6 @@ class FakeSocket:
 
     def close(self) -> None:
         self.closed = True
-
-
-def test_packets_come_with_their_side_and_interface() -> None:
-    fake = FakeSocket([(PACKET, "wlan0", 4), (b"no packet", "wlan0", 0), (PACKET, "lte0", 0)])
-    with Capture(fake) as source:
-        sent, received = source.read()
-        assert source.read() == []
-        assert source.fileno() == 77
-        assert source.statistics() == (12, 3)
-    assert (sent.outgoing, sent.interface, sent.key.remote_port) == (True, "wlan0", 80)
-    assert (received.outgoing, received.interface, received.key.remote_port) == (False, "lte0", 20)
-    assert source.fileno() == -1
 
 
 def test_reading_is_bounded() -> None:

@@ -45,21 +45,6 @@ def test_a_message_may_be_seen_after_it_was_acknowledged() -> None:
     assert stream.begin(900) == 900
 
 
-def test_the_other_side_tells_where_it_began() -> None:
-    stream = Stream()
-    stream.expect(TOP - 10)
-    assert stream.position == 0
-    stream.expect(20)
-    assert stream.position == 30
-    assert stream.begin(90) == 100
-
-
-def test_what_was_carried_before_counts() -> None:
-    stream = Stream(carried_bytes=7_000)
-    assert stream.begin(1) == 7_000
-    assert stream.begin(101) == 7_100
-
-
 def test_a_body_ends_where_the_next_message_begins() -> None:
     stream = Stream()
     stream.begin(0)
@@ -74,9 +59,6 @@ def test_a_body_ends_where_the_next_message_begins() -> None:
 
 
 KEY = FlowKey(ip_address("192.168.43.2"), 40000, ip_address("198.51.100.1"), 443)
-
-
-KEY6 = FlowKey(ip_address("fd00::2"), 40000, ip_address("2001:db8::1"), 443)
 
 
 @pytest.mark.parametrize(
@@ -102,18 +84,6 @@ def test_what_a_hint_is_about(hint: HintRequest, meant: bool) -> None:
     assert fits(hint, KEY, "files.example.org") is meant
 
 
-def test_names_and_prefixes() -> None:
-    assert not fits(HintRequest(server_name="files.example.org"), KEY, None)
-    assert fits(HintRequest(destination="2001:db8::/32"), KEY6, None)
-
-
-def test_a_hint_about_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="which transfers"):
-        HintRequest()
-    with pytest.raises(ValueError, match=r'not "example\.org"'):
-        HintRequest(destination="example.org")
-
-
 def test_the_newest_that_fits_counts_while_it_lasts() -> None:
     hints = TransferHints()
     old, new = HintRequest(port=443), HintRequest(destination="198.51.100.1")
@@ -122,13 +92,3 @@ def test_the_newest_that_fits_counts_while_it_lasts() -> None:
     assert hints.find(KEY, None, None) is new
     hints.remove(1)
     assert hints.find(KEY, None, None) is old
-
-
-def test_a_hint_for_a_mark_is_for_no_other_socket() -> None:
-    hints = TransferHints()
-    hint = HintRequest(program="curl")
-    hints.add(1, hint, 9)
-    assert hints.by_mark
-    assert hints.find(KEY, None, 9) is hint
-    assert hints.find(KEY, None, 8) is None
-    assert hints.find(KEY, None, None) is None

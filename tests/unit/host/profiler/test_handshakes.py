@@ -238,16 +238,6 @@ def test_coalesced_and_foreign_packets_are_passed_over() -> None:
     assert read([short + initial])[0] == []
 
 
-def test_frames_shuffled_and_mixed() -> None:
-    draw = random.Random(5)
-    pieces = [crypto(at, HELLO[at : at + 13]) for at in range(0, len(HELLO), 13)]
-    for _ in range(20):
-        draw.shuffle(pieces)
-        acknowledged = b"\x02\x05\x00\x01\x02\x00\x01\x03\x05\x00\x00\x02\x01\x01\x01"
-        mixed = b"".join(piece + b"\x01" + bytes(draw.randrange(5)) for piece in pieces)
-        assert read([packet(acknowledged + mixed)])[0][-1].complete
-
-
 def test_hostile_frames_are_bounded() -> None:
     huge = b"\xff" * 8
     for frames in (
@@ -288,14 +278,6 @@ def test_work_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         reader.feed(packet(crypto(5, b"x"), to=to, keys_of=to) * 2)
     assert 0 < len(opened) < 60
     assert len(reader._attempts) <= 4
-
-
-@given(st.binary(max_size=300), st.integers(0, 300))
-def test_garbage_never_raises(garbage: bytes, keep: int) -> None:
-    real = packet(crypto(0, HELLO))
-    for datagram in (garbage, real[:keep] + garbage, real[:7] + garbage, b"\xc3\0\0\0\1" + garbage):
-        told, _ = read([datagram])
-        assert all(hello.name in (None, "example.com") for hello in told)
 
 
 @given(st.binary(max_size=400))
@@ -380,17 +362,6 @@ def test_over_many_segments(raw: bytes, size: int) -> None:
     told = [hellos.proceed(segment(raw, at, size)) for at in range(size, len(raw), size)]
     assert told[-1] == WHOLE
     assert len(hellos) == 0
-
-
-def test_out_of_order_and_twice() -> None:
-    raw, draw = hello(key_share=3000), random.Random(4)
-    for _ in range(20):
-        hellos = Handshakes()
-        rest = [segment(raw, at, 200) for at in range(200, len(raw), 200)]
-        rest += draw.choices(rest, k=4)
-        draw.shuffle(rest)
-        hellos.begin(segment(raw, 0, 200))
-        assert WHOLE in [hellos.proceed(one) for one in rest]
 
 
 def test_the_name_is_told_before_the_hello_is_complete() -> None:

@@ -1,33 +1,12 @@
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.host.profiler.http import HttpRequest, HttpResponse, parse_request, parse_response
+from cedos.host.profiler.http import HttpResponse, parse_request, parse_response
 
 
 def request(*lines: str, body: bytes = b"") -> bytes:
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
-
-
-def test_a_download() -> None:
-    payload = request("GET /x?a=b HTTP/1.1", "User-Agent: curl", "Host: Example.ORG:8080")
-    assert parse_request(payload) == HttpRequest(
-        "GET", "example.org", None, False, len(payload), b"/x?a=b"
-    )
-
-
-def test_an_upload_with_the_beginning_of_its_body() -> None:
-    head = request("PUT /x HTTP/1.1", "host:a.b", "cOnTent-LENGTH:  5000000 ", "Expect: y")
-    assert parse_request(head + b"\r\nhost: evil\r\n") == HttpRequest(
-        "PUT", "a.b", 5_000_000, False, len(head), b"/x"
-    )
-
-
-def test_chunked_counts_more_than_a_length() -> None:
-    payload = request(
-        "POST / HTTP/1.1", "Host: a", "Content-Length: 5", "Transfer-Encoding: gzip, chunked"
-    )
-    assert parse_request(payload) == HttpRequest("POST", "a", None, True, len(payload), b"/")
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "HEAD", "PATCH", "DELETE", "OPTIONS"])
@@ -97,11 +76,6 @@ def test_lengths(length: str, expected: int | None) -> None:
     assert parsed.content_length == expected
 
 
-def test_a_body_is_never_read_for_a_head() -> None:
-    parsed = parse_response(b"HTTP/1.1 200 OK\r\n\r\n\r\nContent-Length: 7\r\n")
-    assert parsed == HttpResponse(200, None, False, 19)
-
-
 def test_a_head_cut_anywhere_says_nothing_wrong() -> None:
     whole = request("POST / HTTP/1.1", "Host: www.example.org", "Content-Length: 123456")
     for cut in range(5, len(whole)):
@@ -168,15 +142,6 @@ def test_hostile_requests_never_raise(beginning: bytes, rest: bytes) -> None:
         assert parsed.content_length is None or 0 <= parsed.content_length < 10**18
         assert not (parsed.chunked and parsed.content_length is not None)
         assert parsed.host is None or 0 < len(parsed.host) <= 253
-
-
-@example(b"HTTP/1.", b"\x00\x002")  # the head is cut within its status
-@given(st.sampled_from([b"HTTP/1.1 200 OK\r\n", b"HTTP/1.", b"HTTP/1.1 200", b""]), FIELDS)
-def test_hostile_responses_never_raise(beginning: bytes, rest: bytes) -> None:
-    parsed = parse_response(beginning + rest)
-    if parsed is not None:
-        assert 100 <= parsed.status < 600
-        assert parsed.content_length is None or 0 <= parsed.content_length < 10**18
 
 
 @pytest.mark.parametrize(

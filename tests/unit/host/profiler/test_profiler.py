@@ -44,17 +44,6 @@ def test_an_upload_states_its_length_at_once(web: Web) -> None:
     assert talk.receive("HTTP/1.1 204 No Content\r\n\r\n") == []
 
 
-def test_a_chunked_upload_and_a_chunked_download(web: Web) -> None:
-    talk = web.talk()
-    head = "POST / HTTP/1.1\r\nHost: a.example\r\nTransfer-Encoding: chunked\r\n\r\n"
-    (sent,) = talk.send(head, 70_000)
-    assert (sent.direction, sent.size.median_bytes) == (UP, 100_000)
-    (received,) = talk.receive(web.chunked_answer, 250_000)
-    assert (received.direction, received.size.median_bytes) == (DOWN, 100_000)
-    (unstated,) = web.talk().receive("HTTP/1.0 200 OK\r\n\r\n")
-    assert (unstated.direction, unstated.size.median_bytes) == (DOWN, 3_000)
-
-
 def test_keep_alive_transfers_are_told_one_by_one_and_learned(web: Web) -> None:
     profiler = Profiler()
     profiler.on_open(web.key, 0.9)
@@ -82,14 +71,6 @@ def test_pipelined_answers_find_their_requests(web: Web) -> None:
     (told,) = talk.receive(web.answer(5), 5)
     assert told.size == web.exactly(5)
     assert talk.profiler.history.samples("a.example", 80, DOWN) == 1
-
-
-def test_a_head_tells_what_a_get_would_bring(web: Web) -> None:
-    talk = web.talk()
-    talk.send(web.get.replace("GET", "HEAD"))
-    talk.receive(web.answer(70_000))
-    (asked,) = talk.send(web.get)
-    assert (asked.size.median_bytes, asked.size.source) == (70_000, "history")
 
 
 def test_a_part_is_as_long_as_it_says_and_says_nothing_of_the_whole(web: Web) -> None:
@@ -155,15 +136,6 @@ def test_a_first_chunk_that_no_buffer_cut_is_taken_for_all(web: Web) -> None:
     assert progress[0].size.source == "progress"
 
 
-def test_an_answer_without_body_is_no_transfer(web: Web) -> None:
-    talk = web.talk()
-    for status in ("304 Not Modified\r\nContent-Length: 500", "200 OK\r\nContent-Length: 0"):
-        talk.send(web.get)
-        assert talk.receive(f"HTTP/1.1 {status}\r\n\r\n") == []
-        assert talk.progress() == []
-    assert talk.profiler.history.estimate("a.example", 80, DOWN).median_bytes == 0
-
-
 def test_unstated_lengths_are_learned_from_what_follows(web: Web) -> None:
     talk = web.talk()
     for _ in range(2):
@@ -178,19 +150,6 @@ def test_unstated_lengths_are_learned_from_what_follows(web: Web) -> None:
 Hello = Callable[[str], bytes]
 
 
-def test_a_retransmission_tells_nothing_new(web: Web) -> None:
-    profiler = Profiler()
-    talk = web.talk(profiler)
-    packet = talk.packet(UP, web.get.encode())
-    assert len(profiler.observe(packet, 1.0)) == 1
-    assert profiler.observe(packet, 1.2) == []
-    talk.send(b"")
-    response = talk.packet(DOWN, web.answer(7).encode())
-    assert len(profiler.observe(response, 1.3)) == 1
-    assert profiler.observe(response, 1.4) == []
-    assert profiler.history.samples(web.server, 80, DOWN) == 1
-
-
 def test_a_tunnel_counts_as_a_whole(web: Web, hello: Hello) -> None:
     profiler = Profiler()
     talk = web.talk(profiler, replace(web.key, remote_port=3128))
@@ -201,21 +160,6 @@ def test_a_tunnel_counts_as_a_whole(web: Web, hello: Hello) -> None:
     talk.receive(b"", 90_000)
     talk.close()
     assert profiler.history.estimate("far.example", 3128, DOWN).median_bytes > 90_000
-
-
-def test_progress_counts_from_the_transfer_not_from_the_connection(web: Web) -> None:
-    profiler = Profiler()
-    profiler.on_open(web.key, 0.9)
-    talk = web.talk(profiler)
-    talk.send(web.get)
-    talk.receive(web.answer(10_000_000), 10_000_000)
-    assert talk.progress() == []  # it was told exactly
-    talk.send(web.get)
-    talk.receive(web.chunked_answer, 0)
-    assert talk.progress() == []
-    talk.receive(b"", 40_000_000)
-    (told,) = talk.progress()
-    assert 40_000_000 < told.size.low_bytes < 50_000_000
 
 
 def test_a_flow_older_than_the_profiler_is_counted_from_where_it_stands(web: Web) -> None:
@@ -243,19 +187,6 @@ def test_an_mptcp_connection_is_one_whatever_the_subflow(web: Web) -> None:
     assert profiler.history.estimate("a.example", 80, DOWN).median_bytes == 50_000
 
 
-def test_a_fallback_to_tcp_is_not_counted_on(web: Web) -> None:
-    profiler = Profiler()
-    talk = web.talk(profiler, mptcp=True)
-    talk.send(web.get)
-    talk.receive(web.chunked_answer, 50_000)
-    talk.mptcp = False
-    assert len(talk.send(web.get)) == 1
-    assert len(talk.receive(web.chunked_answer, 50_000)) == 1
-    talk.close()
-    assert len(profiler.history) == 3
-    assert profiler.history.samples("a.example", 80, DOWN) == 0
-
-
 def test_a_server_on_this_host_sends_up(web: Web) -> None:
     profiler = Profiler()
     key = FlowKey(ip_address("192.168.43.2"), 8080, ip_address(web.server), 51_000)
@@ -268,16 +199,6 @@ def test_a_server_on_this_host_sends_up(web: Web) -> None:
     assert (answered.direction, answered.size) == (UP, web.exactly(1_000_000))
     assert profiler.history.samples(web.server, 8080, UP) == 1
     assert len(profiler.history) == 1
-
-
-def test_an_opening_told_late_changes_nothing(web: Web) -> None:
-    profiler = Profiler()
-    talk = web.talk(profiler)
-    talk.send(web.get)
-    assert profiler.on_open(web.key, 1.1) == []
-    assert profiler.server_name(web.key) == "a.example"
-    assert len(profiler.on_open(web.key, 100.0)) == 1  # the same ports again: another connection
-    assert profiler.server_name(web.key) is None
 
 
 def test_flows_are_bounded(web: Web) -> None:
@@ -315,17 +236,6 @@ def test_hints_win_over_history_but_not_over_what_the_message_states(web: Web) -
     assert (late.size.source, late.label) == ("history", None)
 
 
-def test_a_hint_gives_the_direction_of_what_cannot_be_read(web: Web) -> None:
-    profiler = Profiler()
-    profiler.hint(1, HintRequest(port=443, size_bytes=9, direction=UP), None)
-    profiler.hint(2, HintRequest(port=80, size_bytes=9, direction=UP), None)
-    assert profiler.on_open(web.tls_key, 1.0)[0].direction is UP
-    (asked,) = web.talk(profiler).send(web.get)
-    assert (asked.direction, asked.size.source) == (DOWN, "default")
-    profiler.unhint(1)
-    assert profiler.on_open(replace(web.tls_key, local_port=2), 1.0)[0].size.source == "default"
-
-
 def test_a_hint_reaches_flows_under_way(web: Web, hello: Hello) -> None:
     profiler = Profiler()
     profiler.on_open(web.tls_key, 1.0)
@@ -337,15 +247,6 @@ def test_a_hint_reaches_flows_under_way(web: Web, hello: Hello) -> None:
     ]
     (beyond,) = profiler.progressed(web.tls_key, 4_000_001, 0)
     assert beyond.size.source == "progress"
-
-
-def test_a_mark_that_is_told_late_still_finds_its_hint(web: Web) -> None:
-    profiler = Profiler()
-    profiler.hint(1, HintRequest(mark=7, size_bytes=4_000_000), 7)
-    assert web.talk(profiler).send(web.get)[0].size.source == "default"
-    assert profiler.on_open(web.key, 1.1, mark=7)[0].size == web.exactly(4_000_000, "hint")
-    (early,) = profiler.on_open(web.tls_key, 1.1, mark=7)
-    assert early.size.source == "hint"
 
 
 PAYLOADS = st.one_of(

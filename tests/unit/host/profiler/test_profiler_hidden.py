@@ -50,16 +50,6 @@ def test_quic_is_learned_by_name_with_tls_of_the_same_host(hello: Hello) -> None
     assert (tcp.size.median_bytes, tcp.size.source) == (8_000_000, "history")
 
 
-def test_a_quic_hello_before_its_flows_opening() -> None:
-    profiler = Profiler()
-    datagrams = initial("big.example")
-    told = [event for one in datagrams for event in profiler.observe(one, 1.0)]
-    assert [one.server_name for one in told] == ["big.example"]
-    assert profiler.on_open(datagrams[0].key, 1.02) == []
-    assert profiler.server_name(datagrams[0].key) == "big.example"
-    assert profiler.observe(datagrams[0]._replace(payload=b"\xc3\0\0\0\1" + bytes(60)), 2.0) == []
-
-
 def test_other_datagrams_are_no_transfers_to_learn_from() -> None:
     profiler = Profiler()
     dns = FlowKey(ip_address("192.168.43.2"), 5353, ip_address(SERVER), 53, "udp")
@@ -113,33 +103,6 @@ def test_tls_is_learned_by_name_over_whole_connections(hello: Hello) -> None:
     assert nameless.size.median_bytes == 8_000_000
 
 
-def test_a_server_that_takes_more_than_it_gives() -> None:
-    profiler = Profiler()
-    for number in range(5):
-        profiler.on_close(replace(TLS_KEY, local_port=number), 9_000, 700_000_000)
-    (told,) = profiler.on_open(TLS_KEY, 1.0)
-    assert (told.direction, told.size.median_bytes) == (UP, 700_000_000)
-
-
-def test_a_hello_without_name_tells_nothing_new_of_an_opened_flow(hello: Hello) -> None:
-    profiler = Profiler()
-    cut = CapturedPacket(TLS_KEY, True, hello("big.example")[:50], 1, 1)
-    profiler.on_open(TLS_KEY, 1.0)
-    assert profiler.observe(cut, 1.1) == []
-    (told,) = profiler.observe(cut._replace(key=replace(TLS_KEY, local_port=1)), 1.2)
-    assert told.server_name is None
-
-
-def test_a_refused_connection_teaches_nothing() -> None:
-    profiler = Profiler()
-    profiler.on_open(KEY, 1.0)
-    profiler.on_close(KEY, 0, 1)
-    profiler.on_open(KEY, 2.0)
-    profiler.on_close(KEY, None, None)
-    assert len(profiler.history) == 0
-    assert len(profiler) == 0
-
-
 def test_the_estimate_moves_on_when_it_is_exceeded() -> None:
     profiler = Profiler()
     profiler.on_open(TLS_KEY, 1.0)
@@ -153,16 +116,6 @@ def test_the_estimate_moves_on_when_it_is_exceeded() -> None:
         carried = carried * 11 // 10
         events += len(profiler.progressed(TLS_KEY, carried, 2_000))
     assert 2 <= events <= 8  # it runs ahead instead of being chased byte by byte
-
-
-def test_the_point_is_what_counts_as_exceeded_not_the_interval() -> None:
-    profiler = Profiler()
-    for size in [1_000] * 20 + [5_000_000] * 10:
-        profiler.on_close(TLS_KEY, size, 100)
-    (opened,) = profiler.on_open(TLS_KEY, 1.0)
-    assert (opened.size.median_bytes, opened.size.high_bytes) == (1_000, 5_000_000)
-    (told,) = profiler.progressed(TLS_KEY, 2_000, 100)
-    assert (told.size.median_bytes, told.size.source) == (5_000_000, "progress")
 
 
 def test_an_opaque_flow_that_turns_out_to_be_an_upload() -> None:

@@ -39,21 +39,6 @@ def test_one_sample_moves_the_median_and_leaves_the_interval_wide() -> None:
         assert estimate.high_bytes >= size * 4
 
 
-def test_recent_transfers_count_more() -> None:
-    estimate = taught([1_000] * 60 + [9_000_000] * 17).estimate("a.example", 443, DOWN)
-    assert estimate.median_bytes == 9_000_000
-    assert estimate.low_bytes <= 1_000
-
-
-def test_hosts_ports_and_directions_are_apart() -> None:
-    history = taught([7_000])
-    for host, port, direction in (("b.example", 443, DOWN), ("a.example", 80, DOWN)):
-        assert history.estimate(host, port, direction).source == "default"
-    assert history.estimate("a.example", 443, UP).source == "default"
-    assert history.samples("a.example", 443, DOWN) == 1
-    assert history.samples("a.example", 443, UP) == 0
-
-
 def test_a_new_host_is_taken_for_its_domain_until_it_has_a_past() -> None:
     history = SizeHistory()
     for size in range(200_000, 208_000, 1000):
@@ -94,17 +79,6 @@ def test_intervals_cover_nine_tenths_of_what_comes() -> None:
             hits.append(estimate.low_bytes <= sizes[n] <= estimate.high_bytes)
     shares = {n: sum(hits) / len(hits) for n, hits in covered.items()}
     assert all(0.85 <= share <= 0.99 for share in shares.values()), shares
-
-
-def test_an_exceeded_estimate_rests_on_longer_transfers() -> None:
-    history = taught([1_000] * 20 + [5_000_000] * 10)
-    first = history.estimate("a.example", 443, DOWN)
-    assert first.median_bytes == 1_000
-    again = history.exceeded("a.example", 443, DOWN, 2_000)
-    assert (again.median_bytes, again.source) == (5_000_000, "progress")
-    beyond = history.exceeded("a.example", 443, DOWN, 6_000_000)
-    assert beyond.low_bytes > 6_000_000
-    assert 8_000_000 < beyond.median_bytes < beyond.high_bytes
 
 
 @given(st.lists(st.integers(0, 10**12), max_size=60), st.integers(0, 10**15), st.floats(1, 1e9))
@@ -172,17 +146,6 @@ def test_an_estimate_holds_until_an_eighth_of_its_samples_is_new() -> None:
     assert history.estimate("a.example", 443, Direction.DOWN) is before
     history.learn("a.example", 443, Direction.DOWN, 900_000)
     assert history.estimate("a.example", 443, Direction.DOWN).high_bytes > before.high_bytes
-
-
-def test_where_little_is_known_each_transfer_and_each_sister_host_counts_at_once() -> None:
-    history = SizeHistory()
-    for _ in range(7):
-        history.learn("a.example", 443, Direction.DOWN, 1_000)
-    before = history.estimate("a.example", 443, Direction.DOWN, wider=["example"])
-    for _ in range(16):
-        history.learn("example", 443, Direction.DOWN, 100_000)
-    after = history.estimate("a.example", 443, Direction.DOWN, wider=["example"])
-    assert after.high_bytes > before.high_bytes
 
 
 def test_resources_are_known_by_their_last_size() -> None:

@@ -1,7 +1,5 @@
 """Sysctls that are held at a value."""
 
-import errno
-
 import pytest
 from kit.steer_kernel import MemoryKernel
 
@@ -44,23 +42,9 @@ def test_somebody_who_goes_on_is_told_of_and_forgotten_later(held: Held) -> None
     assert held.sysctls.repaired() == []
 
 
-def test_what_is_released_is_left_alone(held: Held) -> None:
-    held.sysctls.release(MPTCP_CLOSE_TIMEOUT)
-    held.kernel.sysctls[MPTCP_CLOSE_TIMEOUT] = "60"
-    assert held.sysctls.repaired() == []
-    assert held.kernel.sysctls[MPTCP_CLOSE_TIMEOUT] == "60"
-
-
 def test_what_is_given_ever_new_values_is_not_held_nor_is_what_is_no_sysctl(held: Held) -> None:
     held.sysctls.note(SysctlRecord(TCP_RMEM, "4096 131072 6291456", "4096 131072 500000"))
     held.sysctls.note(FILTER)
     assert held.sysctls.repaired() == []
     assert held.kernel.sysctls[TCP_RMEM] == "4096 131072 6291456"
     assert len(held.journal) == 3
-
-
-def test_what_cannot_be_put_back_is_told(held: Held) -> None:
-    held.kernel.sysctls[MPTCP_CLOSE_TIMEOUT] = "60"
-    held.kernel.refuses = errno.EROFS
-    (problem,) = held.sysctls.repaired()
-    assert f"{MPTCP_CLOSE_TIMEOUT} cannot be put back to 1" in problem

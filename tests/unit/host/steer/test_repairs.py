@@ -97,18 +97,6 @@ async def test_a_refusal_is_told_and_it_is_tried_again_until_it_works(repaired: 
     await until(lambda: repaired.kernel.filter and repaired.problems["repair"] is None)
 
 
-async def test_the_rest_is_looked_at_once_a_second(repaired: Repaired) -> None:
-    await until(lambda: repaired.looks >= 2)
-    assert repaired.problems["sysctls"] is None
-
-
-async def test_what_is_asked_for_last_is_what_stands(repaired: Repaired) -> None:
-    first = asyncio.create_task(repaired.filter.bar(["lte0"]))
-    second = asyncio.create_task(repaired.filter.bar([]))
-    await asyncio.gather(first, second)
-    assert (repaired.kernel.barred, repaired.filter.plan.barred) == ((), ())
-
-
 async def test_what_goes_while_a_network_is_being_barred_is_back(
     repaired: Repaired, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,13 +33,6 @@ async def test_what_the_user_has_set_is_left_alone(world, tmp_path, key):
     assert now(world) == USUAL | {key: "7000"}
 
 
-async def test_a_kernel_without_the_bound_is_left_alone(world, tmp_path):
-    del world.kernel.sysctls[TCP_RTO_MAX]
-    async with Steering(tmp_path, kernel=world.kernel, retransmission=True) as steering:
-        assert now(world) == USUAL | {TCP_RTO_MAX: None}
-        assert not steering.problems
-
-
 async def test_a_refusal_is_a_problem_and_no_reason_to_end(world, tmp_path):
     write = world.kernel.write_sysctl
 

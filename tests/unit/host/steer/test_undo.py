@@ -110,20 +110,6 @@ def test_only_what_bears_our_mark_goes(world):
     assert elsewhere in world.kernel.all_routes
 
 
-def test_a_sysctl_with_several_values_is_set_back_once(world):
-    key, own = "net.ipv4.tcp_rmem", "4096\t131072\t6291456"
-    records = [SysctlRecord(key, own, "4096\t131072\t200000")]
-    records.append(SysctlRecord(key, own, "4096\t131072\t400000"))
-    for value in ("4096 131072 200000", "4096\t131072\t400000"):
-        world.kernel.sysctls[key] = value
-        assert undo(world, records) == Undone((f"set back: {key} = {own}",))
-        assert world.kernel.sysctls[key] == own
-    world.kernel.sysctls[key] = "1 2 3"
-    (line,) = undo(world, records).done
-    assert "left alone" in line
-    assert world.kernel.sysctls[key] == "1 2 3"
-
-
 def undo(world, records: list[Record]) -> Undone:
     return undo_all(world.kernel, JournalReading([host_record(world.kernel), *records]))
 
@@ -202,15 +188,6 @@ def test_without_a_journal_what_is_recognisably_ours_goes_and_the_rest_is_named(
     assert len(undone.left) == 3
     assert all(any(f"sysctl {key} = " in line for line in undone.left) for key in changed)
     assert (data is not None) == (directory / FILE_NAME).exists()
-
-
-def test_a_clean_host_without_a_journal_has_nothing_to_undo(world, tmp_path):
-    world.kernel.sysctls |= {"net.mptcp.close_timeout": "1", "net.mptcp.path_manager": "userspace"}
-    before = world.picture()
-    assert restore(tmp_path / "none", kernel=world.kernel) == Undone()
-    assert restore(tmp_path, kernel=world.kernel) == Undone()
-    assert world.picture() == before
-    assert not (tmp_path / "none").exists()
 
 
 def test_a_hostile_record_is_named_and_nothing_of_it_is_done(world, tmp_path):

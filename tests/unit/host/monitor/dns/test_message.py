@@ -54,21 +54,6 @@ def test_what_is_wrong_with_an_answer(data: bytes, wrong: DnsFault | None) -> No
     assert fault(data, 7, "example.com.") is wrong
 
 
-def test_a_name_that_cannot_exist_must_not_be_found() -> None:
-    name = "a1b2.invalid"
-    assert fault(answer(7, name, code=3), 7, name) is None
-    assert fault(answer(7, name, PUBLIC), 7, name) is DnsFault.HIJACKED
-
-
-def test_the_addresses_of_both_versions() -> None:
-    reply = parse(answer(7, "example.com", PUBLIC, "2001:db8::1"))
-    assert reply is not None
-    assert reply.addresses == (ip_address(PUBLIC), ip_address("2001:db8::1"))
-    cut = answer(7, "example.com", PUBLIC)[:-2]
-    assert parse(cut) is not None
-    assert parse(cut).addresses == ()
-
-
 @pytest.mark.parametrize(
     ("address", "public"),
     [

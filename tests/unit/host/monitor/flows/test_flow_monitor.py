@@ -132,19 +132,6 @@ async def test_a_flow_may_end_after_its_network_lost_the_address() -> None:
         ]
 
 
-async def test_udp_is_counted_where_the_kernel_counts() -> None:
-    source = PlayedSource()
-    udp = replace(KEY, protocol="udp")
-    async with FlowMonitor(is_own, source=source) as flows:
-        source.track(tracked(udp, ended=True, counts=(128, 328)))
-        source.track(tracked(udp, ended=True))
-        counted, uncounted = await take(flows, 2)
-        assert isinstance(counted, FlowClosed)
-        assert isinstance(uncounted, FlowClosed)
-        assert (counted.bytes_up, counted.bytes_down, counted.exact) == (128, 328, True)
-        assert (uncounted.bytes_up, uncounted.bytes_down, uncounted.exact) == (0, 0, False)
-
-
 async def test_after_an_overflow_a_comparison_makes_it_good() -> None:
     source = PlayedSource()
     gone, kept = replace(KEY, local_port=1), replace(KEY, local_port=2)
@@ -169,30 +156,6 @@ async def test_after_an_overflow_a_comparison_makes_it_good() -> None:
         assert await quiet(flows)
 
 
-async def test_a_flow_without_a_socket_does_not_stay_for_ever() -> None:
-    source = PlayedSource()
-    async with FlowMonitor(is_own, source=source) as flows:
-        source.track(tracked())  # a refused visitor's, say: no socket will ever be destroyed
-        source.track(tracked(ended=True))
-        opened, closed = await take(flows, 2)
-        assert isinstance(opened, FlowOpened)
-        assert isinstance(closed, FlowClosed)
-        assert not closed.exact
-
-
-async def test_a_deleted_entry_is_no_end_while_the_socket_lives() -> None:
-    source = PlayedSource()
-    source.there = [SOCKET]
-    async with FlowMonitor(is_own, source=source) as flows:
-        source.track(tracked())
-        source.track(tracked(ended=True))
-        await asyncio.sleep(0.2)
-        source.destroy(SOCKET)
-        events = await take(flows, 1)
-        assert isinstance(events[0], FlowClosed)
-        assert events[0].exact
-
-
 async def test_flows_older_than_the_monitor_are_known_but_not_announced() -> None:
     source = PlayedSource()
     source.there = [SOCKET]
@@ -206,30 +169,6 @@ async def test_flows_older_than_the_monitor_are_known_but_not_announced() -> Non
         (closed,) = await take(flows, 1)
         assert isinstance(closed, FlowClosed)
         assert closed.started_unix_s is None
-
-
-async def test_a_look_before_the_event_does_not_swallow_it() -> None:
-    """Sockets are looked at once a second: some are seen before their opening is told."""
-    source = PlayedSource()
-    async with FlowMonitor(is_own, source=source) as flows:
-        source.there = [SOCKET]
-        await flows.snapshot()
-        source.track(tracked())
-        source.track(tracked())
-        (opened,) = await take(flows, 1)
-        assert isinstance(opened, FlowOpened)
-        assert opened.key == KEY
-        assert await quiet(flows)
-
-
-async def test_a_sockets_mark_or_none() -> None:
-    source = PlayedSource()
-    other = replace(KEY, local_port=5001)
-    source.marks = {KEY: 0xCE000001, other: 0}
-    async with FlowMonitor(is_own, source=source) as flows:
-        assert await flows.mark(KEY) == 0xCE000001
-        assert await flows.mark(other) is None
-        assert await flows.mark(replace(KEY, local_port=5002)) is None  # it has gone
 
 
 async def test_openings_that_are_not_seen_at_first_are_looked_for_again(

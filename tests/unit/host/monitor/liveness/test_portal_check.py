@@ -135,13 +135,6 @@ async def test_a_filtered_name_is_told_and_nothing_is_connected_to(address: str)
     assert found.why == words.get(address, f"page.test leads to {address} there")
 
 
-async def test_every_name_at_one_dead_end_is_a_filter_too() -> None:
-    async with surroundings(Resolver({}, everything="::")) as around:
-        found = await around.check()
-    assert found.verdict is PortalVerdict.FILTERED
-    assert around.asked == 0
-
-
 @pytest.mark.parametrize(
     "answer", [b"HTTP/1.1 200 OK\r\n\r\nblocked", b"HTTP/1.1 302 x\r\nLocation: http://a/\r\n\r\n"]
 )
@@ -194,17 +187,6 @@ async def test_the_hosts_on_the_way_to_a_log_in_page_are_found() -> None:
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "127.0.0.53", "::1", "224.0.0.1"])
 def test_addresses_of_no_other_host_are_never_asked(address: str) -> None:
     assert leads_nowhere(ip_address(address))
-
-
-def test_an_address_of_another_host_is() -> None:
-    for address in ("198.51.100.7", "2001:db8::7", "fe80::7"):
-        assert not leads_nowhere(ip_address(address))
-
-
-async def test_a_page_that_a_network_could_not_lead_to_tells_nothing() -> None:
-    """Else another network, where it answers, would make this one a portal's."""
-    found = await PortalCheck(TestPage.of("http://127.0.0.1:9/", ""))(LO6, 2.0)
-    assert found.verdict is PortalVerdict.UNCLEAR
 
 
 async def test_a_router_that_answers_no_names_need_not_be_a_resolver() -> None:

@@ -40,11 +40,6 @@ def test_a_helper_has_its_address_its_price_and_one_host_that_it_leads_to() -> N
     assert not found.carries(4)
 
 
-def test_one_that_leaves_is_not_up() -> None:
-    (found,) = helpers({2: WLAN}, [own(5, preferred=False)], [route(HELPER_TABLES[0], 5)])
-    assert (found.up, found.lacks) == (False, "it leaves")
-
-
 def test_what_is_no_helpers_is_left_out() -> None:
     theirs = LinkAddress(2, ip_interface("192.168.77.100/24"))
     ways = [route(HELPER_TABLES[0], 5), route(REQUESTOR_TABLES[0], 6)]

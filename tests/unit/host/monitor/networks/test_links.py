@@ -11,7 +11,7 @@ import pytest
 from cedos.errors import HostError
 from cedos.host.monitor.dns.resolvers import Resolvers
 from cedos.host.monitor.events import Change
-from cedos.host.monitor.networks.links import LinkMonitor, Tables, assemble, compare
+from cedos.host.monitor.networks.links import LinkMonitor, Tables, assemble
 from cedos.kernel.interface_kind import Hardware
 from cedos.kernel.policy_routing import DefaultRoute
 from cedos.kernel.rtnetlink import Link, LinkAddress
@@ -89,26 +89,6 @@ def test_up_needs_carrier_address_and_route() -> None:
         assert not any(n.up for n, _ in assemble(made, Resolvers(), Genuine(), {}))
 
 
-def test_of_several_routers_the_one_with_the_lowest_metric() -> None:
-    made = tables("wlan0")
-    made.routes[1] = [
-        DefaultRoute(1, 4, ip_address("10.0.1.9"), 700),
-        DefaultRoute(1, 6, ip_address("fe80::1"), 1024),
-        DefaultRoute(1, 4, ip_address("10.0.1.1"), 600),
-    ]
-    ((network, metric),) = assemble(made, Resolvers(), Genuine(), {})
-    assert network.gateways == (ip_address("10.0.1.1"), ip_address("fe80::1"))
-    assert metric == 600
-
-
-def test_a_remade_interface_is_lost_and_appears() -> None:
-    old = {n.name: n for n, _ in assemble(tables("wlan0"), Resolvers(), Genuine(), {})}
-    new = {n.name: n for n, _ in assemble(tables("wlan0", base=7), Resolvers(), Genuine(), {})}
-    events = compare(old, new, 1.0)
-    assert [(e.change, e.network.index) for e in events] == [(Change.LOST, 1), (Change.APPEARED, 7)]
-    assert compare(new, new, 1.0) == []
-
-
 async def test_the_monitor_tells_changes_in_order() -> None:
     source = PlayedTables(tables("wlan0"))
     monitor = LinkMonitor(tables=source, hardware=Genuine(), resolvers=NoResolvers())
@@ -152,17 +132,6 @@ async def test_costly_reads_are_far_apart() -> None:
         await asyncio.sleep(1.0)
         assert 2 <= source.reads <= 5
         assert time.thread_time() - began_s < 0.25
-
-
-async def test_a_read_that_failed_is_repeated() -> None:
-    source = PlayedTables(tables("wlan0"))
-    async with LinkMonitor(tables=source, hardware=Genuine(), resolvers=NoResolvers()) as monitor:
-        source.play(OSError(105, "No buffer space available"))
-        await asyncio.sleep(0.03)
-        assert [n.name for n in monitor.networks()] == ["wlan0"]
-        source.now = tables("wlan0", "lte0")
-        event = await asyncio.wait_for(anext(monitor.events()), 5)
-        assert event.network.name == "lte0"
 
 
 async def test_a_kernel_that_tells_nothing_is_an_error_and_nothing_stays_open() -> None:
@@ -236,15 +205,3 @@ def test_a_network_leads_out_by_its_default_routes(
     made.routes[1] = list(routes)
     ((network, _),) = assemble(made, Resolvers(), Genuine(), {})
     assert tuple(v for v in (4, 6) if network.leads_out(v)) == versions
-
-
-def test_of_routers_with_one_metric_the_preferred_one_is_the_next_hop() -> None:
-    made = tables("wlan0")
-    other = ip_address("fe80::2")
-    made.addresses[1].append(LinkAddress(1, ip_interface("2001:db8::2/64")))
-    made.routes[1] = [
-        DefaultRoute(1, 6, FE80, 1024),
-        DefaultRoute(1, 6, other, 1024, router_rank=0),
-    ]
-    ((network, _),) = assemble(made, Resolvers(), Genuine(), {})
-    assert network.gateways == (other,)

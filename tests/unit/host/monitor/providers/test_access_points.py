@@ -4,11 +4,9 @@ import struct
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cedos.host.monitor.providers import access_points, wifi
-from cedos.host.monitor.providers.access_points import ScanList, ScannedPoint, parse, summarise
+from cedos.host.monitor.providers.access_points import ScanList, parse, summarise
 from cedos.host.monitor.providers.provider import AccessPoint
 from cedos.kernel.netlink import attribute
 from cedos.model import Network, NetworkKind
@@ -32,15 +30,6 @@ def listed(
     return head + attribute(47 | 0x8000, bss)
 
 
-def test_an_entry() -> None:
-    own = parse(listed("aa:bb:cc:00:11:22", status=1))
-    assert own == ScannedPoint(AccessPoint("aa:bb:cc:00:11:22", "home"), True, 0.1, -61.5)
-    hidden = parse(listed("aa:bb:cc:00:11:23", bytes(4)))
-    assert hidden is not None
-    assert (hidden.point.ssid, hidden.associated) == ("", False)
-    assert parse(b"") is None
-
-
 def test_the_surroundings() -> None:
     found = [
         parse(listed("aa:bb:cc:00:11:22", status=1, seen_ms=20)),
@@ -53,13 +42,6 @@ def test_the_surroundings() -> None:
     # The own one alone: nothing was scanned of late, and how many there are is not known.
     assert summarise(heard[:1]) == ScanList(own, None, 0.0)
     assert summarise([]) == ScanList(None, None, 0.0)
-
-
-@given(st.binary(max_size=120), st.integers(0, 120))
-def test_noise_breaks_nothing(noise: bytes, cut: int) -> None:
-    parse(noise)
-    parse(listed("aa:bb:cc:00:11:22", noise[:30])[:cut] + noise)
-    parse(attribute(47, attribute(1, bytes(6)) + attribute(6, noise)))
 
 
 async def test_roaming_is_seen_at_the_next_look(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,18 +2,14 @@
 
 import os
 import stat
-import time
 from pathlib import Path
 
 import anyio
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cedos.errors import HostError
 from cedos.host.monitor.providers import adb
 from cedos.host.monitor.providers.adb import parse_registry
-from cedos.host.monitor.providers.usb import usb_path
 from cedos.model import Network, NetworkKind
 
 pytestmark = pytest.mark.anyio
@@ -62,64 +58,11 @@ def test_later_ones_give_it_in_db() -> None:
     assert "rssi_dbm" not in found
 
 
-def test_5g_comes_before_lte() -> None:
-    nr = (
-        f"mNr=CellSignalStrengthNr:{{ csiRsrp = {NONE} csiCqiTableIndex = {NONE} csiCqiReport = [] "
-        "ssRsrp = -95 ssRsrq = -11 ssSinr = 20 level = 3 parametersUseForLevel = 0 }"
-    )
-    text = registry(newest("rssi=-65 rsrp=-101 rsrq=-12 rssnr=13 cqi=9 level=3", nr, "Nr"))
-    assert parse_registry(text) == {"rsrp_dbm": -95, "rsrq_db": -11, "sinr_db": 20, "dbm": -95}
-
-
-def test_umts_has_a_level_only() -> None:
-    umts = EMPTY.replace(f"rscp={NONE}", "rscp=-97")
-    lte = f"rssi={NONE} rsrp={NONE} rsrq={NONE} rssnr={NONE} cqi={NONE} level=0"
-    text = f"{{{umts},mLte=CellSignalStrengthLte: {lte},{NO_NR},primary=CellSignalStrengthWcdma}}"
-    assert parse_registry(registry(text)) == {"dbm": -97.0}
-
-
 def test_of_two_cards_the_connected_one_counts() -> None:
     idle = newest("rssi=-60 rsrp=-80 rsrq=-8 rssnr=20 cqi=9 level=4").replace("State=2", "State=0")
     used = newest("rssi=-60 rsrp=-110 rsrq=-8 rssnr=20 cqi=9 level=4")
     assert parse_registry(registry(idle, used))["rsrp_dbm"] == -110.0
     assert parse_registry(registry(idle, idle))["rsrp_dbm"] == -80.0
-
-
-FIELDS = st.sampled_from(
-    ["rssi", "rsrp", "rsrq", "rssnr", "cqi", "ssRsrp", "csiCqiReport", "level"]
-)
-NUMBERS = st.integers(-(2**40), 2**40) | st.sampled_from([NONE, -1, 99])
-
-
-@given(
-    st.lists(st.tuples(FIELDS, NUMBERS), max_size=8),
-    st.lists(NUMBERS, max_size=20),
-    st.text(max_size=60),
-)
-def test_no_text_breaks_the_parser(
-    fields: list[tuple[str, int]], numbers: list[int], noise: str
-) -> None:
-    named = " ".join(f"{name}={value}" for name, value in fields)
-    for text in (
-        noise,
-        registry(newest(named)),
-        registry(noise),
-        registry(" " + " ".join(map(str, numbers)) + noise),
-        registry(newest(named))[: len(noise) * 10],
-    ):
-        for value in parse_registry(text).values():
-            assert isinstance(value, float)
-            assert value != NONE
-
-
-@pytest.mark.parametrize("odd", ["\n", " \t", "x", "mSignalStrength=SignalStrength:", "mLte= "])
-def test_no_text_takes_long(odd: str) -> None:
-    """A local user may answer in place of adb's server: the time must grow with the length alone."""
-    text = odd * (200_000 // len(odd))
-    began_s = time.process_time()
-    for each in (text, registry(text), registry(newest(text)), registry(newest(f"rsrp={text}"))):
-        parse_registry(each)
-    assert time.process_time() - began_s < 1.0
 
 
 PHONE = Network("phone", "usb0", 7, NetworkKind.CELLULAR, True)
@@ -129,11 +72,6 @@ DEVICES = (
     "R58M2  unauthorized usb:1-4 transport_id:2\n"
     "emulator-5554 offline\n\n"
 )
-
-
-def test_the_list_of_phones() -> None:
-    found = adb.parse_devices(DEVICES)
-    assert found == {"1-3.2": ("R58M1", "device"), "1-4": ("R58M2", "unauthorized")}
 
 
 @pytest.fixture
@@ -146,12 +84,6 @@ def sysfs(tmp_path: Path) -> Path:
     (root / "usb0/ifindex").write_text("7\n")
     (root / "usb0/device").symlink_to(plugged)
     return root
-
-
-def test_where_an_interface_is_plugged_in(sysfs: Path) -> None:
-    assert usb_path(PHONE, sysfs) == "1-3.2"
-    assert usb_path(Network("x", "usb0", 8, NetworkKind.CELLULAR, True), sysfs) is None
-    assert usb_path(Network("x", "usb1", 7, NetworkKind.CELLULAR, True), sysfs) is None
 
 
 class FakeAdb:

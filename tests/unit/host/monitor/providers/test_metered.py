@@ -1,7 +1,5 @@
 """The system's word on metered networks."""
 
-import asyncio
-
 import pytest
 from kit.bus import PlayedBus
 
@@ -69,13 +67,6 @@ async def test_a_modems_interface_is_metered_unless_network_manager_says_otherwi
     }
 
 
-async def test_without_it_the_lease_tells(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metered, "announced_metered", lambda name, index: name == "wlan0")
-    for bus in (None, PlayedBus({})):
-        source = HostMetered(bus)
-        assert await source.read({"wlan0": 2, "eth0": 3}) == {"wlan0": MeteredWord.GUESSED_YES}
-
-
 async def test_without_both_the_access_point_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a phone's hotspot announces it; what has no radio is not asked in vain."""
     monkeypatch.setattr(metered, "announced_metered", lambda name, index: False)
@@ -92,13 +83,3 @@ async def test_without_both_the_access_point_tells(monkeypatch: pytest.MonkeyPat
     source = HostMetered(None, scanned)
     interfaces = {"wlan0": 2, "eth0": 3, "wlan1": 4}
     assert await source.read(interfaces) == {"wlan0": MeteredWord.GUESSED_YES}
-
-
-async def test_a_new_interface_is_looked_at_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metered, "_LEASE_S", 0.0)
-    source, told = HostMetered(None), []
-    await source.start(lambda: told.append(1))
-    for _ in range(3):
-        await source.read({"wlan0": 2})
-    await asyncio.sleep(0.05)
-    assert told == [1]

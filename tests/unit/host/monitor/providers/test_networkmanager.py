@@ -21,13 +21,6 @@ ROOT = "/org/freedesktop/NetworkManager"
 DEVICE = f"{ROOT}/Devices/2"
 
 
-def test_properties_as_they_come() -> None:
-    assert nm.parse_connectivity({"Ip4Connectivity": 2, "Ip6Connectivity": 1}) is True
-    assert nm.parse_connectivity({"Ip4Connectivity": 3}) is True
-    assert nm.parse_connectivity({"Ip4Connectivity": 2, "Ip6Connectivity": 4}) is False
-    assert nm.parse_connectivity({"Ip4Connectivity": 0}) is None
-
-
 async def test_networkmanagers_verdict_counts_where_it_checks(
     address: str, make_service: Any
 ) -> None:

@@ -19,17 +19,6 @@ FIRST, SECOND = (f"/org/freedesktop/login1/session/_3{n}" for n in (1, 2))
 ANYTHING = st.none() | st.booleans() | st.integers() | st.text(max_size=3) | st.lists(st.integers())
 
 
-def test_what_the_hints_say() -> None:
-    assert parse_session({"IdleHint": False, "LockedHint": False}) is True
-    assert parse_session({"IdleHint": True, "LockedHint": False}) is False
-    assert parse_session({"IdleHint": False, "LockedHint": True}) is False
-    assert parse_session({"IdleHint": False}) is True
-    assert parse_session({}) is None
-    assert parse_session({"IdleHint": "yes"}) is None
-    assert parse_seat({"ActiveSession": ["1", FIRST]}) == FIRST
-    assert parse_seat({"ActiveSession": ["", "/"]}) is None
-
-
 @given(st.dictionaries(st.sampled_from(["ActiveSession", "IdleHint", "LockedHint"]), ANYTHING))
 def test_nonsense_is_nothing_known(properties: dict[str, Any]) -> None:
     assert parse_seat(properties) is None
@@ -92,9 +81,3 @@ async def test_a_logind_that_hangs_or_comes_late(address: str, make_service: Any
         task.cancel()
         await asyncio.wait({task})
         await bus.close()
-
-
-async def test_without_a_bus_somebody_is_there() -> None:
-    screen = Screen(None)
-    await screen.run()
-    assert screen.active()

@@ -28,26 +28,6 @@ def values(series: Series, position_s: float) -> dict[str, float]:
     return {name: value for name, (value, _) in series.at(position_s).items()}
 
 
-def test_only_completed_seconds_are_visible(tmp_path: Path) -> None:
-    series = Series.read(ramp(tmp_path, 20))
-    assert series.at(0.0) == {}
-    assert series.at(0.999) == {}
-    assert series.at(1.0)["rssi_dbm"] == (-50.0, 0.0)
-    assert series.at(1.25)["rssi_dbm"] == (-50.0, 0.25)
-    assert values(series, 1.999)["past1_bps"] == 0.0
-    assert values(series, 2.0)["past1_bps"] == 1e6
-
-
-def test_past_rates_are_means_of_what_there_is(tmp_path: Path) -> None:
-    series = Series.read(ramp(tmp_path, 20))
-    found = values(series, 12.5)
-    assert found["past1_bps"] == 11e6
-    assert found["past5_bps"] == pytest.approx(9e6)
-    assert found["past10_bps"] == pytest.approx(6.5e6)
-    assert values(series, 3.618)["past10_bps"] == pytest.approx(1e6)
-    assert set(series.at(12.5)) == {"past1_bps", "past5_bps", "past10_bps", "rssi_dbm", "available"}
-
-
 def test_the_series_wraps_with_the_replay(tmp_path: Path) -> None:
     series = Series.read(ramp(tmp_path, 20))
     assert values(series, 20.0)["past1_bps"] == 19e6
@@ -94,20 +74,6 @@ def test_what_was_not_measured_lately_is_older_and_then_unknown(tmp_path: Path) 
     assert "rssi_dbm" not in series.at(13.0)
 
 
-def test_a_filled_second_is_no_rate(tmp_path: Path) -> None:
-    file = write(
-        tmp_path,
-        "0,8,,,,,,,,1,,0",
-        "1,0.002,,,,,,,,1,,1",
-        "2,4,,,,,,,,1,,0",
-        header=HEADER + ",filled",
-    )
-    series = Series.read(file)
-    assert series.at(2.5)["past1_bps"] == (8e6, 1.5)
-    assert series.at(2.5)["available"] == (1.0, 0.5)
-    assert values(series, 3.0)["past5_bps"] == pytest.approx(6e6)
-
-
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
@@ -121,15 +87,6 @@ def test_a_filled_second_is_no_rate(tmp_path: Path) -> None:
 def test_what_is_no_series_is_refused(tmp_path: Path, lines: list[str], message: str) -> None:
     with pytest.raises(PlaceError, match=message):
         Series.read(write(tmp_path, *lines))
-
-
-def test_a_foreign_or_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(PlaceError, match="no column t_s"):
-        Series.read(write(tmp_path, header="a,b"))
-    with pytest.raises(PlaceError, match="unreadable"):
-        Series.read(tmp_path / "absent.csv")
-    with pytest.raises(PlaceError, match="period"):
-        Series.read(ramp(tmp_path, 3), 0.0)
 
 
 async def test_the_provider_serves_its_interface_only(tmp_path: Path) -> None:

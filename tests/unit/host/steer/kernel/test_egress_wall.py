@@ -78,7 +78,3 @@ def test_what_keeps_the_network_passes(what: str, link_type: int) -> None:
 @pytest.mark.parametrize("what", DROPPED)
 def test_what_is_a_programs_is_dropped(what: str, link_type: int) -> None:
     assert given(DROPPED[what], link_type) == DROP
-
-
-def test_other_protocols_are_not_its_business() -> None:
-    assert run_bpf(program(ETHERNET), bytes(60), ethertype=0x0806) == PASS

@@ -91,25 +91,3 @@ def test_thousands_of_routes_cost_little_and_make_few_rules(world, routing):
     assert time.process_time() - began < 2
     assert len(world.kernel.own) < 1_200
     assert world.carrier(port=443) == world.carrier(remote="203.0.113.9") == "lte0"
-
-
-def test_what_is_undone_is_gone(world, routing):
-    before = set(world.kernel.own)
-    rule(routing, SERVER, "lte0")
-    assert any("goto 32018" in str(each) for each in world.kernel.own)
-    rule(routing, SERVER, None)
-    assert set(world.kernel.own) == before
-
-
-def test_a_ruled_router_is_found_on_its_own_interface(world, routing):
-    """The kernel looks up a router, bound to the interface, before it accepts the route over it."""
-    router = ip_network("192.168.43.1/32")
-    rule(routing, router, "lte0")
-    assert world.carrier(remote=str(router[0])) == "lte0"
-    way = world.kernel.way(router[0], interface="wlan0")
-    assert (way.index, way.destination.prefixlen) == (world.wlan0.index, 24)
-    # The interface of a ruled network that is gone may come back.
-    rule(routing, router, "usb7")
-    assert any("oif usb7" in str(each) for each in world.kernel.own)
-    rule(routing, router, NOWHERE)
-    assert not any("oif usb7" in str(each) for each in world.kernel.own)

@@ -82,30 +82,11 @@ def test_a_default_over_a_link_that_is_down_is_none():
     assert stays(route(254, "0.0.0.0/0", 7, 50), links=[WIFI, MODEM, down]) == {}
 
 
-def test_a_default_that_refuses_stays():
-    assert stays(route(254, "0.0.0.0/0", 0, 50)) == {4: ""}
-    assert stays(route(254, "0.0.0.0/0", 0, 500)) == {}
-    # The kernel's own last resort of older versions is none.
-    last = route(254, "::/0", 0, 2**32 - 1)
-    assert not examine([], [last], LINKS, NETWORKS).defaults
-
-
 def test_a_network_that_borrows_its_address_is_left_to_the_host():
     borrowing = replace(NETWORKS[0], up=False, addresses=())
     found = examine([], OWN, LINKS, [borrowing, NETWORKS[1]])
     assert found.defaults.keys() == {4}
     assert not examine([], OWN, LINKS, [replace(borrowing, carrier=False)]).defaults
-
-
-def test_of_several_next_hops_one_elsewhere_is_enough():
-    assert stays(route(254, "0.0.0.0/0", 3, 50, others=(7,))) == {4: "br0"}
-    assert stays(route(254, "0.0.0.0/0", 3, 50, others=(4,))) == {}
-
-
-def test_of_equal_metrics_the_routers_preference_counts():
-    low = route(254, "::/0", 7, 100, router_rank=2)
-    assert stays(low) == {}
-    assert stays(replace(low, router_rank=0)) == {6: "br0"}
 
 
 def test_two_halves_into_a_tunnel():
@@ -126,14 +107,6 @@ def test_all_but_private_networks_is_everything():
     assert stays(six[0], six[2]) == {}
 
 
-def test_halves_over_a_network_are_overruled():
-    halves = [route(254, "0.0.0.0/1", 3), route(254, "128.0.0.0/1", 3)]
-    assert stays(*halves) == {}
-    split = route(254, "10.0.0.0/8", 9)
-    assert examine([], [*OWN, *halves, split], LINKS, NETWORKS).overruled == {4: 1}
-    assert examine([], [*OWN, halves[0], split], LINKS, NETWORKS).overruled == {}
-
-
 def test_a_rule_for_everything_into_a_tunnels_table():
     into = route(51820, "0.0.0.0/0", 9)
     assert stays(into, rules=(rule(32765, 51820),)) == {4: "tun0"}
@@ -150,10 +123,6 @@ def test_what_a_rule_before_ours_leads_over_a_network_stays():
     table = route(100, "0.0.0.0/0", 4)
     assert stays(table, rules=(rule(5000, 100),)) == {4: "wwan0"}
     assert stays(table, rules=(rule(32200, 100),)) == {}
-
-
-def test_a_modem_that_looks_like_a_tunnel_is_none():
-    assert stays(route(254, "0.0.0.0/0", 4, 50)) == {}
 
 
 def test_rules_that_ours_would_overtake_are_noted():

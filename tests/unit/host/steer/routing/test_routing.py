@@ -16,12 +16,11 @@ from cedos.host.steer.routing.plan import (
     LAST_PREFERENCE,
     REFUSING_TABLE,
     Destination,
-    plan,
     table_of,
 )
 from cedos.host.steer.routing.routing import Routing
 from cedos.kernel.policy_routing import LOOPBACK_INDEX, SeenRule
-from cedos.model import NextHop, Translator
+from cedos.model import Translator
 
 both = pytest.mark.parametrize("version", [4, 6])
 OWN = {("wlan0", 4): "192.168.43.2", ("lte0", 4): "192.168.44.2"}
@@ -73,14 +72,6 @@ def test_forwarded_packets_keep_the_hosts_own_default(world, routing):
     assert world.carrier(4, local="172.17.0.2", forwarded=True) == "wlan0"
 
 
-def test_more_specific_routes_of_others_are_left_alone(world, routing):
-    world.kernel.add_main_route("10.0.0.0/8", 3)
-    routing.set_default("lte0")
-    assert world.carrier(4, remote="10.1.2.3") == "wlan0"
-    assert world.carrier(4, remote="192.168.43.7") == "wlan0"
-    assert world.carrier(4, remote="192.168.43.7", local=OWN["lte0", 4]) == "wlan0"
-
-
 @pytest.mark.parametrize(
     ("version", "lengths"),
     [(4, (32, 31)), (4, (24, 23, 25)), (6, (128, 127, 126, 125, 124)), (4, range(17, 33))],
@@ -99,17 +90,6 @@ def test_of_nested_prefixes_the_closest_is_asked_first(world, routing, version, 
     asked = sorted(preferences, key=lambda length: preferences[length])
     assert asked == sorted(lengths, reverse=True)
     assert len(set(preferences.values())) == len(lengths)
-
-
-def test_more_specific_destinations_come_first(world, routing):
-    routing.set_default("wlan0")
-    routing.set_destination(Destination(ip_network("198.51.0.0/16")), "lte0")
-    routing.set_destination(Destination(ip_network("198.51.100.0/24")), "wlan0")
-    assert world.carrier(4, remote="198.51.7.7") == "lte0"
-    assert world.carrier(4, remote="198.51.100.7") == "wlan0"
-    routing.set_destination(Destination(ip_network("0.0.0.0/0"), 443, "udp"), "lte0")
-    assert world.carrier(4, remote="198.51.100.7", port=443, protocol="udp") == "lte0"
-    assert world.carrier(4, remote="198.51.100.7", port=443, protocol="tcp") == "wlan0"
 
 
 @pytest.mark.parametrize("prefix", ["198.51.100.0/24", "2001:db8:7::/48"])
@@ -187,13 +167,6 @@ def test_ipv6_over_a_dearer_network_is_for_tcp_alone(world, routing):
         assert world.carrier(6) == "lte0"
 
 
-def test_an_ipv4_route_may_have_an_ipv6_router(world):
-    via = ip_address("fe80::43:1")
-    wlan0 = replace(world.wlan0, next_hops=(NextHop(4, via), NextHop(6, via)))
-    defaults = [r for r in plan([wlan0], "wlan0").routes if r.index == wlan0.index]
-    assert {(r.destination.version, r.gateway) for r in defaults} == {(4, via), (6, via)}
-
-
 @pytest.mark.parametrize("metric", [1, 2048])
 def test_ipv4_goes_into_the_translator_of_the_default(world, routing, metric):
     world.kernel.add_link(9, "clat", "tun")
@@ -261,12 +234,6 @@ def test_where_loopback_has_no_ipv6_rules_are_unreachable_until_it_has(world, re
     assert kernel.way(ip_address("2001:db8:8::1")).index == LOOPBACK_INDEX
 
 
-def test_a_tunnel_has_nothing_refused(world, routing):
-    planned = plan([_without_ipv6(world.wlan0), world.lte0], "wlan0", left_alone={6: True})
-    assert not any(rule.table == REFUSING_TABLE for rule in planned.rules)
-    assert not any(route.source for route in planned.routes)
-
-
 def test_resolvers_belong_to_their_network_unless_two_share_them(world, routing):
     shared, own = ip_address("9.9.9.9"), ip_address("198.51.100.53")
     local = ip_address("127.0.0.53")
@@ -280,23 +247,6 @@ def test_resolvers_belong_to_their_network_unless_two_share_them(world, routing)
     assert world.carrier(4, remote=str(own)) == "lte0"
     assert world.carrier(4, remote=str(shared)) == "wlan0"
     assert not [rule for rule in world.kernel.own if "127." in str(rule)]
-
-
-def test_a_modem_without_a_gateway_has_a_route_to_its_link(world):
-    modem = replace(world.lte0, next_hops=())
-    routes = plan([world.wlan0, modem], "lte0").routes
-    assert [r.gateway for r in routes if r.index == modem.index] == [None, None]
-
-
-def test_link_local_addresses_get_no_rules(world, routing):
-    assert not [rule for rule in world.kernel.own if rule.source and "fe80" in str(rule.source)]
-
-
-def test_one_subnet_on_both_sides_is_told_apart(world, routing):
-    twin = replace(world.lte0, addresses=(ip_interface("192.168.43.3/24"),))
-    routing.networks_changed([world.wlan0, twin])
-    assert world.carrier(4, remote="192.168.43.1", local="192.168.43.2") == "wlan0"
-    assert world.carrier(4, remote="192.168.43.1", local="192.168.43.3") == "lte0"
 
 
 def test_a_hosts_own_metrics_are_taken_along(world, routing):
@@ -343,13 +293,6 @@ def test_the_hosts_own_default_stays_and_what_is_bound_to_an_address_goes_on(wor
     world.kernel.all_routes = [r for r in world.kernel.all_routes if r.index != 9]
     routing.reconcile()
     assert world.carrier(4) == "wlan0"
-
-
-def test_rules_that_somebody_deleted_come_back(world, routing):
-    routing.set_default("lte0")
-    del world.kernel.own[2:]
-    routing.reconcile()
-    assert world.carrier(4) == "lte0"
 
 
 def test_when_nothing_is_new_nothing_is_done(world, routing):
