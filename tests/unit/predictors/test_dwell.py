@@ -83,14 +83,6 @@ def test_what_does_not_tell_a_shape_fits_nothing(times: list[float]) -> None:
     assert fit(times, [True] * len(times)) is None
 
 
-def test_the_longer_it_has_stayed_the_longer_it_will() -> None:
-    predictor = DwellPredictor()
-    rests = [predictor.mean_residual_s("cafe", age_s) for age_s in (0, 10, 60, 600)]
-    assert rests == sorted(rests)
-    assert rests[-1] > 1.5 * rests[0]
-    assert predictor.survival("cafe", 600.0, 60.0) > predictor.survival("cafe", 0.0, 60.0)
-
-
 def test_an_access_point_gets_a_distribution_of_its_own() -> None:
     predictor = DwellPredictor()
     for k in range(12):
@@ -110,14 +102,6 @@ def test_before_the_first_session_stands_the_generic_prior() -> None:
     assert median_s == pytest.approx(GENERIC.remaining_s(0.0, 0.5), rel=0.25)
     assert GENERIC.remaining_s(0.0, 0.5) == pytest.approx(41.0, rel=0.01)
     assert GENERIC.survival(300.0) == pytest.approx(0.04, abs=0.005)
-
-
-def test_sessions_cut_short_by_the_host_count_as_longer() -> None:
-    ended, cut = DwellPredictor(), DwellPredictor()
-    for _ in range(10):
-        ended.observe("a", 20.0)
-        cut.observe("a", 20.0, censored=True)
-    assert cut.mean_residual_s("a", 0.0) > 2.0 * ended.mean_residual_s("a", 0.0)
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(), st.booleans()), max_size=40),

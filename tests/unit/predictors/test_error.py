@@ -9,12 +9,10 @@ from predictors.base import Distribution
 from predictors.error import (
     SLICES,
     ErrorHistory,
-    lognormal,
     middles,
     redistributed,
     sliced,
     spread,
-    widened,
 )
 
 
@@ -23,19 +21,10 @@ def test_middles_of_equal_weights_are_quantiles() -> None:
     assert middles([(1.0, 1.0), (3.0, 1.0)], 1) == [2.0]
 
 
-def test_a_heavy_value_takes_its_share_of_the_slices() -> None:
-    # 3 of 4 parts of the weight lie on 5: its middle stands at 5/8.
-    assert middles([(1.0, 1.0), (5.0, 3.0)], 2) == pytest.approx([1.0 + 4.0 * 0.25, 5.0])
-
-
 def test_a_censored_error_is_shared_out_among_the_larger_ones() -> None:
     # Efron by hand: 2 is censored, its weight goes to 3 and 4 in equal parts; 4 is the last one.
     weights = redistributed([1.0, 3.0, 2.0, 4.0], [False, False, True, True])
     assert weights == pytest.approx([1.0, 1.5, 0.0, 1.5])
-
-
-def test_at_the_same_error_the_censored_one_is_the_larger() -> None:
-    assert redistributed([2.0, 2.0, 5.0], [True, False, False]) == pytest.approx([0.0, 1.0, 2.0])
 
 
 @given(st.lists(st.tuples(st.floats(-5, 5), st.booleans()), min_size=1, max_size=30))
@@ -121,14 +110,6 @@ def test_errors_outweigh_the_prior() -> None:
     assert history.worth > 20.0
 
 
-def test_newer_errors_weigh_more() -> None:
-    rising, falling = ErrorHistory(prior=None), ErrorHistory(prior=None)
-    for k in range(60):
-        rising.add(2.0 if k >= 30 else 0.5, 1.0, float(k))
-        falling.add(0.5 if k >= 30 else 2.0, 1.0, float(k))
-    assert rising.distribution(60.0).mean > falling.distribution(60.0).mean + 0.3
-
-
 @pytest.mark.parametrize("bad", [nan, inf, -inf, 0.0, -1.0])
 def test_what_is_no_number_is_no_error(bad: float) -> None:
     history = ErrorHistory()
@@ -164,15 +145,6 @@ def test_age_that_is_in_the_errors_already_does_not_widen() -> None:
     assert history.added(last_s + 1000.0) < 0.1
 
 
-def test_a_single_error_widens_too() -> None:
-    history = plain()
-    history.add(1.0, 1.0, 0.0)
-    assert sigma(history.distribution(0.0)) == 0.0
-    assert sigma(history.distribution(60.0)) == 0.0, "one value is one sample"
-    assert sigma(widened(Distribution((1.0,) * SLICES), 0.25)) == pytest.approx(0.5, rel=0.1)
-    assert sigma(widened(lognormal(0.4), 0.09)) == pytest.approx(0.5, rel=0.05)
-
-
 def test_a_new_access_point_begins_with_the_prior() -> None:
     history = ErrorHistory()
     for k in range(40):
@@ -182,10 +154,3 @@ def test_a_new_access_point_begins_with_the_prior() -> None:
     assert len(history) == 0
     assert history.version > version
     assert history.distribution(50.0) == ErrorHistory().distribution(0.0)
-
-
-def test_a_clock_that_goes_backwards_counts_as_standing_still() -> None:
-    history = ErrorHistory()
-    history.add(1.0, 1.0, 100.0)
-    history.add(1.0, 1.0, 10.0)
-    assert history.distribution(20.0) == history.distribution(100.0)

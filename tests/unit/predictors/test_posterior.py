@@ -21,10 +21,6 @@ WIFI_FIRST = {"wifi": AROUND, "cellular": AROUND.scaled(2.0)}
 CELLULAR_FIRST = {"wifi": AROUND, "cellular": AROUND.scaled(0.5)}
 
 
-def test_without_knowledge_predictions_stay() -> None:
-    assert Posterior().of(WIFI_FIRST) == WIFI_FIRST
-
-
 def test_forecasts_that_were_wrong_when_they_favoured_this_are_doubted_only_then() -> None:
     """Wi-Fi takes three times what is said when it is said to be the best, and what is said else."""
     knows = Posterior()
@@ -48,12 +44,6 @@ def test_newer_ones_weigh_more_and_memory_is_bounded() -> None:
         knows.learn(WIFI_FIRST, "wifi", 1.0)
     assert knows.of(WIFI_FIRST)["wifi"].mean < 0.5 * slow_s
     assert len(knows._favoured["wifi"]) == 1  # what is long ago is forgotten
-
-
-def test_what_was_never_favoured_before_says_nothing() -> None:
-    knows = Posterior()
-    knows.learn(WIFI_FIRST, "wifi", 3.0)
-    assert knows.of(CELLULAR_FIRST) == CELLULAR_FIRST
 
 
 @given(

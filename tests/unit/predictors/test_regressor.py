@@ -52,13 +52,6 @@ def test_missing_goes_left_where_that_was_learned() -> None:
     ]
 
 
-def test_trees_are_averaged_or_added_up() -> None:
-    one = Tree.from_dict(STUMP, inputs=1, outputs=1)
-    other = Tree.from_dict(STUMP | {"value": [[], [1.0], [2.0]]}, inputs=1, outputs=1)
-    assert Forest.average([one, other]).predict([0.0]) == [5.5]
-    assert Forest((one, other)).predict([9.0]) == [22.0]
-
-
 @pytest.mark.parametrize(
     "change",
     [

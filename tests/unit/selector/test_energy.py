@@ -16,7 +16,7 @@ from cedos.selector.energy import (
     RadioWatch,
     not_worth_a_spare,
 )
-from cedos.selector.objective import MaxS, MaxSPerE, WeightedCost
+from cedos.selector.objective import WeightedCost
 from cedos.storage.model_files import radios
 
 DCH = RadioState("dch", 0.9, 0.8, 4.0, from_bytes_up=151, from_bytes_down=119)
@@ -45,19 +45,6 @@ def test_within_the_tail_only_its_extension_is_paid() -> None:
     assert THREEG.added_tail_j(10.0) == THREEG.added_tail_j(None) == pytest.approx(4.9)
 
 
-def test_little_data_is_carried_in_the_lower_state() -> None:
-    """PowerTutor: DCH only for more than 151 bytes up or 119 down."""
-    assert THREEG.transfer_j(bytes_up=151, seconds=1.0) == pytest.approx(0.3 + 0.3 + 6 * 0.3)
-    assert THREEG.transfer_j(bytes_up=152, seconds=1.0) == pytest.approx(0.3 + 0.8 + 4.6)
-    # In DCH already, it stays there; in FACH only FACH is prolonged.
-    assert THREEG.transfer_j(bytes_up=100, seconds=1.0, idle_s=1.0) == pytest.approx(0.8 + 0.7)
-    assert THREEG.transfer_j(bytes_up=100, seconds=1.0, idle_s=6.0) == pytest.approx(0.3 + 2 * 0.3)
-
-
-def test_nothing_costs_nothing() -> None:
-    assert THREEG.transfer_j(seconds=5.0) == 0.0
-
-
 def test_the_future_is_a_mean_over_the_states() -> None:
     idle_j = THREEG.transfer_j(**LARGE, seconds=1.0)
     active_j = THREEG.transfer_j(**LARGE, seconds=1.0, idle_s=0.0)
@@ -84,23 +71,6 @@ def test_states_follow_the_traffic() -> None:
     assert shares["active"] == pytest.approx(2 / 30)
     assert shares["dch"] == pytest.approx(4 / 30)
     assert sum(shares.values()) == pytest.approx(1.0)
-
-
-def test_data_in_the_tail_pays_only_the_extension() -> None:
-    once, twice = RadioWatch(THREEG), RadioWatch(THREEG)
-    once.add_bytes(0.0, 0, 1000)
-    twice.add_bytes(0.0, 0, 1000)
-    twice.add_bytes(5.0, 0, 1000)
-    added_j = twice.energy_j(100.0) - once.energy_j(100.0)
-    assert added_j == pytest.approx(THREEG.transfer_j(bytes_down=1000, seconds=0.0, idle_s=5.0))
-
-
-def test_a_clock_that_goes_back_gives_no_energy_back() -> None:
-    watch = RadioWatch(THREEG)
-    watch.add_bytes(100.0, 0, 1000)
-    before_j = watch.energy_j(105.0)
-    watch.add_bytes(50.0, 0, 1000)
-    assert watch.energy_j(60.0) >= before_j
 
 
 @given(st.lists(st.tuples(st.floats(0, 30), st.floats(0, 5000), st.floats(0, 5000)), max_size=20))
@@ -186,12 +156,6 @@ def test_the_powers_are_those_of_table_4() -> None:
     assert (LTE.send_w, LTE.receive_w) == (2.778, 1.674)
 
 
-def test_a_radio_still_in_its_tail_pays_only_what_it_prolongs() -> None:
-    idle_j = [LTE.added_tail_j(idle_s) for idle_s in (None, 100.0, 11.5, 5.75, 0.0, -1.0)]
-    assert idle_j == [6.5, 6.5, 6.5, 3.25, 0.0, 0.0]
-    assert WIFI.added_tail_j(None) == WIFI.added_tail_j(0.0) == 0.0
-
-
 @given(st.floats(0, 60), st.floats(0, 60))
 def test_a_tail_grows_with_the_pause_before_it(a_s: float, b_s: float) -> None:
     radio = RadioPower(1.0, 1.0, tail_j=6.0, tail_s=12.0)
@@ -199,20 +163,7 @@ def test_a_tail_grows_with_the_pause_before_it(a_s: float, b_s: float) -> None:
     assert radio.added_tail_j(short_s) <= radio.added_tail_j(long_s) <= radio.tail_j
 
 
-WIFI_SPARES = Network("wlan0", "wlan0", 2, NetworkKind.WIFI, False)
-
-
 LTE_SPARES = Network("lte0", "lte0", 3, NetworkKind.CELLULAR, True)
-
-
-def test_a_sleeping_radio_is_not_woken_where_joules_have_a_price() -> None:
-    assert not_worth_a_spare([WIFI_SPARES, LTE_SPARES], WeightedCost(0.01), DELPHI, {}) == {"lte0"}
-    assert not_worth_a_spare([WIFI_SPARES, LTE_SPARES], MaxSPerE(), DELPHI, {}) == {"lte0"}
-
-
-def test_speed_at_any_price_keeps_spares_everywhere() -> None:
-    assert not_worth_a_spare([WIFI_SPARES, LTE_SPARES], MaxS(), DELPHI, {}) == set()
-    assert not_worth_a_spare([WIFI_SPARES, LTE_SPARES], WeightedCost(), DELPHI, {}) == set()
 
 
 def test_a_radio_that_is_awake_anyway_takes_spares() -> None:

@@ -21,7 +21,6 @@ from cedos.selector.decision.decide import decide
 from cedos.selector.objective import _MOST_GAMMA as PROHIBITIVE
 from cedos.selector.objective import (
     Curves,
-    Exponents,
     MaxS,
     MaxSPerE,
     Objective,
@@ -86,18 +85,6 @@ def test_seconds_joules_and_bytes_add_up_in_one_currency() -> None:
     assert MaxS().cost(Outcome(3.0, 10.0, 2e6, 2e6)) == 3.0
 
 
-def test_free_networks_are_better_than_any_price_and_still_differ() -> None:
-    objective = MaxSPerE(gamma=1.0)
-    free_fast = objective.cost(Outcome(1.0, 1.0, 0.0, 1e6))
-    free_slow = objective.cost(Outcome(2.0, 1.0, 0.0, 1e6))
-    paid = objective.cost(Outcome(0.5, 1.0, 1e6, 1e6, 0.01))
-    assert free_fast < free_slow < paid
-
-
-def test_a_transfer_of_no_bytes_has_a_cost() -> None:
-    assert MaxSPerE().cost(Outcome(0.1, 0.1, 0.0, 0.0)) > 0.0
-
-
 def test_a_metered_network_must_save_what_people_notice_and_a_free_one_nothing() -> None:
     balanced = WeightedCost(s_per_metered_byte=1e-7, noticeable_s=0.1)
     free, metered = Outcome(0.5, 0.0, 0.0, 1e4), Outcome(0.45, 0.0, 1e4, 1e4)
@@ -110,10 +97,6 @@ share = st.floats(0.0, 1.0)
 
 
 RECORD = {"number": 7, "made_unix_s": 1.7e9}
-
-
-def test_on_mains_power_without_a_limit_only_speed_counts() -> None:
-    assert Curves().exponents(None, None) == Exponents(1.0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize(

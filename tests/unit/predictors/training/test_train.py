@@ -6,8 +6,8 @@ import pytest
 from numpy.typing import NDArray
 
 from predictors.completion import CompletionModel
-from predictors.inputs import ALWAYS, STRATEGIES
-from predictors.training.examples import Examples, Settings, table, typical_of
+from predictors.inputs import STRATEGIES
+from predictors.training.examples import Examples, Settings
 from predictors.training.train import LEARNED, fit
 
 FEW = Settings(trees=5)
@@ -49,13 +49,6 @@ def test_the_same_rows_and_seed_give_the_same_model(examples: Examples) -> None:
     assert fit(examples, FEW).to_dict() != fit(examples, replace(FEW, seed=1)).to_dict()
 
 
-def test_columns_without_a_value_are_no_features(examples: Examples) -> None:
-    nothing = np.full(len(examples), np.nan)
-    more = replace(examples, columns={**examples.columns, "cellular_cqi": nothing})
-    assert fit(more, FEW).features == fit(examples, FEW).features
-    assert "wifi_rtt_s" in fit(examples, FEW).features
-
-
 @pytest.mark.parametrize("kind", LEARNED)
 def test_what_few_data_sets_tell_is_learned_from_where_it_is_told(
     made_up: Callable[..., Examples], kind: str
@@ -76,22 +69,6 @@ def test_what_few_data_sets_tell_is_learned_from_where_it_is_told(
     assert CompletionModel.from_dict(model.to_dict()).points(row) == model.points(row)
 
 
-def test_what_nobody_told_changes_nothing(examples: Examples) -> None:
-    nothing = np.full(len(examples), np.nan)
-    more = {**examples.columns, "wifi_ap_count": nothing, "cellular_dbm": nothing}
-    assert fit(replace(examples, columns=more), FEW).to_dict() == fit(examples, FEW).to_dict()
-    inputs, _ = table(examples, typical_of(examples), STRATEGIES)
-    assert inputs.shape[1] == ALWAYS
-
-
-def test_with_nothing_but_sizes_it_predicts_by_size(examples: Examples) -> None:
-    bare = replace(examples, columns={"size_bytes": examples.columns["size_bytes"]})
-    model = fit(bare, FEW)
-    assert model.features == ("size_bytes",)
-    small, large = (model.points({"size_bytes": size})["wifi"] for size in (3e3, 3e6))
-    assert large > 5 * small
-
-
 def test_strategies_measured_apart_are_learned_apart(examples: Examples) -> None:
     some = {
         name: np.where(examples.groups % 2 == k % 2, time_s, np.nan)
@@ -101,12 +78,6 @@ def test_strategies_measured_apart_are_learned_apart(examples: Examples) -> None
     model = fit(patchy, FEW)
     assert model.strategies == STRATEGIES
     assert np.median(off(model, examples, "mptcp_cellular")) < 0.16
-
-
-def test_a_strategy_that_was_never_measured_is_not_predicted(examples: Examples) -> None:
-    two = {name: examples.times_s[name] for name in ("wifi", "cellular")}
-    two["mptcp_wifi"] = np.full(len(examples), np.nan)
-    assert fit(replace(examples, times_s=two), FEW).strategies == ("wifi", "cellular")
 
 
 def test_censored_rows_make_the_spread_wider_not_the_point_worse(examples: Examples) -> None:

@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 
 from cedos.model import Context, StrategyKind
 from cedos.selector.budgets.controller import PROHIBITIVE
-from cedos.selector.budgets.odyssey import Odyssey
-from cedos.selector.budgets.pacer import Pacer
 from cedos.selector.budgets.prices import Prices
 from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide
@@ -63,15 +61,6 @@ def test_where_there_is_no_other_way_it_goes_all_the_same(host: Any) -> None:
     assert str(choose(host, model, data(PROHIBITIVE)).choice) == "single(lte0)"
 
 
-def test_both_networks_pay_for_their_share(host: Any) -> None:
-    model = host.oracle(wifi=10.0, cellular=10.0, mptcp_wifi=5.0, mptcp_cellular=5.0)
-    decision = choose(host, model, data(1e-6))
-    costs = {str(each.strategy): each for each in decision.evaluations}
-    both = costs["mptcp(wlan0, lte0)"]
-    assert both.cost == pytest.approx(5.0 + both.metered_bytes * 1e-6)
-    assert decision.choice == both.strategy
-
-
 def test_the_same_data_on_both_pays_in_full(host: Any) -> None:
     objective = WeightedCost(prices=data(1e-6))
     decision = decide(Case(
@@ -80,23 +69,6 @@ def test_the_same_data_on_both_pays_in_full(host: Any) -> None:
     ))  # fmt: skip
     cost = {each.strategy.kind: each.cost for each in decision.evaluations}
     assert cost[StrategyKind.REDUNDANT] == pytest.approx(3.0)
-
-
-def test_joules_have_their_price_too(host: Any) -> None:
-    model = host.oracle(wifi=3.0, cellular=1.0)
-    assert str(choose(host, model, Prices(energy=(Fixed(0.01),))).choice) == "single(lte0)"
-    assert str(choose(host, model, Prices(energy=(Fixed(1.0),))).choice) == "single(wlan0)"
-
-
-def test_the_least_prices_change_nothing(host: Any) -> None:
-    """While there is plenty, the fastest way is taken, as without budgets."""
-    for make in (Odyssey, Pacer):
-        controller = make(1e12, 0.0, 1000.0)
-        for second in range(1, 900):
-            controller.observe(float(second), 1e12)
-        prices = Prices(data={"lte0": (controller.quote(900.0),)})
-        decision = choose(host, host.oracle(wifi=1.001, cellular=1.0), prices)
-        assert str(decision.choice) == "single(lte0)", make
 
 
 @given(

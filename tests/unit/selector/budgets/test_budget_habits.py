@@ -31,27 +31,6 @@ def test_days_are_alike_until_a_week_was_seen() -> None:
     assert lived({5, 6}, 5).usual_s(0.0, 7 * DAY_S) == pytest.approx(7 * DAY_S)
 
 
-def test_after_two_weeks_only_weekends_count() -> None:
-    week = lived({5, 6}, 14)
-    assert week.usual_s(14 * DAY_S, 19 * DAY_S) < 0.5 * DAY_S
-    assert week.usual_s(19 * DAY_S, 21 * DAY_S) == pytest.approx(2 * DAY_S)
-    assert week.usual_s(14 * DAY_S, 28 * DAY_S) == pytest.approx(2 * week.usual_s(0, 7 * DAY_S))
-
-
-def test_a_busier_day_is_no_other_day() -> None:
-    week = lived(set(range(7)), 21)
-    for _ in range(10):
-        week.add(20.5 * DAY_S, 1.0)
-    assert week.usual_s(21 * DAY_S, 24.5 * DAY_S) == pytest.approx(3.5 * DAY_S)
-
-
-def test_what_was_learned_can_be_kept() -> None:
-    week = lived({5, 6}, 14)
-    again = Weekdays(list(week.amounts), list(week.seen_s))
-    assert again.usual_s(14 * DAY_S, 25 * DAY_S) == week.usual_s(14 * DAY_S, 25 * DAY_S)
-    assert Weekdays([1.0], [2.0]).amounts == [0.0] * 7
-
-
 @given(st.floats(0, 1e10), st.floats(0, 1e8), st.sets(st.integers(0, 6)))
 def test_never_more_than_the_time_there_is(begin_s: float, length_s: float, busy: set[int]) -> None:
     usual_s = lived(busy, 15).usual_s(begin_s, begin_s + length_s)
@@ -184,10 +163,6 @@ def _after(days: list[float], until_h: float = 24.0) -> Shortfalls:
     return Shortfalls((len(days) + 1) * DAY_S, learned)
 
 
-def test_before_anything_is_known_a_forecast_may_be_half_too_low() -> None:
-    assert _at_noon(Shortfalls(DAY_S), 0) == 25.0
-
-
 def test_forecasts_that_were_too_low_are_remembered_and_those_too_high_are_not() -> None:
     right, low, high = (_after([came] * 20) for came in (50.0, 90.0, 10.0))
     assert _at_noon(right, 20) == _at_noon(high, 20)
@@ -198,32 +173,11 @@ def test_forecasts_that_were_too_low_are_remembered_and_those_too_high_are_not()
     assert low.deviation(20.9 * DAY_S, 50.0, 100.0) == 25.0
 
 
-def test_days_that_are_busier_have_larger_errors() -> None:
-    low = _after([90.0] * 20)
-    assert low.deviation(20.5 * DAY_S, 100.0, 200.0) == pytest.approx(2.0 * _at_noon(low, 20))
-
-
-def test_a_day_that_was_not_seen_to_its_end_teaches_nothing() -> None:
-    assert _at_noon(_after([90.0] * 20, until_h=20.0), 20) == 25.0
-
-
 def test_a_restart_in_the_middle_of_a_day_goes_on_with_it() -> None:
     morning = _day(0, 90.0, until_h=12.0).state()
     again = Shortfalls(DAY_S, json.loads(json.dumps(morning)))
     again.record(DAY_S - 1.0, 90.0)
     assert _at_noon(Shortfalls(2 * DAY_S, again.state()), 1) == _at_noon(_after([90.0]), 1)
-
-
-def test_what_is_chosen_is_not_what_forecasts_lacked() -> None:
-    day = _day(0, 90.0)
-    day.chosen(40.0)
-    assert _at_noon(Shortfalls(2 * DAY_S, day.state()), 1) < 25.0
-
-
-def test_a_day_that_ends_at_another_time_is_not_compared() -> None:
-    day = _day(0, 90.0)
-    day.move_end(DAY_S + 600.0)
-    assert day.state()["open"] is None
 
 
 @given(st.lists(st.tuples(st.floats(-1e9, 1e9), st.floats(-1e12, 1e12)), max_size=30))

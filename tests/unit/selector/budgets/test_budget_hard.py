@@ -48,12 +48,6 @@ def test_stages(spent: float, stage: Stage) -> None:
     assert account(spent).stage is stage
 
 
-def test_of_units_all_that_may_be_bought_counts() -> None:
-    unit = Increment(1000.0, 5.0, 60.0, most=3)
-    assert account(1500.0, replace(DATA, supply=2000.0, increment=unit)).stage is Stage.EASY
-    assert account(3000.0, replace(DATA, supply=3000.0, increment=unit)).stage is Stage.SPENT
-
-
 def test_a_budget_of_all_metered_networks_bars_them_and_no_other() -> None:
     bars = Bars()
     assert looked(bars, account(999.0)) == []
@@ -65,10 +59,6 @@ def test_a_budget_of_all_metered_networks_bars_them_and_no_other() -> None:
 def test_one_of_named_networks_bars_these_though_they_are_not_metered_or_not_there() -> None:
     named = replace(DATA, networks=("wlan0", "ppp0"))
     assert looked(Bars(), account(1000.0, named)) == ["ppp0", "wlan0"]
-
-
-def test_one_of_money_bars_what_costs_money() -> None:
-    assert looked(Bars(), account(1000.0, MONEY)) == ["lte0"]
 
 
 def test_raised_renewed_over_or_removed_it_is_lifted() -> None:
@@ -92,15 +82,6 @@ def test_one_that_is_unplugged_stays_barred_and_one_that_is_metered_no_more_does
     looked(bars, account(1000.0))
     assert looked(bars, account(1000.0), present=("wlan0",), metered=()) == ["lte0", "usb0"]
     assert looked(bars, account(1000.0), metered=("usb0",)) == ["usb0"]
-
-
-def test_only_another_answer_is_a_change() -> None:
-    bars = Bars()
-    facts = PRESENT, Tariff(metered=("lte0",))
-    assert not bars.update([account(1.0)], *facts)
-    assert bars.update([account(1000.0)], *facts)
-    assert not bars.update([account(1001.0)], *facts)
-    assert bars.update([], *facts)
 
 
 @given(st.floats(1e-3, 1e12), st.floats(0.0, 1e12), st.floats(0.0, 1e12), st.integers(0, 3))

@@ -121,15 +121,6 @@ def test_a_clock_that_jumps_ahead_and_back_finds_its_period_again() -> None:
     assert kept.standing(at("2026-11-21T00:06:00")).spent == 1.2e9
 
 
-def test_one_that_does_not_recur_comes_to_its_end() -> None:
-    once = Budget("battery", Resource.ENERGY, 1e4, "2026-11-21T18:00:00", "2026-11-21T09:00:00")
-    kept = made(once, Odyssey, at("2026-11-21T09:00:00"))
-    assert not kept.has_ended(at("2026-11-21T17:59:59"))
-    assert kept.has_ended(at("2026-11-21T18:00:00"))
-    assert kept.quote(at("2026-11-21T18:00:00")).rate == PROHIBITIVE
-    assert kept.standing(at("2026-11-21T18:00:00")).over
-
-
 def test_a_change_in_the_middle_keeps_what_was_spent() -> None:
     kept = keeper()
     kept.observe(at("2026-11-21"), 1e9)
@@ -160,24 +151,6 @@ def test_the_forecast_goes_by_what_was_spent_lately() -> None:
     standing = kept.standing(at("2026-11-21"))
     assert standing.forecast is not None
     assert standing.forecast.likely == pytest.approx(238e6 + 240e6, rel=0.02)
-
-
-def test_a_first_download_is_no_sign_of_a_month() -> None:
-    kept = keeper(now="2026-11-11")
-    kept.observe(at("2026-11-11"), 0.0)
-    kept.observe(at("2026-11-11") + 60.0, 100e6)
-    assert kept.standing(at("2026-11-11") + 61.0).forecast is None
-
-
-def test_what_was_used_before_a_restart_is_where_a_forecast_begins() -> None:
-    kept = keeper(now="2026-11-11")
-    begun_s = kept.period.begins_s
-    seen_s = at("2026-11-20") - begun_s
-    kept.observe(at("2026-11-20"), 90e6)
-    forecast = kept.standing(at("2026-11-20")).forecast
-    assert forecast is not None
-    assert forecast.likely == pytest.approx(90e6 * (kept.period.ends_s - begun_s) / seen_s)
-    assert 90e6 <= forecast.low < forecast.likely < forecast.high
 
 
 def test_a_restart_finds_everything_again() -> None:
@@ -241,12 +214,6 @@ def test_whatever_happens_there_is_a_price_and_a_budget_that_is_spent_has_none(
             assert kept.quote(now_s).rate_for(standing.left, 1.0) == PROHIBITIVE
 
 
-def test_no_supply_is_prohibitive_from_the_start() -> None:
-    kept = keeper(BATTERY)
-    kept.observe(at("2026-11-22"), 0.0)
-    assert kept.quote(at("2026-11-22")).rate_for(1.0, 1.0) == PROHIBITIVE
-
-
 def test_units_are_bought_whole_and_not_without_need() -> None:
     unit = Increment(amount=1e9, money=5.0, s_per_money=100.0, most=3)
     assert [bought(spent, unit) for spent in (0.0, 1.0, 1e9, 1e9 + 1, 2.5e9)] == [1, 1, 1, 2, 3]
@@ -260,20 +227,6 @@ def test_units_are_bought_whole_and_not_without_need() -> None:
     assert IncrementQuote(within, 0.0, 0, unit).rate == PROHIBITIVE
     # Nothing needs no unit, even where more than all of them is spent.
     assert IncrementQuote(within, -1e6, 0, unit).rate_for(0.0, 1.0) == within.rate_for(0.0, 1.0)
-
-
-def test_no_choice_takes_what_is_needed_without_one() -> None:
-    unit = Increment(amount=1e9, money=5.0, s_per_money=100.0, most=3)
-    within = Odyssey(1e9, 0.0, 1e6).quote(0.0)
-    quote = IncrementQuote(within, 0.5e9, 2, unit, spare=0.6e9)
-    assert quote.rate_for(0.4e9, 1e3) == within.rate_for(0.4e9, 1e3)
-    assert quote.rate_for(0.55e9, 1e3) * 0.55e9 == pytest.approx(500.0)
-    assert quote.rate_for(0.7e9, 1e3) == PROHIBITIVE
-    none = IncrementQuote(within, 0.5e9, 2, unit, spare=-1.0)
-    assert none.rate_for(1.0, 1.0) == PROHIBITIVE
-    assert none.rate_for(0.0, 1.0) == within.rate_for(0.0, 1.0)
-    used_up = IncrementQuote(within, 0.0, 2, unit, spare=-1.0)
-    assert used_up.rate == PROHIBITIVE
 
 
 class Unaware(Pacer):
@@ -348,13 +301,6 @@ def test_nine_of_ten_months_end_within_the_range(lumps_a_month: int, seen_share:
     assert 0.82 <= inside / count <= 0.98
 
 
-def test_it_narrows_to_what_was_used() -> None:
-    forecast = Forecast(0.0, _MONTH_S)
-    for hour in range(720):
-        forecast.add(float(hour % 3), _HOUR_S)
-    assert forecast.at_end(720.0, 0.0) == (720.0, 720.0, 720.0)
-
-
 def test_a_long_sleep_is_one_piece_of_news() -> None:
     forecast = Forecast(0.0, _MONTH_S)
     forecast.add(10.0, _MONTH_S / 2)
@@ -381,11 +327,3 @@ def test_another_supply_costs_what_it_would_have_cost_from_the_beginning(
     pacer = begun(before)
     pacer.replace_supply(4600.0, after, MONTH_S)
     assert pacer.quote(4600.0).rate == begun(after).quote(4600.0).rate
-
-
-def test_an_end_today_in_place_of_one_next_month_prices_the_day() -> None:
-    pacer = begun(1e8)
-    assert pacer.quote(4600.0).dear == pytest.approx((MONTH_S - 1000.0) / 1e8)
-    pacer.replace_supply(4600.0, 1e8, DAY_S)
-    # Beyond what may be spent unseen, all of it is worth its period: a day.
-    assert pacer.quote(4600.0).dear == pytest.approx((DAY_S - 1000.0) / 1e8)

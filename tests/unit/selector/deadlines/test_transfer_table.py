@@ -5,7 +5,6 @@ from math import isinf
 
 import pytest
 
-from cedos.errors import NotFoundError
 from cedos.model import Direction
 from cedos.selector.budgets.controller import PROHIBITIVE
 from cedos.selector.deadlines import transfer_table
@@ -65,15 +64,6 @@ def test_it_uses_the_metered_network_in_time(table: TransferTable) -> None:
     assert turn.prospect.metered_bytes > 0.9e6
 
 
-def test_a_network_that_was_never_used_is_measured_first() -> None:
-    table = TransferTable()
-    table.report(transfer(left=100_000_000), 0.0)
-    plan(table, WIFI, LTE)
-    assert table.turn("a", 0.0).networks == ("wlan0",)
-    plan(table, WIFI, LTE, now=4.0)
-    assert table.turn("a", 4.0).networks == ("wlan0", "lte0")
-
-
 def test_equal_transfers_have_turns_of_their_own(table: TransferTable) -> None:
     table.report(transfer("a"), 0.0)
     table.report(transfer("b", in_s=700.0), 0.0)
@@ -91,14 +81,6 @@ def test_who_is_silent_takes_no_turn_and_stays_in_the_table(table: TransferTable
     plan(table, WIFI, now=now)
     assert table.turn("b", now).networks == ("wlan0",)
     assert [(row.key, runs) for row, _, runs in table.rows(now)] == [("a", False), ("b", True)]
-
-
-def test_what_nobody_goes_on_with_is_forgotten_some_day(table: TransferTable) -> None:
-    table.report(transfer(), 0.0)
-    plan(table, WIFI, now=600.0 + transfer_table.KEPT_S - 1.0)
-    assert len(table) == 1
-    plan(table, WIFI, now=600.0 + transfer_table.KEPT_S + 1.0)
-    assert len(table) == 0
 
 
 def test_the_impossible_is_said_at_once_and_carried_all_the_same(table: TransferTable) -> None:
@@ -139,21 +121,6 @@ def test_a_program_that_was_suspended_is_not_slow_and_says_nothing_of_networks(
     assert by == {"wlan0": 700_000}
 
 
-def test_bytes_are_counted_by_network(table: TransferTable) -> None:
-    table.report(transfer(), 0.0)
-    plan(table, WIFI)
-    table.add_bytes("a", {"wlan0": 5, "lte0": 2}, 1.0, 1.0)
-    table.add_bytes("a", {"wlan0": 5}, 1.0, 2.0)
-    ((_, by, _),) = table.rows(2.0)
-    assert by == {"wlan0": 10, "lte0": 2}
-
-
-def test_the_unknown_size_is_expected_to_be_something(table: TransferTable) -> None:
-    table.report(transfer(left=None, in_s=8.0), 0.0)
-    plan(table, LTE)
-    assert table.turn("a", 0.0).networks == ("lte0",)
-
-
 def test_a_user_has_a_bounded_part_and_nobody_elses(
     table: TransferTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,13 +132,6 @@ def test_a_user_has_a_bounded_part_and_nobody_elses(
     table.report(replace(transfer("c"), uid=1000), 0.0)
     with pytest.raises(ValueError, match="another user"):
         table.report(replace(transfer("a"), uid=1000), 0.0)
-
-
-def test_what_has_ended_is_not_there(table: TransferTable) -> None:
-    table.report(transfer(), 0.0)
-    table.end("a")
-    with pytest.raises(NotFoundError):
-        table.turn("a", 0.0)
 
 
 def test_what_was_learned_comes_back() -> None:
@@ -200,12 +160,3 @@ def test_a_spent_budget_forbids_a_dear_one_does_not() -> None:
     seen = [SeenNetwork(name, True, price_s) for name, price_s in prices.items()]
     usable = {each.name: each.usable for each in networks.states(seen, Direction.DOWN, 0.0)}
     assert usable == {"spent": False, "dear": True}
-
-
-def test_what_downloads_carried_says_nothing_of_uploads() -> None:
-    networks = HostNetworks()
-    seen = [LTE._replace(seen_bps=40e6), WIFI._replace(seen_bps=40e6, seen_up_bps=9e6)]
-    up = {each.name: each.rate_bps for each in networks.states(seen, Direction.UP, 0.0)}
-    down = {each.name: each.rate_bps for each in networks.states(seen, Direction.DOWN, 0.0)}
-    assert up == pytest.approx({"lte0": 1e6, "wlan0": 9e6})
-    assert down == pytest.approx({"lte0": 40e6, "wlan0": 40e6})

@@ -55,27 +55,12 @@ def test_as_late_as_the_metered_network_allows_however_fast_wifi_is_now() -> Non
     assert in_s(song(3600.0), wifi_up=False) == wake, "what comes over Wi-Fi now does not, asleep"
 
 
-def test_nobody_waits_nobody_is_woken() -> None:
-    assert asked() is None
-
-
 def test_those_with_earlier_deadlines_are_carried_before() -> None:
     alone = in_s(song(3600.0))
     both = in_s(song(3590.0, key="first"), song(3600.0))
     large = in_s(song(3600.0, 300e6), song(7200.0, key="later"))
     assert both < alone - 50.0
     assert large < alone - 200.0
-
-
-def test_a_rate_that_grows_old_is_trusted_less() -> None:
-    soon, late = in_s(song(900.0)), in_s(song(9000.0))
-    assert 9000.0 - late > 900.0 - soon
-
-
-def test_from_the_alarm_on_it_is_to_stay_awake() -> None:
-    """Also where the plan, which hopes for Wi-Fi, begins later: it could not find any, asleep."""
-    woken_s = 1000.0 + in_s(song(3600.0)) + 1.0
-    assert wake_in_s([song(3600.0)], lambda s: states(woken_s + s), woken_s) == 0.0
 
 
 def test_without_any_metered_network_it_counts_on_what_there_is() -> None:

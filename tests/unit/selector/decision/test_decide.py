@@ -3,7 +3,6 @@
 import math
 from dataclasses import replace
 from itertools import product
-from math import nan
 from typing import Any
 
 import pytest
@@ -163,13 +162,6 @@ def test_of_three_networks_every_two_are_weighed_the_simplest_first(host: Any) -
     assert decision.choice.kind == StrategyKind.SINGLE
 
 
-def test_a_radio_in_its_tail_is_cheaper(host: Any) -> None:
-    model = host.oracle(wifi=3.0, cellular=1.0)
-    objective = WeightedCost(s_per_j=1.0)
-    assert choose(host, model, objective) == "single(wlan0)"
-    assert choose(host, model, objective, idle_s={"lte0": 0.0}) == "single(lte0)"
-
-
 def test_max_s_and_max_s_per_e_differ_as_in_the_paper(host: Any) -> None:
     model = host.oracle(wifi=2.0, cellular=1.0, mptcp_wifi=0.9, mptcp_cellular=0.8)
     assert choose(host, model, MaxS()) == "mptcp(lte0, wlan0)"
@@ -202,13 +194,6 @@ def test_a_dead_network_loses_whatever_the_model_says(host: Any, which: str) -> 
     assert "joins" not in only_single.reason
 
 
-def test_nobody_waits_for_a_network_that_wants_a_log_in(host: Any) -> None:
-    model = host.oracle(wifi=9.0, cellular=5.0, mptcp_wifi=9.0, mptcp_cellular=0.1)
-    context = verdict(host, "wlan0", NetworkLife.CAPTIVE)
-    decision = decide(Case(host.transfer(), context, host.both, model, kinds=ALL, **RECORD))
-    assert [str(each.strategy) for each in decision.evaluations] == ["single(lte0)"]
-
-
 def test_where_all_are_dead_all_may_try(host: Any) -> None:
     context = verdict(host, "wlan0", NetworkLife.DEAD)
     context = replace(context, networks=host.context(lte0_available=0.0).networks)
@@ -234,14 +219,6 @@ def test_a_dead_network_beside_a_barred_one_is_told_in_one_sentence(host: Any) -
     )
 
 
-def test_one_network_only(host: Any) -> None:
-    model = host.oracle(**EQUAL)
-    down = replace(host.wlan, up=False)
-    decision = decide(Case(host.transfer(), NOTHING, (down, host.lte), model, kinds=ALL, **RECORD))
-    assert str(decision.choice) == "single(lte0)"
-    assert "the only usable network" in decision.reason
-
-
 def test_no_network_defers(host: Any) -> None:
     decision = decide(
         Case(
@@ -261,10 +238,6 @@ def test_only_what_can_be_carried_out_is_considered(host: Any) -> None:
     model = host.oracle(**{**EQUAL, "mptcp_wifi": 0.1})
     assert choose(host, model, kinds={StrategyKind.SINGLE}) == "single(wlan0)"
     assert choose(host, model, kinds={StrategyKind.MPTCP}) == "mptcp(wlan0, lte0)"
-
-
-def test_a_strategy_the_model_does_not_know_is_left_out(host: Any) -> None:
-    assert choose(host, host.oracle(cellular=5.0), kinds=ALL) == "single(lte0)"
 
 
 def test_without_predictors_the_rule_of_thumb_decides_and_says_so(host: Any) -> None:
@@ -421,32 +394,9 @@ def test_error_bounds_pay_for_what_can_be_saved_at_most(host: Any) -> None:
     assert decided(host, ErrorBounds, 1.2 * saved_s / 6.5).choice.kind == StrategyKind.SINGLE
 
 
-def test_bounds_that_do_not_overlap_leave_nothing_to_hedge(host: Any) -> None:
-    decision = decided(host, ErrorBounds, 0.01, wifi=(0.1,) * 10)
-    assert str(decision.choice) == "single(wlan0)"
-
-
-KNOWN = {
-    "wifi_rtt_s": 0.02,
-    "wifi_past5_bps": 5e6,
-    "cellular_rtt_s": 0.06,
-    "cellular_past5_bps": 50e6,
-}
-
-
 def best(**features: float) -> str:
     predicted = RuleOfThumb().predict(features)
     return min(predicted, key=lambda name: predicted[name].mean)
-
-
-def test_what_is_small_goes_where_a_round_trip_is_shorter() -> None:
-    assert best(size_bytes=1000.0, **KNOWN) == "wifi"
-
-
-def test_what_is_large_goes_where_more_came_through() -> None:
-    assert best(size_bytes=10e6, **KNOWN) == "mptcp_cellular"
-    predicted = RuleOfThumb().predict({"size_bytes": 10e6, **KNOWN})
-    assert predicted["cellular"].mean < predicted["wifi"].mean
 
 
 def test_rates_are_taken_from_what_is_known() -> None:
@@ -458,17 +408,6 @@ def test_rates_are_taken_from_what_is_known() -> None:
             f"cellular_{name}": 50e6,
         }
         assert best(size_bytes=10e6, **known) == "mptcp_cellular"
-
-
-def test_a_rate_of_zero_is_slow_and_no_error() -> None:
-    predicted = RuleOfThumb().predict({"size_bytes": 1e6, "wifi_past5_bps": 0.0})
-    assert 60.0 < predicted["wifi"].mean < 3600.0
-
-
-def test_nothing_known_is_the_typical_network() -> None:
-    unknown = RuleOfThumb().predict({"size_bytes": 1e5})
-    not_a_number = RuleOfThumb().predict({"size_bytes": 1e5, "wifi_rtt_s": nan})
-    assert unknown["wifi"].mean == not_a_number["wifi"].mean < unknown["cellular"].mean
 
 
 @given(
@@ -494,16 +433,6 @@ def test_more_bytes_never_take_less_time(
 
 
 times = st.floats(0.001, 1000)
-
-
-def test_a_request_that_is_over_before_the_join_costs_the_second_network_nothing() -> None:
-    assert second_share(0.05, 0.1, 0.05, join_s=0.15) == 0.0
-
-
-def test_a_long_transfer_divides_like_the_rates() -> None:
-    # 10 s over Wi-Fi alone, 30 s over LTE alone: a quarter of the bytes go over LTE.
-    assert second_share(10.0, 30.0, 7.5, join_s=0.0) == pytest.approx(0.25)
-    assert second_share(30.0, 10.0, 7.5, join_s=0.0) == pytest.approx(0.75)
 
 
 @given(times, times, times, st.floats(0, 1))

@@ -1,5 +1,4 @@
 from dataclasses import replace
-from math import nan
 from typing import Any
 
 import pytest
@@ -25,24 +24,6 @@ def test_columns_are_those_of_a_data_set(host: Any) -> None:
         "wifi_rssi_dbm": -60.0,
         "cellular_past5_bps": 1e7,
     }
-
-
-def test_parts_are_played_by_role_not_by_name(host: Any) -> None:
-    ethernet = host.network("eth7", "ethernet")
-    context = host.context(eth7_rtt_s=0.001, lte0_rtt_s=0.05, wlan0_rtt_s=0.5)
-    found = features(context, host.transfer(), assign([ethernet, host.lte]))
-    assert (found["wifi_rtt_s"], found["cellular_rtt_s"]) == (0.001, 0.05)
-
-
-def test_what_is_unknown_is_absent(host: Any) -> None:
-    context = host.context(wlan0_rtt_s=nan, lte0_rtt_s=0.05)
-    columns = ["size_bytes", "wifi_rtt_s", "wifi_dns_s", "cellular_rtt_s", "cellular_cqi"]
-    found = features(context, host.transfer(3000), assign(host.both), columns)
-    assert found == {"size_bytes": 3000.0, "direction_up": 0.0, "cellular_rtt_s": 0.05}
-    alone = features(context, host.transfer(3000), Roles(None, host.lte), columns)
-    assert alone == found
-    nobody = features(Context(0.0, {}), host.transfer(3000), assign(host.both))
-    assert nobody == {"size_bytes": 3000.0, "direction_up": 0.0}
 
 
 def test_a_model_gets_what_it_asks_for(host: Any) -> None:
@@ -82,16 +63,6 @@ def test_trains_are_those_in_the_transfers_direction(host: Any) -> None:
             found = features(context, host.transfer(1, way), roles, columns)
             assert (found["wifi_udp_bps"], found["wifi_udp_loss"]) == (rate, loss)
             assert "wifi_udp_up_bps" not in found
-
-
-def test_the_hosts_speed_is_the_newest_that_any_network_knows(host: Any) -> None:
-    context = Context(
-        10.0,
-        {"wlan0": {"speed_mps": Indicator(1.0, 5.0)}, "lte0": {"speed_mps": Indicator(9.0, 8.0)}},
-    )
-    for columns in (None, ("speed_mps",)):
-        found = features(context, host.transfer(), assign(host.both), columns)
-        assert found == {"size_bytes": 100_000.0, "direction_up": 0.0, "speed_mps": 9.0}
 
 
 @given(
@@ -170,15 +141,6 @@ def test_what_was_delivered_at_least_raises_an_old_rate_and_lowers_none(roles: R
     upwards = told(old, "lte0", delivery_up_bps=(3e7, 0.0))
     assert dict(rates_of(upwards, roles, DOWN)) == dict(rates_of(old, roles, DOWN))
     assert dict(rates_of(upwards, roles, UP))["cellular_past5_bps"] == 3e7
-
-
-def test_what_was_delivered_before_the_rate_was_measured_does_not_raise_it(roles: Roles) -> None:
-    fading = context((1e6, 2.0), (2e7, 0.5))
-    before = told(fading, "wlan0", delivery_down_bps=(1e7, 3.0))
-    assert dict(rates_of(before, roles, DOWN)) == dict(rates_of(fading, roles, DOWN))
-    # Nor what an uplink delivered before its downlink was seen to fade.
-    upwards = told(fading, "wlan0", past5_up_bps=(8e6, 5.0), delivery_up_bps=(9e6, 3.0))
-    assert dict(rates_of(upwards, roles, UP)) == dict(rates_of(fading, roles, DOWN))
 
 
 def test_an_uplink_fades_with_the_downlink_that_was_seen_since(roles: Roles) -> None:

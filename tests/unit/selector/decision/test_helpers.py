@@ -80,14 +80,6 @@ def test_a_helper_joins_a_network_that_is_slower_than_its_price(host: Any) -> No
     assert "helper-1 for 0.5 a GB carries data beside wlan0: 10 s, not 20 s" in found.reason
 
 
-def test_it_does_not_join_a_faster_one(host: Any) -> None:
-    found = decided(host, helper(1), wlan0=20, helper1=4)
-    assert found.choice == Strategy(SINGLE, ("wlan0",))
-    assert "helper-1 for 0.5 a GB would cost more than the time saved is worth" in found.reason
-    # It is weighed all the same.
-    assert Strategy(SINGLE, ("helper-1",)) in {each.strategy for each in found.evaluations}
-
-
 def test_beside_a_metered_network_only_the_price_in_money_counts(host: Any) -> None:
     found = decided(host, helper(1), own=("lte0",), lte0=20, helper1=4)
     assert found.choice == Strategy(MPTCP, ("lte0", "helper-1"))
@@ -102,15 +94,6 @@ def test_the_cheapest_come_first_and_dear_ones_stay_out(host: Any) -> None:
         host, *helpers, objective=objective, wlan0=10, helper1=10, helper2=10, helper3=10
     )
     assert found.choice == Strategy(MPTCP, ("wlan0", "helper-2", "helper-3"))
-
-
-def test_without_a_network_of_its_own_helpers_go_alone(host: Any) -> None:
-    found = decided(host, helper(1), helper(2), own=(), helper1=4, helper2=4)
-    assert set(found.choice.networks) == {"helper-1", "helper-2"}
-    assert found.choice.kind is MPTCP
-    assert "no other network is up" in found.reason
-    alone = decided(host, helper(1), own=(), helper1=4)
-    assert alone.choice == Strategy(SINGLE, ("helper-1",))
 
 
 def test_helpers_go_instead_of_a_network_whose_budget_is_dear(host: Any) -> None:
@@ -141,10 +124,3 @@ def test_delphis_objectives_count_time_or_money(
 def test_none_joins_where_a_deadline_is_met_without(host: Any) -> None:
     assert len(decided(host, helper(1), deadline_s=60.0, wlan0=4, helper1=4).choice.networks) == 1
     assert len(decided(host, helper(1), deadline_s=12.0, wlan0=4, helper1=4).choice.networks) == 2
-
-
-def test_who_leaves_is_not_chosen(host: Any) -> None:
-    before = decided(host, wlan0=4, helper1=4)
-    assert decided(host, helper(1, up=False), wlan0=4, helper1=4) == before
-    waiting = decided(host, helper(1, up=False), own=())
-    assert waiting.choice.kind is StrategyKind.DEFER

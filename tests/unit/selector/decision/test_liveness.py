@@ -5,16 +5,13 @@ from typing import Any
 
 import pytest
 
-from cedos.model import Network, NetworkKind, NetworkLife, NetworkVerdict, Strategy, StrategyKind
+from cedos.model import NetworkKind, NetworkLife, NetworkVerdict, Strategy, StrategyKind
 from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide, decide_again
 from cedos.selector.decision.liveness import (
-    BELIEVED_S,
     ago,
-    dead_networks,
     is_captive,
     longer_s,
-    usable,
     why_dead,
 )
 from cedos.selector.decision.living import Living, rest_of
@@ -61,20 +58,6 @@ def test_in_a_data_set_what_is_not_available_is_dead(
     assert why == ("wlan0 was not available 0.4 s ago" if dead else None)
 
 
-def test_old_news_of_a_data_set_count_no_more(host: Any) -> None:
-    assert why_dead(host.context(age_s=BELIEVED_S, wlan0_available=0.0), "wlan0")
-    assert not why_dead(host.context(age_s=BELIEVED_S + 0.1, wlan0_available=0.0), "wlan0")
-    assert (
-        why_dead(host.context(wlan0_ping_loss=1.0), "wlan0") == "wlan0 answered no ping 0.4 s ago"
-    )
-
-
-def test_only_networks_that_are_up_are_looked_at(host: Any) -> None:
-    context = host.context(wlan0_available=0.0, lte0_available=0.0, old0_available=0.0)
-    networks = (host.wlan, host.network("lte0", "cellular", up=False))
-    assert list(dead_networks(context, networks)) == ["wlan0"]
-
-
 @pytest.mark.parametrize(
     ("age_s", "words"),
     [
@@ -100,14 +83,6 @@ def test_the_rest_of_a_silence_is_what_was_measured() -> None:
     ):
         for silent_s, rest_s in measured.items():
             assert longer_s(kind, silent_s) == pytest.approx(rest_s, rel=0.25)
-
-
-def test_a_network_that_only_ever_paused_is_expected_to_pause() -> None:
-    """It was expected to be gone for six seconds each time."""
-    assert longer_s(NetworkKind.WIFI, 0.4, [0.7, 0.6, 0.8, 0.7]) == pytest.approx((6.02 + 1.2) / 5)
-    assert longer_s(NetworkKind.WIFI, 0.9, [0.7, 0.6, 0.8, 0.7]) == longer_s(
-        NetworkKind.WIFI, 0.9
-    ), "it never did so"
 
 
 def test_pauses_of_its_own_keep_transfers_on_a_network(host: Any) -> None:
@@ -179,24 +154,6 @@ def test_mptcp_waits_for_the_path_that_it_begins_on(host: Any) -> None:
     times = [each.time_s for each in decision.evaluations]
     assert times[2] == 1.0
     assert times[3] > 1.8
-
-
-WLAN = Network("home", "wlan0", 2, NetworkKind.WIFI, False)
-
-
-LTE = Network("phone", "lte0", 3, NetworkKind.CELLULAR, True)
-
-
-GONE = replace(LTE, name="usb", interface="usb0", up=False)
-
-
-def test_what_is_barred_is_down_by_name_and_the_rest_as_it_was() -> None:
-    networks = (WLAN, LTE, GONE)
-    assert list(usable(networks, ())) == [WLAN, LTE, GONE]
-    assert list(usable(networks, {"phone": "spent"})) == [WLAN, replace(LTE, up=False), GONE]
-    # Names are what counts, not interfaces; nothing that is down comes up by it.
-    assert list(usable(networks, {"lte0", "usb", "nosuch"})) == [WLAN, LTE, GONE]
-    assert [each.up for each in networks] == [True, True, False]
 
 
 def test_where_every_network_is_silent_that_is_what_is_told(host: Any) -> None:

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from cedos.model import Strategy, StrategyKind
+from cedos.model import StrategyKind
 from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide
 from cedos.selector.decision.roles import assign, pairs, role_strategy, strategies
@@ -50,11 +50,6 @@ def test_who_plays_what(
     assert names(host, networks[::-1]) == expected
 
 
-def test_who_is_not_up_does_not_play(host: Any) -> None:
-    roles = assign([host.network("wlan0", up=False), host.lte])
-    assert roles.players() == [("cellular", host.lte)]
-
-
 def test_a_living_third_network_replaces_a_dead_one(host: Any) -> None:
     three = [("eth0", "ethernet", False), ("wlan0", "wifi", False), ("lte0", "cellular", True)]
     assert names(host, three, dead=("eth0",)) == ("wlan0", "lte0")
@@ -80,15 +75,6 @@ def test_the_strategies_of_two_networks(host: Any) -> None:
         assert role_strategy(strategy, roles) == name
 
 
-def test_one_network_leaves_one_strategy(host: Any) -> None:
-    alone = assign([host.lte])
-    assert [name for name, _ in strategies(alone, {StrategyKind.MPTCP})] == ["cellular"]
-    both = assign(host.both)
-    assert [name for name, _ in strategies(both, ALL, dead={"wlan0"})] == ["cellular"]
-    assert [name for name, _ in strategies(both, ALL, dead={"lte0"})] == ["wifi"]
-    assert len(strategies(both, ALL, dead={"wlan0", "lte0"})) == 5
-
-
 def test_what_is_dead_may_join_later(host: Any) -> None:
     both = assign(host.both)
 
@@ -108,15 +94,6 @@ def test_what_is_dead_may_join_later(host: Any) -> None:
     assert open_to({StrategyKind.SINGLE}, "lte0") == [("wifi", "single(wlan0)")]
     assert len(open_to(later, "wlan0", "lte0")) == 5
     assert len(open_to(later)) == 5
-
-
-def test_a_strategy_of_others_has_no_name(host: Any) -> None:
-    roles = assign(host.both)
-    reverse = Strategy(StrategyKind.REDUNDANT, ("lte0", "wlan0"))
-    assert role_strategy(reverse, roles) == "redundant"
-    for strange in (Strategy(StrategyKind.DEFER, ()), Strategy(StrategyKind.SINGLE, ("eth9",))):
-        with pytest.raises(ValueError, match="none of the strategies"):
-            role_strategy(strange, roles)
 
 
 def test_any_number_of_networks_plays_in_pairs(host: Any) -> None:

@@ -67,19 +67,6 @@ def test_another_counts_with_what_it_has_left_at_most(
     assert over_wifi(context(CompetingTransfer(key(1), left)), roles) == pytest.approx(times)
 
 
-def test_those_that_a_server_holds_back_take_what_they_are_given(roles: Roles) -> None:
-    """A video of 0.8 Mbit/s on 8 Mbit/s carries 150 kB while the other one takes 1.5 s."""
-    video = CompetingTransfer(key(1), 50 * MB, 8e5)
-    assert over_wifi(context(video), roles)[0] == pytest.approx(1.0 + 0.5 * 0.15 * 0.9)
-
-
-def test_neither_itself_nor_the_other_direction_counts(roles: Roles) -> None:
-    it = CompetingTransfer(key(1), MB)
-    assert competitors(context(it), roles, transfer(flow=key(1))) == {}
-    assert competitors(context(it, direction=Direction.UP), roles, transfer()) == {}
-    assert competitors(Context(1.0, {}), roles, transfer()) == {}
-
-
 def test_over_two_networks_half_of_it_meets_the_others(roles: Roles) -> None:
     other = CompetingTransfer(key(1), 50 * MB, inf)
     found = competitors(context(other), roles, transfer())
@@ -107,13 +94,6 @@ def context_of_queue(*, delivery_age_s: float = 0.1, **indicators: float) -> Con
         for name, value in known.items()
     }
     return Context(NOW_S, {"lte0": indicators})
-
-
-def test_whoever_fills_a_network_has_made_its_queue(roles: Roles) -> None:
-    full = context_of_queue(past1_bps=1e7, delivery_down_bps=8e6)
-    assert own_queues(full, roles) == {"cellular": pytest.approx(0.24)}
-    up = context_of_queue(past1_bps=1e7, past1_up_bps=1e6, delivery_up_bps=9e5)
-    assert own_queues(up, roles) == {"cellular": pytest.approx(0.24)}
 
 
 @pytest.mark.parametrize(

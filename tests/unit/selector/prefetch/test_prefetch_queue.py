@@ -255,42 +255,12 @@ def test_what_is_worth_it_says_so_with_its_figures(make: Any) -> None:
     assert first.weighed.gain_s == pytest.approx(first.weighed.saves_s)
 
 
-def test_dear_bytes_are_told(make: Any) -> None:
-    (one,) = explained(queue_of(1e6), [make.lte()], make.prices(0.0, 1e-3))
-    assert one.why == "waits: over lte it costs more than it saves"
-    assert one.metered
-    assert one.weighed is not None
-    assert one.weighed.gain_s < 0.0
-
-
-def test_a_budget_that_is_spent_is_told(make: Any) -> None:
-    (one,) = explained(queue_of(1e6), [make.lte()], make.prices(0.0, 2.0**200))
-    assert one.why == "waits: the budget of lte is spent"
-
-
-def test_what_is_more_than_what_is_left_is_told(make: Any) -> None:
-    (one,) = explained(queue_of(1e6), [make.lte()], make.prices(0.0, 1e-9, left=1e5))
-    assert one.why == "waits: it is more than the budget has left"
-
-
 def test_a_radio_that_must_be_woken_is_told(make: Any) -> None:
     prices = make.prices(0.2)
     (one,) = explained(queue_of(1e5), [make.lte(tail_j=200.0)], prices)
     queue = queue_of(1e5)
     assert best_batch(0, queue.candidates(1.0), [make.lte(tail_j=200.0)], prices) is None
     assert "not worth waking lte's radio" in one.why
-
-
-def test_waiting_for_a_better_network_is_told(make: Any) -> None:
-    paths = [make.wifi(present=False, availability=0.9, absence_s=1.0), make.lte()]
-    (one,) = explained(queue_of(1e6), paths, make.prices(0.0, 6e-7))
-    assert one.why == "waits for a better network, which should be there in time"
-
-
-def test_without_a_network_it_waits(make: Any) -> None:
-    (one,) = explained(queue_of(1e6), [make.wifi(present=False)], make.prices())
-    assert one.why == "waits: no network is there"
-    assert one.weighed is None
 
 
 def test_failures_are_told_and_no_more_than_asked_for_are_shown(make: Any) -> None:

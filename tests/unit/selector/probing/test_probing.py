@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cedos.model import Evaluation, Indicator, NetworkKind, Strategy, StrategyKind
 from cedos.selector.energy import DELPHI
 from cedos.selector.probing.rules import FixedRate, Moment, PassiveChange, ProbeRule, ProbeVerdict
-from cedos.selector.probing.value import Drift, Price, ProbeValue, expected_saving, probe_cost
+from cedos.selector.probing.value import Price, ProbeValue, expected_saving, probe_cost
 
 
 def seen(**values: float) -> dict[str, Indicator]:
@@ -90,24 +90,6 @@ def test_unattended_a_change_alone_is_not_enough() -> None:
     assert not rule.weigh("wlan0", still).send
 
 
-def test_without_passive_indicators_age_alone_may_ask() -> None:
-    paper, ours = PassiveChange(0.2), PassiveChange(0.2, longest_s=30.0)
-    for rule in (paper, ours):
-        rule.probed("wlan0", moment(0.0))
-    assert not paper.weigh("wlan0", moment(1e6)).send
-    assert "the last probe is 30 s old" in ours.weigh("wlan0", moment(30.0)).why
-    assert ours.weigh("wlan0", moment(30.0)).send
-
-
-def test_what_cannot_change_the_choice_is_worth_little() -> None:
-    rule = ProbeValue({None: Price(0.01)}, Drift(death_per_s=0.0))
-    rule.probed("wlan0", choice(0.0, 0.1, 0.11))
-    close = rule.worth("wlan0", choice(5.0, 0.1, 0.11))
-    far = rule.worth("wlan0", choice(5.0, 0.1, 1.0))
-    assert close > 100 * far
-    assert rule.worth("wlan0", choice(5.0, 0.1, 0.11, per_s=2.0)) == pytest.approx(2 * close)
-
-
 def test_worth_grows_with_age_until_a_probe_pays() -> None:
     rule = ProbeValue({None: Price(0.05)})
     rule.probed("wlan0", choice(0.0, 0.2, 0.3))
@@ -165,10 +147,6 @@ def test_the_expected_saving_is_the_integral(gap: float, sigma: float) -> None:
     assert expected_saving(gap, sigma) == pytest.approx(whole, rel=1e-3, abs=1e-6 * sigma)
 
 
-def test_no_doubt_no_saving() -> None:
-    assert expected_saving(0.5, 0.0) == 0.0
-
-
 def test_a_network_met_in_a_bad_second_is_expected_back_as_it_was() -> None:
     known, new = ProbeValue({None: Price(0.05)}), ProbeValue({None: Price(0.05)})
     known.probed(
@@ -215,12 +193,6 @@ def test_a_light_probe_cannot_make_a_slow_network_quick() -> None:
     assert light.worth("lte0", moment_of(None, {"wlan0": 0.05})) == 0.0, "of no use then either"
 
 
-def test_a_network_that_was_heard_needs_no_first_light_probe() -> None:
-    rule = ProbeValue({None: Price(1e-3)}, light=True)
-    assert rule.weigh("wlan0", moment_of(None, {"wlan0": 0.2, "lte0": 0.3})).send
-    assert not rule.weigh("wlan0", moment_of(0.001, {"wlan0": 0.2, "lte0": 0.3})).send
-
-
 WIFI, CELLULAR = NetworkKind.WIFI, NetworkKind.CELLULAR
 
 
@@ -248,7 +220,3 @@ def test_the_tail_is_paid_once_and_by_radios_that_have_one() -> None:
     assert 0 < probe_cost(CELLULAR, **probe, idle_s=2.0).tail_j < tail_j
     assert probe_cost(WIFI, **probe).tail_j == 0
     assert probe_cost(CELLULAR, **probe).energy_j > tail_j
-
-
-def test_what_was_not_sent_costs_nothing() -> None:
-    assert probe_cost(CELLULAR, bytes_up=0, bytes_down=0, seconds=2.0).energy_j == 0

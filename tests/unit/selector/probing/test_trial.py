@@ -19,8 +19,8 @@ from cedos.model import (
     Strategy,
     StrategyKind,
 )
-from cedos.selector.objective import MaxS, MaxSPerE, Objective, WeightedCost
-from cedos.selector.probing.trial import Recurring, Trial, Trials, in_doubt, in_hindsight
+from cedos.selector.objective import Objective, WeightedCost
+from cedos.selector.probing.trial import Recurring, Trial, Trials, in_hindsight
 
 LTE, WLAN = (Strategy(StrategyKind.SINGLE, (name,)) for name in ("lte0", "wlan0"))
 SECONDS = WeightedCost()
@@ -112,21 +112,6 @@ def test_it_is_not_where_that_costs_or_tells_too_little(
     assert due(host, [recurring(host, context, **what)], context, **wifi) is None
 
 
-def test_it_is_not_where_costs_are_no_seconds(host: Any) -> None:
-    context = known()
-    found = [recurring(host, context)]
-    assert due(host, found, context, objective=MaxSPerE()) is None
-    assert due(host, found, context, objective=MaxS()) is not None
-
-
-def test_metered_bytes_of_the_other_network_count(host: Any) -> None:
-    context = known()
-    few = [recurring(host, context, begun=4)]
-    assert due(host, few, context) is None
-    dear = [recurring(host, context, begun=4, lte_cost=1.2)]
-    assert due(host, dear, context) is not None
-
-
 def test_what_large_ones_would_save_is_shown_by_the_largest_that_may_be_tried(host: Any) -> None:
     context = known()
     found = [
@@ -201,28 +186,6 @@ def test_half_of_what_is_saved_has_to_be_a_tenth_of_a_second_more_than_what_is_l
     assert due(host, [once._replace(begun=enough)], context) is not None
 
 
-def test_one_that_nobody_took_is_repeated_later(host: Any) -> None:
-    trials = Trials()
-    trials.on_miss("wlan0", 100.0)
-    for at_s, again in ((109.0, False), (110.0, True)):
-        context = known(at_s)
-        assert (due(host, [recurring(host, context)], context, trials) is not None) is again
-
-
-def test_what_is_gone_is_forgotten(host: Any) -> None:
-    trials, context = Trials(), known()
-    trials.on_connection("wlan0", 300_000, 100.0)
-    assert due(host, [recurring(host, context)], context, trials) is None
-    trials.networks_changed([host.lte])
-    assert due(host, [recurring(host, context)], context, trials) is not None
-
-
-def test_a_network_is_not_in_doubt_while_nothing_speaks_against_it() -> None:
-    assert not in_doubt(known(), "wlan0")
-    assert not in_doubt(known(), "unknown0")
-    assert in_doubt(known(silence_s=0.2), "wlan0")
-
-
 @given(
     even=st.floats(0.05, 50.0), time=st.floats(0.05, 50.0), spread=st.floats(1.0, 200.0)
 )  # fmt: skip
@@ -244,8 +207,3 @@ def test_hindsight_is_what_drawing_says() -> None:
     saves_s, loses_s = in_hindsight(chosen, alone, SECONDS)
     assert saves_s == pytest.approx(sum(max(1.0 - t, 0.0) for t in times) / len(times), rel=0.02)
     assert loses_s == pytest.approx(sum(max(t - 1.0, 0.0) for t in times) / len(times), rel=0.05)
-
-
-def test_hindsight_saves_nothing_where_the_other_one_costs_more_at_any_speed() -> None:
-    alone = evaluation(WLAN, 2.0, 30.0, cost=9.0)
-    assert in_hindsight(evaluation(LTE, 1.0), alone, SECONDS) == (0.0, 8.0)

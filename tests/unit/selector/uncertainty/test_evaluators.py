@@ -73,18 +73,6 @@ def test_hedging_is_bought_at_today_s_price(s_per_j: float, expected: str) -> No
     assert knows.choose(ways, WeightedCost(s_per_j=s_per_j)).name == expected
 
 
-def test_two_at_once_rarely_hit_the_outlier() -> None:
-    """4.1: 100 s in place of 10 in 0.1 % of all cases; with two servers in 0.0001 %."""
-    rare = Distribution((1.0,) * 999 + (10.0,))
-    knows = evaluator("brute-force", lambda quantity: ErrorHistory(prior=rare))
-    knows.predict("A", 10.0, 0.0)
-    knows.predict("B", 10.0, 0.0)
-    choice = knows.choose((server("A"), server("B"), BOTH))
-    assert times(choice) == pytest.approx(
-        {"A": 10.09, "B": 10.09, "both": 10.0 + 90.0 * 1e-6}, rel=1e-9
-    )
-
-
 @pytest.fixture
 def outliers() -> tuple[Evaluator, tuple[Way | Redundant, ...], WeightedCost]:
     """The same two servers, and a price at which the second one is not asked at once."""
@@ -247,14 +235,6 @@ def test_what_can_be_cut_off_takes_until_then_and_the_detour(
     assert found == pytest.approx(sum(expected) / len(expected))
 
 
-def test_a_price_without_end_forbids_and_free_things_stay_free() -> None:
-    knows = knowing(A=(10.0, 20.0), B=(12.0, 22.0))
-    dear = Way("A", (Term("A", itself),), metered_bytes=100.0)
-    choice = knows.choose((dear, server("B"), BOTH), WeightedCost(s_per_metered_byte=inf))
-    assert choice.name == "B"
-    assert choice.chosen.cost == pytest.approx(17.0)
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_without_a_single_sample_there_is_a_choice(method: str) -> None:
     for history in (plain, lambda quantity: ErrorHistory()):
@@ -353,18 +333,6 @@ def test_a_network_that_nobody_uses_becomes_uncertain_and_is_tried_again() -> No
     for k in range(60, 400):
         knows.measured("A", 1.0, 1.0, float(k))
     assert knows.choose(ways, price, 400.0).name == "both"
-
-
-def test_a_new_access_point_makes_its_network_uncertain() -> None:
-    knows = evaluator("brute-force")
-    ways = (server("A", 1.0), server("B", 1.0), BOTH)
-    for k in range(60):
-        knows.measured("A", 1.0, 1.0, float(k))
-        knows.measured("B", 2.0, 2.0, float(k))
-    price = WeightedCost(s_per_j=0.02)
-    assert knows.choose(ways, price, 60.0).name == "A"
-    knows.reset(("A",), 60.0)
-    assert knows.choose(ways, price, 60.0).name == "both"
 
 
 def test_what_is_wrong_with_the_ways_is_said() -> None:

@@ -60,14 +60,6 @@ def test_bounds_are_the_prediction_interval_of_the_logarithms() -> None:
     assert (low, high) == pytest.approx((exp(mean - reach), exp(mean + reach)))
 
 
-def test_bounds_before_any_error_are_those_of_a_prior_that_is_believed() -> None:
-    """Not of one that was estimated from two errors: that interval would reach from 0 to eternity."""
-    low, center, high = bounds(Known(ErrorHistory()), 0.0)
-    reach = stats.t.ppf(0.975, 9) * 0.5 * sqrt(1.1)
-    assert center == pytest.approx(1.0)
-    assert (low, high) == pytest.approx((exp(-reach), exp(reach)), rel=0.06)
-
-
 def test_bounds_that_do_not_overlap_leave_nothing_to_hedge() -> None:
     knows = evaluator("error-bounds", plain)
     for k in range(10):
@@ -125,16 +117,6 @@ def test_the_end_of_a_contact_counts_by_its_probability_at_every_bound() -> None
         assert unsure_s == pytest.approx(0.9 * sure_s + 0.1 * 3.0)
 
 
-def test_the_trusting_one_never_hedges() -> None:
-    knows = evaluator("trusting", plain)
-    for k in range(20):
-        knows.measured("A", 1.0 * exp(2.0 * (k % 3 - 1)), 1.0, 0.0)
-        knows.measured("B", 1.1, 1.1, 0.0)
-    choice = knows.choose((way("A"), way("B"), BOTH))
-    assert choice.name == "A"
-    assert [each.time_s for each in choice.evaluations] == [1.0, 1.1, 1.0]
-
-
 def rained(right: int, wrong: int) -> float:
     """Return the expected time of A: it took 1 as predicted `right` times, and 4 `wrong` times."""
     knows = evaluator("bayesian", plain)
@@ -187,23 +169,6 @@ def test_without_history_the_bayesian_goes_by_the_errors_prior() -> None:
         knows.predict("B", 1.2, 0.0)
     ways = (way("A"), way("B"), BOTH)
     assert bayesian.choose(ways).evaluations == brute.choose(ways).evaluations
-
-
-def test_redundant_parts_may_be_called_off() -> None:
-    knows = evaluator("brute-force", plain)
-    knows.predict("A", 10.0, 0.0)
-    knows.predict("B", 20.0, 0.0)
-    parts = (Way("A", (Term("A", itself),), watts=1.0), Way("B", (Term("B", itself),), watts=2.0))
-    for called_off, expected_j in ((False, 10.0 + 40.0), (True, 10.0 + 20.0)):
-        both = Redundant("both", ("A", "B"), called_off)
-        assert knows.choose((*parts, both)).evaluations[2].energy_j == pytest.approx(expected_j)
-
-
-def test_a_distribution_in_short() -> None:
-    times = Distribution(tuple(float(number) for number in range(1, 101)))
-    spread = spread_of(times)
-    assert spread.mean_s == 50.5
-    assert (spread.low_s, spread.high_s) == interval_of(times)
 
 
 def test_the_interval_is_wider_than_the_middle_of_errors_held_out() -> None:
