@@ -9,8 +9,7 @@ import socket as bsd
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -72,15 +71,6 @@ def read_all(of: blocking.socket) -> bytes:
     return b"".join(parts)
 
 
-def in_loop(call: Callable[[], object]) -> None:
-    """Run a call in the sockets' loop, and wait for its end."""
-
-    async def run() -> None:
-        call()
-
-    blocking._background().run(run(), LONG_S)
-
-
 def test_bytes_both_ways_and_the_end(ends: Ends) -> None:
     near, far = ends
     data = random.Random(1).randbytes(5_000_000)  # more than is read ahead
@@ -137,14 +127,6 @@ def test_select_waits_for_sessions_room_and_new_sessions() -> None:
             far.close()
             assert select.select([near], [], [], LONG_S)[0]
             assert near.recv(1) == b""
-
-
-def test_a_failed_session_is_an_error_of_the_socket(ends: Ends) -> None:
-    near, far = ends
-    in_loop(partial(far.session.abort, "enough"))
-    for call in (partial(near.recv, 1), partial(near.send, b"x")):
-        with pytest.raises(ConnectionResetError, match="enough"):
-            call()
 
 
 def test_options(ends: Ends) -> None:

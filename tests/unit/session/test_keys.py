@@ -1,6 +1,5 @@
 """Key files: who may read them, what is refused, and that a pinned key stays."""
 
-import random
 import stat
 from pathlib import Path
 
@@ -10,7 +9,6 @@ from hypothesis import strategies as st
 
 from cedos.errors import ConfigError
 from cedos.session import keys
-from cedos.session.protocol.crypto import KeyPair
 
 KEY = bytes(range(32))
 
@@ -82,18 +80,6 @@ def test_one_key_has_one_text() -> None:
             continue
         accepted += 1
     assert accepted == 16
-
-
-def test_names_keep_their_keys(tmp_path: Path) -> None:
-    path = tmp_path / "cedos" / "clients.toml"
-    assert keys.read_names(path) == {}
-    other = KeyPair(random.Random(1).randbytes(32)).public
-    keys.pin(path, "laptop", KEY)
-    keys.pin(path, "the other one", other)
-    keys.pin(path, "laptop", KEY)
-    with pytest.raises(ConfigError, match="another key for laptop"):
-        keys.pin(path, "laptop", other)
-    assert keys.read_names(path) == {"laptop": KEY, "the other one": other}
 
 
 def test_a_file_of_names_that_is_wrong_names_each_problem(tmp_path: Path) -> None:

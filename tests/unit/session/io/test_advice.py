@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from kit.waiting import until
 
-from cedos.model import Bulk, Direction, Label, NetworkKind, Strategy, StrategyKind, Urgency
+from cedos.model import Bulk, Direction, Label, Strategy, StrategyKind, Urgency
 from cedos.session.io import advice as advice_module
 from cedos.session.io.advice import (
     MOST_TOLD_BYTES,
@@ -207,26 +207,6 @@ async def test_what_is_put_off_stays_put_off_until_it_is_chosen_otherwise(case: 
     await until(lambda: case.masks() == (0b1111, 0b0111))
 
 
-async def test_old_answers_and_no_answers_leave_everything_to_the_scheduler(case: Case) -> None:
-    case.desk.answer = WIFI
-    await case.send(bytes(500_000), BULK)
-    assert case.masks() == (0b1111, 0b0111)
-    case.desk.answer = None  # the daemon is gone
-    await until(lambda: case.masks() == (15, 15))
-    assert case.pump()[2] > 9_000
-
-
-async def test_a_path_that_comes_later_is_chosen_about_too(case: Case) -> None:
-    case.desk.answer = WIFI
-    await case.send(bytes(500_000), BULK)
-    case.core.path_lost(1, 0.0)
-    case.advice.apply()
-    assert case.masks() == (15,)  # what was chosen is gone: no choice ends a flow
-    case.core.path_up(3, PathFacts("wlan0"), 0.0)
-    case.advice.apply()
-    assert case.masks() == (0b0111, 0b1111)
-
-
 async def test_a_path_that_comes_is_asked_about_at_once(case: Case) -> None:
     case.desk.answer = WIFI
     await case.send(bytes(500_000), BULK)
@@ -272,22 +252,6 @@ async def test_a_session_that_only_receives_irobs_asks_for_their_labels_and_size
     assert len(case.desk.asked) == 2
 
 
-@pytest.mark.usefixtures("only_looks")
-async def test_more_than_was_asked_about_is_asked_about_soon(case: Case) -> None:
-    """A download of unknown length begins as a kilobyte, and must not stay one for two seconds."""
-    case.desk.answer = WIFI
-    case.pump()
-    peer = peer_of()
-    for size, asked_bytes in ((500, [1_000]), (40_000, [1_000, 64_000]), (20_000, None)):
-        peer.send(bytes(size), BULK)
-        case.receive(peer)
-        before = asked_bytes or [1_000, 64_000]  # 20 kB are less than was asked about
-        least = len(before)
-        await until(lambda least=least: len(case.desk.asked) >= least)
-        await asyncio.sleep(0.02)
-        assert [question.size_bytes for question in case.desk.asked] == before
-
-
 async def test_nobody_is_asked_while_there_is_nothing_to_choose_or_nothing_to_send(
     case: Case,
 ) -> None:
@@ -299,27 +263,6 @@ async def test_nobody_is_asked_while_there_is_nothing_to_choose_or_nothing_to_se
     case.pump()
     await asyncio.sleep(0.05)
     assert case.desk.asked == []
-
-
-async def test_what_comes_again_after_a_long_pause_asks_again(case: Case) -> None:
-    case.pump()
-    case.core.send(b"give me", URGENT)
-    case.pump()
-    await until(lambda: case.advice._timer is None and case.desk.asked)  # until it rests
-    case.desk.asked.clear()
-    case.progress = TransferProgress(50_000, 0, None, BULK)
-    case.advice.note_use()  # by what came: nothing is sent meanwhile
-    await case.settle()
-    label = Label(Urgency.BACKGROUND, Bulk.LARGE)
-    assert case.desk.asked == [Question(label, 64_000, Direction.DOWN)]
-
-
-async def test_paths_are_of_the_kind_that_the_chooser_knows(case: Case) -> None:
-    case.desk.known["wlan0"] = KnownNetwork(NetworkKind.WIFI, metered=True)
-    case.advice.apply()
-    wifi, other = (path.facts for path in case.core.paths)
-    assert (wifi.kind, wifi.metered) == (NetworkKind.WIFI, True)
-    assert (other.kind, other.metered) == (NetworkKind.ETHERNET, False)
 
 
 async def test_what_is_told_to_come_is_asked_about_before_it_comes(
@@ -341,32 +284,6 @@ async def test_what_is_told_to_come_is_asked_about_before_it_comes(
     assert 7 / 8 * 40_000_000 < case.desk.asked[-1].size_bytes <= 40_000_000
 
 
-async def test_an_absurd_size_is_not_asked_about(case: Case) -> None:
-    """A daemon would refuse the question, and be thought absent."""
-    case.pump()
-    for _ in range(3):
-        case.advice.announce(1, 10**18 - 1, Direction.DOWN)
-    await case.settle()
-    assert 10**9 < case.desk.asked[-1].size_bytes < 10**15
-
-
-@pytest.mark.usefixtures("only_looks")
-async def test_what_was_told_counts_until_more_has_come(case: Case) -> None:
-    """A picture of 40 kB is no download, and it is not asked about again while it comes."""
-    case.desk.answer = WIFI
-    await case.send(b"give me", URGENT)
-    case.desk.asked.clear()
-    case.advice.announce(BULK, 40_000, Direction.DOWN)
-    await case.settle()
-    peer = peer_of()
-    for size in (30_000, 11_000, 50_000):
-        peer.send(bytes(size), BULK)
-        case.receive(peer)
-        await asyncio.sleep(0.02)
-    await until(lambda: len(case.desk.asked) >= 2)
-    assert [each.size_bytes for each in case.desk.asked] == [36_864, 256_000]
-
-
 async def test_what_was_told_is_forgotten_when_it_should_have_shown(case: Case) -> None:
     """An origin may promise a gigabyte, and send a kilobyte a second."""
     case.pump()
@@ -378,20 +295,6 @@ async def test_what_was_told_is_forgotten_when_it_should_have_shown(case: Case) 
     case.pump()
     await case.settle()
     assert case.desk.asked[-1].size_bytes == 1_000
-
-
-@pytest.mark.usefixtures("only_looks")
-async def test_an_upload_asks_for_as_much_as_was_sent(case: Case) -> None:
-    """A program that writes little at a time has more to send than the bytes that wait."""
-    case.desk.answer = Strategy(StrategyKind.MPTCP, ("wlan0", "lte0"))
-    case.pump()
-    for _ in range(20):
-        case.core.send(bytes(10_000), BULK)
-        while any(case.pump().values()):
-            pass
-        await case.settle()
-    await until(lambda: case.desk.asked[-1].size_bytes >= 256_000)
-    assert {each.direction for each in case.desk.asked} == {Direction.UP}
 
 
 @pytest.mark.parametrize(
@@ -411,14 +314,6 @@ async def test_what_is_read_slowly_is_wanted_no_sooner_than_what_came_is_read(
     label = Label(Urgency.BACKGROUND, Bulk.LARGE)
     size = 64_000 if wanted_s is None else 49_152  # it goes on no faster than it came
     assert case.desk.asked == [Question(label, size, Direction.DOWN, wanted_s)]
-
-
-async def test_uploads_wait_for_nobody_who_reads(case: Case) -> None:
-    case.progress = TransferProgress(0, 0, None, BULK, {BULK: 50.0})
-    case.core.send(bytes(50_000), BULK)
-    case.pump()
-    await case.settle()
-    assert [each.deadline_s for each in case.desk.asked] == [None]
 
 
 @pytest.mark.usefixtures("only_looks")
@@ -444,23 +339,6 @@ async def test_who_has_little_left_to_read_hurries_at_once(case: Case) -> None:
 
 
 UP, DOWN = Direction.UP, Direction.DOWN
-
-
-def test_what_is_told_adds_up_by_label_and_direction() -> None:
-    told = ToldSizes(2.0)
-    told.add(10.0, 1, 500, DOWN)
-    told.add(10.1, 1, 300, DOWN)
-    told.add(11.0, 0, 70, UP)
-    found = told.bytes_by_rank(11.5)
-    assert (found[DOWN][1], found[UP][0], sum(map(sum, found.values()))) == (800, 70, 870)
-
-
-def test_each_word_counts_for_its_own_time_while_others_follow() -> None:
-    told = ToldSizes(2.0)
-    for tenth in range(100):
-        told.add(tenth / 10, 1, 100, DOWN)
-    assert 1_500 <= told.bytes_by_rank(9.9)[DOWN][1] <= 2_000
-    assert told.bytes_by_rank(12.0)[DOWN][1] == 0
 
 
 def test_endless_promises_come_to_a_bound() -> None:

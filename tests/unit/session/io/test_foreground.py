@@ -11,7 +11,7 @@ import pytest
 
 from cedos import session
 from cedos.model import Bulk, Label, Urgency
-from cedos.session.io.foreground import Foreground, directory
+from cedos.session.io.foreground import Foreground
 from cedos.session.protocol.crypto import KeyPair
 
 OTHER = """
@@ -23,16 +23,6 @@ mine.on_sent(8)
 print("ready", flush=True)
 sys.stdin.readline()
 """
-
-
-def test_alone_and_unshared() -> None:
-    alone = Foreground(None)
-    assert not alone.shared
-    assert alone.idle_s(3) == float("inf")
-    alone.on_sent(3)
-    assert alone.idle_s(3) < 5
-    assert alone.idle_s(4) == float("inf")
-    alone.close()
 
 
 def test_two_in_one_process_see_each_other(tmp_path: Path) -> None:
@@ -74,11 +64,6 @@ def test_what_cannot_be_mapped_is_not_shared(tmp_path: Path) -> None:
     (link / "foreground").symlink_to(tmp_path / "elsewhere")
     assert not Foreground(link).shared
     assert not (tmp_path / "elsewhere").exists()
-
-
-def test_the_directory(tmp_path: Path) -> None:
-    assert directory({"CEDOS_RUNTIME_DIR": str(tmp_path)}) == tmp_path
-    assert directory({"RUNTIME_DIRECTORY": str(tmp_path)}) != tmp_path, "of a service of its own"
 
 
 BULK = Label(Urgency.BACKGROUND, Bulk.LARGE)

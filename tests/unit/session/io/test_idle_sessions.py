@@ -15,7 +15,6 @@ from cedos.errors import SessionError
 from cedos.session.io import idle_sessions
 from cedos.session.io.idle_sessions import (
     KEY_BYTES,
-    RECORD_BYTES,
     IdleFile,
     IdleSessions,
     RecordState,
@@ -131,12 +130,6 @@ def test_another_file_is_refused_and_left_alone(tmp_path: Path, content: bytes) 
     assert path.read_bytes() == content
 
 
-def test_a_file_with_records_of_another_size_is_refused(tmp_path: Path) -> None:
-    IdleFile(tmp_path / "idle", SIZE).close()
-    with pytest.raises(SessionError):
-        IdleFile(tmp_path / "idle", SIZE + 1)
-
-
 def test_a_file_that_others_may_read_or_use_is_refused(tmp_path: Path) -> None:
     file = IdleFile(tmp_path / "idle", SIZE)
     with pytest.raises(SessionError, match="in use"):
@@ -161,10 +154,6 @@ def session(keep_alive_s: int = 100) -> Session:
 @given(st.binary(min_size=IDLE_BYTES, max_size=IDLE_BYTES))
 def test_any_bytes_are_some_record(packed: bytes) -> None:
     assert IdleRecord.from_bytes(packed).to_bytes() == packed
-
-
-def test_a_record_is_short() -> None:
-    assert RECORD_BYTES <= 210
 
 
 def test_a_session_sleeps_wakes_after_a_restart_and_expires_in_its_time(tmp_path: Path) -> None:
@@ -209,15 +198,6 @@ def test_beyond_the_limit_new_sessions_are_not_written_down(tmp_path: Path) -> N
     sleepers.forget(first.flow_id)
     assert sleepers.sleep(second, core, 15.0, 1e9)
     sleepers.close()
-
-
-def test_what_waits_keeps_a_session_awake() -> None:
-    core = session()
-    core.path_up(1, PathFacts(), 0.0)
-    core.path_lost(1, 0.0)
-    assert pack(core, 1.0, 1e9) is not None
-    core.write(b"x")
-    assert pack(core, 1.0, 1e9) is None
 
 
 def exchange(here: Session, there: Session) -> None:
@@ -287,20 +267,6 @@ def test_a_session_that_was_awake_when_its_program_was_killed_ends_with_a_clear_
     assert "lost" in here.failure.why
     assert here.failure.acknowledged_bytes == 5
     assert woken[0].failure is not None
-
-
-def test_one_that_had_not_gone_on_goes_on(tmp_path: Path) -> None:
-    here, mine = session(), credentials()
-    sleepers = IdleSessions(tmp_path / "idle")
-    sleepers.note(mine, 100, 1e9)
-    woken = sleepers.wake(mine.flow_id, RoundRobin(), 2.0, 1e9 + 5, limits=SessionLimits())
-    assert woken is not None
-    here.path_up(1, PathFacts(), 0.0)
-    woken[0].path_up(1, PathFacts(), 0.0)
-    here.write(b"hello")
-    exchange(here, woken[0])
-    assert bytes(woken[0].read()) == b"hello"
-    sleepers.close()
 
 
 def test_without_a_disk_it_stays_awake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

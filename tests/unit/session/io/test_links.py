@@ -34,11 +34,6 @@ def test_a_tethered_phone_is_no_ethernet_whatever_its_name(tmp_path: Path, drive
     assert (found.kind, found.metered([])) == (NetworkKind.CELLULAR, True)
 
 
-def test_a_usb_network_card_of_that_name_is_ethernet(tmp_path: Path) -> None:
-    found = NetworkIdentifier({}, sysfs(tmp_path, "r8152")).identify(PHONE, {})
-    assert (found.kind, found.metered([])) == (NetworkKind.ETHERNET, False)
-
-
 def test_the_users_word_counts_for_sessions_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,14 +71,6 @@ def egress(kind: NetworkKind, *, metered: bool) -> Egress:
 )
 def test_a_phone_is_asked_seldom(kind: NetworkKind, metered: bool, expected_s: int) -> None:
     assert asks_after_s(egress(kind, metered=metered)) == expected_s
-
-
-def test_the_kernel_is_told() -> None:
-    for asked_s in (SILENCE_S, QUIET_S):
-        with socket.socket() as connection:
-            prepare(connection, asks_after_s=asked_s)
-            assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == asked_s
 
 
 @pytest.mark.skipif(

@@ -73,26 +73,12 @@ def test_the_rate_of_a_burst_is_not_the_links(link: Link) -> None:
     assert link.rate_bps == pytest.approx(4e6, rel=0.01)
 
 
-def test_pauses_do_not_count(link: Link) -> None:
-    link.carry(4e6, 2.0, busy=0.25, burst_bps=146e6)
-    assert link.rate_bps == pytest.approx(4e6, rel=0.01)
-
-
 def test_what_we_had_no_more_for_is_a_lower_bound(link: Link) -> None:
     link.carry(4e6, 0.5)
     link.carry(0.1e6, 0.5, burst_bps=0.1e6)
     assert link.rate_bps == pytest.approx(4e6, rel=0.01)
     link.carry(6e6, 0.5, burst_bps=146e6)
     assert link.rate_bps == pytest.approx(6e6, rel=0.01)
-
-
-def test_small_messages_say_nothing_of_the_rate(link: Link) -> None:
-    """A second network that had carried the session's words was thought to carry 0.2 Mbit/s."""
-    link.carry(0.2e6, 2.0, busy=0.3, burst_bps=0.2e6)
-    assert link.facts.rate_bps is None
-    link.carry(0.2e6, 0.5, burst_bps=20e6)
-    link.carry(4e6, 0.5, burst_bps=20e6)
-    assert link.rate_bps == pytest.approx(4e6, rel=0.05)
 
 
 def test_a_slow_network_that_is_full_is_known(link: Link) -> None:
@@ -116,13 +102,6 @@ def test_a_network_that_swallows_everything_says_nothing_of_its_rate(link: Link)
     assert link.rate_bps == pytest.approx(4e6, rel=0.01)
 
 
-def test_looking_again_at_once_asks_nobody(link: Link) -> None:
-    link.carry(4e6, 0.01)
-    with socket.socket() as unused:
-        assert not link.estimator.poll(unused, link.now + 0.001)
-        assert link.estimator.poll(unused, link.now + 0.001, at_once=True)
-
-
 RATE_BPS = 16e6
 
 
@@ -140,15 +119,6 @@ def test_while_another_path_pauses_hardly_anything_stands_before_what_lies_there
     one_pauses = unsent_limit_bytes(RATE_BPS, states(PathFacts(), PathFacts(pauses=True)))
     assert both_speak == RATE_BPS / 8 * 0.1
     assert one_pauses <= RATE_BPS / 8 * 0.03
-
-
-def test_once_it_is_silent_what_lay_there_goes_first_and_the_others_hold_as_much_as_ever() -> None:
-    facts = PathFacts(stalled_at_s=1.0)
-    assert unsent_limit_bytes(RATE_BPS, states(PathFacts(), facts)) == RATE_BPS / 8 * 0.1
-
-
-def test_a_slow_path_holds_a_record_and_its_successor() -> None:
-    assert unsent_limit_bytes(1e5, states(PathFacts(), PathFacts(pauses=True))) == 1 << 15
 
 
 class PlayedHost:

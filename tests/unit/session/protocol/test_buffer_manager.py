@@ -7,15 +7,6 @@ from hypothesis import strategies as st
 from cedos.session.protocol.buffer_manager import BufferManager, BufferSituation, PlaybackClock
 
 
-def test_given_thresholds_have_hysteresis() -> None:
-    manager = BufferManager(low_bytes=1000, high_bytes=3000)
-    seen = [
-        manager.metered_wanted(BufferSituation(buffered))
-        for buffered in (2000, 1000, 2000, 2999, 3000, 2000, 1001, 1000)
-    ]
-    assert seen == [False, True, True, True, False, False, False, True]
-
-
 @pytest.mark.parametrize("high", [None, 500])
 def test_a_high_threshold_below_the_low_one_is_the_low_one(high: int | None) -> None:
     manager = BufferManager(low_bytes=1000, high_bytes=high)
@@ -86,16 +77,6 @@ def test_nobody_plays_what_he_does_not_have(steps: list[tuple[float, int]]) -> N
         played = clock.played_bytes(int(written), now)
         assert before <= played <= min(written, before + passed_s * 80_000 + 1)
         before = played
-
-
-def test_playing_stands_while_there_is_nothing() -> None:
-    clock = PlaybackClock(8000.0)
-    assert clock.played_bytes(0, 0.0) == 0
-    assert clock.played_bytes(3000, 10.0) == 0
-    assert clock.played_bytes(3000, 12.0) == 2000
-    assert clock.played_bytes(3000, 20.0) == 3000
-    assert clock.played_bytes(9000, 20.0) == 3000
-    assert clock.played_bytes(9000, 21.0) == 4000
 
 
 def test_wifi_is_missed_where_there_is_none_or_too_little_of_it() -> None:

@@ -20,7 +20,6 @@ from cedos.session.protocol.schedulers.interface import PathFacts
 from cedos.session.protocol.session import Session
 
 RTT_S = 0.020
-FAST, SLOW = PathFacts(network="wlan0", rtt_s=RTT_S), PathFacts(network="lte0", rtt_s=0.060)
 
 
 class Wire:
@@ -99,16 +98,6 @@ def test_what_is_not_acknowledged_goes_over_the_other_path_with_all_behind_it(wi
     assert wire.core.datagrams.copies == 3
 
 
-def test_a_path_that_varies_much_is_given_more_time(wire: Wire) -> None:
-    wire.facts[1].rtt_variation_s = 0.050
-    wire.send(b"one")
-    wire.go()
-    wire.now += RTT_S + 0.090
-    assert wire.go() == {1: [], 2: []}
-    wire.now += 0.020
-    assert wire.go() == {1: [], 2: [b"one"]}
-
-
 def test_a_path_that_began_in_a_time_out_is_not_waited_for_that_long(wire: Wire) -> None:
     """Its kernel's round trip is that of a lost packet until it has carried more."""
     wire.facts[1].rtt_s, wire.facts[1].rtt_variation_s = 0.78, 0.70
@@ -119,14 +108,6 @@ def test_a_path_that_began_in_a_time_out_is_not_waited_for_that_long(wire: Wire)
     assert wire.go() == {1: [], 2: []}
     wire.now += 0.003
     assert wire.go() == {1: [], 2: [b"one"]}
-
-
-def test_a_path_that_takes_nothing_is_gone_around(wire: Wire) -> None:
-    """Its socket is full, say, of other data."""
-    wire.send(b"one")
-    assert wire.go(2) == {2: []}
-    wire.now += RTT_S + 0.021
-    assert wire.go(2) == {2: [b"one"]}
 
 
 def test_what_was_on_a_path_that_is_lost_goes_elsewhere(wire: Wire) -> None:
@@ -192,13 +173,6 @@ def test_timers_do_not_run_wild(wire: Wire) -> None:
     assert looks <= 101
 
 
-def test_datagrams_go_before_data(wire: Wire) -> None:
-    wire.core.write(bytes(1000))
-    wire.send(b"first")
-    parts = wire.core.next_record(1, 70_000, wire.now)
-    assert isinstance(wire.cores.frames(parts)[0], Datagram)
-
-
 def test_each_comes_once_whatever_path_it_takes(cores: object) -> None:
     one, other = cores.pair()
     one.send_datagram(b"once", 0.4, 1.0)
@@ -228,13 +202,6 @@ def test_a_way_that_has_become_longer_is_the_measure_after_a_while() -> None:
         late.of(1000 * second, 101.0 + second)
     assert late.of(50_000, 151.0) == 0.0
     assert late.of(50_000, 150.5) == 0.0
-
-
-def test_a_session_that_was_woken_counts_anew() -> None:
-    receiver = DatagramReceiver()
-    for frame in (datagram(500), datagram(1, epoch=2), datagram(501), datagram(2, epoch=2)):
-        receiver.on_datagram(frame, 1.0)
-    assert receiver.take() == [b"500", b"1", b"2"]
 
 
 def test_a_program_that_does_not_read_has_the_newest() -> None:

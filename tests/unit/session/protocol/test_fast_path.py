@@ -96,15 +96,6 @@ def test_it_is_sent_again_when_its_path_is_lost_before_or_after() -> None:
     assert received(other) == [b"on its way", b"lost"]
 
 
-def test_without_room_it_is_refused_as_any_other() -> None:
-    one, _other = pair()
-    taken = 0
-    while at_once(one, bytes(4_000), 0.0) is not None:
-        taken += 1
-    assert taken > 100
-    assert not one.send(bytes(4_000), URGENT)
-
-
 def test_a_ping_pong_takes_its_acknowledgements_along() -> None:
     one, other = pair()
     alone = along = 0

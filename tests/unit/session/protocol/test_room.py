@@ -43,17 +43,6 @@ def test_what_the_first_took_too_much_goes_to_the_others() -> None:
     assert min(held) > max(held) / 2
 
 
-def test_what_cannot_be_divided_finds_room_in_a_session_that_holds_nothing() -> None:
-    memory = ReplayMemory(LIMIT)
-    many = senders(40, memory)
-    for each in many[:30]:
-        fill(each)
-    whole = memory.free_bytes // 8
-    assert whole > memory.share_bytes
-    assert many[30].replay.take(whole, 0)
-    assert not many[30].replay.take(1 + memory.share_bytes, 0)
-
-
 def test_a_whole_message_need_not_wait_until_nobody_sends_any_more() -> None:
     memory = ReplayMemory(LIMIT)
     many = senders(60, memory)

@@ -111,12 +111,3 @@ def test_backlogged_is_what_the_paths_would_carry_in_a_moment(cores: Cores) -> N
     path.facts.rate_bps = 1e3
     assert one.backlogged(large)
     assert unmeasured < 500_000
-
-
-def test_without_a_path_little_is_taken_ahead(cores: Cores) -> None:
-    one, _ = cores.pair()
-    one.path_lost(1, 0.0)
-    sent = 0
-    while not one.backlogged(1):
-        sent += bool(one.send(bytes(16_384), 1, after=()))
-    assert sent < 10

@@ -100,13 +100,6 @@ def test_what_nearly_fills_a_record_is_neither_cut_nor_copied(cores: Cores) -> N
     assert one.sender.replay.held_bytes == other.held_bytes == 0
 
 
-def test_a_small_message_has_its_head_too(cores: Cores) -> None:
-    one, other = cores.pair()
-    one.send(memoryview(b"and the rest"), 0, head=b"head ")
-    cores.pump(one, other)
-    assert cores.messages(other) == [(0, b"head and the rest")]
-
-
 def test_thunks_wait_for_an_appropriate_network_and_can_be_cancelled(cores: Cores) -> None:
     one, other = cores.pair()
     one.allow(1, 0b0111, 0.0)

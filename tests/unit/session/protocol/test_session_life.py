@@ -6,17 +6,16 @@ import pytest
 
 from cedos.errors import SessionError
 from cedos.session.protocol import packing
-from cedos.session.protocol.frames import Messages, Space, StreamData, Sync
+from cedos.session.protocol.frames import Space, Sync
 from cedos.session.protocol.life import (
     Failed,
     Finished,
     PeerClosed,
     PeerWishes,
-    SessionLimits,
     SessionState,
 )
 from cedos.session.protocol.schedulers.interface import PathFacts
-from cedos.session.protocol.session import ALL, LOST_STATE
+from cedos.session.protocol.session import LOST_STATE
 
 Cores = Any
 
@@ -140,17 +139,6 @@ def test_a_session_without_keep_alive_ends_with_its_last_path(cores: Cores) -> N
     assert core.state is SessionState.FAILED
 
 
-def test_keep_alive_is_agreed_by_the_smaller_number(cores: Cores) -> None:
-    one, other = cores.session(limits=SessionLimits(keep_alive_s=1_000)), cores.session()
-    cores.up(one, other)
-    other.control.propose_keep_alive(5_000)
-    cores.pump(one, other)
-    assert [each.control.terms.seconds for each in (one, other)] == [1_000, 1_000]
-    one.control.propose_keep_alive(50)
-    cores.pump(one, other)
-    assert [each.control.terms.seconds for each in (one, other)] == [50, 50]
-
-
 def test_a_proposal_that_was_lost_is_made_again(cores: Cores) -> None:
     one, other = cores.pair()
     one.control.propose_keep_alive(77)
@@ -175,14 +163,3 @@ def test_wishes_and_facts_reach_the_peer(cores: Cores) -> None:
     peer = other.paths[0].peer
     assert peer is not None
     assert (peer.metered, peer.rtt_s, peer.rate_bps, peer.loss) == (True, 0.045, 12e6, 0.0015)
-
-
-def test_the_streams_label_can_change(cores: Cores) -> None:
-    one, other = cores.pair()
-    one.write(b"x" * 1_000)
-    one.sender.label_stream(3)
-    assert one.backlog.waiting_bytes == [0, 0, 0, 0]
-    one.send(b"first", 1, after=ALL)
-    sent = [type(each) for each in cores.frames(one.next_record(1, 70_000, 0.0))]
-    assert sent == [Messages, StreamData]
-    assert other.failure is None

@@ -3,12 +3,9 @@
 from itertools import pairwise
 from typing import Any
 
-import pytest
-
-from cedos.errors import SessionError
 from cedos.session.protocol import packing
 from cedos.session.protocol.frames import Messages, Ping, Space, StreamData, Sync
-from cedos.session.protocol.path_watch import FALL_S, FREE, PathVoice
+from cedos.session.protocol.path_watch import FREE, PathVoice
 from cedos.session.protocol.schedulers.interface import PathDoubt, SendGrant
 
 Cores = Any
@@ -238,16 +235,6 @@ def test_a_path_that_flaps_is_left_alone_until_it_has_stood_and_answered(cores: 
     assert facts.doubt is PathDoubt.NONE
 
 
-def test_a_path_that_pauses_again_and_again_for_a_moment_is_not_left_alone(cores: Cores) -> None:
-    one, other = cores.pair()
-    cores.up(one, other, path=2)
-    facts = one.paths[0].facts
-    for k in range(10):
-        one.path_voice(1, PathVoice.SILENT, float(k))
-        one.path_voice(1, PathVoice.SPEAKS, k + FALL_S - 0.05)
-        assert facts.doubt is PathDoubt.NONE
-
-
 def test_a_silence_at_whose_end_the_path_is_lost_is_one_fall(cores: Cores) -> None:
     one, other = cores.pair()
     cores.up(one, other, path=2)
@@ -275,12 +262,3 @@ def test_labels_that_a_path_is_forbidden_stay_away_from_it_at_both_ends(cores: C
     other.allow(1, 0b1111, 0.0)
     cores.pump(one, other)
     assert cores.messages(other) == [(2, b"background")]
-
-
-def test_an_unknown_path_is_named(cores: Cores) -> None:
-    core = cores.session()
-    with pytest.raises(SessionError, match="no path 5"):
-        core.path_lost(5, 0.0)
-    cores.up(core)
-    with pytest.raises(SessionError, match="up already"):
-        cores.up(core)

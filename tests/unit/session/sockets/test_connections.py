@@ -153,16 +153,6 @@ async def test_an_abort_tells_the_other_end_why(joined: Joined) -> None:
         await near.close()
 
 
-async def test_lost_connections_are_replaced_at_once(joined: Joined) -> None:
-    near, far = await joined()
-    for number in range(20):
-        for path in list((near if number % 2 else far).flow.paths.values()):
-            path.close("cut", reset=True)
-        await near.write(b"%06d" % number)
-        assert await far.read_exactly(6) == b"%06d" % number
-    assert near.flow.lost_paths >= 20
-
-
 async def test_a_peer_has_a_bounded_number_of_paths(joined: Joined) -> None:
     """It may join with as many connections as it likes: each is a descriptor here."""
     near, far = await joined()
@@ -191,16 +181,6 @@ async def test_a_peer_has_a_bounded_number_of_paths(joined: Joined) -> None:
     await until(lambda: len(far.paths()) == MOST_PATHS)
     for path in made:
         path.close("the test is over")
-
-
-async def test_a_source_is_asked_again_and_a_short_one_ends_the_session(joined: Joined) -> None:
-    data = os.urandom(3_000_000)
-    near, far = await joined()
-    await near.write_source(lambda offset, count: data[offset : offset + count], len(data))
-    assert await far.read_exactly(len(data)) == data
-    await near.write_source(lambda offset, count: b"", 10)
-    with pytest.raises(SessionError, match="a source gives 0 bytes"):
-        await far.read()
 
 
 @pytest.mark.parametrize(
@@ -242,19 +222,6 @@ async def test_who_waits_is_in_the_table_of_the_process_until_its_bytes_are_here
     near.wait_for(deadline_s=7200.0, expected_bytes=1000)
     near.abort()
     await until(lambda: not len(own.table), 2.0)
-
-
-async def test_wishes(joined: Joined) -> None:
-    near, far = await joined()
-    near.wish(1000, 5.0)
-    await until(lambda: far.peer_wishes is not None)
-    assert far.peer_wishes.expected_bytes == 1000
-    with pytest.raises(SessionError, match="dialled"):
-        far.wait_for(deadline_s=3, expected_bytes=5)
-    for no_time in (float("nan"), -1.0):
-        with pytest.raises(ConfigError, match="deadline"):
-            near.wait_for(deadline_s=no_time)
-    assert near.transfer_progress().deadline_at_s is None
 
 
 @pytest.mark.parametrize(
@@ -306,25 +273,6 @@ async def test_what_is_no_label_is_told_with_what_would_be(joined: Joined, label
         with pytest.raises(ConfigError, match=right):
             await call
     await near.write(b"still here")
-
-
-async def test_networks_that_may_not_be_used_are_named() -> None:
-    key = bytes(range(32))
-    with pytest.raises(SessionError, match="none of the networks that lead there may be used: lo"):
-        await session.connect(
-            ("127.0.0.1", 9), server_key=key, key=KeyPair(key), timeout_s=0.2,
-            networks=lambda _name: False,
-        )  # fmt: skip
-
-
-async def test_who_gave_up_waiting_is_forgotten(joined: Joined) -> None:
-    near, far = await joined()
-    for _ in range(50):
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(near.read(), 0.001)
-    assert len(near._waiters) <= 2
-    await far.write(b"at last")
-    assert await near.read_exactly(7) == b"at last"
 
 
 async def test_datagrams_of_any_size_go_both_ways_and_what_is_none_is_told(joined: Joined) -> None:

@@ -8,7 +8,6 @@ from cedos.model import Direction
 from cedos.session.sockets import metered_gate
 from cedos.session.sockets.metered_gate import DeadlineGate, OwnTable
 
-BOTH = {"wlan0": False, "lte0": True}
 LTE = {"lte0": True}
 MB = 1_000_000
 
@@ -67,35 +66,6 @@ def test_two_that_would_each_be_in_time_begin_early_enough_for_both(laptop: Lapt
         laptop.passes(0.5)
         second.update(0, {}, LTE)
     assert 1100.0 - laptop.at_s > 30.0
-
-
-def test_wifi_that_suffices_is_enough(laptop: Laptop) -> None:
-    for second in range(1000):
-        laptop.table.table.networks.measured("wlan0", Direction.DOWN, 20e6, 1.0, float(second))
-    for _ in range(100):  # it has been there for long, too
-        laptop.table.plan(BOTH)
-        laptop.passes(60.0)
-    gate = DeadlineGate("there", 60.0, 10 * MB)
-    gate.update(0, {}, BOTH)
-    assert not gate.open
-    gate.update(0, {"wlan0": 0}, LTE)
-    assert not gate.open, "50 s are left of sixty"
-    laptop.passes(46.0)
-    gate.update(0, {"wlan0": 0}, LTE)
-    assert gate.open
-
-
-def test_what_ends_leaves_the_table(laptop: Laptop) -> None:
-    gate = DeadlineGate("there", 3600.0, MB)
-    gate.update(0, {}, LTE)
-    assert len(laptop.table.table) == 1
-    assert gate.update(MB, {}, LTE) is False
-    assert len(laptop.table.table) == 0
-    other = DeadlineGate("there", 3600.0, MB)
-    other.update(0, {}, LTE)
-    other.close()
-    other.close()
-    assert len(laptop.table.table) == 0
 
 
 def test_a_table_that_is_full_holds_nobody_back(

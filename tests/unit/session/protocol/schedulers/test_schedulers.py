@@ -6,19 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedos.errors import ConfigError
 from cedos.session.protocol import schedulers
 from cedos.session.protocol.schedulers.anticipatory import Anticipatory, bound_bytes
 from cedos.session.protocol.schedulers.decided import DecidedScheduler
 from cedos.session.protocol.schedulers.interface import (
     ALL_RANKS,
-    UNKNOWN_RATE_BPS,
     Backlog,
     PathState,
     Scheduler,
     SendGrant,
-    ahead_bytes,
-    allowed,
     rate_bps,
 )
 from cedos.session.protocol.schedulers.plain import (
@@ -27,7 +23,6 @@ from cedos.session.protocol.schedulers.plain import (
     RedundantScheduler,
     RoundRobin,
 )
-from cedos.session.protocol.schedulers.swtc import Swtc
 
 Make = Any
 KERNEL_BYTES = 300_000
@@ -151,17 +146,6 @@ def test_a_label_stays_off_paths_that_it_is_not_let_onto(make: Make, name: str) 
         model.carry(1.0)
     assert model.given[1] == []
     assert sum(size for _, size in model.given[2]) == 100_000
-
-
-def test_a_label_is_allowed_onto_nothing_where_no_path_lets_it(make: Make) -> None:
-    assert not allowed([], 0)
-    assert not allowed([make.path(1, allowed=0b0111)], 3)
-    assert allowed([make.path(1)], 3)
-
-
-def test_unknown_names_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"no scheduler is called 'x': there are intnw"):
-        schedulers.scheduler("x")
 
 
 CHUNK = 16_384
@@ -325,24 +309,3 @@ def test_no_longer_once_its_queue_fills(make: Make) -> None:
     assert rate_bps(path) > 2e6
     path.facts.rtt_s = 0.065
     assert rate_bps(path) == 2e6
-
-
-def test_what_is_known_is_never_less_for_it(make: Make) -> None:
-    assert rate_bps(make.path(1, 0.1, 9e6, window_bytes=14_480, slow_start=True)) == 9e6
-    fresh = make.path(1, None, None, window_bytes=14_480, slow_start=True)
-    assert rate_bps(fresh) == UNKNOWN_RATE_BPS
-
-
-def test_enough_waits_to_fill_the_window(make: Make) -> None:
-    path = make.path(1, 0.05, 2e6, window_bytes=500_000, slow_start=True)
-    assert ahead_bytes([path], 1) == pytest.approx(8 * 500_000 / 0.05 / 8 * 0.1, rel=0.01)
-
-
-def test_a_second_network_that_begins_is_not_starved(make: Make) -> None:
-    """40 Mbit/s of which 2 are known, beside 45: its window of 116 kB is open."""
-    wifi = make.path(1, 0.045, 45e6, unsent_bytes=100_000)
-    lte = make.path(2, 0.055, 2e6, window_bytes=116_000, in_flight_bytes=30_000)
-    backlog = make.backlog(0, 10 * CHUNK, 0, 0)
-    assert Swtc().choose(lte, (wifi, lte), backlog, 10**6, 0.0) is None
-    lte.facts.slow_start = True
-    assert Swtc().choose(lte, (wifi, lte), backlog, 10**6, 0.0) is not None
