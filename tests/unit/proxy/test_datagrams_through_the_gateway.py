@@ -9,8 +9,8 @@ import pytest
 from kit.waiting import until
 
 from cedos.kernel.socket_owners import SocketOwner, SocketOwners
-from cedos.proxy.gateway import associations, packet_relay
-from cedos.proxy.local import gateway_link, local_proxy, socks
+from cedos.proxy.gateway import packet_relay
+from cedos.proxy.local import local_proxy, socks
 from cedos.proxy.local.direct import RuleBook
 from cedos.proxy.local.local_proxy import Fail
 from cedos.proxy.local.socks import SocksPacket, parse_packet
@@ -233,21 +233,6 @@ async def test_the_first_packets_do_not_wait_for_the_gateways_word(
 
 
 @pytest.mark.usefixtures("far")
-async def test_what_was_sent_ahead_of_a_refusal_goes_direct(
-    ends: Ends, sockets: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(associations.Associations.__init__, "__kwdefaults__", {
-        "most": 10, "most_per_client": 0, "idle_s": 10.0,
-    })  # fmt: skip
-    await ends.start(patience_s=10.0, fail=Fail.OPEN)
-    origin = await sockets(echoes=True)
-    program = await associated(ends, sockets)
-    program.send("127.0.0.1", origin.port, b"whatever becomes of it")
-    assert (await program.next()).data == b"echo whatever becomes of it"
-    program.writer.close()
-
-
-@pytest.mark.usefixtures("far")
 async def test_only_who_was_sent_to_is_heard(ends: Ends, sockets: Any) -> None:
     """So nobody can have answers sent to somebody else, or send what was not asked for."""
     await ends.start(patience_s=10.0)
@@ -261,20 +246,6 @@ async def test_only_who_was_sent_to_is_heard(ends: Ends, sockets: Any) -> None:
     relay = next(iter(ends.gateway._associations._relays.values()))
     assert relay.strangers == 1
     program.writer.close()
-
-
-@pytest.mark.usefixtures("far")
-async def test_a_program_that_names_its_port_sends_from_there(ends: Ends, sockets: Any) -> None:
-    await ends.start(patience_s=10.0)
-    origin, program, other = await sockets(), await sockets(), await sockets()
-    named = socket.inet_aton("127.0.0.1") + program.port.to_bytes(2)
-    reader, writer = await ends.ask(b"\x05\x01\x00\x05\x03\x00\x01" + named)
-    answer = await asyncio.wait_for(reader.readexactly(12), ANSWER_S)
-    whole = Program(program, writer, ("127.0.0.1", int.from_bytes(answer[10:])))
-    whole.send("127.0.0.1", origin.port, b"first, but not named", other)
-    whole.send("127.0.0.1", origin.port, b"named")
-    assert await origin.next() == b"named"
-    writer.close()
 
 
 @pytest.mark.usefixtures("far")
@@ -462,31 +433,6 @@ async def test_peers_and_names_of_all_of_a_clients_associations_have_a_limit() -
     for each in relays[b"ann"]:
         each.close()
     assert remembered.count == 0
-
-
-async def test_names_are_asked_of_the_gateways_resolver(
-    ends: Ends, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And who asks what is no question is not answered, but keeps its session."""
-    from cedos.proxy.names import NobodyAnswersError
-
-    class Knows:
-        async def ask(self, message: bytes, question: Any) -> bytes:
-            if question.name == "nobody.test":
-                raise NobodyAnswersError("nobody")
-            return message[:2] + b"\x81\x80" + message[4:]
-
-    await ends.start(patience_s=10.0)
-    ends.gateway._names._resolver = Knows()  # type: ignore[assignment]
-    question = b"\0\7\1\0\0\1\0\0\0\0\0\0\3far\4test\0\0\1\0\1"
-    assert (await ends.link.ask(question))[2:4] == b"\x81\x80"
-    refused = await ends.link.ask(question.replace(b"\3far", b"\6nobody"))
-    assert refused[3] & 15 == 2
-    before = ends.link._streams
-    monkeypatch.setattr(gateway_link, "_ANSWER_S", 0.3)
-    with pytest.raises(gateway_link.GatewayUnreachableError):
-        await ends.link.ask(b"no question")
-    assert ends.link._streams is before
 
 
 async def test_a_client_that_sends_what_is_no_packet_is_sent_away(ends: Ends) -> None:

@@ -118,22 +118,6 @@ def question(message: bytes) -> names.AskedName:
     return found
 
 
-def test_what_a_question_says() -> None:
-    plain = question(asks("Far.Test"))
-    assert (plain.number, plain.name, plain.kind, plain.takes_bytes) == (7, "far.test", 1, 512)
-    assert question(asks("far.test", opt_bytes=1232)).takes_bytes == 1232
-    assert question(asks("far.test", opt_bytes=100)).takes_bytes == 512
-    for rubbish in (
-        b"",
-        bytes(12),
-        tells(asks("far.test")),
-        asks("far.test")[:-1],
-        asks("far.test")[:-4] + b"\0\xfc\0\1",  # a whole zone
-        asks("far.test")[:2] + b"\x28" + asks("far.test")[3:],  # an update
-    ):
-        assert read(rubbish) is None, rubbish
-
-
 @given(st.binary(max_size=100))
 def test_answers_of_our_own_are_answers(tail: bytes) -> None:
     message = asks("far.test") + tail
@@ -155,21 +139,6 @@ def test_who_is_asked(tmp_path: Path) -> None:
     assert search_domains(file) == {"corp.example", "lan"}
 
 
-async def test_an_answer_has_the_askers_number(loopback_resolver: LoopbackResolver) -> None:
-    message = asks("far.test", number=4711)
-    found = await Resolver(lambda: [loopback_resolver.server]).ask(message, question(message))
-    assert found == tells(message)
-    assert loopback_resolver.asked[0][2:] == message[2:]
-
-
-async def test_what_does_not_fit_is_asked_by_tcp(loopback_resolver: LoopbackResolver) -> None:
-    loopback_resolver.udp = lambda asked: tells(asked, cut=True, records=0)
-    loopback_resolver.tcp = lambda asked: tells(asked, records=100)
-    message = asks("far.test")
-    found = await Resolver(lambda: [loopback_resolver.server]).ask(message, question(message))
-    assert found == tells(message, records=100)
-
-
 async def test_foreign_answers_are_not_taken(
     loopback_resolver: LoopbackResolver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,15 +152,6 @@ async def test_foreign_answers_are_not_taken(
         loopback_resolver.udp = foreign
         with pytest.raises(NobodyAnswersError):
             await Resolver(lambda: [loopback_resolver.server]).ask(message, question(message))
-
-
-async def test_the_next_resolver_is_asked(
-    loopback_resolver: LoopbackResolver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(names, "_EACH_S", 0.1)
-    message = asks("far.test")
-    several = Resolver(lambda: [("127.0.0.1", 1), ("256.0.0.1", 53), loopback_resolver.server])
-    assert await several.ask(message, question(message)) == tells(message)
 
 
 async def test_a_gateway_answers_within_limits(loopback_resolver: LoopbackResolver) -> None:
@@ -329,21 +289,6 @@ async def test_a_resolver_that_asks_us_is_not_asked_for_ever(
     assert len(loopback_resolver.asked) <= 2
     sender.close()
     await one.close()
-
-
-async def test_what_programs_looked_up_is_known_by_its_address(
-    loopback_resolver: LoopbackResolver,
-) -> None:
-    link, known = Link(), KnownNames()
-    one = stub(link, loopback_resolver, known=known)
-    await found(one, "git.test")
-    assert known.name_of("192.0.2.1") == "git.test"
-    await found(one, "printer.local")
-    assert known.name_of("192.0.2.1") == "printer.local", "the last one"
-    link.says = lambda message: tells(message, code=NO_SUCH_NAME, records=0)
-    await found(one, "nowhere.test")
-    assert known.name_of("192.0.2.1") == "printer.local"
-    assert known.name_of("192.0.2.9") is None
 
 
 def test_of_endlessly_many_names_the_newest_are_known(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,25 +111,6 @@ async def test_what_breaks_at_the_origin_breaks_for_the_program(ends: Ends) -> N
     writer.close()
 
 
-async def test_what_breaks_at_the_program_breaks_for_the_origin(ends: Ends) -> None:
-    await ends.start()
-    broke: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
-
-    async def waits(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await reader.read()
-            broke.set_result(None)
-        except ConnectionResetError as error:
-            broke.set_result(error)
-
-    _, writer = await ends.forward(await ends.origin(waits))
-    writer.write(b"some")
-    await asyncio.sleep(0.3)
-    reset_on_close(writer.get_extra_info("socket"))
-    writer.close()
-    assert isinstance(await asyncio.wait_for(broke, 5), ConnectionResetError)
-
-
 @pytest.fixture
 def nothing_is_near(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_proxy.LocalProxy, "goes_direct", lambda *_: False)
@@ -303,19 +284,6 @@ async def test_one_client_has_a_bounded_number_of_sessions(ends: Ends) -> None:
         await each.drained()
 
 
-@pytest.mark.usefixtures("nothing_is_near")
-async def test_limits_are_told(ends: Ends) -> None:
-    await ends.start(most_per_client=2)
-    port = await ends.origin(echo)
-    kept = [await ends.forward(port) for _ in range(2)]
-    for reader, writer in kept:
-        writer.write(b"x")
-        assert await reader.readexactly(1) == b"x"
-    assert b"connection_limit_reached" in await ends.answer(CONNECT % port)
-    for _, each in kept:
-        each.close()
-
-
 async def test_who_was_not_invited_gets_nothing(ends: Ends, closed_port: int) -> None:
     ends.clients.clear()
     await ends.start(patience_s=0.5)
@@ -422,17 +390,6 @@ async def test_where_the_gateway_has_no_way_it_goes_direct(
     for fail in (Fail.OPEN, Fail.CLOSED):
         ends.proxy._fail = fail
         assert b"no way" in await ends.answer(CONNECT % port), fail
-
-
-async def test_a_gateway_that_ends_breaks_what_goes_through_it(ends: Ends) -> None:
-    await ends.start()
-    reader, writer = await ends.forward(await ends.origin(echo))
-    writer.write(b"x")
-    assert await reader.readexactly(1) == b"x"
-    await ends.stop_gateway()
-    with pytest.raises(ConnectionResetError):
-        await asyncio.wait_for(reader.read(), 5)
-    writer.close()
 
 
 @pytest.mark.parametrize(

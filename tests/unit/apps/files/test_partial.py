@@ -14,25 +14,6 @@ from cedos.errors import DiskError, TransferError
 FILE = PartOf("http://a.test/1", '"v1"', 6_000_000)
 
 
-def test_counts_are_written_over_in_place(tmp_path: Path) -> None:
-    note = PartNote(tmp_path / "one")
-    assert note.read() is None
-    note.write(FILE, NotedBytes())
-    path = files_of(tmp_path / "one")[1]
-    inode = path.stat().st_ino
-    many = NotedBytes({f"wlan{each}": 10**9 + each for each in range(40)}, 10**9)
-    for noted in (NotedBytes({"wlan0": 1}), many, NotedBytes({"wlan0": 2}, 2), NotedBytes()):
-        note.write_bytes(noted)  # a shorter one leaves nothing of a longer one
-        assert PartNote(tmp_path / "one").read() == (FILE, noted)
-    assert path.stat().st_ino == inode
-    note.write(FILE, many)
-    assert note.read() == (FILE, many)
-    assert path.stat().st_mode & 0o777 == 0o600
-    note.remove()
-    note.remove()
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize(
     "counts",
     [b"", b"{", b"[1, 2]", b'{"by_network": [1]}', b'{"by_network": {"wlan0": -1}}', bytes(5000)],
@@ -67,13 +48,6 @@ def test_a_link_is_neither_read_nor_written_through(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="symbolic links"):
         note.write_bytes(NotedBytes({"wlan0": 8}))
     assert theirs.read_bytes() == before
-
-
-def test_a_note_that_is_gone_is_not_made_anew_by_counts(tmp_path: Path) -> None:
-    note = PartNote(tmp_path / "one")
-    with pytest.raises(FileNotFoundError):
-        note.write_bytes(NotedBytes({"wlan0": 8}))
-    assert list(tmp_path.iterdir()) == []
 
 
 TEXT = random.Random(5).randbytes(3_000_000)
@@ -192,18 +166,6 @@ def test_an_existing_file_is_never_overwritten(tmp_path: Path) -> None:
     assert files_of(tmp_path / "file")[0].read_bytes() == b"new"
     with pytest.raises(TransferError, match="not overwritten"):
         Partial(target, "s")
-
-
-def test_a_server_that_begins_somewhere_is_refused(tmp_path: Path) -> None:
-    partial = Partial(tmp_path / "file", "s")
-    with pytest.raises(TransferError, match="from byte 7"):
-        partial.begin(7, "v", 10)
-    partial.close()
-
-
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(TransferError, match=r"there is no folder .*/no$"):
-        Partial(tmp_path / "no" / "file", "s")
 
 
 def test_a_crash_between_the_two_names_harms_no_whole_file(tmp_path: Path) -> None:
@@ -325,9 +287,3 @@ def test_a_part_has_a_short_name_of_its_own(tmp_path: Path, name: str) -> None:
     assert target.read_bytes() == b"one"
     assert (tmp_path / f"{name[:20]}.part").read_bytes() == b"mine"
     assert len(list(tmp_path.iterdir())) == 2
-
-
-def test_a_link_to_nothing_is_a_file_that_is_there(tmp_path: Path) -> None:
-    (tmp_path / "file").symlink_to("nowhere")
-    with pytest.raises(TransferError, match="is there already"):
-        Partial(tmp_path / "file", "s")

@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 from kit.bus import PlayedBus
 
-from cedos.apps.files.playing import EVERY_S, search_wifi
+from cedos.apps.files.playing import search_wifi
 from cedos.host.monitor.providers import networkmanager, screen
 
 DEVICES = ["/radio", "/cable"]
@@ -49,14 +49,6 @@ async def looked(host: Host, *, wanted: bool = True) -> int:
     with suppress(asyncio.CancelledError):
         await searching
     return len(host.scanned)
-
-
-@pytest.mark.anyio
-async def test_only_radios_look_and_every_period() -> None:
-    host = Host()
-    assert await looked(host) == 3
-    assert set(host.scanned) == {"/radio"}
-    assert EVERY_S == 5.0
 
 
 @pytest.mark.anyio

@@ -65,17 +65,6 @@ def test_feeds_of_the_field(data: bytes, title: str) -> None:
     assert (episode.guid, episode.size_bytes) == ("http://a.test/a.mp3", 5001)
 
 
-def test_an_entry_without_a_file_and_odd_lengths() -> None:
-    data = feed(
-        item("text")
-        + item("cover", COVER)
-        + item("odd", 'url="http://a.test/b" length="many"', guid="g")
-        + item("broken", 'url="http://[/"')
-    )
-    (episode,) = podcast_library.parse_feed(data)
-    assert (episode.guid, episode.size_bytes) == ("g", 0)
-
-
 @pytest.mark.parametrize(
     "data",
     [b"", b"<!DOCTYPE html><html><body>News</body></html>", b"<rss><channel>", b"/etc/passwd",
@@ -124,22 +113,6 @@ def test_a_file_name_ends_as_players_expect(path: str, media_type: str, suffix: 
     enclosure = f'url="http://a.test/{path}" type="{media_type}"'
     (episode,) = podcast_library.parse_feed(feed(item("One", enclosure)))
     assert re.fullmatch(rf"One [0-9a-f]{{6}}{re.escape(suffix)}", episode.file_name)
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        'url="http://a.test/a.jpg"',
-        'url="http://a.test/a" type="Image/JPEG"',
-        'url="http://a.test/a.png" type="application/octet-stream"',
-        'url="http://a.test/a.pdf" type="application/pdf"',
-    ],
-)
-@pytest.mark.parametrize("media_type", ['type="AUDIO/MPEG"', "", 'type="application/octet-stream"'])
-def test_a_recording_is_chosen_before_all_else(other: str, media_type: str) -> None:
-    recording = f'url="http://a.test/a.mp3" {media_type}'
-    (episode,) = podcast_library.parse_feed(feed(item("One", other, recording)))
-    assert episode.url == "http://a.test/a.mp3"
 
 
 @pytest.fixture
@@ -289,22 +262,6 @@ async def test_more_bad_ones_than_are_followed_do_not_keep_the_others(
 
 
 @pytest.mark.anyio
-async def test_what_a_server_refuses_is_not_asked_again(
-    tmp_path: Path, server: OddWebServer
-) -> None:
-    listener = Listener(
-        tmp_path, server.url("circle"), server.url("status/410"), server.url("good")
-    )
-    await listener.run()
-    refused = EpisodeState.REFUSED
-    assert listener.states == [refused, refused, EpisodeState.HERE]
-    assert set(listener.wrong) == {
-        "news: E0: the server redirects in circles",
-        "news: E1: the server says 410 Reason",
-    }
-
-
-@pytest.mark.anyio
 async def test_in_its_pause_it_is_in_the_table_and_has_no_turn(
     tmp_path: Path, server: OddWebServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -328,22 +285,6 @@ async def test_in_its_pause_it_is_in_the_table_and_has_no_turn(
 
 
 @pytest.mark.anyio
-async def test_another_network_ends_a_pause(
-    tmp_path: Path, server: OddWebServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(podcasts, "_PAUSE_S", 1000.0)
-    listener = Listener(tmp_path, server.url("status/503"))
-    running = asyncio.create_task(listener.run())
-    await until(lambda: listener.said and "tried again" in listener.said[-1])
-    listener.networks.there = ()
-    server.files["status/503"] = AUDIO
-    await asyncio.sleep(0.1)  # some looks
-    listener.networks.there = (WIFI,)
-    await running
-    assert listener.states == [EpisodeState.HERE]
-
-
-@pytest.mark.anyio
 async def test_with_time_the_phone_is_not_used(tmp_path: Path, server: OddWebServer) -> None:
     listener = Listener(tmp_path, server.url("good"), server.url("good"))
     listener.networks.there = (PHONE,)
@@ -363,22 +304,6 @@ async def test_the_phone_brings_what_would_be_late(tmp_path: Path, server: OddWe
     assert episode.metered_bytes == sum(episode.by_network.values()) == len(AUDIO)
     why = "over lo, which is metered: waiting longer may be too late"
     assert any(why in each for each in listener.said)
-
-
-def test_pauses_grow_to_an_hour_until_more_is_here() -> None:
-    far = Episode("p", "1", "One", "http://a.test/", file="/x", by_unix_s=time.time() + 36_000.0)
-    tried = podcasts.WantedEpisode(far)
-    pauses = [tried.on_failure() for _ in range(12)]
-    assert pauses == [5, 10, 20, 40, 80, 160, 320, 640, 1280, 2560, 3600, 3600]
-    assert not tried.is_given_up  # its deadline is hours away
-    tried.on_bytes(WIFI, 101)
-    tried.on_failure()
-    tried.on_bytes(WIFI, 50)  # a changed file: no more than ever
-    assert tried.failures == 1
-    assert far.by_network == {"lo": 151}
-    soon = Episode("p", "1", "One", "http://a.test/", file="/x", by_unix_s=time.time() + 700.0)
-    tried = podcasts.WantedEpisode(soon)
-    assert max(tried.on_failure() for _ in range(20)) == pytest.approx(350.0, abs=1.0)
 
 
 @pytest.mark.anyio
@@ -489,23 +414,6 @@ async def test_an_unfinished_episode_follows_its_feed(tmp_path: Path, server: Od
     server.files["feed"] = enclosure(3)
     await listener.update(server.url("feed"))
     assert episode.url == server.url("good?t=2"), "what is here stays as it is"
-
-
-def dated(title: str, date: str) -> str:
-    return item(title, MP3, guid=title).replace("</item>", f"{date}</item>")
-
-
-def test_episodes_are_in_the_order_of_their_dates_where_all_have_one() -> None:
-    old = dated("old", "<pubDate>Mon, 01 Jun 2026 08:00:00 GMT</pubDate>")
-    new = dated("new", "<pubDate>Tue, 02 Jun 2026 08:00:00 +0200</pubDate>")
-    newest = dated("newest", "<updated>2026-06-02T07:00:00Z</updated>")
-    without = dated("without", "")
-
-    def titles(*items: str) -> list[str]:
-        return [each.title for each in podcast_library.parse_feed(feed("".join(items)))]
-
-    assert titles(old, newest, new) == ["newest", "new", "old"]
-    assert titles(old, new, without) == ["old", "new", "without"]
 
 
 @given(st.text(max_size=30), st.text(max_size=30), st.text(max_size=30))

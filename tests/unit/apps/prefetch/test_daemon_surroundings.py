@@ -15,7 +15,6 @@ from cedos.apps.prefetch.surroundings import (
     prices_of,
 )
 from cedos.controller.prefetch_report import MOST_ITEMS
-from cedos.errors import DaemonUnreachableError
 from cedos.model import NetworkKind
 from cedos.selector.budgets.controller import PROHIBITIVE
 from cedos.selector.prefetch import queue
@@ -38,11 +37,6 @@ async def test_networks_with_their_radios_come_from_the_daemon(control: Path) ->
     assert view.prices.energy_rate(11.0) == PROHIBITIVE
 
 
-async def test_without_a_daemon_it_says_so(tmp_path: Path) -> None:
-    with pytest.raises(DaemonUnreachableError):
-        await DaemonSurroundings(tmp_path / "none.sock").view()
-
-
 def test_prices_are_those_of_the_amount_and_end_with_the_budget() -> None:
     steps = ((1e6, 1e-7), (5e6, 3e-7))
     asked = prices_of([PriceMessage(resource="data", s_per_unit=1e-7, steps=steps)], ["lte0"])
@@ -51,13 +45,6 @@ def test_prices_are_those_of_the_amount_and_end_with_the_budget() -> None:
     assert asked.data_rate("lte0", 2e6) == 3e-7
     assert asked.data_rate("lte0", 6e6) == PROHIBITIVE
     assert asked.data_rate("wlan0", 6e6) == 0.0
-
-
-def test_a_budget_that_is_spent_forbids() -> None:
-    assert prices_of([PriceMessage(resource="data")], ["lte0"]).data_rate("lte0") == PROHIBITIVE
-    named = prices_of([PriceMessage(resource="data", networks=("wlan0",))], ["lte0"])
-    assert named.data_rate("wlan0") == PROHIBITIVE
-    assert named.data_rate("lte0") == 0.0
 
 
 async def test_it_tells_what_waits_and_what_was_used(

@@ -1,8 +1,6 @@
 """Connections through the gateway: bytes by network, and their report to the daemon each second."""
 
 import asyncio
-import gc
-import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -104,28 +102,6 @@ def test_what_a_session_carried_before_is_not_its_next_connections(case: Case) -
     assert case.carried.news()[0].bytes_by_network == {"lte0": 5_000_000}
 
 
-def test_what_was_handed_in_goes_where_it_goes_later(case: Case) -> None:
-    stream = case.begin()
-    stream.sent_bytes = 2_000_000
-    case.session.up = {"wlan0": 300}
-    case.carried.look()
-    assert case.carried.news()[0].bytes_by_network == {"wlan0": 300}
-    case.session.up = {"wlan0": 300, "lte0": 2_000_500}
-    case.carried.look()
-    assert case.carried.news()[0].bytes_by_network == {"wlan0": 300, "lte0": 1_999_700}
-
-
-def test_a_stream_that_has_ended_is_let_go(case: Case) -> None:
-    stream = case.begin()
-    held = weakref.ref(stream)
-    stream.gone = True
-    case.carried.look()
-    del stream
-    gc.collect()
-    assert held() is None
-    assert case.carried.news()[0].ended_unix_s is not None
-
-
 def test_a_server_gets_its_name_when_the_first_words_have_it(case: Case) -> None:
     stream = case.begin("192.0.2.7")
     case.carried.look()
@@ -133,26 +109,6 @@ def test_a_server_gets_its_name_when_the_first_words_have_it(case: Case) -> None
     stream.server, stream.sent_bytes = "shop.example", 300
     case.carried.look()
     assert case.carried.news()[0].server == "shop.example"
-
-
-def test_an_address_without_words_has_the_name_that_was_looked_up(case: Case) -> None:
-    """Of ssh, say."""
-    case.names["192.0.2.22"] = "git.example"
-    case.begin("192.0.2.22")
-    case.begin("192.0.2.23")
-    case.names["192.0.2.22"] = "other.example"  # what is looked up later is not meant
-    case.carried.look()
-    assert [each.server for each in case.carried.news()] == ["git.example", "192.0.2.23"]
-
-
-def test_sessions_are_counted_apart(case: Case) -> None:
-    other = Session()
-    mine, theirs = case.begin(), case.begin(session=other)
-    case.session.down, other.down = {"wlan0": 10}, {"lte0": 10}
-    mine.received_bytes = theirs.received_bytes = 8
-    case.carried.look()
-    assert [each.bytes_by_network for each in case.carried.news()] == [{"wlan0": 8}, {"lte0": 8}]
-    assert case.carried.addresses == {"192.0.2.1"}
 
 
 @given(
@@ -190,26 +146,6 @@ def test_a_decision_is_that_of_its_kind_of_data_while_it_lived(case: Case) -> No
     case.decisions = {Bulk.LARGE: 9}
     case.carried.look()
     assert case.carried.news()[0].decision == 4
-
-
-def test_what_has_ended_is_forgotten_once_it_was_told(case: Case) -> None:
-    stream, stays = case.begin(), case.begin("stays.example")
-    case.carried.on_reported(case.carried.news())
-    assert not case.carried.changed
-    stream.gone = True
-    case.carried.look()
-    assert case.carried.changed
-    news = case.carried.news()
-    assert [each.ended_unix_s is not None for each in news] == [True, False]
-    case.carried.on_reported(news)
-    assert not case.carried.changed
-    assert [each.server for each in case.carried.news()] == ["stays.example"]
-    stays.gone = True
-    case.carried.look()
-    case.carried.forget_ended()
-    assert len(case.carried) == 0
-    case.carried.look()
-    assert case.carried.addresses == set()
 
 
 def test_of_more_than_fit_those_that_changed_go_first_and_others_in_turn(case: Case) -> None:
@@ -334,33 +270,3 @@ async def test_a_report_is_no_larger_than_a_daemon_takes(daemon: Daemon) -> None
     await until(lambda: told() == set(range(MOST_TOLD)))  # each has its turn
     teller.cancel()
     assert max(len(msgspec.json.encode(each)) for each in daemon.reports) < 64 * 1024
-
-
-@pytest.mark.anyio
-async def test_a_problem_is_told_without_any_connection(ends: Ends, daemon: Daemon) -> None:
-    await ends.start()
-    problem = "the server has another key"
-    teller = CarriedTeller(Path("/nowhere"), ends.carried, "gw", lambda: problem)
-    telling = asyncio.create_task(teller.run())
-    await until(lambda: bool(daemon.reports) and daemon.reports[-1].problem == problem)
-    problem = ""
-    await until(lambda: daemon.reports[-1].problem == "")
-    telling.cancel()
-
-
-@pytest.mark.anyio
-async def test_the_last_second_is_told_at_the_end(ends: Ends, daemon: Daemon) -> None:
-    """`ssh` by way of `cedos forward -W` may be over before anybody has looked."""
-    await ends.start()
-    teller = CarriedTeller(Path("/nowhere"), ends.carried, "gw")
-    await teller.last()
-    assert daemon.reports == []
-    reader, writer = await ends.forward(await ends.origin(sink))
-    writer.write(b"abc")
-    writer.write_eof()
-    assert await reader.read() == b"3"
-    writer.close()
-    await teller.last()
-    [report] = daemon.reports
-    [one] = report.connections
-    assert (one.bytes_up, one.bytes_down) == (3, 1)

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from cedos.proxy.gateway.origin import Origins
-from cedos.proxy.local import local_proxy
 from cedos.proxy.local.first_words import may_be_repeated
 from cedos.proxy.local.gateway_link import GatewayLink, GatewayUnreachableError
 from cedos.proxy.local.local_proxy import Fail
@@ -106,20 +105,6 @@ async def test_who_goes_direct_after_all_says_everything_there_once(
     reader, writer = await ends.forward(await ends.origin(answers))
     writer.write(words)
     assert await asyncio.wait_for(reader.read(), 5) == b"you said " + words
-    writer.close()
-
-
-async def test_a_plain_request_to_the_proxy_goes_with_its_opening(
-    ends: Ends, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(local_proxy.LocalProxy, "goes_direct", lambda *_: False)
-    await ends.start(fail=Fail.OPEN)
-    held = Held(ends, monkeypatch)
-    port = await ends.origin(answers)
-    reader, writer = await ends.ask(b"GET http://127.0.0.1:%d/a HTTP/1.1\r\nHost: x\r\n\r\n" % port)
-    assert (await held.come()).startswith(b"GET /a HTTP/1.1\r\n")
-    held.let.set()
-    assert (await asyncio.wait_for(reader.read(), 5)).startswith(b"you said GET /a")
     writer.close()
 
 

@@ -9,7 +9,6 @@ import pytest
 from cedos.proxy.local import program_packets
 from cedos.proxy.local.gateway_link import GatewayUnreachableError
 from cedos.proxy.local.program_packets import ProgramPackets
-from cedos.proxy.streams.frames import Obstacle, UndeliveredPacket
 
 pytestmark = pytest.mark.anyio
 
@@ -95,16 +94,6 @@ async def test_what_has_answered_directly_stays_direct(programs: Any) -> None:
     assert (program.direct, program.link.sent) == ([b"a", b"b"], [b"c"])
 
 
-async def test_what_has_not_answered_tries_the_gateway_again(programs: Any) -> None:
-    program = programs()
-    program.link.away = True
-    await program.says(b"a")
-    program.link.away = False
-    await asyncio.sleep(0.15)
-    await program.says(b"b")
-    assert (program.direct, program.link.sent) == ([b"a"], [b"b"])
-
-
 async def test_what_goes_through_the_gateway_leaves_it_only_when_it_must(programs: Any) -> None:
     program = programs()
     await program.says(b"a")
@@ -117,18 +106,6 @@ async def test_what_goes_through_the_gateway_leaves_it_only_when_it_must(program
     program.link.ended()
     await program.says(b"d")
     assert program.direct == [b"d"]
-
-
-async def test_where_the_gateway_has_no_way_this_host_may_have_one(programs: Any) -> None:
-    for fails_open in (True, False):
-        program = programs(fails_open=fails_open)
-        await program.says(b"a")
-        program.link.undelivered(UndeliveredPacket(1, HOST, 4000, Obstacle.NO_WAY))
-        await program.says(b"b")
-        assert program.direct == ([b"b"] if fails_open else [])
-        assert program.refused == ([] if fails_open else [(HOST, 4000)])
-        program.link.undelivered(UndeliveredPacket(1, HOST, 4000, Obstacle.REFUSED))
-        assert program.refused[-1] == (HOST, 4000)
 
 
 async def test_without_the_gateway_nothing_goes_where_that_is_wanted(programs: Any) -> None:

@@ -112,13 +112,6 @@ def test_programs_are_small_and_end() -> None:
         assert code[-8] == 0x95
 
 
-def test_places_are_of_this_host() -> None:
-    """So nothing that goes there leaves it, and what a program sends there itself is left alone."""
-    for within in (programs.PLACES4, programs.PLACES6):
-        assert any(within.version == each.version and within.subnet_of(each) for each in NEAR)  # type: ignore[arg-type]
-    assert programs.PLACE.size == 32
-
-
 SCOPE = "user.slice/user-1000.slice/app.slice/app-gnome-firefox-4711.scope"
 
 
@@ -153,11 +146,3 @@ def test_words(root: Path, word: str, count: int) -> None:
     found = chosen_cgroups(root, [word])
     assert len(found) == count
     assert all(number == path.stat().st_ino for number, path in found.items())
-
-
-def test_an_absolute_path(root: Path) -> None:
-    assert list(chosen_cgroups(root, [str(root / SCOPE)]).values()) == [root / SCOPE]
-
-
-def test_one_that_is_meant_twice_counts_once(root: Path) -> None:
-    assert len(chosen_cgroups(root, [SCOPE, "app-*"])) == 1

@@ -47,13 +47,6 @@ def test_a_program_names_where_it_wants_to_go(request_bytes: bytes, host: str, p
     assert answers == b"\x05\x00"
 
 
-def test_a_program_asks_to_send_datagrams() -> None:
-    found, _ = fed(GREETING, b"\x05\x03\x00\x01" + bytes(6))
-    assert found == SocksRequest("0.0.0.0", 0, b"", associates=True)
-    assert reply(SocksReply.SUCCEEDED, ("127.0.0.1", 80)).hex() == "050000017f0000010050"
-    assert len(reply(SocksReply.SUCCEEDED, ("::1", 80))) == 22
-
-
 # (One that is IPv4's becomes that: `test_an_address_has_one_form`.)
 _ADDRESSES = st.ip_addresses().filter(lambda each: getattr(each, "ipv4_mapped", None) is None)
 
@@ -80,11 +73,6 @@ def test_a_datagram_that_is_dropped(datagram: bytes) -> None:
     assert parse_packet(datagram) is None
 
 
-def test_in_any_pieces_it_is_the_same() -> None:
-    whole = GREETING + TO_NAME
-    assert fed(*(bytes([each]) for each in whole)) == fed(whole)
-
-
 @pytest.mark.parametrize(
     ("data", "answer"),
     [
@@ -100,15 +88,6 @@ def test_what_cannot_be_done_is_answered(data: bytes, answer: bytes) -> None:
     with pytest.raises(SocksError) as raised:
         fed(data)
     assert raised.value.answer == answer
-
-
-@given(st.binary(max_size=300))
-def test_anything_is_a_request_an_error_or_unfinished(data: bytes) -> None:
-    try:
-        found, _ = fed(b"\x05\x01\x00" + data)
-    except SocksError:
-        return
-    assert found is None or (found.host and 0 < found.port < 65_536)
 
 
 @pytest.mark.parametrize(

@@ -30,32 +30,6 @@ def test_a_response_announces_its_body_once() -> None:
     assert bodies.comes(len(head) + 1_000, HEAD % 99) == 0  # that is its body
 
 
-def test_the_next_response_of_a_connection_announces_its_own() -> None:
-    bodies = AnnouncedBodies()
-    first = HEAD % 5
-    assert bodies.comes(0, first + b"12345") == 5
-    assert bodies.comes(len(first) + 5, memoryview(HEAD % 77)) == 77
-
-
-def test_a_request_announces_what_it_brings() -> None:
-    put = b"PUT /x HTTP/1.1\r\nHost: h\r\nContent-Length: 1000\r\n\r\n"
-    bodies = AnnouncedBodies()
-    assert bodies.sends(0, put) == 1_000
-    assert bodies.sends(len(put), bytes(1_000)) == 0
-    assert bodies.sends(len(put) + 1_000, put) == 1_000
-
-
-def test_responses_without_a_body_announce_none() -> None:
-    bodies = AnnouncedBodies()
-    bodies.sends(0, GET.replace(b"GET", b"HEAD"))
-    first = HEAD % 1_000
-    assert bodies.comes(0, first) == 0
-    bodies.sends(len(GET) + 1, GET)
-    unchanged = first.replace(b"200", b"304")
-    assert bodies.comes(len(first), unchanged) == 0
-    assert bodies.comes(len(first) + len(unchanged), first) == 1_000
-
-
 def test_chunked_bodies_and_contradictions_are_unknown() -> None:
     for fields in (b"Transfer-Encoding: chunked", b"Content-Length: 5\r\nContent-Length: 6"):
         assert AnnouncedBodies().comes(0, b"HTTP/1.1 200 OK\r\n" + fields + b"\r\n\r\n") == 0
@@ -143,15 +117,6 @@ def test_what_becomes_larger_than_most_is_taken_for_one_of_the_large_ones(
     assert program.asks(9_500_000)[-1] == (DOWN, 5_000)
 
 
-def test_a_domain_stands_for_a_server_that_nobody_knows(history: SizeHistory) -> None:
-    for number in range(3):
-        program = Program(history, f"r{number}.films.example")
-        program.asks(2 * MB)
-        program.bursts.on_end()
-    assert (DOWN, 2 * MB) in Program(history, "r9.films.example").asks(10)
-    assert Program(history, "r9.pictures.example").asks(10) == []
-
-
 def test_uploads_are_expected_too_and_breaks_teach_nothing(history: SizeHistory) -> None:
     for _ in range(3):
         program = Program(history)
@@ -165,10 +130,3 @@ def test_uploads_are_expected_too_and_breaks_teach_nothing(history: SizeHistory)
     assert len(history.larger("films.example", 443, UP, 0)) == 3
     program.moves(DOWN, 70)  # late bytes of a stream that is over ask nobody
     assert program.heard[-1] != (DOWN, 70)
-
-
-def test_an_address_has_no_domain(history: SizeHistory) -> None:
-    program = Program(history, "192.0.2.7")
-    program.asks(2 * MB)
-    program.bursts.on_end()
-    assert len(history) == 1

@@ -10,7 +10,7 @@ from cedos.model import Direction, Label
 from cedos.proxy.http import RefusedError
 from cedos.proxy.streams.frames import OpenStream, StreamBytes, parse
 from cedos.proxy.streams.multiplexer import Multiplexer
-from cedos.proxy.streams.stream import LARGE, SMALL, SMALL_BYTES, WINDOW_BYTES, ProxiedStream
+from cedos.proxy.streams.stream import LARGE, SMALL_BYTES, WINDOW_BYTES, ProxiedStream
 from cedos.proxy.streams.unread import Unread
 from cedos.session.protocol.schedulers.interface import rank_of
 from cedos.session.sockets.connection import Connection
@@ -116,13 +116,6 @@ async def test_a_chunk_of_each_goes_in_turn() -> None:
     assert not any(program.left for program in programs)
 
 
-async def test_small_data_does_not_wait_for_turns() -> None:
-    session, multiplexer, _ = await shared(8)
-    click = multiplexer.open("h", 80)
-    assert click.write(b"GET /") == 5
-    assert [frame.stream for frame in data_of(session.waiting, SMALL)][-1] == click.number
-
-
 async def test_who_found_the_session_full_goes_on_when_it_has_room() -> None:
     session, multiplexer, _ = await shared(0)
     small, large = multiplexer.open("h", 80), multiplexer.open("h", 80)
@@ -137,16 +130,6 @@ async def test_who_found_the_session_full_goes_on_when_it_has_room() -> None:
         session.carry()
     assert not click.left
     assert not bulk.left
-
-
-async def test_a_stream_that_is_over_has_no_turn() -> None:
-    session, multiplexer, _ = await shared(0)
-    programs = [multiplexer.open("h", 80) for _ in range(4)]
-    for each in programs:
-        Program(each, PROGRAM_BYTES)
-    programs[1].drop()
-    session.carry()
-    assert programs[1].number not in {frame.stream for frame in data_of(session.carry(), LARGE)}
 
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 40000000\r\n\r\n"
@@ -166,13 +149,6 @@ async def test_a_few_streams_begin_with_large_windows_and_hundreds_do_not() -> N
     late = multiplexer.open("h", 80)
     late.on_frame(StreamBytes(late.number, 0, HEAD))
     assert late.lent_bytes == lent[0]
-
-
-async def test_only_the_end_that_dialled_tells_of_sizes() -> None:
-    session = SlowSession()
-    multiplexer = Multiplexer(cast(Connection, session), opened=lambda _stream, _asked: None)
-    multiplexer._made(1).on_frame(StreamBytes(1, 0, HEAD))
-    assert session.told == []
 
 
 async def test_what_came_lasts_as_long_as_for_the_program_that_needs_more_first(

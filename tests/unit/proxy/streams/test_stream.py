@@ -69,17 +69,6 @@ async def test_what_is_read_at_once_is_one_frame_where_much_is_read_there() -> N
     assert len(frame) + 1_024 < RECORD_BYTES  # with a record's other frames
 
 
-async def test_frames_are_small_again_where_little_is_read() -> None:
-    sent = Sent()
-    stream = ProxiedStream(1, sent)
-    for windows in (2, 3):
-        stream.on_frame(StreamWindow(1, windows * WINDOW_BYTES))
-    await asyncio.sleep(0.02)
-    stream.on_frame(StreamWindow(1, 3 * WINDOW_BYTES + 1_000))
-    stream.write(bytes(MOST_CHUNK_BYTES))
-    assert max(map(len, sent.frames)) < 2 * LEAST_CHUNK_BYTES
-
-
 async def test_the_window_grows_with_what_is_read() -> None:
     sent = Sent()
     stream = ProxiedStream(1, sent)
@@ -93,17 +82,6 @@ async def test_the_window_grows_with_what_is_read() -> None:
     assert windows[0] == INITIAL_WINDOW_BYTES * 3 // 2
     assert {b - a for a, b in itertools.pairwise(windows[-8:])} == {WINDOW_BYTES // 2}
     assert len(windows) < 30
-
-
-async def test_a_window_that_came_late_takes_nothing_back() -> None:
-    stream = ProxiedStream(1, Sent())
-    stream.on_frame(StreamWindow(1, 2 * INITIAL_WINDOW_BYTES))
-    stream.on_frame(StreamWindow(1, INITIAL_WINDOW_BYTES // 2))
-    assert stream.room_bytes == 2 * INITIAL_WINDOW_BYTES
-    speaking = ProxiedStream(1, Sent())
-    speaking.write(b"x")
-    speaking.on_frame(StreamWindow(1, 10))
-    assert speaking.room_bytes == INITIAL_WINDOW_BYTES - 1
 
 
 async def test_a_program_that_does_not_read_is_brought_no_more_than_its_window() -> None:
@@ -153,31 +131,6 @@ async def test_an_announced_download_is_told_and_its_window_is_as_large_at_once(
     assert stream.lent_bytes == WINDOW_BYTES - INITIAL_WINDOW_BYTES
 
 
-async def test_small_and_unknown_bodies_are_not_told() -> None:
-    sent = Sent(lends_bytes=WINDOW_BYTES)
-    for head in (HEAD % SMALL_BYTES, b"HTTP/1.1 200 OK\r\n\r\n", b"\x16\x03\x03"):
-        ProxiedStream(1, sent, bodies=AnnouncedBodies()).on_frame(StreamBytes(1, 0, head))
-    assert sent.told == []
-    assert sent.windows() == []
-
-
-async def test_an_announced_upload_is_told_once_it_is_on_its_way() -> None:
-    sent = Sent()
-    stream = ProxiedStream(1, sent, bodies=AnnouncedBodies())
-    put = b"PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000\r\n\r\n"
-    stream.write(put + bytes(100_000))
-    assert sent.told == [(1_000_000 - SMALL_BYTES, Direction.UP)]
-
-
-async def test_where_more_is_lent_half_a_window_that_was_read_doubles_it() -> None:
-    sent = Sent(lends_bytes=WINDOW_BYTES)
-    stream = ProxiedStream(1, sent)
-    for offset in range(0, INITIAL_WINDOW_BYTES // 2, 1 << 15):
-        stream.on_frame(StreamBytes(1, offset, bytes(1 << 15)))
-        stream.on_read(1 << 15)
-    assert sent.windows() == [INITIAL_WINDOW_BYTES * 5 // 2]
-
-
 async def test_a_server_is_who_was_asked_for_or_by_an_address_who_the_first_words_are_for() -> None:
     words = b"GET / HTTP/1.1\r\nHost: shop.example\r\n\r\n"
     found = []
@@ -216,30 +169,3 @@ async def test_of_http_its_own_word_counts() -> None:
     stream.ask("films.example", 80)
     stream.write(b"GET / HTTP/1.1\r\nHost: films.example\r\n\r\n")
     assert sent.told == []
-
-
-async def test_an_upload_that_stands_still_is_one_burst(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a walk a session has no room for seconds, and the program has not paused."""
-    history = SizeHistory()
-    sent = Full()
-    stream = ProxiedStream(1, sent, bodies=AnnouncedBodies(), bursts=ExpectedBursts(history))
-    stream.ask("photos.example", 443)
-    assert stream.write(bytes(200_000)) == 16_384
-    later_s = asyncio.get_running_loop().time() + 5.0
-    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: later_s)
-    sent.room = 100
-    assert stream.write(bytes(183_616)) == 183_616
-    sent.ends = True
-    stream.finish()
-    stream.on_frame(StreamEnd(1, 0))
-    assert history.larger("photos.example", 443, Direction.UP, 0) == [200_000.0]
-
-
-class Full(Sent):
-    """A session with room for some chunks more."""
-
-    room = 1
-
-    def try_put(self, stream: ProxiedStream, head: bytes, data: Chunk, label: Label) -> bool:
-        self.room -= 1
-        return self.room >= 0 and super().try_put(stream, head, data, label)

@@ -54,16 +54,6 @@ def test_beyond_the_limit_of_all_it_is_whoever_holds_most() -> None:
     assert unread.total_bytes <= 1_000
 
 
-def test_what_is_read_counts_no_more() -> None:
-    unread = Unread(1_000, 300)
-    share = unread.share("a")
-    stream = Filled(share)
-    for _ in range(10):
-        share.waits(stream, 250)
-        share.waits(stream, 0)
-    assert (share.total_bytes, unread.total_bytes, stream.dropped) == (0, 0, False)
-
-
 class Anything:
     """A session that takes everything."""
 
@@ -117,13 +107,6 @@ def test_a_conversation_beside_waits_for_no_large_data() -> None:
         assert reading.lasts_s(float(second), 10_000 * second, 10_000 * second) is None
 
 
-def test_what_was_before_a_rest_is_no_pace() -> None:
-    reading = Reading()
-    reading.lasts_s(0.0, 8_000_000, 7_000_000)
-    assert reading.lasts_s(300.0, 9_000_000, 8_000_000) == 0.0
-    assert reading.lasts_s(301.0, 10_000_000, 9_000_000) == 1.0
-
-
 def test_what_waits_lasts_by_the_programs_own_pace() -> None:
     reading = Reading()
     assert reading.lasts_s(0.0, 4_000_000, 0) == 0.0, "its pace is not known yet"
@@ -133,12 +116,6 @@ def test_what_waits_lasts_by_the_programs_own_pace() -> None:
     for second in range(3, 20):
         lasts_s = reading.lasts_s(float(second), 9_000_000, 1_000_000 + 200_000 * (second - 2))
     assert lasts_s == (9_000_000 - 4_400_000) / 200_000
-
-
-def test_a_program_that_pauses_needs_nothing_soon() -> None:
-    reading = Reading()
-    reading.lasts_s(0.0, 8_000_000, 100)
-    assert reading.lasts_s(5.0, 8_000_000, 100) == 60.0, "a film that was paused"
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e4), st.integers(0, 1 << 40), st.integers(0, 1 << 40))))

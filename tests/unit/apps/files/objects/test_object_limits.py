@@ -162,16 +162,6 @@ async def test_what_is_fresh_needs_no_slot(fetching: Fetching) -> None:
         each.close()
 
 
-async def test_who_goes_gives_the_slots_back(fetching: Fetching, silent: SilentOrigin) -> None:
-    await fetching.start()
-    tasks = await ask(fetching, silent.port, AT_ONCE)
-    await until(lambda: silent.open == AT_ONCE_OF_ORIGIN)
-    await end(tasks)
-    await until(lambda: silent.open == 0)
-    assert fetching.fetcher._under_way[client_of(fetching)] == {}
-    assert not fetching.fetcher._slots[client_of(fetching)]._all.locked()
-
-
 BEGINNING = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"
 
 

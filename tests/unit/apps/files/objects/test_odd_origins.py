@@ -147,13 +147,3 @@ async def test_an_upload_always_gets_an_answer_that_its_client_can_read(
         await sender.close()
     assert answer.status or answer.problem
     assert decode(pack(PutAnswer(web=answer))[4:], PutAnswer).web == answer
-
-
-@pytest.mark.anyio
-async def test_a_url_that_cannot_be_asked_is_an_answer(tmp_path: Path) -> None:
-    (tmp_path / "body").write_bytes(b"")
-    sender = UploadSender(OriginClient(lambda _address, _port: ""), pauses_s=())
-    record = UploadRecord("0" * 32, f"http://{'a' * 64}.test/", "PUT", [], 0, "v", 1.0, 0.0)
-    answer = await sender.send(record, tmp_path / "body", lambda: None)
-    await sender.close()
-    assert "its URL cannot be asked" in answer.problem
