@@ -83,17 +83,6 @@ def test_json() -> None:
     assert "ValueError: broken" in third["exception"]
 
 
-def test_console() -> None:
-    stream = io.StringIO()
-    logs.configure("warning", "console", stream)
-    structlog.get_logger().info("unseen")
-    structlog.get_logger().warning("history degraded", reason="disk full")
-    assert "history degraded" in stream.getvalue()
-    assert "reason='disk full'" in stream.getvalue()
-    assert "\x1b" not in stream.getvalue()
-    assert "unseen" not in stream.getvalue()
-
-
 @pytest.mark.parametrize(("terminal", "form"), [(True, "%H:%M:%S"), (False, "%Y-%m-%d %H:%M:%S")])
 def test_a_file_tells_the_day_and_a_terminal_does_not(
     terminal: bool, form: str, monkeypatch: pytest.MonkeyPatch
@@ -131,13 +120,6 @@ def test_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "ValueError: broken" in lines[-1]
     assert "b" in lines[1]
     assert ":" not in lines[1]  # the journal has the time
-
-
-def test_what_does_not_end_in_the_journal(tmp_path: Path) -> None:
-    assert not logs.ends_in_journal(io.StringIO(), {"JOURNAL_STREAM": "1:2"})
-    with (tmp_path / "x").open("w") as stream:
-        assert not logs.ends_in_journal(stream, {"JOURNAL_STREAM": "1:2"})
-        assert not logs.ends_in_journal(stream, {})
 
 
 def test_libraries_keep_quiet() -> None:

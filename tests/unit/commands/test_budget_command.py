@@ -11,14 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.api.budgets import BudgetMessage, UnitsMessage, parse_budget
 from cedos.api.messages import DefaultMessage, NetworkMessage, StatusMessage
 from cedos.budget_kinds import Resource
 from cedos.commands import budget, status
 from cedos.commands.console import render
-from cedos.config import SHIPPED_FILE, BudgetConfig, Config, PlanConfig, amounts, load
+from cedos.config import amounts, load
 from cedos.errors import ConfigError, DaemonUnreachableError
-from cedos.model import Budget, Every, Increment, NetworkKind
+from cedos.model import Every, NetworkKind
 from cedos.storage import budget_file
 from cedos.storage.usage import Usage
 
@@ -44,16 +43,6 @@ UNITS = ("data", "4GB", "--until", "18:00", "--unit")
 )
 def test_sizes(text: str, expected: float) -> None:
     assert amounts.size_bytes(text) == expected
-
-
-def test_too_much_is_called_so_and_no_power_of_ten_is_told() -> None:
-    with pytest.raises(ValueError, match=r'^"9999999TB" is too much: write a size such as "4GB"'):
-        amounts.size_bytes("9999999TB")
-    with pytest.raises(ValueError, match="0 to 1,000,000,000 would be right"):
-        Budget(
-            *("data", Resource.DATA, 4e9, "2026-12-01T00:00:00"),
-            increment=Increment(amount=1e9, money=-5.0, most=4, s_per_money=60.0),
-        )
 
 
 @pytest.mark.parametrize("text", ["", "GB", "-4GB", "4XB", "1e9", "4GB/month", "9999999TB", "4J"])
@@ -116,37 +105,6 @@ def test_setting_one(cedos: Any, control: Path, fake_daemon: Any) -> None:
         "2 min",
     ):
         assert word in done.stdout, word
-
-
-def test_a_price_and_a_supply_that_are_nothing_are_said_so(
-    budget_message: Callable[..., BudgetMessage],
-) -> None:
-    assert render.worth(2e-6) == "under 1 ms"
-    assert render.worth(0.3) == "300 ms"
-    shown = "\n".join(
-        budget.lines(
-            [
-                budget_message(forecast=1e6, s_per_unit=2.5e-12, bought_s=120.0),
-                budget_message(
-                    name="battery",
-                    resource="energy",
-                    supply=0.0,
-                    battery=True,
-                    suspended="battery charge unknown",
-                ),
-            ],
-            0.0,
-        )
-    )
-    assert "almost free" in shown
-    assert "2 min" in shown
-    assert "0 ms" not in shown
-    assert " - " in shown.splitlines()[2]
-
-
-def test_data_in_units_says_which_one_is_in_use(budget_shown: Callable[..., str]) -> None:
-    units = UnitsMessage(bought=2, most=4, amount=1e9, money=5.0)
-    assert "2 GB (unit 2 of 4, 5 each)" in budget_shown(supply=2e9, spent=1.5e9, units=units)
 
 
 def test_showing_and_removing(cedos: Any, control: Path, fake_daemon: Any) -> None:
@@ -242,25 +200,6 @@ def test_a_name_that_no_budget_has_is_not_found(cedos: Any, control: Path, name:
     assert f'no budget "{name}"' in refused.stderr
 
 
-@pytest.mark.parametrize(
-    ("changed", "why"),
-    [
-        ({"name": "a b"}, "letters and digits"),
-        ({"supply": -1.0}, "a supply of -1 cannot be"),
-        ({"supply": 0.0}, "a supply of 0"),
-        ({"networks": ["/"]}, "name of a network"),
-        ({"increment": {"amount": 1, "money": -1, "s_per_money": 1, "most": 1}}, "for -1 of money"),
-        ({"increment": {"amount": 0, "money": 1, "s_per_money": 1, "most": 1}}, "0 bytes"),
-        ({"increment": {"amount": 1, "money": 1, "s_per_money": 1, "most": 0}}, "0 units"),
-    ],
-)
-def test_programs_are_told_in_words_too(changed: dict[str, Any], why: str) -> None:
-    shown = {"name": "data", "resource": "data", "supply": 1.0, "until": "2099-01-01"} | changed
-    with pytest.raises(ConfigError, match=why) as refused:
-        parse_budget(json.dumps(shown).encode())
-    assert "$" not in str(refused.value)
-
-
 def test_without_a_daemon_it_is_kept_for_the_next_one(cedos: Any, folders: Path) -> None:
     done = cedos(*SET, "data", "4GB", "--until", "2099-12-01")
     assert done.exit_code == 0
@@ -281,19 +220,6 @@ def test_without_a_daemon_it_is_kept_for_the_next_one(cedos: Any, folders: Path)
     assert (again.supply, again.since) == (8e9, kept["data"].since)
     assert cedos("budget", "remove", "data").exit_code == 0
     assert cedos("budget", "remove", "data").exit_code == 1
-
-
-def test_without_a_daemon_units_are_those_that_are_bought_too(cedos: Any, folders: Path) -> None:
-    """With a daemon it was 1 GB of three, without one 3 GB."""
-    units = ("--unit", "1GB", "--unit-money", "5")
-    assert cedos(*SET, "data", "3GB", "--until", "2099-12-01", *units).exit_code == 0
-    assert "1 GB (unit 1 of 3, 5 each)" in cedos("budget").stdout
-    usage = Usage(folders / "state" / "usage.sqlite", "boot-1")
-    usage.add("metered/lte0", 1.5e9)
-    usage.write((datetime.now() + timedelta(minutes=1)).timestamp())
-    usage.close()
-    assert "1.5 GB (75 %)  2 GB (unit 2 of 3, 5 each)" in cedos("budget").stdout
-    assert "1.5 GB of 2 GB used (75 %)" in cedos("usage").stdout
 
 
 def test_who_may_not_write_the_file_is_told_who_may(
@@ -425,13 +351,6 @@ def test_a_wrong_configuration_is_refused_with_its_line(
     assert "cedos.toml:" in str(refused.value)
 
 
-def test_the_shipped_file_explains_budgets() -> None:
-    text = SHIPPED_FILE.read_text()
-    for field in BudgetConfig.__struct_fields__:
-        assert f"# {field} = " in text or f"or {field} = " in text, field
-    assert Config().plan == PlanConfig()
-
-
 @pytest.mark.parametrize("starts", [True, False])
 def test_a_daemon_that_is_just_starting_is_waited_for(
     cedos: Any, control: Path, fake_daemon: Any, monkeypatch: pytest.MonkeyPatch, starts: bool
@@ -522,20 +441,6 @@ def test_what_is_spent_says_what_it_bars(budget_shown: Callable[..., str]) -> No
         problems=[],
     )
     assert "lte0     cellular  blocked" in "\n".join(status.lines(shown))
-
-
-def test_a_file_that_somebody_wrote_is_checked_too(tmp_path: Path) -> None:
-    file = tmp_path / "budgets.json"
-    file.write_text(
-        '[{"name": "e", "resource": "energy", "supply": 5, "until": "2026-12-01", "hard": true}]'
-    )
-    with pytest.raises(ConfigError, match="a budget of energy cannot be hard"):
-        budget_file.read(file)
-    # One of before there were hard ones is soft.
-    file.write_text(
-        '[{"name": "data", "resource": "data", "supply": 5, "until": "2026-12-01T00:00:00"}]'
-    )
-    assert not budget_file.read(file)["data"].hard
 
 
 @pytest.mark.parametrize("text", ["tomorrow", "30d", "friday 18:00", "today 18:00"])

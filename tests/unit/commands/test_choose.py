@@ -2,13 +2,10 @@
 
 import json
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from cedos.api.messages import parse
 from cedos.api.programs import ChoiceRequest
@@ -89,10 +86,3 @@ def test_what_was_sent_already_may_be_asked_about(
 def test_bad_requests(body: bytes, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse(body, ChoiceRequest, "choice")
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.binary(max_size=200))
-def test_any_bytes_are_a_request_or_a_clear_error(body: bytes) -> None:
-    with suppress(ConfigError):
-        assert parse(body, ChoiceRequest, "choice").size_bytes >= 1

@@ -16,7 +16,7 @@ from cedos.commands.exec import _caller
 from cedos.controller.hint import MAX_LIFETIME_S, HintRequest, program_mark
 from cedos.errors import HostError
 from cedos.kernel import bpf
-from cedos.kernel.bpf import User, marking_program, own_cgroup, run_inside
+from cedos.kernel.bpf import User, run_inside
 from cedos.model import Bulk, Direction, Urgency
 
 
@@ -90,12 +90,6 @@ def test_commands_that_are_not_there(
     assert fake_daemon.hints == {}
 
 
-def test_labels_that_exclude_each_other(cedos: Any, control: Path) -> None:
-    result = cedos("exec", "-l", "small", "-l", "large", "--", "true")
-    assert result.exit_code == 2
-    assert "large and small exclude each other" in result.stderr
-
-
 def test_signals_reach_the_program(cgroup: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from cedos.kernel.bpf import run_inside\n"
@@ -137,20 +131,6 @@ def test_the_program_runs_as_who_called_sudo(
     for value in ("", "0", "x"):
         monkeypatch.setenv("SUDO_UID", value)
         assert _caller() is None
-
-
-def test_own_cgroup() -> None:
-    hybrid = "tmpfs /sys/fs/cgroup tmpfs rw 0 0\ncgroup2 /sys/fs/cgroup/uni\\040fied cgroup2 rw 0 0"
-    assert own_cgroup(hybrid, "1:cpu:/x\n0::/a/b\n") == Path("/sys/fs/cgroup/uni fied/a/b")
-    assert own_cgroup("none /c cgroup2 rw 0 0", "0::/\n") == Path("/c")
-    with pytest.raises(HostError, match="no cgroup v2 is mounted"):
-        own_cgroup("tmpfs / tmpfs rw 0 0", "0::/")
-
-
-def test_marks() -> None:
-    assert program_mark(1) == 0xCE000001
-    assert program_mark(0x1_2345) == 0xCE002345
-    assert marking_program(0xCE000001)[8:16] == bytes.fromhex("620afcff 010000ce")
 
 
 def test_a_daemon_that_cannot_steer_by_mark(

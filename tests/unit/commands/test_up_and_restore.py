@@ -20,7 +20,7 @@ from cedos.api import lock
 from cedos.api.lock import only_daemon
 from cedos.commands import restore, up
 from cedos.config import Config
-from cedos.errors import HostError, SteeringError
+from cedos.errors import SteeringError
 from cedos.host.steer.undo import Undone
 
 DAEMON = """
@@ -203,16 +203,6 @@ def test_configuration(cedos: Any, folders: Path, monkeypatch: pytest.MonkeyPatc
     assert read == file, "the status shows it"
 
 
-def test_the_daemon_s_refusals(cedos: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run(config: Config, dry_run: bool, config_file: Path | None, **_: Any) -> None:
-        raise HostError("one network only: wlan0; a second one is needed")
-
-    a_daemon(monkeypatch, run)
-    result = cedos("up")
-    assert result.exit_code == 4
-    assert result.stderr == "cedos: one network only: wlan0; a second one is needed\n"
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")
 @pytest.mark.parametrize("name", ["up", "restore"])
 def test_missing_privileges(folders: Path, name: str) -> None:
@@ -258,12 +248,6 @@ def test_restore(cedos: Any, folders: Path, monkeypatch: pytest.MonkeyPatch) -> 
     }
     state = folders / "state"
     assert calls == [(state, False), (state, True), (state, False)]
-
-
-def test_nothing_to_restore(cedos: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    some_steering(monkeypatch, [])
-    result = cedos("restore")
-    assert (result.exit_code, result.stdout) == (0, "nothing to undo\n")
 
 
 def test_a_living_daemon_restores_by_itself(

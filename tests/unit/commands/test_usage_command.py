@@ -2,30 +2,20 @@
 
 import json
 import time
-from datetime import datetime
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cedos.api.budgets import NetworkUsage, ServerUsage, UsageMessage
-from cedos.config import amounts
 from cedos.model import CarriedConnection, FlowKey, FlowRecord, Subflow
 from cedos.storage.history import History
 from cedos.storage.usage import Usage
 
-NOW = datetime(2026, 11, 24, 13, 0)
 LTE = NetworkUsage(network="lte0", metered_bytes=1.2e9, free_bytes=0.0, radio_j=3400.0)
 WIFI = NetworkUsage(network="wlan0", metered_bytes=0.0, free_bytes=18e9, radio_j=2100.0)
-
-
-def cells(text: str, first: str) -> list[str]:
-    """The cells of the table's line that begins so."""
-    return next(line.split("  ") for line in text.splitlines() if line.startswith(f"{first} "))
 
 
 def test_what_the_daemon_says_is_shown(cedos: Any, control: Path, fake_daemon: Any) -> None:
@@ -61,13 +51,6 @@ def test_what_the_daemon_says_is_shown(cedos: Any, control: Path, fake_daemon: A
     assert "\x1b" not in done.stdout
     shown = json.loads(cedos("usage", "--since", "2026-11-01", "--json").stdout)
     assert shown["networks"][0]["metered_bytes"] == 1.2e9
-
-
-def test_the_daemon_is_asked_for_the_instant_that_was_meant(
-    cedos: Any, control: Path, fake_daemon: Any
-) -> None:
-    shown = json.loads(cedos("usage", "--since", "24h", "--json").stdout)
-    assert shown["since_unix_s"] == pytest.approx(time.time() - 86_400.0, abs=60.0)
 
 
 def test_after_the_daemon_its_files_are_read(cedos: Any, folders: Path) -> None:
@@ -151,19 +134,3 @@ def test_a_beginning_that_is_none_says_what_would_be_right(
     refused = cedos("usage", "--since", text)
     assert refused.exit_code == 2
     assert why in refused.stderr
-
-
-@given(st.text(max_size=20))
-def test_any_beginning_is_a_past_one_or_refused(text: str) -> None:
-    try:
-        assert amounts.since(text, NOW) <= NOW
-    except ValueError as error:
-        assert str(error)  # noqa: PT017
-
-
-def test_a_host_that_never_counted_says_so(cedos: Any, folders: Path) -> None:
-    done = cedos("usage")
-    assert done.exit_code == 0
-    assert "Nothing was counted since" in done.stdout
-    assert not done.stderr
-    assert not (folders / "state").exists(), "looking makes nothing"

@@ -1,7 +1,6 @@
 """Errors in a TOML file: each is named with its line and with what would be right."""
 
 import enum
-import tomllib
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -244,15 +243,3 @@ def test_all_kinds_of_keys() -> None:
         ("many", 1, "more", 0, "w"): 29,
     }
     assert {key: lines[key] for key in expected} == expected
-
-
-@given(st.text(st.sampled_from("ab.='\"[]{}\\#, 1\n\r"), max_size=40))
-def test_any_text_that_tomllib_accepts_has_lines(text: str) -> None:
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
-        return
-    lines = key_lines(text)
-    assert all(1 <= line <= text.count("\n") + 1 for line in lines.values())
-    if "[" not in text and '"' not in text and "'" not in text:
-        assert {(name,) for name in document} <= lines.keys()

@@ -344,28 +344,6 @@ def test_adding_does_not_wait_for_the_disk(path: Path) -> None:
     history.close()
 
 
-def test_many_threads_lose_nothing(path: Path) -> None:
-    history = History(path, max_waiting=10_000)
-
-    def add(first: int) -> None:
-        for number in range(first, first + 200):
-            history.add_decision(a_decision(number))
-            if number % 20 == 0:
-                history.flush()
-                assert history.decisions(5)
-
-    threads = [threading.Thread(target=add, args=(1 + 1000 * i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    history.flush()
-    expected = {1 + 1000 * i + j for i in range(4) for j in range(200)}
-    assert set(numbers(history)) == expected
-    assert history.dropped == 0
-    history.close()
-
-
 def test_others_can_read_the_file_meanwhile(path: Path) -> None:
     history = History(path)
     history.add_decision(a_decision(1))

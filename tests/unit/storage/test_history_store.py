@@ -189,17 +189,6 @@ def test_a_flow_is_found_by_name_address_and_port(
     assert matcher(wanted)(remote, port, server_name) is expected
 
 
-@given(st.text(max_size=30))
-def test_no_search_text_raises(wanted: str) -> None:
-    assert matcher(wanted)("198.51.100.1", 443, "example.org") in {True, False}
-
-
-def test_a_row_names_the_flow_of_its_first_path() -> None:
-    key = FlowKey(ip_address("192.168.43.2"), 40000, ip_address("198.51.100.1"), 443)
-    flow = FlowRecord((Subflow(key, "wlan0", 10, 1), Subflow(key, "lte0", 5, 2)), 7, None, 1.0)
-    assert flow_row(flow)[1:8] == ("198.51.100.1", 443, None, None, 7, 15, 3)
-
-
 GITHUB = CarriedConnection(
     ended_unix_s=10.0,
     server="github.com",
@@ -346,8 +335,3 @@ def test_completeness_begins_where_a_table_has_forgotten(path: Path) -> None:
         history.add_carried(replace(GITHUB, ended_unix_s=float(ended)))
     history.close()
     assert bytes_by_server(path, 0.0).first_unix_s == 7.0
-
-
-def test_a_history_without_connections_knows_of_no_first_one(path: Path) -> None:
-    History(path).close()
-    assert bytes_by_server(path, 0.0) == (None, {}, {})

@@ -80,13 +80,6 @@ def test_files_that_are_no_model_are_refused(tmp_path: Path, content: bytes, rea
     assert "cedos-emu train" in str(refused.value)
 
 
-def test_a_truncated_model_is_refused(file: Path) -> None:
-    whole = file.read_bytes()
-    file.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ModelError, match="is not JSON"):
-        model_files.load(file)
-
-
 def test_a_model_of_features_that_are_not_known_is_refused(file: Path) -> None:
     data = json.loads(file.read_text())
     data["features"].append("crystal_ball")

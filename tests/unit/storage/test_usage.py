@@ -29,11 +29,6 @@ def test_what_a_counter_has_risen_by(before: Counter, now: Counter, risen: int) 
     assert differences("x", now, {"x": before}, counted_from_start=False) == risen
 
 
-def test_a_counter_never_seen_counts_only_where_we_were_there() -> None:
-    assert differences("x", Counter("a", 1, 500), {}, counted_from_start=False) == 0
-    assert differences("x", Counter("a", 1, 500), {}, counted_from_start=True) == 500
-
-
 def test_it_survives_restarts_and_reboots(tmp_path: Path) -> None:
     usage = Usage(tmp_path / "u.sqlite", "boot-1")
     usage.add("metered/lte0", 700.0)
@@ -57,17 +52,6 @@ def test_a_period_takes_what_came_after_its_beginning(tmp_path: Path) -> None:
     # Between two readings it is taken to have risen evenly.
     assert usage.since(["k"], NOW_S + 4.5 * QUARTER_S) == pytest.approx(450.0)
     assert usage.since(["k"], NOW_S + 1e6) == 0.0
-
-
-def test_within_a_quarter_only_the_last_reading_is_kept_but_for_marks(tmp_path: Path) -> None:
-    usage = Usage(tmp_path / "u.sqlite")
-    begin_s = NOW_S // QUARTER_S * QUARTER_S
-    for second in range(100):
-        usage.add("k", 1.0)
-        usage.write(begin_s + second, mark=second == 50)
-    rows = sqlite3.connect(tmp_path / "u.sqlite").execute("SELECT total FROM reading").fetchall()
-    assert sorted(rows) == [(1.0,), (50.0,), (51.0,), (100.0,)], "the first one stays, too"
-    assert usage.since(["k"], begin_s + 50) == 49.0
 
 
 def test_counting_began_when_it_did_however_often_it_is_asked(tmp_path: Path) -> None:

@@ -69,10 +69,6 @@ def test_a_laptop_joins_several_gateways_and_leaves_one(cedos: Any, config_home:
     assert not file.exists()
 
 
-def test_a_whole_command_may_be_pasted(cedos: Any) -> None:
-    assert cedos("join", "--no-check", f"cedos join {invited(cedos)}").exit_code == 0
-
-
 def test_who_is_invited_is_known_by_name(cedos: Any) -> None:
     first, second = invited(cedos), invited(cedos, "phone")
     assert first != second

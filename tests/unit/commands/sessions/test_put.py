@@ -342,20 +342,6 @@ def test_a_copy_says_what_is_missing(programs: TwoPrograms) -> None:
     assert "pipe" in listed.stdout
 
 
-def test_odd_dates_are_shown_and_kept(programs: TwoPrograms) -> None:
-    programs.serve("--writable")
-    programs.remembered()
-    for name, seconds in (("old", -1 << 31), ("new", 15_000_000_000), ("far", 10**12)):
-        (programs.inbox / name).write_text("x")
-        os.utime(programs.inbox / name, (seconds, seconds))
-    listed = programs.run("cedos-get", "home/")
-    assert listed.returncode == 0, listed.stderr
-    got = programs.run("cedos-get", "-r", "-o", "got", "home/")
-    assert got.returncode == 0, got.stderr
-    put = programs.run("cedos-put", "got/far", "home/copy")
-    assert put.returncode == 0, put.stderr
-
-
 def test_the_number_of_files_has_a_limit(programs: TwoPrograms) -> None:
     programs.serve("--writable", "--most-files", "3")
     programs.remembered()

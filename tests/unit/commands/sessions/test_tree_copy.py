@@ -85,12 +85,6 @@ def test_one_folder_that_is_refused_does_not_end_the_copy(
     assert (tmp_path / "got/b/file").exists()
 
 
-def test_a_part_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "x.0123456789abcdef.part.json"
-    copied = Copied(tmp_path / "got", monkeypatch, lambda _: [Entry(name)])
-    assert copied.missing == {name: "has the name of a file that is not whole"}
-
-
 @pytest.mark.parametrize(
     ("one", "other"),
     [("A", "a"), ("\u00e9", "e\u0301"), ("stra\u00dfe", "STRASSE"), ("name", "name. ")],
@@ -109,14 +103,6 @@ def test_names_that_are_one_file_here_are_told(
     assert copied.missing == {
         second: f"is {first} here: this file system does not tell the two names apart"
     }
-
-
-def test_names_that_differ_here_are_all_copied(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    copied = Copied(tmp_path / "got", monkeypatch, lambda _: [Entry("A"), Entry("a")])
-    assert copied.missing == {}
-    assert sorted(each.name for each in (tmp_path / "got").iterdir()) == ["A", "a"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a link to another user")

@@ -165,13 +165,6 @@ async def test_an_address_is_meant_by_the_name_that_a_program_was_told_it_for(
     assert len(made._meant) == user_rules._MOST_NAMES
 
 
-async def test_without_a_prefix_nobody_is_asked(ruled: Any, resolver: Resolver) -> None:
-    made = await ruled(NAMED)
-    assert await made.find("eu.updates.example", 443, resolver)
-    assert not await made.find("inside.example", 22, resolver)
-    assert resolver.asked == []
-
-
 async def test_a_resolver_that_does_not_answer_keeps_nobody(ruled: Any, resolver: Resolver) -> None:
     """A late answer counts for the next connection; simultaneous look-ups have a limit."""
     made = await ruled(PREFIX)
@@ -257,12 +250,6 @@ def test_a_rule_leaves_some_networks(monkeypatch: pytest.MonkeyPatch, about: str
     assert ruled.may_use("eth0")
     assert not ruled.may_use("usb1")
     assert not ruled.may_use("gone0")
-
-
-def test_a_network_is_meant_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    ruled = asked(monkeypatch, Played(RuleRequest(host="home.example", only=("phone",))))
-    assert ruled.may_use("usb0")
-    assert not ruled.may_use("wlan0")
 
 
 @pytest.mark.parametrize(
