@@ -25,7 +25,6 @@ from cedos.controller.events import (
     Witnessed,
 )
 from cedos.daemon.event_log import EventLog
-from cedos.errors import ConfigError
 from cedos.model import FlowKey, Indicator, Network, NetworkKind
 from cedos.selector.objective import MaxS
 from emu import policies
@@ -81,14 +80,6 @@ def test_a_flow_that_the_policy_begins_elsewhere_takes_its_bytes_and_its_predict
     assert found.recorded.joules != found.policy.joules
 
 
-def test_a_flow_where_the_policy_has_it_too_differs_in_nothing() -> None:
-    script = Beside(WIFI_FIRST)
-    script.carry(KEY, up=50_000)
-    found = script.other.total
-    assert (found.flows, found.elsewhere, found.predicted) == (1, 0, 1)
-    assert found.recorded == found.policy
-
-
 def test_a_policy_of_two_networks_spreads_mptcp_and_no_other_flow() -> None:
     script = Beside(MPTCP_CELLULAR)
     script.carry(KEY, down=1_000_000, token=7)
@@ -97,16 +88,6 @@ def test_a_policy_of_two_networks_spreads_mptcp_and_no_other_flow() -> None:
     assert found.policy.flows == {"lte0+wlan0": 1, "lte0": 1}
     assert found.elsewhere == 2
     assert 1_000_000 < found.policy.metered_bytes < 2_000_000  # of the spread one, a share
-
-
-def test_what_began_on_both_is_compared_as_such() -> None:
-    script = Beside(WIFI_FIRST)
-    script.carry(KEY, replace(ON_LTE, local_port=4001), down=500_000, token=7)
-    found = script.other.total
-    assert found.recorded.bytes == {"wlan0": 500_000, "lte0": 500_000}
-    assert found.policy.bytes == {"wlan0": 1_000_000}
-    assert (found.flows, found.elsewhere, found.predicted) == (1, 0, 1)
-    assert found.recorded.seconds < found.policy.seconds
 
 
 def down(network: Network) -> Network:
@@ -131,21 +112,6 @@ def test_a_flow_that_the_policy_begins_on_a_dead_network_counts_and_is_not_predi
     assert (found.elsewhere, found.dead, found.predicted) == (1, 1, 0)
     assert found.policy.bytes == {"wlan0": 1000}
     assert found.policy.seconds == 0.0
-
-
-def test_what_the_host_or_a_peer_began_is_not_compared() -> None:
-    script = Beside(WIFI_FIRST)
-    script.tell(
-        FlowOpened(KEY, 9.0, 109.0, incoming=True),
-        FlowOpened(replace(ON_LTE, local_port=9), 9.0, 109.0, own=True),
-    )
-    script.carry(replace(KEY, local=ip_address("10.9.0.2")), down=1000)  # over a VPN, say
-    assert script.other.total.flows == 0
-
-
-def test_only_fixed_policies_can_be_compared() -> None:
-    with pytest.raises(ConfigError, match="cedos is no fixed policy; those are cellular-only"):
-        policies.fixed("cedos")
 
 
 def test_the_command_shows_and_writes_the_comparison(tmp_path: Path) -> None:

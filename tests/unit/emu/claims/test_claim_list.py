@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cedos.errors import ConfigError, DataSetError
+from cedos.errors import ConfigError
 from emu.claims import claim_list
 
 SOURCE = """
@@ -77,21 +77,9 @@ def test_what_the_list_does_not_know_is_refused(tmp_path: Path, was: str, become
         claims(tmp_path, SOURCE + CLAIM + CLAIM)
 
 
-def test_too_few_and_too_many_numbers_are_told(tmp_path: Path) -> None:
-    found = claims(tmp_path, SOURCE + CLAIM.replace('"/v", ', ""))
-    with pytest.raises(DataSetError, match="4 numbers in braces, `from` gives 3"):
-        claim_list.computed(found.claim[0], found, lambda _: FILE)
-
-
 def test_what_was_not_tested_says_why_and_what_was_has_a_source(tmp_path: Path) -> None:
     bare = '[[claim]]\nname = "c"\npaper = "dtp"\nitem = "Table 1"\n'
     found = claims(tmp_path, SOURCE + bare + 'verdict = "not tested"\n')
     assert any("`why` is missing" in each for each in claim_list.problems(found))
     found = claims(tmp_path, SOURCE + bare + 'verdict = "reproduced"\n')
     assert any("`source` is missing" in each for each in claim_list.problems(found))
-
-
-def test_reversed_findings_come_first(tmp_path: Path) -> None:
-    second = CLAIM.replace('name = "c"', 'name = "d"').replace("reproduced", "reversed")
-    found = claims(tmp_path, SOURCE + CLAIM + second)
-    assert [each.name for each in claim_list.by_paper(found.claim)["dtp"]] == ["d", "c"]

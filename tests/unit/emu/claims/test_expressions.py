@@ -80,8 +80,3 @@ def test_what_leads_to_no_number_is_refused_by_name(wrong: str) -> None:
 def test_any_text_gives_numbers_or_an_error_of_ours(text: str) -> None:
     with suppress(DataSetError):
         assert all(isinstance(each, float) for each in at(text))
-
-
-@given(st.integers(0, 999), st.integers(1, 999), st.integers(0, 999))
-def test_arithmetic_is_that_of_python(one: int, two: int, three: int) -> None:
-    assert at(f"{one} - {three} * 2 / {two}") == pytest.approx([one - three * 2 / two])

@@ -3,11 +3,10 @@
 import json
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from cedos.errors import HostError, NotFoundError
+from cedos.errors import HostError
 from emu.claims import claim_list, expressions, measuring, pages
 
 LIST = """[sources.s]
@@ -89,16 +88,6 @@ def test_a_command_that_fails_or_writes_nothing_is_told(clone: Path, command: st
     with pytest.raises(HostError):
         measuring.measure("s", claim_list.read(clone / "claims.toml"), Path("/places"), "abc")
     assert (clone / "claims.toml").read_text() == text
-
-
-def test_names_stand_for_sources_with_a_command(clone: Path) -> None:
-    found: Any = claim_list.read(clone / "claims.toml")
-    for name in ("s", "c", "dtp", "all"):
-        assert measuring.chosen(found, name) == ["s"]
-    assert measuring.chosen(found, "all", "simulated") == ["s"]
-    for name, kind in (("d", None), ("other", None), ("all", "live")):
-        with pytest.raises(NotFoundError):
-            measuring.chosen(found, name, kind)
 
 
 def test_a_number_on_a_page_is_replaced_also_where_its_words_stand_on_two_lines() -> None:

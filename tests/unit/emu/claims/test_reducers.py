@@ -40,12 +40,6 @@ def test_an_interval_by_groups_is_wider_than_one_group_alone() -> None:
     assert only == pytest.approx((1.5, 1.5, 1.5))
 
 
-def test_a_run_without_the_other_policy_beside_it_does_not_count() -> None:
-    beside = {"place": "p", "n": 2, "mean_s": 1.0, "beside": {"lte": {"mean_s": 2.0}}}
-    alone = {"place": "q", "n": 2, "mean_s": 9.0, "beside": {}}
-    assert reducers.gateway_over([beside, alone], [], "lte") == [0.5, 0.5, 0.5]
-
-
 def test_a_mean_over_transfers_weighs_runs_by_their_transfers() -> None:
     runs = [run("a", cedos=1.0), run("b", cedos=4.0)]
     runs[1]["policies"]["cedos"]["n"] = 30

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from emu import console
-from emu.commands import cedos_emu, shell
+from emu.commands import cedos_emu
 from emu.places import places
 
 ROOT = Path(__file__).parents[4]
@@ -46,16 +45,6 @@ def test_examples_name_places_that_come_with_the_repository() -> None:
     assert [name for name in found if name not in known] == []
 
 
-def test_ctrl_c_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(shell.command, "callback", interrupted)
-    done = CliRunner().invoke(cedos_emu.group, ["shell", "--place", "x", "true"])
-    assert done.exit_code == 130
-    assert done.output == "cedos-emu: interrupted; what was emulated is undone\n"
-
-
 def test_errors_are_one_line_and_their_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -87,21 +76,6 @@ def test_an_installation_without_extras_says_so(arguments: list[str]) -> None:
     assert "cedos-emu: the Python package " in done.stderr
     assert "pip install '.[emu]'" in done.stderr
     assert done.stderr.count("\n") == 1
-
-
-def test_an_unknown_command_is_refused() -> None:
-    done = CliRunner().invoke(cedos_emu.group, ["nonsense"])
-    assert done.exit_code == 2
-    assert "nonsense" in done.output
-    near = CliRunner().invoke(cedos_emu.group, ["plcaes"])
-    assert "Did you mean 'places'?" in near.output
-
-
-def test_a_module_of_nobody_is_a_fault_of_ours() -> None:
-    assert console.missing(ModuleNotFoundError(name="emu.nonsense")) is None
-    known = ["aiohttp>=3", "scikit-learn>=1.9; extra == 'train'"]
-    assert console.missing(ModuleNotFoundError(name="aiohttp.web"), known) is None
-    assert "[emu]" in str(console.missing(ModuleNotFoundError(name="sklearn.tree"), known))
 
 
 @pytest.mark.parametrize("text", ["inf:down", "nan", "x:up", "3000:sideways", "0", "-3:up"])

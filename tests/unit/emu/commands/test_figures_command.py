@@ -4,7 +4,6 @@ import json
 import shutil
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
@@ -113,12 +112,3 @@ def test_what_runs_lack_is_named(run: Path, tmp_path: Path) -> None:
     assert f"{file / 'x.json'}: " in printed
     assert "choose another --json" in printed
     assert file.read_text() == "dear"
-
-
-@pytest.mark.parametrize("name", ["mobility", "wget"])
-def test_a_run_of_pages_has_no_transfers(run: Path, name: str) -> None:
-    flows = run / "flows.parquet"
-    pq.write_table(pq.read_table(flows).slice(0, 0), flows)
-    done = CliRunner().invoke(command, [name, str(run)])
-    assert isinstance(done.exception, DataSetError)
-    assert f"{run} has no transfers" in str(done.exception)

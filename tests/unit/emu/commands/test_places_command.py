@@ -8,9 +8,8 @@ from click.testing import CliRunner, Result
 
 from cedos.errors import PlaceError
 from emu.commands.places import command
-from emu.places import places as rooms
 from emu.places.check import check
-from emu.places.places import default_directory, load
+from emu.places.places import load
 from emu.places.synth import generate
 
 
@@ -34,27 +33,6 @@ def test_list_shows_every_place(folder: Path) -> None:
     assert rows[0].endswith("SYNTHETIC")
     assert len({row.index("SYNTHETIC") for row in rows[:2]}) == 1
     assert "2 places in" in result.stdout
-
-
-def test_list_as_json(folder: Path) -> None:
-    result = run("list", "--places", str(folder), "--json")
-    walk, static = json.loads(result.stdout)
-    assert walk["place"] == "walk-away-s7"
-    assert walk["synthetic"] is True
-    assert static["common_s"] == 15
-    assert static["wifi"]["rtt_source"] == "given"
-    assert static["cellular"]["both_directions"] is True
-    assert static["cellular"]["mean_bps"] > 1e4
-    assert 0 <= walk["wifi"]["outage_share"] <= 1
-
-
-def test_check_of_a_sound_collection(folder: Path) -> None:
-    result = run("check", str(folder))
-    assert result.exit_code == 0
-    assert "is fine: 2 places in 2 groups" in result.stdout
-    assert "2 synthetic" in result.stdout
-    assert "4 given" in result.stdout
-    assert "100%" in result.stderr
 
 
 def test_check_names_every_problem_with_file_and_line(folder: Path) -> None:
@@ -117,15 +95,6 @@ def described(folder: Path, **cells: str) -> Path:
     row = {"place": "here", "wifi": "static-s7-wifi", "cellular": "static-s7-cellular"} | cells
     (folder / "places.csv").write_text(f"{','.join(row)}\n{','.join(row.values())}\n")
     return folder
-
-
-def test_a_place_that_does_not_say_where_it_is_from_is_not_called_measured(folder: Path) -> None:
-    assert load(described(folder))["here"].origin == "not said whether measured"
-    assert "1 not said whether measured" in run("check", str(folder)).stdout
-    assert run("list", "--places", str(folder)).stdout.splitlines()[1].endswith("not said")
-    for cells in ({"synthetic": "no"}, {"simultaneous": "yes"}):
-        assert load(described(folder, **cells))["here"].origin == "measured on real networks"
-    assert load(described(folder, synthetic="yes"))["here"].origin == "synthetic"
 
 
 @pytest.mark.parametrize("name", ["../../x", "a/b", "..", ".hidden"])
@@ -191,26 +160,3 @@ def test_check_finds_files_that_disagree(folder: Path) -> None:
     assert "common_s of 'walk-away-s7' is 33; its traces repeat after 20 s" in warnings[0]
     assert "static-s7-cellular.up: repeats after 9 s" in warnings[1]
     assert set(figures) == {"walk-away-s7", "static-s7"}
-
-
-def test_default_collection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert default_directory(tmp_path) == tmp_path
-    monkeypatch.setattr(rooms, "ROOT", tmp_path / "repo")
-    with pytest.raises(PlaceError, match="--places DIR"):
-        default_directory()
-    for beside, name in ((tmp_path / "repo" / "traces", "ours"), (tmp_path / "shared", "real")):
-        folder = beside if name == "ours" else beside / "traces-real"
-        folder.mkdir(parents=True)
-        (folder / "places.csv").write_text("place,wifi,cellular\n")
-        assert default_directory() == folder
-
-
-def test_list_shows_the_places_that_can_be_read(folder: Path) -> None:
-    (trace,) = (folder / "wifi").glob("walk-away-s7*.trace*")
-    trace.unlink()
-    trace.with_name(trace.name.removesuffix(".gz")).write_text("5\n3\n")
-    result = run("list", "--places", str(folder))
-    assert result.exit_code == 0
-    assert "1 places in" in result.stdout
-    assert "left out: " in result.stderr
-    assert "must not decrease" in result.stderr

@@ -1,7 +1,6 @@
 """`cedos-emu train` and `evaluate`: what DATA must hold, where files go, and what figures are worth."""
 
 import csv
-import errno
 import random
 import sys
 from pathlib import Path
@@ -89,23 +88,3 @@ def test_each_mistake_in_a_scenario_has_its_line(
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 3
     assert all(line.startswith(f"cedos-emu: {scenario}:") for line in lines)
-
-
-def test_data_are_asked_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of `observed` hold the times of one strategy each."""
-    files = [data(tmp_path / f"{name}.csv", name) for name in STRATEGIES]
-    out = tmp_path / "model.json"
-    asked = ("train", *files, "--out", out, "--kind", "last-rate")
-    assert cedos_emu_status(monkeypatch, *asked) == 0
-    assert set(model_files.load(out).strategies) == set(STRATEGIES)
-
-
-def test_a_full_disk_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", "x.parquet")
-
-    monkeypatch.setattr(cedos_emu.group, "main", full)
-    assert cedos_emu_status(monkeypatch) == 1
-    assert capsys.readouterr().err == "cedos-emu: No space left on device: x.parquet\n"

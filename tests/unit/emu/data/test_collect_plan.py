@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cedos.errors import DataSetError
 from cedos.model import Direction
 from emu.commands.cedos_emu import group
 from emu.data import collect, datasets, derived, probes
@@ -67,13 +66,6 @@ def test_finished_rows_are_not_measured_again(tmp_path: Path) -> None:
     assert [entry["start_s"] for entry in found] == [1.0, 2.0]
     assert told == [(2, 2)]
     assert partial.read_text().count("\n") == 2  # the torn line is gone
-
-
-def test_rows_of_another_plan_are_refused(tmp_path: Path) -> None:
-    partial = tmp_path / "x.partial"
-    partial.write_text('{"key": "b/1.000/3000/down"}\n')
-    with pytest.raises(DataSetError, match="another plan"):
-        collect.collect([Row("a", 1.0, 3000, Direction.DOWN)], tmp_path, partial, jobs=1)
 
 
 def test_the_context_never_sees_the_future(few_places: Places) -> None:
@@ -174,20 +166,6 @@ SEEN: dict[str, Any] = {
     "columns": [("size_bytes", 30_000.0), ("direction_up", 0.0), ("wifi_rtt_s", 0.02),
                 ("wifi_rate_age_s", 7.123456789)],
 }  # fmt: skip
-
-
-def test_a_row_has_the_one_time_without_what_others_added_and_the_context() -> None:
-    (row,) = observed([SEEN], "home", "homes")
-    assert row == {
-        "place": "home", "group": "homes", "start_s": 12.0, "size_bytes": 30_000,
-        "direction": "down", "t_wifi_s": 0.4, "censored_wifi": False, "wifi_rtt_s": 0.02,
-        "wifi_rate_age_s": 7.1235,
-    }  # fmt: skip
-
-
-def test_a_place_that_is_not_there_is_named() -> None:
-    with pytest.raises(DataSetError, match="row 1: place nowhere"):
-        derived.aged(rows("nowhere"), {})
 
 
 @pytest.mark.parametrize(

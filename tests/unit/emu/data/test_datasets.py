@@ -165,12 +165,6 @@ def test_a_small_file_makes_no_large_data_set(tmp_path: Path) -> None:
     assert refusal(_table(1, **many)) == "it has 1004 columns; 1000 may be"
 
 
-def test_columns_that_are_not_known_are_not_read(tmp_path: Path) -> None:
-    path = tmp_path / "data.parquet"
-    pq.write_table(_table(2, notes=pa.array([["x"], ["y"]])), path)
-    assert datasets.read(path).ignored == ("notes",)
-
-
 def test_whether_trains_were_answered_is_known_kept_and_no_indicator(tmp_path: Path) -> None:
     answered = csv(tmp_path, "place,size_bytes,direction,t_wifi_s,wifi_udp_answered\na,9,up,1,0\n")
     data = datasets.read(answered)
@@ -242,14 +236,6 @@ def test_columns_may_be_missing_or_empty(tmp_path: Path, gone: tuple[str, ...]) 
     assert never.isdisjoint(missing["policies"])
 
 
-def test_shares_are_shares(tmp_path: Path) -> None:
-    path = csv(tmp_path, GOOD.replace("wifi_rtt_s", "wifi_ping_loss").replace("0.02\n", "1.5\n"))
-    with pytest.raises(
-        DataSetError, match=r"row 1, column wifi_ping_loss: 1\.5 must be from 0 to 1"
-    ):
-        datasets.read(path)
-
-
 def test_what_is_not_there_cannot_be_read_or_written(tmp_path: Path) -> None:
     with pytest.raises(
         DataSetError, match=r"nowhere\.csv: cannot be read: No such file or directory$"
@@ -259,17 +245,3 @@ def test_what_is_not_there_cannot_be_read_or_written(tmp_path: Path) -> None:
         datasets.write(tmp_path / "a.csv", [])
     with pytest.raises(DataSetError, match="cannot be written"):
         datasets.write(tmp_path / "no" / "a.csv", [{"place": "p"}])
-
-
-def test_strategies_measured_apart_cannot_be_compared(tmp_path: Path) -> None:
-    apart = columns() | {
-        f"t_{name}_s": [1.0 if n % 4 == k else None for n in range(COUNT)]
-        for k, name in enumerate(STRATEGIES)
-    }
-    with pytest.raises(DataSetError, match=r"no row .* wifi, cellular, mptcp_wifi, mptcp_cellular"):
-        judged(tmp_path, apart)
-
-
-def test_too_few_groups_say_what_would_do(tmp_path: Path) -> None:
-    with pytest.raises(DataSetError, match=r"it has 2 \(in 12 rows .* random rows need none"):
-        judged(tmp_path, columns(places=2), "--kind", "last-rate")

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from cedos.errors import DataSetError
 from emu.commands.evaluate import command as evaluate_command
 from emu.commands.train import command as train_command
 from emu.data import datasets
@@ -154,18 +153,6 @@ def test_choices_between_the_networks_alone_are_told_apart_by_the_age_of_what_is
     assert over["wifi old"] == pytest.approx(30 / 0.5)
     assert over["both old"] == pytest.approx(1.0)
     assert set(found["fresh"]["prediction"]) == {"wifi", "cellular"}
-
-
-def test_energy_turns_the_oracle_towards_wifi() -> None:
-    found = evaluate(data_set(), constant(WIFI_BEST))
-    energy = {name: figures["max_s_per_e"] for name, figures in found["policies"].items()}
-    # Time times energy: 0.428 t^2 on Wi-Fi, t (1.674 t + 6.5) on LTE, t (2.102 t + 6.5) on both.
-    # Row 3: 385 on Wi-Fi, 3.67 on LTE, 2.94 on both in 0.4 s; row 4: 0.068 on Wi-Fi, 1.37 on LTE.
-    assert energy["oracle"]["mean_s"] == pytest.approx((0.1 + 2.1 + 0.4 + 0.4) / 4)
-    assert energy["wifi"]["oracle_match"] == 0.75
-    assert energy["wifi"]["regret_mean"] == pytest.approx(
-        (0.428 * 30**2 / (0.4 * (2.102 * 0.4 + 6.5)) - 1) / 4
-    )
 
 
 def test_prediction_error_and_coverage_by_hand() -> None:
@@ -328,11 +315,6 @@ def test_figures_by_hand() -> None:
     )
 
 
-def test_groups_are_resampled_whole() -> None:
-    bootstrap = Bootstrap(np.array(["a", "a", "a", "a"]))
-    assert judged(outcomes(), bootstrap)["mean_s_ci95"] == pytest.approx([14.3 / 4] * 2)
-
-
 @pytest.mark.parametrize(
     ("strategy", "direction", "expected_j"),
     [
@@ -369,27 +351,3 @@ def test_the_papers_probes_cost_what_table_3_says(
         for direction in ("down", "up")
     )
     assert low_j * 0.94 <= measured_j <= high_j * 1.06
-
-
-def test_a_transfer_within_the_tail_pays_only_what_it_prolongs() -> None:
-    assert transfer_energy_j("cellular", 1000, "down", 1.0, cellular_idle_s=0.0) == 1.674
-    assert transfer_energy_j("cellular", 1000, "down", 1.0, cellular_idle_s=11.5) == 1.674 + 6.5
-
-
-def test_the_command_says_what_was_left_out(tmp_path: Path) -> None:
-    data, out = tmp_path / "data.csv", tmp_path / "f.json"
-    datasets.write(data, data_set(walks(2, places=3, each=4)).to_rows())
-    left_out = ("--without", "rtt_s", "--without", "wifi_rtt_s", "--without", "wifi_past5_bps")
-    judged = CliRunner().invoke(evaluate_command, [str(data), *left_out, "--json", str(out)])
-    assert judged.exit_code == 0, judged.output
-    rows = dict.fromkeys(("wifi_rtt_s", "cellular_rtt_s", "wifi_past5_bps"), 12)
-    assert json.loads(out.read_text())["without"] == rows
-    assert "without wifi_rtt_s (known in 12 rows), cellular_rtt_s (known in" in judged.output
-
-
-def test_training_on_one_group_ends_with_a_clear_message(tmp_path: Path) -> None:
-    data = tmp_path / "one.csv"
-    datasets.write(data, data_set(walks(1, places=1)).to_rows())
-    found = CliRunner().invoke(train_command, [str(data), "--out", str(tmp_path / "m.json")])
-    assert isinstance(found.exception, DataSetError)
-    assert "at least two" in str(found.exception)

@@ -1,12 +1,9 @@
 """Simulated months: the same for all, budgets that can be met, and controllers that are found out."""
 
-from dataclasses import replace
-
 import pytest
 
 from cedos.budget_kinds import Resource
-from cedos.model import Budget, Every, Increment
-from cedos.selector.budgets.controller import Option
+from cedos.model import Every, Increment
 from cedos.selector.budgets.keeper import Keeper
 from cedos.selector.budgets.odyssey import LEAST_S
 from cedos.selector.budgets.pacer import Pacer
@@ -21,7 +18,7 @@ from emu.experiments.budgets.months import (
     odd_worlds,
     simulate,
 )
-from emu.experiments.budgets.plans import DAY_S, PLANS, Counted, World, data, energy, money, paid_s
+from emu.experiments.budgets.plans import DAY_S, PLANS, data, energy, money, paid_s
 
 Found = dict[str, dict[str, list[Outcome]]]
 
@@ -90,14 +87,6 @@ def test_what_was_spent_is_what_the_choices_say(found: Found) -> None:
             )
 
 
-def test_of_units_no_more_are_bought_than_are_allowed(found: Found) -> None:
-    for outcome in found["money"]["pacer"]:
-        unit = outcome.world.budget.increment
-        assert unit is not None
-        assert outcome.supply % unit.amount == pytest.approx(0.0, abs=1.0)
-        assert outcome.spent <= outcome.supply <= unit.most * unit.amount
-
-
 def test_a_controller_that_breaks_budgets_is_found_out() -> None:
     """The simulation can fail: a keeper whose price is always nothing exceeds every tight plan."""
 
@@ -136,41 +125,6 @@ def test_habits_are_learned_over_months() -> None:
     assert second.first_rate > 100 * LEAST_S / worlds[1].budget.supply
 
 
-def test_what_nobody_could_meet_is_told_apart() -> None:
-    """More is used without a choice than there is: not met, and no controller's fault."""
-    budget = Budget("data", Resource.DATA, 1e9, "2026-02-01")
-    choice = Counted(5.0, (Option(1.0, 1.5e9),), (Option(1.0, 1.5e9),), steered=False)
-    world = World(0.0, 30 * DAY_S, [choice], budget, 1.5e9, 0.0, 1.0)
-    broken = Outcome(world, 1e9, 1.5e9, 0.0, 0.0, 0.0, 0.0)
-    fine = Outcome(replace(world, forced=0.5e9), 1e9, 0.9e9, 0.0, 0.0, 1.0, 0.0)
-    shown = figures({"data": {"pacer": [broken, fine, fine], "odyssey": [fine] * 3}})
-    assert shown["met_share"] == pytest.approx(2 / 3)
-    assert shown["unavoidable_share"] == pytest.approx(1 / 3)
-    assert shown["odyssey_unavoidable_share"] == 0.0
-
-
-def days_of(kind: str) -> list[int]:
-    (world,) = odd_worlds(ODD_MONTHS[kind], 3, 1)
-    return [int(choice.at_s // DAY_S) for choice in world.choices if len(choice.options) > 1]
-
-
-def test_each_kind_is_what_it_is_called() -> None:
-    assert set(days_of("last_day")) == {29}
-    assert {day % 7 for day in days_of("weekends")} == {5, 6}
-    assert min(days_of("flood")) >= 10
-    days = days_of("last_week")
-    assert sum(day >= 23 for day in days) > 1.5 * sum(day < 7 for day in days)
-
-
-@pytest.mark.parametrize("kind", ODD_MONTHS)
-def test_what_is_used_without_a_choice_fits(kind: str) -> None:
-    odd = ODD_MONTHS[kind]
-    for world in odd_worlds(odd, 3, 2):
-        share = world.forced / world.budget.supply / min(1.0, odd.change)
-        assert share == pytest.approx(odd.unavoidable, abs=1e-6)
-        assert world.asked > world.budget.supply
-
-
 @pytest.mark.parametrize("kind", ["last_day_12", "flood_10", "weekends", "doubled"])
 def test_none_is_exceeded_and_little_left_over(kind: str) -> None:
     """With all demand on the last day, an eighth of it unavoidable, once 40 of 40 were exceeded."""
@@ -180,13 +134,3 @@ def test_none_is_exceeded_and_little_left_over(kind: str) -> None:
     found = odd_figures(outcomes)
     assert found["exceeded"] == 0
     assert found["left_over"] <= 1
-
-
-def test_a_plan_that_shrinks_below_what_is_spent_is_told_apart() -> None:
-    worlds = odd_worlds(ODD_MONTHS["halved"], 3, 2)
-    outcomes = [each for world in worlds for each in live([world], Pacer)]
-    for outcome in outcomes:
-        change = outcome.world.change
-        assert change is not None
-        assert outcome.supply == change.budget.supply
-        assert outcome.met or not outcome.feasible

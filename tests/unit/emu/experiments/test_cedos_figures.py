@@ -12,8 +12,7 @@ from scipy.optimize import linprog
 
 from emu.experiments.cedos import __main__ as program
 from emu.experiments.cedos import studies
-from emu.experiments.cedos.compare import Tally, carried, feasible, figures, most_wifi_bytes
-from emu.experiments.cedos.simulate import Carried
+from emu.experiments.cedos.compare import Tally, feasible, figures, most_wifi_bytes
 from emu.experiments.cedos.world import Wanted, World
 from emu.repository import ROOT
 
@@ -65,14 +64,6 @@ def test_a_stream_plays_through_and_is_nearly_as_good_as_with_knowledge_of_the_f
         assert max(found[f"{name}_ride"]["store_bytes"]) > 10e6  # stored ahead at a station
     # Whoever begins later, and fills less, leaves more to Wi-Fi.
     assert found["computed"]["wifi_share"] >= found["paper"]["wifi_share"]
-
-
-def test_switches_are_counted_between_parts() -> None:
-    over_wifi, over_cellular = (0.0, 1.0, 10.0, 0.0), (1.0, 1.0, 0.0, 10.0)
-    both = (2.0, 1.0, 8.0, 2.0)
-    assert studies.switches(Carried(parts=[])) == 0
-    assert studies.switches(Carried(parts=[over_wifi, both, over_wifi])) == 0
-    assert studies.switches(Carried(parts=[over_wifi, over_cellular, both, over_cellular])) == 3
 
 
 def test_who_sleeps_is_woken_in_time_and_for_less_than_who_stays_awake() -> None:
@@ -132,13 +123,3 @@ def test_it_is_what_linear_programming_finds(seed: int) -> None:
     else:
         assert len(feasible(world)) == len(world.flows)
         assert most_wifi_bytes(world) == pytest.approx(best, rel=1e-6, abs=1.0)
-
-
-def test_what_is_due_within_a_second_gets_its_part_of_it() -> None:
-    assert carried([8e6], [Wanted(0, 1e6, 0.25)]) == [pytest.approx(0.25e6)]
-
-
-def test_cedos_figure_6a_could_have_had_thirty_percent() -> None:
-    world = World([0.8e6] * 300, [4.7e6] * 300, [Wanted(0, 100e6, 300.0)])
-    assert most_wifi_bytes(world) == pytest.approx(30e6)
-    assert feasible(world)

@@ -1,5 +1,5 @@
 import random
-from math import inf, nan
+from math import inf
 
 import pytest
 from hypothesis import given, settings
@@ -32,22 +32,6 @@ def test_two_runs_of_about_the_same_length_say_little_of_longer_ones() -> None:
     assert predictor.point({"length_s": 6.0}) == pytest.approx(4.5, rel=0.05)
 
 
-def test_an_unknown_parameter_counts_as_usual() -> None:
-    predictor = ComputePredictor(("length_s",))
-    for length_s in (1.0, 2.0, 3.0):
-        predictor.observe({"length_s": length_s}, 2.0 * length_s, 0.0)
-    assert predictor.point({}) == pytest.approx(4.0, rel=0.03)
-    assert predictor.point({"length_s": nan}) == pytest.approx(4.0, rel=0.03)
-    assert predictor.observe({}, 3.0, 0.0) == []
-
-
-def test_a_line_that_crosses_zero_predicts_something_positive() -> None:
-    predictor = ComputePredictor(("size",))
-    for size in (10.0, 11.0, 12.0):
-        predictor.observe({"size": size}, 5.0 * (size - 9.0), 0.0)
-    assert 0.0 < predictor.point({"size": 1.0}) < 5.0
-
-
 @settings(max_examples=40)
 @given(st.lists(st.tuples(st.floats(), st.floats()), max_size=15), st.floats())
 def test_whatever_is_observed_predictions_stay_numbers(
@@ -58,11 +42,3 @@ def test_whatever_is_observed_predictions_stay_numbers(
         predictor.observe({"x": x}, value, 0.0)
     found = predictor.predict({"x": at})[VALUE].samples
     assert all(0.0 < each < inf for each in found)
-
-
-def test_a_computation_is_not_less_certain_for_having_been_long_ago() -> None:
-    predictor = ComputePredictor(("length_s",))
-    for k in range(20):
-        predictor.observe({"length_s": 2.0}, 3.0 * (1.0 + 0.1 * (k % 2)), 30.0 * k)
-    fresh = predictor.predict({"length_s": 2.0, "at_s": 570.0})["value"]
-    assert predictor.predict({"length_s": 2.0, "at_s": 9_000.0})["value"] == fresh

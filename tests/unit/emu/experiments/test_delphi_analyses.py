@@ -5,19 +5,16 @@ import random
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cedos.errors import DataSetError
 from cedos.selector.probing.rules import FixedRate, PassiveChange
 from emu.data import datasets
 from emu.data.datasets import TIMES, DataSet, from_columns
 from emu.data.probe_replay import load, replay
 from emu.data.probe_series import COLUMNS
 from emu.experiments.delphi import floor, prediction
-from emu.experiments.delphi.adaptive import _Played, _within
 
 SECONDS = 30
 
@@ -72,35 +69,6 @@ def test_delphis_rule_asks_when_the_signal_falls(tmp_path: Path) -> None:
     assert asked.known[12]["wifi_rssi_dbm"] == -75.0
 
 
-def test_drawn_signals_are_the_same_for_the_same_seed(tmp_path: Path) -> None:
-    file = series(tmp_path, rssi=False)
-    first, again, other = load(file, 1)["p"], load(file, 1)["p"], load(file, 2)["p"]
-    assert first.synthetic == {"wifi", "cellular"}
-    drawn = [[row["rssi_dbm"] for row in walk.networks["wifi"]] for walk in (first, again, other)]
-    assert drawn[0] == drawn[1] != drawn[2]
-    assert sum(drawn[0][:10]) / 10 > sum(drawn[0][10:]) / 20  # stronger while it was faster
-
-
-def test_a_file_without_a_column_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "bad.parquet"
-    pq.write_table(pa.table({"place": ["p"]}), file)
-    with pytest.raises(DataSetError, match="column group is missing"):
-        load(file)
-
-
-def test_half_the_bytes_are_nearly_spent_and_never_more() -> None:
-    def play(price_s: float) -> _Played:
-        return _Played(price_s, np.zeros(1), {"kb_per_300s": 10.0 / price_s})
-
-    points = [play(price_s) for price_s in (0.01, 0.1, 1.0)]
-    found = _within(350.0, points, play)
-    assert found is not None
-    assert 0.95 * 350.0 <= found.kb <= 350.0
-    assert _within(5.0, points, play) is None  # the dearest of them spends more
-    cheapest = _within(1e6, points, play)
-    assert cheapest is points[0]  # there is nothing between it and so much
-
-
 def data(rows: int = 120) -> DataSet:
     draw = random.Random(1)
     rates = [draw.uniform(1e6, 50e6) for _ in range(rows)]
@@ -134,11 +102,6 @@ def test_what_is_the_rate_correlates_wholly_and_noise_does_not() -> None:
     assert low < wifi["rssi_dbm"]["r"] < high
     assert abs(found["cellular"]["all"]["rtt_s"]["r"]) < 0.3
     assert found["wifi"]["p0"]["past1_bps"]["n"] == 20
-
-
-def test_without_such_transfers_it_says_so() -> None:
-    with pytest.raises(DataSetError, match="no uploads of 7 bytes"):
-        prediction.correlations(data(), size_bytes=7, direction="up")
 
 
 # Seconds over Wi-Fi, cellular, and both with either primary.
@@ -180,16 +143,6 @@ def test_the_oracle_of_one_measurement_is_scored_on_the_other(tmp_path: Path) ->
     assert told["second_knows_first"]["regret_mean"] == pytest.approx(1 / 6)
     assert told["first_knows_second"]["mean_s_over_oracle"] == pytest.approx(9.0 / 7.5)
     assert found["noise"]["wifi"]["median"] == 0.0
-
-
-def test_other_instants_say_nothing(tmp_path: Path) -> None:
-    ours = written(tmp_path / "ours.csv", [WIFI_BEST] * 6)
-    theirs = written(tmp_path / "theirs.csv", [WIFI_BEST] * 6, first_start_s=100.0)
-    found = floor.run(datasets.read(ours), str(theirs))
-    assert "told" not in found["max_s"]
-    assert "noise" not in found
-    assert found["max_s"]["kinds"]["3000 down"]["n"] == 6
-    assert "kinds measured twice" not in found["max_s"]["kinds"]
 
 
 def test_later_transfers_of_a_place_are_compared(tmp_path: Path) -> None:

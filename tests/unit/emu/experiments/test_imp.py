@@ -5,14 +5,12 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from cedos.errors import ConfigError
 from cedos.model import NetworkKind
-from cedos.selector.budgets.prices import FREE
 from cedos.selector.prefetch.outlook import Average
 from cedos.selector.prefetch.queue import Queue
 from cedos.storage.model_files import radios
 from emu.experiments.imp import grid, workload
-from emu.experiments.imp.demand import Budgets, Offer, best, moves
+from emu.experiments.imp.demand import Budgets
 from emu.experiments.imp.setting import drive
 from emu.experiments.imp.simulate import Outcome, Trial
 from emu.experiments.imp.workload import simple
@@ -85,16 +83,6 @@ def test_a_drive_has_contacts_as_published_and_the_places_own_networks() -> None
     assert drive(place, 3600, seed=2)["wifi"].down != accesses["wifi"].down
 
 
-def test_never_waits_for_everything_and_always_for_nothing() -> None:
-    made = simple(32_000.0)
-    never, always = (play(made[name](), Budgets(1200.0)) for name in ("never", "always"))
-    assert len(never.fetch_s) == len(always.fetch_s) == 28
-    assert (never.prefetched, min(never.fetch_s) > 0.0) == (0, True)
-    assert always.prefetched >= 27
-    assert np.mean(always.fetch_s) < 0.1 * np.mean(never.fetch_s)
-    assert never.energy_j > 2 * always.energy_j  # a tail for each message
-
-
 def test_without_budgets_ours_is_always() -> None:
     ours, always = play(Queue(), Budgets(1200.0)), play(simple(0.0)["always"](), Budgets(1200.0))
     assert ours.prefetched == always.prefetched
@@ -157,38 +145,7 @@ def test_a_small_grid_hangs_together(application: Literal["email", "news"]) -> N
         assert set(beside["meeting"]) <= set(simple(0.0)), name
 
 
-def test_what_is_wrong_in_a_place_is_named() -> None:
-    with pytest.raises(ConfigError, match="place"):
-        grid.run(places.load(TRACES), application="email", place=[{"name": "x"}])
-
-
 DEMAND_RADIOS = radios()["nexus-one"]
-
-
-def offers(wifi_bps: float = 20e6, cellular_bps: float = 2e6) -> list[Offer]:
-    return [
-        Offer("wifi", wifi_bps, 0.02, DEMAND_RADIOS["wifi"], None),
-        Offer("cellular", cellular_bps, 0.08, DEMAND_RADIOS["3g"], None),
-    ]
-
-
-def test_what_would_break_the_cap_waits_for_a_free_network() -> None:
-    assert best(offers(wifi_bps=1e5), 1e6, FREE, breaks=True) == "wifi"
-    assert best(offers()[1:], 1e6, FREE, breaks=True) is None
-
-
-def test_a_dear_network_is_left_alone() -> None:
-    budgets = Budgets(1000.0, data_bytes=1e6)
-    budgets.observe(1.0, 0.0, 9.9e5)  # nearly all of it in the first second
-    prices = budgets.prices(2.0)
-    assert best(offers(wifi_bps=1e5), 1e5, prices, breaks=False) == "wifi"
-
-
-def test_only_what_is_done_in_half_the_time_elsewhere_moves() -> None:
-    assert moves(offers(), "cellular", 1e6, FREE, breaks=False)
-    assert not moves(offers(), "wifi", 1e6, FREE, breaks=False)
-    assert not moves(offers(wifi_bps=3e6), "cellular", 1e6, FREE, breaks=False)
-    assert not moves(offers()[1:], "cellular", 1e6, FREE, breaks=False)
 
 
 def test_each_fetch_opens_a_connection_of_its_own() -> None:

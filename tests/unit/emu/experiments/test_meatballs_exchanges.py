@@ -22,7 +22,7 @@ from emu.experiments.meatballs.exchange_policy import (
     requests,
 )
 from emu.experiments.meatballs.exchanges import simulate
-from emu.experiments.meatballs.offload import SharedProcessor, arrivals
+from emu.experiments.meatballs.offload import SharedProcessor
 from emu.experiments.meatballs.trial import SETTINGS, Cancel, Chosen, Race, Record, Start, Usage
 from emu.experiments.replayed_network import HEADER_BYTES, ReplayedNetwork
 from emu.places import places
@@ -61,20 +61,6 @@ def test_silence_begins_the_other_and_keeps_the_first() -> None:
     assert race.on_answer("cellular", 0.5) == [Cancel("wifi")]
     assert race.wake_at_s == math.inf
     assert race.decisions == 3
-
-
-def test_when_to_think_again_is_asked_after_all_was_begun() -> None:
-    asked: list[str] = []
-
-    def again() -> float:
-        asked.append("again")
-        return 0.3
-
-    race = Race(1.0, lambda now, usable, silent: Chosen(frozenset({"wifi"}), again))
-    assert race.begin(BOTH) == [Start("wifi")]
-    assert not asked
-    assert race.wake_at_s == race.wake_at_s == 1.3
-    assert asked == ["again"]
 
 
 @given(st.data())
@@ -148,11 +134,6 @@ def reevaluate_after_s(chosen: Chosen) -> float:
 MEATBALLS = ["brute-force", "brute-force, as published", "error-bounds", "bayesian"]
 
 
-@pytest.mark.parametrize("style", ["brute-force", "brute-force, as published", "error-bounds"])
-def test_where_nothing_costs_an_unsure_one_hedges(style: str) -> None:
-    assert deciding(style, "no").choose(TASK, 1.0, BOTH, {}).ways == BOTH
-
-
 @pytest.mark.parametrize("style", [*MEATBALLS, "adaptive"])
 def test_where_all_costs_much_the_free_network_is_used_alone(style: str) -> None:
     policy = deciding(style, "high")
@@ -178,21 +159,6 @@ def test_silence_sends_it_over_the_other_network_too(style: str) -> None:
     assert waited_s < 2.0
 
 
-def test_the_adaptive_one_never_hedges_and_never_thinks_again() -> None:
-    policy = deciding("adaptive", "no")
-    first = policy.choose(TASK, used(policy), BOTH, {})
-    assert first.ways == {"wifi"}
-    assert first.reevaluate_after_s is None
-    assert policy.choose(TASK, 300.0, BOTH, {"wifi": 100.0}).ways == frozenset()
-
-
-def test_one_network_is_no_choice() -> None:
-    policy = deciding("brute-force", "mid")
-    assert policy.choose(TASK, 1.0, frozenset({"wifi"}), {}).ways == {"wifi"}
-    assert policy.choose(TASK, 1.0, frozenset(), {}).ways == frozenset()
-    assert policy.choose(TASK, 1.0, BOTH, {"wifi": 1.0, "cellular": 0.5}).ways == frozenset()
-
-
 def test_a_stall_is_an_error_and_no_latency() -> None:
     """After one, the published method leaves the network alone for good; ours goes on asking."""
     ways = {}
@@ -203,19 +169,6 @@ def test_a_stall_is_an_error_and_no_latency() -> None:
         ways[style] = policy.choose(TASK, now_s + 20.0, BOTH, {}).ways
     assert ways["brute-force, as published"] == {"cellular"}
     assert "wifi" in ways["brute-force"]
-
-
-def test_a_new_access_point_makes_unsure() -> None:
-    policy = deciding("brute-force", "low")
-    now_s = used(policy, 30)
-    before = policy.choose(TASK, now_s, BOTH, {})
-    before_s = reevaluate_after_s(before)
-    policy.detached("wifi", now_s)
-    policy.on_attach("wifi", now_s + 30.0)
-    policy.connected("wifi", 0.02, now_s + 30.02)
-    after = policy.choose(TASK, now_s + 31.0, BOTH, {})
-    assert before.ways == {"wifi"}
-    assert after.ways == BOTH or reevaluate_after_s(after) != before_s
 
 
 WIFI = radios()["nexus-one"]["wifi"]
@@ -269,38 +222,6 @@ def test_both_is_as_fast_as_the_faster_one_and_costs_twice() -> None:
     record, _ = trial(Both(), 10.5, (10, 20))
     assert record.winner == "cellular"
     assert record.wait_s == pytest.approx(0.063, abs=0.003)
-
-
-def test_an_answer_that_is_not_under_way_yet_is_prevented() -> None:
-    # The cellular request waits for the end of an outage; by then the server was told to forget it.
-    networks = {"wifi": network("wifi", 0.02), "cellular": network("cellular", 0.06, (10, 12))}
-    usage = Usage(dict.fromkeys(networks, WIFI))
-    simulate([Request(0, 10.5, 1000, 4000)], networks, Both(), usage, duration_s=50.0)
-    assert usage.bytes_of("cellular") < 1000 + 5 * HEADER_BYTES
-
-
-def test_nobody_is_answered_without_a_network() -> None:
-    record, _ = trial(Preferring("ethernet"), 30.0)
-    assert not record.answered
-    assert record.wait_s == pytest.approx(20.0)
-
-
-def test_who_waits_is_answered_when_a_network_comes() -> None:
-    record, _ = trial(Preferring("wifi"), 30.0, (20, 90))
-    assert record.winner == "wifi"
-    assert record.wait_s == pytest.approx(60.023, abs=0.003)
-
-
-def test_an_answer_at_the_very_instant_of_a_loss() -> None:
-    """Wi-Fi is noticed to be gone at 13 s; the cellular answer comes in the same millisecond."""
-
-    class Late(Preferring):
-        def choose(self, task, now_s, usable, silent):
-            return Chosen(usable if silent else frozenset({"wifi"}), 2.438)
-
-    record, _ = trial(Late(), 10.5, (10, 20))
-    assert record.winner == "cellular"
-    assert record.wait_s == pytest.approx(2.5)
 
 
 def test_requests_are_seeded_and_as_the_paper_has_them() -> None:
@@ -414,29 +335,3 @@ def test_a_processor_is_shared(
     others: list[tuple[float, float]], at_s: float, work_s: float, done_s: float
 ) -> None:
     assert SharedProcessor(others).finished_s(at_s, work_s) == pytest.approx(done_s)
-
-
-def test_who_has_gone_does_not() -> None:
-    early = SharedProcessor([(0.0, 1.0), (0.5, 0.2)])
-    assert early.concurrent(0.6) == 2
-    assert early.concurrent(1.3) == 0
-
-
-def test_as_many_are_there_as_were_asked_for() -> None:
-    counts = []
-    for seed in range(4):
-        others = arrivals(
-            2000.0, (6.0, 6.0), 0.2, lambda rng: rng.uniform(0.1, 0.3), seed, warm_up_s=60.0
-        )
-        processor = SharedProcessor(others)
-        counts += [processor.concurrent(at_s) for at_s in np.linspace(0, 2000, 80)]
-    # Heavily correlated over time, so wide bounds.
-    assert np.mean(counts) == pytest.approx(6.0, rel=0.35)
-
-
-def test_load_grows() -> None:
-    found = arrivals(4000.0, (0.5, 10.0), 0.2, lambda rng: 0.2, 1)
-    half = [at_s < 2000.0 for at_s, _ in found if at_s > 0]
-    assert sum(half) < 0.48 * len(half)
-    assert found == arrivals(4000.0, (0.5, 10.0), 0.2, lambda rng: 0.2, 1)
-    assert found == sorted(found)

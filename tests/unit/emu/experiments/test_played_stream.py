@@ -51,12 +51,3 @@ def test_ours_never_stalls_where_the_phone_is_steady_and_pays_little_more(
     assert ours.metered_bytes >= least - 1
     gaps = sum(1 for a, b in itertools.pairwise(wifi) if b and not a)
     assert ours.metered_bytes - least <= 300_000 * (gaps + 1)
-
-
-def test_a_segment_has_to_be_whole_before_it_is_played() -> None:
-    film = {"bitrate_bps": RATE, "seconds": 8.0, "delay_s": 1.0}
-    wifi = [0.0] * 3 + [RATE] * 20
-    assert least_metered_bytes(wifi, [4 * RATE] * 23, Playback(**film)) == 2 * 80_000
-    # Of the one that begins to play as Wi-Fi comes half is bought: Wi-Fi brings the rest in that second.
-    cut = Playback(**film, piece_s=2.0)
-    assert least_metered_bytes(wifi, [4 * RATE] * 23, cut) == 3 * 80_000

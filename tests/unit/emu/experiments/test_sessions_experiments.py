@@ -5,12 +5,10 @@ import socket
 import threading
 from functools import partial
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedos.errors import ConfigError, EmulationError
 from cedos.model import NetworkKind
 from emu.experiments.sessions import cedos_tables, dtp, intnw
 from emu.experiments.sessions.air import Direction
@@ -42,21 +40,6 @@ def test_small_packets_share_an_opportunity_and_large_ones_span_two() -> None:
         one.arrive(name, size, 0.0)
     assert one.leave(15.0) == [b"a", b"b"]
     assert one.leave(20.0) == [b"c"]
-
-
-def test_opportunities_that_nobody_used_are_lost() -> None:
-    one = link([1, 2, 3, 4, 100], 100)
-    one.arrive(b"late", 1500, 50.0)
-    assert one.leave(109.0) == []
-    assert one.leave(110.0) == [b"late"]
-
-
-def test_a_full_queue_drops() -> None:
-    one = link([1000], 1000, queue=2)
-    for name in (b"a", b"b", b"c"):
-        one.arrive(name, 1500, 0.0)
-    assert one.dropped == 1
-    assert one.leave(5000.0) == [b"a", b"b"]
 
 
 def test_the_order_stays_where_the_delay_falls() -> None:
@@ -124,25 +107,6 @@ def test_the_client_learns_late_that_a_network_is_gone() -> None:
     assert (-1.0, 2.5) in [tuple(each) for each in found.carrier]
 
 
-def test_the_settings() -> None:
-    hotspot = intnw.hotspot()
-    assert hotspot["wifi"].down.mean_bps == pytest.approx(0.6e6)
-    assert hotspot["cellular"].down.mean_bps == pytest.approx(2e6, rel=0.01)
-    shares = []
-    for seed in range(25):
-        drive = intnw.intermittent(seed)
-        shares.append(drive["wifi"].down.mean_bps / 3e6)
-        assert drive["cellular"].down.mean_bps == pytest.approx(0.3e6, rel=0.01)
-    # 10 s in 42 (contacts longer than 250 s are cut).
-    assert np.mean(shares) == pytest.approx(10 / 42, abs=0.07)
-    assert intnw.intermittent(3)["wifi"].down == intnw.intermittent(3)["wifi"].down
-
-
-def test_an_unknown_strategy_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"best.*lowest-latency"):
-        intnw.networks("best", BOTH, 1.0)
-
-
 def quiet(share: float, what: str) -> None:
     """No bar."""
 
@@ -203,24 +167,6 @@ def test_nobody_begins_before_all_are_ready() -> None:
     assert sorted(begun) == ["early", "late"]
 
 
-def test_one_that_fails_does_not_leave_the_others_waiting() -> None:
-    def fails(ready: Ready) -> None:
-        raise EmulationError("no such world")
-
-    def waits(ready: Ready) -> None:
-        ready()
-
-    with pytest.raises(EmulationError):
-        in_batches({"fails": fails, "waits": waits}, 2, quiet)
-
-
-def test_what_cannot_be_run_is_named() -> None:
-    with pytest.raises(ConfigError, match="no application 'chess'"):
-        intnw.run({}, applications=["chess"])
-    with pytest.raises(ConfigError, match="sensing"):
-        intnw.run({}, processes=2)
-
-
 def test_a_summary_is_of_trials() -> None:
     trials = [
         {"foreground_s": [1.0, 3.0], "background_bytes": 1_000_000, "background_s": 8.0},
@@ -264,31 +210,3 @@ def test_delays_are_between_the_last_and_the_first_packet() -> None:
     assert found["wifi-to-lte"]["silences_s"] == pytest.approx([0.16])
     assert found["lte-to-wifi"]["packets_s"] == pytest.approx([0.05])
     assert found["lte-to-wifi"]["silences_s"] == pytest.approx([0.10])
-
-
-def test_a_silence_before_the_next_change_is_the_next_ones() -> None:
-    _, planned = cedos_tables.script("lte-always", 2, 10.0, 5e6)
-    silences = [[1009.0, 1010.2], [1019.9, 1021.0]]
-    found = cedos_tables.delays(planned, {WLAN: [], LTE: []}, silences, 1000.0, 10.0)
-    assert found["wifi-to-lte"] == {"packets_s": [], "silences_s": [pytest.approx(1.2)]}
-    assert found["lte-to-wifi"] == {"packets_s": [], "silences_s": [pytest.approx(1.1)]}
-
-
-def test_a_full_packet_takes_one_opportunity_and_the_delay() -> None:
-    one = link([5, 10], 10)
-    one.arrive(b"first", 1500, 0.0)
-    assert one.next_ms() == 5.0
-    assert one.leave(14.9) == []
-    assert one.next_ms() == 15.0
-    assert one.leave(15.0) == [b"first"]
-    assert one.next_ms() is None
-
-
-def test_mail_is_drawn_once_and_for_all() -> None:
-    sizes = applications.sizes(100, 1.0, 7)
-    assert sizes == applications.sizes(100, 1.0, 7) != applications.sizes(100, 1.0, 8)
-    assert min(sizes) >= applications.LEAST_BYTES
-    assert max(sizes) <= applications.MOST_BYTES
-    picked = applications.choices(100, 5, 7)
-    assert len(set(picked)) == 5
-    assert min(picked) >= 33

@@ -3,28 +3,12 @@
 import csv
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from emu.places.places import load
-from emu.places.stats import network_stats, place_stats, rates_bps
+from emu.places.stats import place_stats
 from emu.places.synth import opportunities
-from emu.places.traces import Trace
 from emu.repository import ROOT
-
-
-def test_rates_are_per_second_and_the_last_line_belongs_to_the_last_second() -> None:
-    trace = Trace([1, 500, 1000, 1001, 3000, 3000], 3000)
-    assert rates_bps(trace, 3).tolist() == [36_000, 12_000, 24_000]
-    assert rates_bps(trace, 2).tolist() == [36_000, 12_000]
-
-
-def test_outages_are_seconds_below_a_tenth_of_a_megabit() -> None:
-    stats = network_stats(np.array([5e6, 99_999, 0, 100_000, 3e6, 0]))
-    assert stats.outages == ((1, 2), (5, 1))
-    assert stats.longest_outage_s == 2
-    assert stats.outage_share == 0.5
-    assert stats.max_bps == 5e6
 
 
 def test_a_place_is_compared_over_the_common_seconds(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Policies: cedos' settings, networks drawn at random."""
 
 import threading
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,22 +22,6 @@ TOLD = {
     },
     "offset_s": {"wlan0": 0.0, "lte0": 0.0},
 }
-
-
-def test_a_collection_named_relatively_is_found_from_the_run_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(ROOT)
-    place = places.load(Path("traces"))["walk-away-s7"]
-    started: list[Stage] = []
-    monkeypatch.setattr(Cedos, "start", lambda self, stage: started.append(stage))
-    policies.make("cedos-told").start(Stage(None, place, tmp_path, 0.0, 0.0, 1))  # no laptop
-    file = tmp_path / "cedos.toml"
-    file.write_text(configuration(started[0]))
-    monkeypatch.chdir(tmp_path)
-    series = load(file).providers.series
-    assert set(series) == {"wlan0", "lte0"}
-    assert all(path.is_file() for path in series.values())
 
 
 def test_the_honest_policy_is_told_nothing_of_the_place(tmp_path: Path) -> None:
@@ -117,13 +100,6 @@ def drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         return drawn
 
     return of
-
-
-def test_each_network_is_drawn_as_often_whatever_was_drawn_before(drawn: Any) -> None:
-    found = drawn(1)
-    assert 0.4 < found.count("wlan0") / DRAWS < 0.6
-    again = sum(one == next_ for one, next_ in pairwise(found))
-    assert 0.4 < again / (DRAWS - 1) < 0.6
 
 
 def test_every_policy_that_predicts_gets_the_model() -> None:

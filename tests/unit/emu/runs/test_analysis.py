@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from cedos.errors import ConfigError
 from emu.commands.run import command
 from emu.repository import ROOT
-from emu.runs import analysis, runs
+from emu.runs import analysis
 
 EXPERIMENTS = ROOT / "emu" / "experiments"
 
@@ -72,31 +72,3 @@ def test_what_an_analysis_cannot_use_is_refused_before_it_begins(
     file = written(tmp_path, f'analysis = "{name}"\n[parameters]\n{parameters}\n')
     with pytest.raises(ConfigError, match=message):
         analysis.carry_out(analysis.read(file), directory=ROOT / "traces")
-
-
-def test_data_beside_the_file_come_first(tmp_path: Path) -> None:
-    text = 'analysis = "correlations"\ndata = "traces/transfers.parquet"'
-    file = written(tmp_path, text)
-    assert analysis.read(file).data == "traces/transfers.parquet"
-    mine = tmp_path / "traces" / "transfers.parquet"
-    mine.parent.mkdir()
-    mine.touch()
-    assert analysis.read(file).data == str(mine)
-
-
-def test_a_foreign_parameter_is_refused_with_those_there_are(tmp_path: Path) -> None:
-    file = written(tmp_path, 'analysis = "correlations"\n[parameters]\nsize = 1')
-    with pytest.raises(ConfigError, match="no parameter 'size'; it has size_bytes, direction"):
-        analysis.carry_out(analysis.read(file))
-
-
-def test_a_scenario_is_no_analysis(tmp_path: Path) -> None:
-    assert not analysis.is_analysis(EXPERIMENTS / "demo.toml")
-    assert not analysis.is_analysis(tmp_path / "missing.toml")
-    assert not analysis.is_analysis(written(tmp_path, "= broken"))
-
-
-def test_runs_of_the_same_second_have_folders_of_their_own(tmp_path: Path) -> None:
-    found = [runs.fresh("walk", tmp_path / "runs") for _ in range(5)]
-    assert len({*found}) == 5
-    assert all(folder.is_dir() for folder in found)

@@ -1,6 +1,5 @@
 """Several places together: reductions against Wi-Fi first, and Delphi's normalised objectives."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,7 @@ from cedos.errors import ConfigError, EmulationError
 from emu.places import places as collections
 from emu.places.places import Places
 from emu.repository import ROOT
-from emu.runs import page as report_page
-from emu.runs import runs, scenario, series, table
+from emu.runs import runs, scenario, series
 from emu.runs.summary import Browsing, PolicyRun, summarise
 
 POLICIES = ("wifi-first", "cedos")
@@ -64,15 +62,6 @@ def found(folder: Path) -> dict[str, Any]:
     write(folder / "b", "b", {"wifi-first": [2.0, 20.0], "cedos": [2.5, 1.5]},
           {"wifi-first": 1.0, "cedos": 1.0})  # fmt: skip
     return series.write([folder / "a", folder / "b"], folder / "summary.json")
-
-
-def test_runs_of_one_place_are_repeats(found: dict[str, Any], folder: Path) -> None:
-    names = ("a", "b", "a", "b")
-    twice = series.figures([runs.read(folder / name) for name in names])
-    cedos = twice["policies"]["cedos"]
-    assert cedos["n"] == 8
-    for key in ("reduction", "reduction_by_place", "max_s", "max_s_per_e", "cellular_mean_mb"):
-        assert cedos[key] == pytest.approx(found["policies"]["cedos"][key])
 
 
 def test_reductions_are_of_all_transfers_and_of_the_middle_place(found: dict[str, Any]) -> None:
@@ -146,23 +135,6 @@ def test_the_shipped_experiments_can_be_read() -> None:
     assert web.places == video.places
     assert web.page
     assert video.video
-
-
-@pytest.mark.usefixtures("no_pictures")
-def test_the_page_and_the_table_show_pages(
-    found: dict[str, Any], folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    written = json.loads((folder / "summary.json").read_text())
-    assert {**written, "environment": {}} == {**found, "environment": {}}
-    # (The load of the machine changes between two looks.)
-    assert {**written["environment"], "load": 0} == {**found["environment"], "load": 0}
-    page = report_page.write([folder / "a", folder / "b"], folder / "report.html").read_text()
-    assert "page transfer s" in page
-    table.print_table(folder / "a")
-    table.print_places(folder / "summary.json")
-    shown = capsys.readouterr().out
-    assert "page transfer s" in shown or "page" in shown
-    assert "2 places together" in shown
 
 
 @pytest.mark.parametrize(

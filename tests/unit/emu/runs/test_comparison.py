@@ -71,25 +71,6 @@ def test_a_clear_difference_is_told_with_its_interval(tmp_path: Path) -> None:
     assert "within noise" not in said
 
 
-def test_a_difference_within_noise_is_called_so(tmp_path: Path) -> None:
-    slower_for_half = [
-        time_s * (1.3 if number % 2 else 0.75) for number, time_s in enumerate(times(0.4))
-    ]
-    said = verdict.sentences(recorded(tmp_path / "run", slower_for_half))
-    assert (
-        said[-1]
-        == "The difference between the gateway and kernel MPTCP is within noise in this run."
-    )
-
-
-def test_a_run_of_pages_is_not_compared_by_transfer(tmp_path: Path) -> None:
-    run = recorded(tmp_path / "run", times(0.2))
-    assert page.has_pair(run)
-    run.flows.clear()
-    assert not page.has_pair(run)
-    assert verdict.sentences(run) == []
-
-
 def test_the_page_opens_with_the_comparison(tmp_path: Path) -> None:
     recorded(tmp_path / "run", times(0.2))
     text = page.write([tmp_path / "run"]).read_text()

@@ -1,6 +1,5 @@
 """An experiment's parts: scenarios, its decisive window, what disturbed it, energy, the summary."""
 
-import math
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,18 +10,15 @@ import numpy as np
 import pytest
 
 from cedos.errors import ConfigError, EmulationError
-from cedos.model import Direction, NetworkKind
-from cedos.selector.energy import DELPHI
-from emu.places import synth
+from cedos.model import Direction
 from emu.places.places import load
-from emu.places.traces import Trace
 from emu.repository import ROOT
 from emu.runs import experiment, runs, scenario
 from emu.runs.browsing import Browsed
 from emu.runs.experiment import _Result, disturbances
 from emu.runs.scenario import Load, Scenario, decisive_s
-from emu.runs.summary import PolicyRun, run_energy_j, summarise
-from emu.testbed.counters import CarriedBytes, Sample
+from emu.runs.summary import PolicyRun, summarise
+from emu.testbed.counters import CarriedBytes
 from emu.workloads.mixed import Completed, PlannedTransfer
 
 
@@ -157,46 +153,11 @@ def test_the_page_that_teaches_scenarios_is_right(tmp_path: Path) -> None:
             assert f"`{column}`" in page, column
 
 
-def test_the_window_holds_a_good_wifi_and_its_end(tmp_path: Path) -> None:
-    synth.generate("static", 1, 60, tmp_path, "here")
-    place = load(tmp_path)["here"]
-    # A packet each millisecond for 30 s, then nothing: only the middle tells the two apart.
-    vars(place.wifi)["down"] = Trace(np.append(np.arange(1, 30_000), 60_000), 60_000)
-    start_s = decisive_s(place, 10.0)
-    assert 24 <= start_s <= 27
-    assert decisive_s(place, 600.0) == 0.0
-
-
 def test_short_tcp_memory_and_late_transfers_are_said_with_their_numbers() -> None:
     memory, late = disturbances(most_pages=300_000, free_pages=280_000, latest_s=1.26)
     assert "300000 pages" in memory
     assert "280000" in memory
     assert "1.3 s late" in late
-
-
-LTE = DELPHI.radios[NetworkKind.CELLULAR]
-
-
-def samples(*moved: tuple[float, int, int]) -> list[Sample]:
-    return [Sample(at_s, "lte0", received, sent) for at_s, received, sent in moved]
-
-
-def test_receiving_sending_and_the_tail() -> None:
-    moved = samples((0, 0, 0), (1, 1000, 10), (3, 1100, 9000))
-    expected = LTE.receive_w * 1 + LTE.send_w * 2 + LTE.tail_j
-    assert run_energy_j(moved, NetworkKind.CELLULAR) == pytest.approx(expected)
-
-
-def test_a_long_pause_costs_the_whole_tail_once() -> None:
-    moved = samples((0, 0, 0), (1, 10, 0), (60, 10, 0), (61, 20, 0))
-    expected = 2 * (LTE.receive_w + LTE.tail_j)
-    assert run_energy_j(moved, NetworkKind.CELLULAR) == pytest.approx(expected)
-
-
-def test_wifi_has_no_tail() -> None:
-    wifi = DELPHI.radios[NetworkKind.WIFI]
-    moved = samples((0, 0, 0), (1, 10, 0), (9, 10, 0))
-    assert run_energy_j(moved, NetworkKind.WIFI) == pytest.approx(wifi.receive_w)
 
 
 def run(times: list[float], energy: list[float] | None = None) -> PolicyRun:
@@ -233,18 +194,6 @@ def test_intervals_hold_the_figure_and_need_repeats_for_energy() -> None:
         assert low < figures["a"][key] < high
     assert "energy_j_ci95" not in figures["a"]
     assert figures["b"]["energy_j_ci95"] == [4.0, 6.0]
-
-
-def test_a_policy_that_reads_no_settings_is_given_none(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"\[policy.wifi-first\]: this policy reads no settings"):
-        read(tmp_path, LOAD + "[policy.wifi-first.decision]\nx = 1\n")
-
-
-def test_what_the_command_line_changes_is_held_to_the_same(tmp_path: Path) -> None:
-    fine = read(tmp_path, LOAD)
-    assert scenario.checked(fine) == fine
-    with pytest.raises(ConfigError, match="duration_s"):
-        scenario.checked(msgspec.structs.replace(fine, duration_s=math.nan))
 
 
 def test_a_run_is_as_long_as_told_for_traces_repeat(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from cedos.errors import DataSetError
 from cedos.model import Direction
 from emu.runs import lost
 from emu.runs.mobility import FIXED
@@ -69,8 +68,3 @@ def test_what_is_hardly_slower_is_no_loss_and_sums_are_told() -> None:
     assert found["seconds"]["oracle"] == found["seconds"]["best_of_place"] == 3.0
     assert (found["repeats"], found["transfers"]) == (2, 3)
     assert any("plain  wifi-slower" in line for line in lost.lines(found))
-
-
-def test_each_fixed_policy_is_needed() -> None:
-    with pytest.raises(DataSetError, match="lacks cedos or a policy of wifi-first"):
-        lost.figures([run({"time_s": 3.0}, policies=("wifi-first", "cedos"))])

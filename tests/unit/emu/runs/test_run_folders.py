@@ -80,13 +80,6 @@ def test_a_finished_run_is_not_replaced_unasked(tmp_path: Path, scenario_file: s
     assert summary.read_bytes() == before
 
 
-def test_an_interrupted_run_is_begun_anew_unasked(tmp_path: Path) -> None:
-    folder = finished(tmp_path / "run")
-    (folder / "summary.json").unlink()
-    runs.refuse_finished(folder)
-    runs.refuse_finished(tmp_path / "nothing")
-
-
 def test_a_series_goes_on_and_replaces_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,20 +189,3 @@ def test_a_broken_place_does_not_block_the_others(
     assert "no trace" in failed[row]
     assert "must not decrease" in failed[trace]
     assert any(f"{row} is left out" in line for line in told)
-
-
-def test_a_place_where_none_can_be_made_is_named(tmp_path: Path) -> None:
-    (tmp_path / "letter").write_text("dear")
-    with pytest.raises(DataSetError, match=r"letter/x: Not a directory: choose another --out"):
-        runs.RunFolder.create(tmp_path / "letter" / "x", WANTED, {})
-
-
-def test_neither_is_it_by_an_analysis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(analysis, "carry_out", lambda *given: pytest.fail("it was begun"))
-    wanted = analysis.Analysis("correlations")
-    (tmp_path / "summary.json").write_text("mine")
-    with pytest.raises(DataSetError, match="is no run folder: choose another --out"):
-        analysis.run(wanted, tmp_path)
-    assert (tmp_path / "summary.json").read_text() == "mine"
-    with pytest.raises(DataSetError, match=r"x: Not a directory: choose another --out"):
-        analysis.run(wanted, tmp_path / "summary.json" / "x")

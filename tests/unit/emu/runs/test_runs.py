@@ -10,7 +10,7 @@ import pytest
 from cedos.errors import ConfigError, DataSetError
 from cedos.model import Direction
 from emu.runs import page as report_page
-from emu.runs import runs, scenario, table, timeline
+from emu.runs import runs, scenario, timeline
 from emu.runs.calibration import by_network_and_age
 from emu.runs.summary import PolicyRun, summarise
 
@@ -76,13 +76,6 @@ def test_a_run_reads_back_as_it_was_written(tmp_path: Path) -> None:
     assert read.title == "try: place p, seed 1"
 
 
-@pytest.mark.usefixtures("no_pictures")
-def test_a_synthetic_place_is_called_so_everywhere(tmp_path: Path) -> None:
-    write(tmp_path / "run", synthetic=True)
-    assert "synthetic" in runs.read(tmp_path / "run").title
-    assert "generated, not measured" in report_page.write([tmp_path / "run"]).read_text()
-
-
 def test_the_page_and_the_picture_show_every_policy(tmp_path: Path) -> None:
     write(tmp_path / "run")
     page = report_page.write([tmp_path / "run"]).read_text()
@@ -96,21 +89,6 @@ def test_the_page_and_the_picture_show_every_policy(tmp_path: Path) -> None:
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert any(title.startswith("cedos:") for title in titles)
     assert figure.axes[2].lines  # what cedos carried is drawn
-
-
-@pytest.mark.usefixtures("no_pictures")
-def test_a_run_without_transfers_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = write(tmp_path / "run")
-    for name in ("flows", "predictions", "switches"):
-        folder.write_table(name, [])
-    nothing = PolicyRun(np.array([]), np.array([]), np.array([], dtype=bool), [3.0], [1e6])
-    folder.write_json("summary.json", summarise(dict.fromkeys(SCENARIO.policies, nothing)))
-    said = "No transfer was due within these 4 s"
-    assert said in report_page.write([tmp_path / "run"]).read_text()
-    table.print_table(tmp_path / "run")
-    assert said in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("no_pictures")
@@ -145,13 +123,6 @@ def test_an_earlier_run_is_replaced_and_anything_else_is_not(tmp_path: Path) -> 
     assert (mine / "thesis.tex").read_text() == "years of work"
 
 
-def test_an_unfinished_run_names_the_missing_file(tmp_path: Path) -> None:
-    write(tmp_path / "run")
-    (tmp_path / "run" / "summary.json").unlink()
-    with pytest.raises(DataSetError, match=r"summary\.json"):
-        runs.read(tmp_path / "run")
-
-
 def test_scenarios_name_what_is_wrong(tmp_path: Path) -> None:
     file = tmp_path / "s.toml"
     file.write_bytes(msgspec.toml.encode(SCENARIO))
@@ -167,26 +138,3 @@ def test_scenarios_name_what_is_wrong(tmp_path: Path) -> None:
         scenario.read(file)
     with pytest.raises(ConfigError, match="no scenario"):
         scenario.read(tmp_path / "none.toml")
-
-
-def test_settings_of_an_unknown_policy_are_refused_where_they_stand(tmp_path: Path) -> None:
-    file = tmp_path / "s.toml"
-    file.write_bytes(msgspec.toml.encode(SCENARIO) + b"\n[policy.cedoss]\nx = 1\n[policy.zzz.y]\n")
-    count = len(file.read_text().splitlines())
-    with pytest.raises(ConfigError) as refused:
-        scenario.read(file)
-    first, second = str(refused.value).splitlines()
-    assert first == f"{file}:{count - 2}: no policy is called 'cedoss'; did you mean 'cedos'?"
-    assert second.startswith(f"{file}:{count}: no policy is called 'zzz'; there are cedos, ")
-
-
-@pytest.mark.usefixtures("no_pictures")
-def test_what_disturbed_a_run_stands_under_its_table(tmp_path: Path) -> None:
-    folder = write(tmp_path / "run")
-    summary = runs.read(tmp_path / "run").summary
-    summary["policies"]["cedos"]["disturbed"] = ["the machine was too busy & slow"]
-    folder.write_json("summary.json", summary)
-    assert table.disturbed(runs.read(tmp_path / "run")) == [
-        "DISTURBED, cedos: the machine was too busy & slow"
-    ]
-    assert "too busy &amp; slow" in report_page.write([tmp_path / "run"]).read_text()

@@ -104,19 +104,6 @@ def test_a_first_packet_into_a_dead_network_is_rescued(monkeypatch: pytest.Monke
     assert set(laptop.daemon.controller.rescuer.living) == set()  # it ended with its flow
 
 
-def test_new_connections_follow_once_a_network_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
-    laptop = Laptop(monkeypatch)
-    laptop.clock.run(5.0)
-    laptop.networks[WIFI].fail()
-    for number in range(5):
-        laptop.begin(10_000)
-        laptop.clock.run(6.0 + number)
-    transfer = laptop.begin(10_000)
-    laptop.clock.run(20.0)
-    assert transfer.first.kind is CELLULAR
-    assert transfer.ended_s is not None
-
-
 def test_a_budget_has_its_price_and_keeps_transfers_off_the_metered_network(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -6,14 +6,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedos.errors import ConfigError, DataSetError
 from cedos.model import Direction, NetworkKind
-from emu import policies
-from emu.commands.cedos_emu import group
 from emu.places import places, synth
 from emu.places.traces import Trace
 from emu.runs import experiment, fidelity, runs
@@ -21,9 +17,7 @@ from emu.runs.scenario import Load, Scenario
 from emu.simulator.connection import Transfer
 from emu.simulator.link import Clock, Network, Parcel
 from emu.simulator.link import Direction as LinkDirection
-from emu.simulator.run import simulate
 from emu.testbed.access import Access
-from emu.workloads.mixed import PlannedTransfer
 
 WIFI, CELLULAR = NetworkKind.WIFI, NetworkKind.CELLULAR
 PAYLOAD_BYTES = 1448
@@ -113,15 +107,6 @@ def test_no_packet_is_lost_twice_or_comes_early(puts: list[tuple[float, int]], l
 # One connection.
 
 
-def test_a_small_download_takes_two_round_trips_and_its_packets() -> None:
-    # Ten packets fit the first window; 12 Mbit/s is a packet each millisecond.
-    assert took(10 * PAYLOAD_BYTES) == pytest.approx(2 * 0.042 + 0.010, abs=0.004)
-
-
-def test_an_upload_needs_no_request_but_an_answer() -> None:
-    assert took(10 * PAYLOAD_BYTES, down=False) == pytest.approx(2 * 0.042 + 0.010, abs=0.004)
-
-
 @pytest.mark.parametrize("packets", [30, 70, 150])
 def test_slow_start_doubles_the_window_each_round_trip(packets: int) -> None:
     # On a link so fast that only windows count: 10, 20, 40, 80 packets.
@@ -171,14 +156,6 @@ def test_an_outage_is_survived_and_what_the_queue_kept_goes_on_at_once() -> None
     assert 4.5 < transfer.ended_s < 6.5
 
 
-def test_a_transfer_on_a_dead_network_ends_nowhere() -> None:
-    clock = Clock()
-    trace = Trace([60_000], 60_000)
-    transfer = Transfer(clock, [Network(clock, Access(WIFI, trace, trace, 0.04))], 5000, down=True)
-    clock.run(50.0)
-    assert transfer.ended_s is None
-
-
 # MPTCP.
 
 
@@ -200,12 +177,6 @@ def test_a_large_mptcp_download_takes_both_networks() -> None:
     assert transfer.ended_s is not None
     assert 0.5 * alone_s < transfer.ended_s < 0.65 * alone_s
     assert all(packets > 2500 for packets in transfer.packets.values())
-
-
-def test_a_small_one_is_over_before_the_second_network_is_joined() -> None:
-    steady = Trace.constant(12e6, 10.0)
-    transfer = multipath(5000, steady, steady)
-    assert sorted(transfer.packets.values()) == [0, 4]
 
 
 @pytest.mark.parametrize("down", [True, False])
@@ -245,39 +216,12 @@ def test_every_transfer_ends_once_where_its_networks_go_on(
 # A run.
 
 
-def plan(*sizes: int, mptcp: bool = True) -> list[PlannedTransfer]:
-    return [
-        PlannedTransfer(
-            number, "x", 0.2 * number, "198.51.100.2", Direction.DOWN, size, mptcp=mptcp
-        )
-        for number, size in enumerate(sizes)
-    ]
-
-
 @pytest.fixture
 def made(tmp_path: Path) -> Path:
     directory = tmp_path / "places"
     directory.mkdir()
     synth.generate("walk-away", 3, 40, directory, "here")
     return directory
-
-
-def test_a_run_counts_what_each_network_carried(made: Path) -> None:
-    place = next(iter(places.load(made).values()))
-    found = simulate(
-        place,
-        plan(20_000, 400_000),
-        policies.simulated("cellular-only"),
-        start_s=4.0,
-        warm_up_s=4.0,
-        limit_s=30.0,
-    )
-    assert [each.censored for each in found.completed] == [False, False]
-    assert {carried.network for carried in found.carried.values()} == {"cellular"}
-    received = [each.received_bytes for each in found.samples if each.interface == "lte0"]
-    assert received == sorted(received)
-    assert 420_000 < received[-1] < 500_000
-    assert all(each.received_bytes == 0 for each in found.samples if each.interface == "wlan0")
 
 
 LOAD = Load(
@@ -317,27 +261,6 @@ def test_the_same_seed_gives_the_same_run_folder_byte_for_byte(made: Path, tmp_p
     assert len(first) >= 6
     assert first == contents("two", 1)
     assert first != contents("other", 2)
-
-
-def test_a_command_says_that_its_run_is_simulated(made: Path, tmp_path: Path) -> None:
-    arguments = ["run", "--engine", "simulator", "--places", str(made), "--duration", "2"]
-    arguments += ["--policy", "wifi-first", "--out", str(tmp_path / "run")]
-    done = CliRunner().invoke(group, arguments, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    assert "(simulated)" in done.output
-    assert "computed, not measured" in (tmp_path / "run" / "report.html").read_text()
-
-
-def test_a_policy_that_needs_a_kernel_is_refused() -> None:
-    message = "cedos-told, which needs a kernel; it runs cedos, cellular-only"
-    with pytest.raises(ConfigError, match=message):
-        policies.simulated("cedos-told")
-
-
-def test_fidelity_is_asked_of_live_runs_only(made: Path, tmp_path: Path) -> None:
-    recorded = runs.read(run_folder(made, tmp_path / "run"))
-    with pytest.raises(DataSetError, match="fidelity is asked of live runs"):
-        fidelity.figures([recorded], places.load(made))
 
 
 def test_a_run_that_was_as_simulated_is_wholly_faithful(made: Path, tmp_path: Path) -> None:

@@ -14,15 +14,8 @@ from cedos.model import FlowKey, NetworkKind
 from emu.places.traces import Trace
 from emu.testbed import stale
 from emu.testbed.access import ADDRESSES, Access
-from emu.testbed.counters import CarriedBytes, by_connection, taken_pages
+from emu.testbed.counters import CarriedBytes, by_connection
 from emu.testbed.mahimahi import nested
-from emu.testbed.services import Started
-
-SOCKSTAT = """sockets: used 44
-TCP: inuse 2 orphan 0 tw 7 alloc 2 mem 131
-UDP: inuse 25 mem 7
-FRAG: inuse 0 memory 0
-"""
 
 SLOW, FAST = Trace.constant(6e6), Trace.constant(48e6)
 
@@ -174,26 +167,6 @@ def test_a_foreign_token_does_not_name_what_is_removed(runtime: Path) -> None:
     instance.close()
 
 
-class Server(Started):
-    def __init__(self, *, fails: bool = False) -> None:
-        self.fails = fails
-        self.did: list[str] = []
-
-    def _start(self) -> None:
-        self.did.append("started")
-        if self.fails:
-            raise KeyboardInterrupt
-
-    def close(self) -> None:
-        self.did.append("closed")
-
-
-def test_it_is_ended_with_the_block() -> None:
-    with Server() as server:
-        assert server.did == ["started"]
-    assert server.did == ["started", "closed"]
-
-
 WIFI, CELLULAR = (ADDRESSES[kind] for kind in (NetworkKind.WIFI, NetworkKind.CELLULAR))
 
 
@@ -207,24 +180,3 @@ def test_connections_that_share_a_port_are_counted_each_by_itself() -> None:
     )
     assert found[WIFI, 5000, "198.51.100.3"] == CarriedBytes(150_000, 0)
     assert found[CELLULAR, 5000, "198.51.100.4"] == CarriedBytes(0, 2_200_000)
-
-
-def test_subflows_of_one_connection_are_one() -> None:
-    subflows = {key(WIFI, 5000): 100, key(CELLULAR, 6000): 200}
-    found = by_connection(subflows, dict.fromkeys(subflows, 7))
-    assert found[WIFI, 5000, "198.51.100.3"] == CarriedBytes(100, 200)
-
-
-def test_so_it_is_where_its_start_fails() -> None:
-    server = Server(fails=True)
-    with pytest.raises(KeyboardInterrupt):
-        server.__enter__()
-    assert server.did == ["started", "closed"]
-
-
-def test_the_pages_of_tcp_are_taken_from_its_line() -> None:
-    assert taken_pages(SOCKSTAT) == 131
-
-
-def test_a_kernel_that_does_not_count_them_has_none() -> None:
-    assert taken_pages("sockets: used 44\nTCP: inuse 2\n") == 0

@@ -15,7 +15,7 @@ from cedos.errors import EmulationError
 from emu.workloads.web.browser import DevTools, Tab
 from emu.workloads.web.corpus import Object, Page
 from emu.workloads.web.pages import load, schedule
-from emu.workloads.web.video import Media, PlannedVideo, _watched, make
+from emu.workloads.web.video import Media, PlannedVideo, _watched
 
 
 class FakeBrowser:
@@ -57,43 +57,6 @@ def meanwhile(work: Callable[[], None]) -> threading.Thread:
     thread = threading.Thread(target=work)
     thread.start()
     return thread
-
-
-def test_an_answer_goes_to_who_asked(browser: FakeBrowser) -> None:
-    def answer() -> None:
-        asked = browser.next_asked()
-        assert asked["method"] == "Page.enable"
-        assert asked["sessionId"] == "S"
-        browser.say(id=999, result={"for": "nobody"})
-        browser.say(id=asked["id"], result={"fine": True})
-
-    thread = meanwhile(answer)
-    assert browser.devtools.call("Page.enable", session="S") == {"fine": True}
-    thread.join()
-
-
-def test_a_refusal_is_told_with_the_browser_s_words(browser: FakeBrowser) -> None:
-    thread = meanwhile(
-        lambda: browser.say(id=browser.next_asked()["id"], error={"message": "no such thing"})
-    )
-    with pytest.raises(EmulationError, match=r"Page\.x: no such thing"):
-        browser.devtools.call("Page.x")
-    thread.join()
-
-
-def test_silence_has_an_end(browser: FakeBrowser) -> None:
-    with pytest.raises(EmulationError, match=r"no answer within 0\.05 s"):
-        browser.devtools.call("Page.enable", timeout_s=0.05)
-
-
-def test_events_wait_for_their_session(browser: FakeBrowser) -> None:
-    browser.says.write(b'{"method":"a","params":{},"sessionId":"S"}\0{"method":"b",')
-    browser.says.write(
-        b'"params":{},"sessionId":"T"}\0{"method":"c","params":{},"sessionId":"S"}\0'
-    )
-    events = [browser.devtools.event(session, 5) for session in ("S", "S", "T")]
-    assert [each["method"] if each else None for each in events] == ["a", "c", "b"]
-    assert browser.devtools.event("S", 0.01) is None
 
 
 def test_the_browser_s_end_is_told_to_all(browser: FakeBrowser) -> None:
@@ -189,17 +152,6 @@ def test_an_object_that_failed_is_missing_and_the_page_censored() -> None:
     assert result.load_s == pytest.approx(1.5)
 
 
-def test_an_object_that_is_asked_for_again_counts_once() -> None:
-    again = dict(sent(1, 101.0)[1], requestId="9")
-    events = [*WHOLE[:3], sent(1, 100.5), failed(1, 100.9, "net::ERR_TIMED_OUT")]
-    events += [("Network.requestWillBeSent", again)]
-    events += [(answered(1, 200)[0], {**answered(1, 200)[1], "requestId": "9"})]
-    events += [(finished(1, 101.2)[0], {**finished(1, 101.2)[1], "requestId": "9"})]
-    events += [sent(2, 100.6), LOADED, answered(2, 204), finished(2, 102.0)]
-    result = loaded(*events)
-    assert (result.censored, result.missing) == (False, 0)
-
-
 def test_visits_go_round_all_sites_in_a_seeded_order() -> None:
     pages = [PAGE] * 5
     plan = schedule("x", pages, every_s=4, tls=True, duration_s=60, seed=3, number=7)
@@ -234,40 +186,3 @@ def test_a_video_that_was_played_to_its_end() -> None:
     assert seen.bitrate_bps == pytest.approx(1_350_000)
     assert seen.received_bytes == 1_350_000
     assert not seen.censored
-
-
-def test_what_was_cut_off_counts_as_far_as_it_came() -> None:
-    account = told(ended_s=None, stalls=[{"started_s": 12.0, "ended_s": None}])
-    account["segments"][1] |= {"ended_s": None, "bytes": 0}
-    seen = _watched(PLANNED, 50.0, 20.0, account)
-    assert seen.censored
-    assert seen.stall_s == pytest.approx(8.0)
-    assert seen.transfer_s == pytest.approx((1.0 + 18.5) / 2)
-    assert seen.bitrate_bps == 700_000
-    assert seen.segment_bytes == pytest.approx((350_000 + 1_000_000) / 2)
-
-
-def test_a_player_that_never_came() -> None:
-    seen = _watched(PLANNED, 50.0, 20.0, None)
-    assert (seen.censored, seen.start_s, seen.transfer_s) == (True, 20.0, 20.0)
-    assert seen.problem == "the player did not come"
-
-
-def test_media_hold_their_rates_and_are_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CEDOS_EMU_CACHE_DIR", str(tmp_path))
-    media = make((300_000, 900_000), duration_s=6, segment_s=2)
-    assert media.segments == 3
-    for number, rate_bps in enumerate(media.bitrates_bps):
-        assert media.size_bytes(number) * 8 / 6 == pytest.approx(rate_bps, rel=0.15)
-    before = (media.folder / "0-1.m4s").stat().st_mtime_ns
-    assert make((300_000, 900_000), duration_s=6, segment_s=2) == media
-    assert (media.folder / "0-1.m4s").stat().st_mtime_ns == before
-    assert [file.name for file in tmp_path.iterdir()] == [media.folder.name]
-
-
-def test_a_page_of_which_nothing_came() -> None:
-    result = loaded(limit_s=0.05)
-    assert (result.censored, result.missing, result.load_s) == (True, 3, 0.05)
-    assert result.problem == "3 objects had not come"

@@ -1,9 +1,6 @@
 """Generated sites hold together: what is referred to is there, and weighs what it should."""
 
-import json
 import re
-import struct
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -13,24 +10,18 @@ from hypothesis import strategies as st
 
 from cedos.host.profiler.sizes import WHOLE
 from cedos.model import Direction
-from emu.testbed.wiring import SERVER_ADDRESSES
-from emu.workloads.web import corpus
 from emu.workloads.web.corpus import (
     BEACON,
     CSS,
-    DATA,
     HTML,
-    IMAGE,
     SCRIPT,
-    Object,
     Page,
-    addresses,
     body,
     generate,
     nginx_servers,
     write,
 )
-from emu.workloads.web.visits import made, plan
+from emu.workloads.web.visits import made
 
 seeds = st.integers(0, 10_000)
 LINK = re.compile(r"//([a-z0-9.]+\.example)(/[^\"')]+)")
@@ -94,40 +85,6 @@ def test_pages_weigh_what_real_ones_do() -> None:
     assert np.mean(with_length) == pytest.approx(0.85, abs=0.02)
 
 
-def test_an_object_too_small_for_what_it_asks_for_is_refused() -> None:
-    objects = [
-        Object("a.example", "/0.css", 10, False, CSS, (1,)),
-        Object("a.example", "/1.png", 500, False, IMAGE),
-    ]
-    with pytest.raises(ValueError, match=r"a\.example/0\.css: \d+ bytes too small"):
-        body(objects, 0)
-
-
-def test_pictures_and_data_are_what_they_say() -> None:
-    (page,) = generate(sites=1, seed=2).pages
-    for number, each in enumerate(page.objects):
-        content = body(page.objects, number)
-        if each.mime == DATA and each.size_bytes >= 4:
-            assert json.loads(content)
-        if each.mime == IMAGE:
-            assert png_chunks(content) == [b"IHDR", b"IDAT", b"noIs", b"IEND"]
-
-
-def png_chunks(content: bytes) -> list[bytes]:
-    """The kinds of a picture's chunks, whose sums are right."""
-    assert content.startswith(b"\x89PNG\r\n\x1a\n")
-    at, kinds = 8, []
-    while at < len(content):
-        (length,) = struct.unpack(">I", content[at : at + 4])
-        kind, data = content[at + 4 : at + 8], content[at + 8 : at + 8 + length]
-        assert struct.unpack(">I", content[at + 8 + length : at + 12 + length]) == (
-            zlib.crc32(kind + data),
-        )
-        kinds.append(kind)
-        at += 12 + length
-    return kinds
-
-
 def test_files_stand_where_nginx_looks(tmp_path: Path) -> None:
     corpus = generate(sites=2, seed=3)
     write(corpus, tmp_path)
@@ -144,26 +101,3 @@ def test_files_stand_where_nginx_looks(tmp_path: Path) -> None:
 
 def test_the_shipped_prior_is_the_one_that_is_made() -> None:
     assert WHOLE[443, Direction.DOWN] == made()
-
-
-CORPUS = corpus.generate(sites=6, pages=3, seed=5)
-
-
-def test_most_visits_are_to_known_pages_whose_static_parts_are_kept() -> None:
-    visits = list(plan(CORPUS, 40, seed=3))
-    assert visits == list(plan(CORPUS, 40, seed=3))
-    again = [visit for visit in visits if visit.again]
-    assert 0.35 < len(again) / len(visits) < 0.8
-    assert not visits[0].again
-    pages = {page.document.url(): page for page in CORPUS.pages}
-    for visit in visits:
-        whole = pages[visit.objects[0].url()]  # documents are fetched anew each time
-        share = len(visit.objects) / len(whole.objects)
-        assert share == 1.0 if not visit.again else share < 0.9
-
-
-def test_every_host_has_an_address_of_the_server() -> None:
-    corpus = generate(sites=4, seed=3)
-    given_out = addresses(corpus)
-    assert tuple(given_out) == corpus.hosts
-    assert set(given_out.values()) == set(SERVER_ADDRESSES)

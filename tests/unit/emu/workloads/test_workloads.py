@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import time
-from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,10 +11,9 @@ import pytest
 
 from cedos.errors import EmulationError
 from cedos.model import Direction
-from emu.bench.session import measure
 from emu.workloads import mixed
 from emu.workloads.mixed import PlannedTransfer, TransferClass, schedule
-from emu.workloads.unmodified.downloads import as_user, grown, watch_output, watched
+from emu.workloads.unmodified.downloads import grown, watch_output
 from emu.workloads.unmodified.tools import PackageArchive
 
 SMALL = TransferClass("small", "198.51.100.2", Direction.DOWN, 1000, 30_000, 120.0, 0.5)
@@ -29,20 +27,6 @@ def test_a_schedule_is_drawn_from_its_seed_alone() -> None:
     assert [each.number for each in first] == list(range(len(first)))
     assert sorted(first, key=lambda each: each.at_s) == first
     assert all(0 < each.at_s < 60 for each in first)
-
-
-def test_rates_sizes_and_shares_are_what_was_asked_for() -> None:
-    plan = schedule([SMALL, LARGE], duration_s=3000, seed=1)
-    counts = Counter(each.name for each in plan)
-    assert counts["small"] == pytest.approx(6000, rel=0.05)
-    assert counts["large"] == pytest.approx(600, rel=0.15)
-    small = [each for each in plan if each.name == "small"]
-    assert all(1000 <= each.size_bytes <= 30_000 for each in small)
-    assert sum(each.mptcp for each in small) / len(small) == pytest.approx(0.5, abs=0.05)
-    below = sum(each.size_bytes < 5477 for each in small) / len(
-        small
-    )  # the middle of the logarithms
-    assert below == pytest.approx(0.5, abs=0.05)
 
 
 PLANNED = PlannedTransfer(3, "x", 1.0, "198.51.100.2", Direction.DOWN, 5000, False)
@@ -114,23 +98,6 @@ def test_half_way_is_called_once_when_a_third_is_there() -> None:
     assert len(called) == 1
 
 
-def test_half_way_is_called_after_a_while() -> None:
-    called: list[float] = []
-    began_s = time.monotonic()
-    watch_output(
-        *(_running(_SLOW), began_s, 10_000),
-        half_way=lambda: called.append(time.monotonic() - began_s),
-        after_s=0.2,
-    )
-    assert len(called) == 1
-    assert called[0] >= 0.2
-
-
-def test_what_ends_early_or_fails_is_not_whole() -> None:
-    assert not watch_output(_running(_SLOW), time.monotonic(), 10_001).whole
-    assert not watch_output(_running(_SLOW + "sys.exit(3)"), time.monotonic(), 10_000).whole
-
-
 def test_the_package_is_in_the_archive_and_in_its_list(tmp_path: Path) -> None:
     www = tmp_path / "www"
     www.mkdir()
@@ -140,21 +107,6 @@ def test_the_package_is_in_the_archive_and_in_its_list(tmp_path: Path) -> None:
     assert f"Filename: ./{package.name}\n" in listed
     assert f"Size: {package.stat().st_size}\n" in listed
     assert package.stat().st_size >= 100_000
-
-
-def test_the_longest_pause_is_between_two_arrivals() -> None:
-    found = watched(10.0, [10.5, 10.6, 11.6, 11.7], whole=True)
-    assert (found.took_s, found.stall_s, found.whole) == (
-        pytest.approx(1.7),
-        pytest.approx(1),
-        True,
-    )
-    assert watched(10.0, [12.0], whole=False).stall_s == 0
-
-
-def test_nothing_at_all_is_no_measurement() -> None:
-    with pytest.raises(EmulationError, match="nothing"):
-        watched(0.0, [], whole=False)
 
 
 def test_a_file_that_grows_is_watched_until_its_program_ends(tmp_path: Path) -> None:
@@ -172,16 +124,3 @@ def test_a_file_that_grows_is_watched_until_its_program_ends(tmp_path: Path) -> 
     assert arrivals == sorted(arrivals)
     (size,) = half_way  # once
     assert size > 12, "after a third"
-
-
-def test_it_measures_a_file_that_another_process_opens() -> None:
-    lines: list[str] = []
-    figures = measure(lines.append, count=2_000, look_ups=500)
-    assert set(figures) == {"idle_million_mb", "idle_lookup_us", "idle_reload_s"}
-    assert all(0 <= value < 1000 for value in figures.values())
-    assert len(lines) == 1
-
-
-def test_root_needs_no_other_user() -> None:
-    assert as_user(0) == ()
-    assert "--reuid=7" in as_user(7)
