@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -104,25 +103,4 @@ def test_a_program_prefetches_within_the_budget_and_explain_says_why(host: Host)
             reader.kill()
             reader.communicate(timeout=20)
         wait_until(lambda: "no program prefetches now" in told(), 30)
-        host.ends(daemon)
-
-
-def test_connections_leave_a_network_whose_budget_is_spent(host: Host) -> None:
-    with host.up() as daemon:
-        wait_until(lambda: host.default() == LTE, 30)
-        set_one = host.run("budget", "set", "data", "1GB", *MONTHLY)
-        assert set_one.returncode == 0, set_one.stderr
-        host.download(3_100_000)
-        time.sleep(3.0)
-        assert host.default() == LTE  # there is plenty
-        changed = host.run("budget", "set", "data", "2MB", *MONTHLY)
-        assert changed.returncode == 0, changed.stderr
-        wait_until(lambda: host.default() == WLAN, 30)
-        (budget,) = json.loads(host.run("budget", "--json").stdout)
-        assert budget["spent"] >= 3.1e6
-        assert budget["spent_up"]
-        reason = json.loads(host.run("explain", "--json").stdout)["reason"]
-        assert f"{LTE} is used only where nothing else works" in reason
-        assert host.run("budget", "remove", "data").returncode == 0
-        wait_until(lambda: host.default() == LTE, 30)
         host.ends(daemon)

@@ -102,58 +102,6 @@ def test_a_network_that_vanishes_takes_no_mptcp_download_with_it(
     assert found.about(SERVER) or found.decisions
 
 
-def test_a_daemon_killed_in_mid_flow_loses_no_connection_and_can_be_undone(host: Host) -> None:
-    before = host.routing()
-    with host.up():
-        wait_until(host.default, 30)
-        downloads = [host.download(mptcp=True), host.download(mptcp=False)]
-        wait_until(host.has_two_subflows)
-    assert host.routing() != before
-    restored = host.run("restore")
-    assert restored.returncode == 0, restored.stderr
-    assert host.routing() == before
-    for download in downloads:
-        whole(download)
-
-
-def test_without_predictors_it_decides_by_rule_of_thumb_and_says_so(
-    host: Host, tmp_path: Path
-) -> None:
-    broken = tmp_path / "broken.json"
-    broken.write_text('{"format": "something else"}')
-    with host.config.open("a") as config:
-        config.write(f'[predictors]\nmodel = "{broken}"\n')
-    with host.up() as daemon:
-        problems = " ".join(host.client.status().problems)
-        assert "broken.json" in problems
-        assert "rule of thumb" in problems
-        whole(host.download(mptcp=True, size=100_000), 100_000)
-        host.ends(daemon)
-
-
-def test_a_program_under_exec_goes_where_its_size_says(host: Host) -> None:
-    client = host.laptop.client
-    with host.up() as daemon:
-        wait_until(host.default, 30)
-        marks = client.ip("rule").count("fwmark")
-        done = host.run(
-            *("exec", "--size", "5MB", "--label", "background"),
-            *("--", "curl", "-sS", "-o", "/dev/null", "-w", "%{size_download} %{local_ip}"),
-            *("--max-time", "60", f"http://{SERVER}/bytes/{BYTES}"),
-        )
-        assert (done.returncode, done.stderr) == (0, "")
-        size, address = done.stdout.split()
-        assert int(size) == BYTES
-        numbers = range(1, host.client.status().decisions + 1)
-        decided = [host.client.explain(str(number)) for number in numbers]
-        by_size = [each for each in decided if each.transfer.size.source == "hint"]
-        assert by_size
-        assert client.ip("rule").count("fwmark") == marks  # the program's rule went with it
-        host.ends(daemon)
-    (network,) = by_size[0].choice.networks
-    assert f" {address}/" in client.ip("-4", "address", "show", "dev", network)
-
-
 READER = f"""
 import socket, time
 with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP) as connection:

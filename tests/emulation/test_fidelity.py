@@ -33,7 +33,7 @@ def varying(period_s: float = 2.0) -> Trace:
     return Trace(np.repeat(ms + 1, counts), len(ms))
 
 
-TRACES = {"constant": Trace.constant(20e6), "varying": varying()}
+VARYING = varying()
 
 
 @pytest.fixture(scope="module")
@@ -102,10 +102,9 @@ def tcp_rate_bps(
     return (after - before) * 8 / (ended_s - began_s), began_s, ended_s
 
 
-@pytest.mark.parametrize("name", TRACES)
 @pytest.mark.parametrize("direction", list(Direction))
-def test_tcp_gets_the_traces_capacity(laptop: Laptop, name: str, direction: Direction) -> None:
-    trace = TRACES[name]
+def test_tcp_gets_the_traces_capacity(laptop: Laptop, direction: Direction) -> None:
+    trace = VARYING
     # The direction under test is the trace's; the other never is the bottleneck.
     other = Trace.constant(60e6)
     down, up = (trace, other) if direction is Direction.DOWN else (other, trace)
@@ -126,7 +125,7 @@ def rtts_s(laptop: Laptop, kind: NetworkKind, count: int = 20) -> list[float]:
     return sorted(float(ms) / 1000 for ms in re.findall(r"time=([0-9.]+) ms", output))
 
 
-@pytest.mark.parametrize("rtt_s", [0.0, 0.03, 0.121])
+@pytest.mark.parametrize("rtt_s", [0.0, 0.121])
 def test_the_idle_rtt_is_as_asked(laptop: Laptop, rtt_s: float) -> None:
     rate_bps = 12e6
     packet_s = 12000 / rate_bps
@@ -144,7 +143,7 @@ def test_the_idle_rtt_is_as_asked(laptop: Laptop, rtt_s: float) -> None:
 
 def test_the_rtt_holds_on_a_varying_trace(laptop: Laptop) -> None:
     def check() -> None:
-        trace = TRACES["varying"]
+        trace = VARYING
         laptop.attach(Access(NetworkKind.WIFI, up=trace, down=trace, rtt_s=RTT_S))
         found = rtts_s(laptop, NetworkKind.WIFI)
         slowest_packet_s = 12000 / 4e6

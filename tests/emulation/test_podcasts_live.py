@@ -202,43 +202,6 @@ def test_episodes_come_though_both_programs_are_killed_and_suspended(walk: Liste
     assert walk.daemon.client.transfers() == []
 
 
-def test_a_server_that_is_down_keeps_nobody(walk: Listener) -> None:
-    """The most urgent one's port is closed: the daemon's table gives its turn to the others.
-
-    It is listed with why and when it is tried again; its deadline is far, and nobody gives it up.
-    """
-    walk.up()
-    feed = walk.folder / "www" / "feed.xml"
-    feed.write_text(feed.read_text().replace(f"http://{SERVER}/", f"http://{SERVER}:9/", 1))
-    walk.pod("--add", "http://127.0.0.1:8080/feed.xml", "--name", "news", "--by", _by(3600)).wait(
-        30
-    )
-    program = walk.pod()
-    walk.until("    the server refused the connection; tried again at ")
-    ends_s = time.monotonic() + 60.0
-    while len(walk.daemon.client.transfers()) > 1 or "tried again at " not in walk.explained():
-        assert time.monotonic() < ends_s, walk.explained()
-        time.sleep(0.2)
-    (listed,) = walk.daemon.client.transfers()
-    assert listed.turn.networks == ()
-    assert listed.again_unix_s is not None
-    assert listed.again_unix_s > time.time() - 1.0
-    time.sleep(max(listed.again_unix_s - time.time(), 0.0) + 2.0)
-    walk.until("    the server refused the connection; tried again at ")  # it was tried meanwhile
-    (again,) = walk.daemon.client.transfers()
-    assert again.again_unix_s is not None
-    assert again.again_unix_s > listed.again_unix_s + 1.0
-    program.send_signal(signal.SIGINT)
-    said, _ = program.communicate(timeout=30)
-    assert program.returncode == 130, said
-    assert "news: One: the server refused the connection; it is tried again in 5 s" in said
-    for title in ("Two", "Three"):
-        here = said.index(f"news: {title} is here")
-        assert here < f"{said}tried again in 20 s".index("tried again in 20 s"), said
-    (left,) = walk.daemon.client.transfers()  # for the next run
-    assert left.name == "news: One"
-
-
 @pytest.mark.long
 @pytest.mark.usefixtures("registry")
 @pytest.mark.parametrize(("place", "megabytes"), [("sbu7-1", 40), ("p14", 5)])

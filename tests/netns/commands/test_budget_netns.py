@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -124,33 +123,3 @@ def test_what_all_programs_carry_counts_whatever_happens(host: Host) -> None:
         assert host.cedos("budget", "remove", "data").returncode == 0
         assert json.loads(host.cedos("budget", "--json").stdout) == []
         assert host.cedos("budget", "remove", "data").returncode == 1
-
-
-def test_one_that_is_changed_and_a_damaged_file(host: Host, tmp_path: Path) -> None:
-    def set_to(amount: str, *more: str) -> str:
-        line = ("data", amount, "--until", "2099-12-01", "--network", "lte0", *more)
-        done = host.cedos("budget", "set", *line)
-        assert done.returncode == 0, done.stderr
-        return done.stderr
-
-    with host.up():
-        assert not set_to("100MB")
-        host.send(300)
-        assert host.spent_reaches(300)
-        assert 'no network "nosuch" now' in set_to("200MB", "--network", "nosuch")
-        assert host.spent_is_about(300)
-    set_to("300MB")  # without a daemon
-    assert host.spent_is_about(300)
-    file = tmp_path / "state" / "budgets.json"
-    file.write_text("{")
-    with host.up() as process:
-        shown = host.cedos("budget").stdout
-        assert "budgets.json.aside-1 could not be used" in shown
-        assert "budgets.json.aside-1" in host.cedos("status").stdout
-        set_to("100MB")
-        assert host.budget()["supply"] == 1e8
-        process.send_signal(signal.SIGTERM)
-        _, log = process.communicate(timeout=30)
-        assert "warning" in log
-        assert "budgets.json.aside-1" in log
-    assert (tmp_path / "state" / "budgets.json.aside-1").read_text() == "{"

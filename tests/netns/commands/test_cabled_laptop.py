@@ -125,27 +125,5 @@ def test_what_the_host_refuses_stays_refused(
         wait_until(lambda: cedos.client.status().default.network == "wlan0")
 
 
-def test_a_network_without_a_default_route_is_named(
-    tethered: Any, install: Callable[..., Installed]
-) -> None:
-    laptop = tethered.laptop
-    laptop.ip("link", "set", "lte0", "name", "wwan0")
-    cedos = install(laptop)
-    (cedos.folder / "cedos.toml").write_text(
-        "[providers]\nhost = false\n[probes]\nenabled = false\n"
-    )
-    laptop.ip("route", "flush", "dev", "wwan0")
-    laptop.ip("address", "flush", "dev", "wwan0")
-    laptop.ip("address", "add", "192.168.44.2/24", "dev", "wwan0")
-    laptop.ip("link", "set", "wwan0", "up")
-    with cedos.up():
-        assert "wwan0 has no default route" in _shown(cedos)
-    examined = cedos.run("doctor", "--config", str(cedos.folder / "cedos.toml")).stdout
-    examined = " ".join(examined.split())
-    assert "wwan0 (cellular, metered, no default route)" in examined
-    assert "give wwan0 a default route" in examined
-    assert "connect a second one" not in examined
-
-
 def _shown(cedos: Installed) -> str:
     return " ".join(cedos.run("status").stdout.split())

@@ -1,7 +1,6 @@
 """The doctor on whole hosts made of namespaces: as root and not, and without a trace."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -143,14 +142,3 @@ def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "CAP_BPF" in kernel.early_rescue(Files()).found
     monkeypatch.setattr(ipset, "_TYPE", b"hash:no,such\0")
     assert kernel.rescue().state is FindingState.MISSING
-
-
-def test_for_people(laptop: Namespace, tmp_path: Path) -> None:
-    done: subprocess.CompletedProcess[str] = laptop.run(*DOCTOR[:-1], check=False)
-    assert "ok       networks" in done.stdout
-    assert "\x1b" not in done.stdout
-
-
-def test_here_everything_is_there():
-    assert kernel.rescue().state is FindingState.OK
-    assert kernel.early_rescue(Files()).state is FindingState.OK

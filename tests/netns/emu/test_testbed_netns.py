@@ -67,14 +67,6 @@ def test_offloads_are_off(make_namespace: Callable[[str], Namespace]) -> None:
     assert "generic-receive-offload: off" in features["one"]
 
 
-def test_absent_sysctls_are_skipped(make_namespace: Callable[[str], Namespace]) -> None:
-    namespace = make_namespace("sysctl")
-    with namespace.entered():
-        kernel.write_sysctls({"net.no.such_thing": "1", "net.ipv4.ip_forward": "1"})
-    assert namespace.sysctl("net.ipv4.ip_forward") == "1"
-    assert Path("/proc/sys/net/ipv4/ip_forward").read_text() == "0\n"
-
-
 MakeNamespace = Callable[[str], Namespace]
 
 # A shell that leaves a child behind, tells its number, and ends or stays.
@@ -121,16 +113,6 @@ def test_children_do_not_stay_behind(
     assert alive(child)
     service.close()
     assert gone(child)
-    service.close()
-
-
-def test_a_program_that_ended_alone_is_closed_without_a_fuss(
-    make_namespace: MakeNamespace, tmp_path: Path
-) -> None:
-    service = Service(make_namespace("host"), "sh", "-c", "echo so", output=tmp_path / "sh.out")
-    with pytest.raises(EmulationError, match="does not answer: so"):
-        service.wait_for(lambda: False)
-    service.close()
     service.close()
 
 

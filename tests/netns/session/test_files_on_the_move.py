@@ -180,32 +180,11 @@ def fact(process: "subprocess.Popen[str]") -> dict[str, Any]:
 
 
 @pytest.mark.long
-def test_wifi_carries_all_of_it_where_that_is_in_time(slow_walk: Walk) -> None:
-    slow_walk.serve()
-    found = fact(by(slow_walk, "5min"))
-    assert found["received_bytes"]["wlan0"] >= SIZE
-    assert found["received_bytes"].get("lte0", 0) < _ASKED_BYTES
-
-
-@pytest.mark.long
 def test_without_wifi_the_metered_network_begins_in_time(slow_walk: Walk) -> None:
     slow_walk.world.near.ip("link", "set", "wlan0", "down")
     slow_walk.serve()
     found = fact(by(slow_walk, "15s"))
     assert found["received_bytes"]["lte0"] >= SIZE
-
-
-def test_it_waits_for_wifi_and_begins_when_it_is_there(slow_walk: Walk) -> None:
-    slow_walk.world.near.ip("link", "set", "wlan0", "down")
-    slow_walk.serve()
-    process = by(slow_walk, "1h")
-    with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(3.0)
-    assert slow_walk.have() == 0
-    slow_walk.world.near.ip("link", "set", "wlan0", "up")
-    slow_walk.world.route("wlan0")
-    found = fact(process)
-    assert found["received_bytes"].get("lte0", 0) < _ASKED_BYTES
 
 
 def test_an_upload_waits_for_wifi_though_its_program_is_killed(slow_walk: Walk) -> None:

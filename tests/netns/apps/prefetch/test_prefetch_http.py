@@ -109,19 +109,6 @@ async def test_files_appear_when_they_are_complete(prefetcher: Prefetcher, tmp_p
     assert [path.name for path in tmp_path.iterdir()] == ["file.bin"]
 
 
-async def test_a_redirection_is_followed(prefetcher: Prefetcher) -> None:
-    body = await prefetcher.prefetch(HttpFetcher(f"http://{SERVER}/moved")).get(timeout_s=10)
-    assert (body.url, body.content) == (f"http://{SERVER}/file", CONTENT)
-
-
-async def test_an_empty_file_is_a_file(prefetcher: Prefetcher, nginx: Path, tmp_path: Path) -> None:
-    (nginx / "empty").write_bytes(b"")
-    url = f"http://{SERVER}/empty"
-    assert (await prefetcher.prefetch(HttpFetcher(url)).get(timeout_s=10)).content == b""
-    (await prefetcher.prefetch(HttpFetcher(url, into=tmp_path / "e")).get(timeout_s=10))
-    assert (tmp_path / "e").read_bytes() == b""
-
-
 @pytest.mark.parametrize(
     ("path", "error", "message"),
     [("none", NotThereError, "404"), ("denied", NotThereError, "403"), ("busy", FetchError, "503")],
@@ -131,9 +118,3 @@ async def test_refusals_are_told(
 ) -> None:
     with pytest.raises(error, match=message):
         (await prefetcher.prefetch(HttpFetcher(f"http://{SERVER}/{path}")).get(timeout_s=10))
-
-
-@pytest.mark.parametrize("url", ["nonsense", "ftp://198.18.0.2/x", "http://", "http://[::1"])
-async def test_what_is_no_url_is_told(prefetcher: Prefetcher, url: str) -> None:
-    with pytest.raises(NotThereError, match="no URL"):
-        (await prefetcher.prefetch(HttpFetcher(url)).get(timeout_s=10))

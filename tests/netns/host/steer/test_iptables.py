@@ -85,16 +85,6 @@ def test_a_table_that_others_use_by_now_stays(host):
     assert ":FORWARD DROP [0:0]" in after
 
 
-def test_jumps_that_somebody_flushed_come_back_with_the_next_change(host):
-    with host.client.entered():
-        iptables.track()
-        host.client.run("iptables", "-F", "OUTPUT")
-        iptables.track()
-        assert "-A OUTPUT -j CEDOS_OUT" in host.client.run("iptables-save").stdout
-        assert iptables.remove()
-    assert tables(host) == []
-
-
 def test_what_has_gone_is_put_back_and_nothing_else_is_touched(host):
     with host.client.entered():
         iptables.track()

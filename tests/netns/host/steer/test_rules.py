@@ -197,24 +197,6 @@ def test_two_phones_with_one_subnet_are_told_apart(host):
     host.run(body)
 
 
-def test_without_ipv6_the_chosen_network_is_not_bypassed(host):
-    async def body() -> None:
-        wlan0, lte0 = host.networks()
-        only4 = replace(wlan0, addresses=wlan0.addresses[:1], next_hops=wlan0.next_hops[:1])
-        # Or the kernel might choose its address for what is bound to nothing, and hide a way round.
-        host.client.ip("-6", "address", "flush", "dev", "wlan0", "scope", "global")
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed([only4, lte0])
-            steering.set_default("wlan0")
-            assert host.seen_tcp(4) == host.address("wlan0", 4)
-            with pytest.raises(ConnectionRefusedError):
-                host.seen_tcp(6)
-            steering.set_default("lte0")
-            assert host.seen_tcp(6) == host.address("lte0", 6)
-
-    host.run(body)
-
-
 def test_programs_bound_to_a_local_networks_address_get_out_as_before(host):
     """An interface with an address and no default route: virtual machines', a printer's."""
     host.client.ip("link", "add", "eth1", "type", "veth", "peer", "eth1", "netns", host.server.name)
@@ -265,16 +247,6 @@ async def test_a_network_that_vanishes_takes_no_new_flows_and_its_old_ones_wait(
     await steering.networks_changed(host.networks())
     living.settimeout(5)
     assert living.recv(100) == b"hello"
-
-
-@steered(default="lte0")
-async def test_rules_that_somebody_flushed_are_put_back(host, steering):
-    for line in host.client.ip("rule").splitlines():
-        if "proto 206" in line:
-            host.client.ip("rule", "del", "pref", line.split(":")[0])
-    assert host.seen_tcp(4) == host.address("wlan0", 4)
-    await host.until(lambda: "32190" in host.client.ip("rule"))
-    assert host.seen_tcp(4) == host.address("lte0", 4)
 
 
 def test_foreign_rules_and_routes_stay(host):
