@@ -144,11 +144,6 @@ _MS = click.FloatRange(min=0)
 @click.option("--start", "start_s", type=float, default=0.0, help="Seconds into the place.")
 @click.option("--wifi-rtt", type=_MS, metavar="MS", help="Wi-Fi's base RTT.  [default: its own]")
 @click.option("--cellular-rtt", type=_MS, metavar="MS", help="The same for cellular.")
-@click.option(
-    "--source-rules",
-    is_flag=True,
-    help="Add policy rules: what is bound to an interface or its address leaves through it.",
-)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[--] [COMMAND...]")
 @click.pass_context
 def command(
@@ -158,7 +153,6 @@ def command(
     start_s: float,
     wifi_rtt: float | None,
     cellular_rtt: float | None,
-    source_rules: bool,
     arguments: tuple[str, ...],
 ) -> None:
     """Run COMMAND (or a shell) in a laptop with two tethered phones, and exit as it does.
@@ -186,6 +180,6 @@ def command(
             err=True,
         )
     wanted = arguments or (os.environ.get("SHELL", "/bin/sh"),)
-    with Laptop(*accesses, source_rules=source_rules, nice=_NICE) as laptop, Servers(laptop):
+    with Laptop(*accesses, nice=_NICE) as laptop, Servers(laptop):
         echo(f"server: {SERVER}", err=True)
         ctx.exit(run_in_client(laptop, wanted))

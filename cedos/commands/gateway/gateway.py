@@ -19,7 +19,7 @@ from cedos.apps.sharing.gateway_sharing import GatewaySharing
 from cedos.apps.sharing.own_identity import gateway_signing_key
 from cedos.apps.sharing.store import SharingStore
 from cedos.commands.console.manual import Manual
-from cedos.commands.console.option_types import DURATION, NETWORK, SIZE
+from cedos.commands.console.option_types import NETWORK, SIZE
 from cedos.commands.console.render import echo
 from cedos.commands.console.servers import OWN_KEY, listen_address_at, own_key_option
 from cedos.config.directories import user_folder
@@ -124,14 +124,6 @@ log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
     help="Connections at once; others are refused.",
 )  # fmt: skip
 @click.option(
-    "--max-per-client", default=2_000, show_default=True, type=click.IntRange(1),
-    help="Connections at once of one client.",
-)  # fmt: skip
-@click.option(
-    "--idle", default="24h", show_default=True, type=DURATION,
-    help="Close a connection without traffic after this time.",
-)  # fmt: skip
-@click.option(
     "--cache", default="2GB", show_default=True, type=SIZE, metavar="SIZE",
     help="The most disk for files that it fetches for clients (cedos-get --via gateway), and as much for"
     " their uploads (cedos-put --via gateway). One client may use half of it.",
@@ -161,8 +153,6 @@ def command(
     allow_inside: tuple[IPNetwork, ...],
     allow_local: bool,
     max_connections: int,
-    max_per_client: int,
-    idle: float,
     cache: int,
     no_cache: bool,
     log_level: logs.Level,
@@ -208,8 +198,6 @@ def command(
         inside=allow_inside,
         local=allow_local,
         most=max_connections,
-        most_per_client=max_per_client,
-        idle_s=idle,
     )
     process_limits.one_arena()
     asyncio.run(_run(settings, me, invited, 0 if no_cache else cache))
