@@ -242,17 +242,14 @@ def test_what_ends_with_a_slash_is_a_folder(programs: Programs) -> None:
     assert not (programs.folder / "nodir").exists()
 
 
-@pytest.mark.parametrize("more", [(), ("--by", "5min")])
-def test_a_folder_of_the_same_name_here_hides_no_hint(
-    programs: Programs, more: tuple[str, ...]
-) -> None:
+def test_a_folder_of_the_same_name_here_hides_no_hint(programs: Programs) -> None:
     programs.serve()
     for name in ("albums", "small"):
         (programs.folder / name).mkdir()
     (programs.served / "albums").mkdir()
     (programs.served / "small").write_text("small")
 
-    def said(name: str) -> str:
+    def said(name: str, *more: str) -> str:
         client = programs.start(
             "get", "--key", programs.key, *more, f"127.0.0.1:{programs.port}/{name}"
         )
@@ -260,19 +257,19 @@ def test_a_folder_of_the_same_name_here_hides_no_hint(
         assert client.returncode == 1
         return errors
 
-    assert "with -r it comes whole, albums/ shows what is in it" in said("albums")
+    for more in ((), ("--by", "5min")):
+        assert "with -r it comes whole, albums/ shows what is in it" in said("albums", *more)
     assert "small is a folder here; -o NAME gives the file another name" in said("small")
 
 
-@pytest.mark.parametrize("more", [(), ("--by", "5min")])
-def test_what_is_dropped_of_another_file_is_said(programs: Programs, more: tuple[str, ...]) -> None:
+def test_what_is_dropped_of_another_file_is_said(programs: Programs) -> None:
     programs.serve()
     (programs.served / "small").write_text("small")
     note = {"source": "another/film", "version": "1", "size": 100}
     programs.part.write_bytes(bytes(50))
     files_of(programs.target)[1].write_text(json.dumps(note))
     where = f"127.0.0.1:{programs.port}/small"
-    client = programs.start("get", "--key", programs.key, *more, "-o", "got", where)
+    client = programs.start("get", "--key", programs.key, "-o", "got", where)
     _, errors = client.communicate(timeout=60)
     assert client.returncode == 0
     assert errors == ("cedos-get: got: what had come of another file under this name was dropped\n")
