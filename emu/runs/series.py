@@ -37,6 +37,7 @@ def figures(recorded: Sequence[Recorded]) -> dict[str, Any]:
     - `transfer_mean_s`, `transfer_median_s`, `load_median_s`, `censored`, `n`: all transfers together;
     - `reduction`: by how much the sum of transfer times is below the baseline's;
     - `reduction_by_place`: the median over places of that place's reduction;
+    - `energy_mean_j`, `cellular_mean_mb`: of one repeat;
     - `max_s`, `max_s_per_e`: median over places of the normalised objective, with `_sd` beside.
     """
     recorded = runs.by_place(recorded)
@@ -105,7 +106,8 @@ def _by_policy(run: Recorded) -> dict[str, dict[str, Any]]:
             "stall_s": np.array([row["stall_s"] for row in videos]),
             "start_s": np.array([row["start_s"] for row in videos]),
             "censored": int(censored),
-            "energy_j": summary["energy_j"] * run.scenario.repeats,
+            "energy_j": summary["energy_j"],
+            "repeats": run.scenario.repeats,
             "cellular_mb": summary["cellular_mb"],
         }
     return found
@@ -120,7 +122,8 @@ def _speed(part: Mapping[str, Any]) -> float:
 
 
 def _speed_per_energy(part: Mapping[str, Any]) -> float:
-    joules_per_mb = float(part["energy_j"] / (part["size_bytes"].sum() / 1e6))
+    megabytes = part["size_bytes"].sum() / 1e6 / part["repeats"]
+    joules_per_mb = float(part["energy_j"] / megabytes)
     return _speed(part) / joules_per_mb
 
 

@@ -64,6 +64,16 @@ def found(folder: Path) -> dict[str, Any]:
     return series.write([folder / "a", folder / "b"], folder / "summary.json")
 
 
+def test_runs_of_one_place_are_repeats(found: dict[str, Any], folder: Path) -> None:
+    names = ("a", "b", "a", "b")
+    twice = series.figures([runs.read(folder / name) for name in names])
+    cedos = twice["policies"]["cedos"]
+    assert cedos["n"] == 8
+    means = ("cellular_mean_mb", "energy_mean_j")
+    for key in ("reduction", "reduction_by_place", "max_s", "max_s_per_e", *means):
+        assert cedos[key] == pytest.approx(found["policies"]["cedos"][key])
+
+
 def test_reductions_are_of_all_transfers_and_of_the_middle_place(found: dict[str, Any]) -> None:
     cedos, wifi = found["policies"]["cedos"], found["policies"]["wifi-first"]
     assert cedos["reduction"] == pytest.approx(1 - 6.0 / 30.0)
