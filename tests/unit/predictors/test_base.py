@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictors.base import Distribution, Judged, calibration, minimum_of
+from predictors.base import Distribution, Judged, calibration, minimum_of, size_class
 
 samples = st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=12).map(
     lambda values: Distribution(tuple(sorted(values)))
@@ -21,6 +21,11 @@ def test_ten_samples_begin_and_end_with_the_bounds_of_the_90_percent_interval() 
     ten = Distribution(tuple(float(k) for k in range(10)))
     assert ten.quantile(0.05) == 0.0
     assert ten.quantile(0.95) == 9.0
+
+
+def test_survival_counts_what_lies_above() -> None:
+    four = Distribution((1.0, 2.0, 2.0, 5.0))
+    assert [four.survival(t) for t in (0.5, 1.0, 2.0, 5.0)] == [1.0, 0.75, 0.25, 0.0]
 
 
 def test_what_has_turned_out_to_be_longer_leaves_the_rest() -> None:
@@ -62,3 +67,9 @@ def test_expected_over_actual_and_what_the_interval_had() -> None:
     assert held.expected_over_actual_median == pytest.approx(0.625)
     assert held.expected_over_actual_sum == pytest.approx(2.4 / 5.0)
     assert calibration([]) is None
+
+
+def test_sizes_have_three_classes() -> None:
+    assert [size_class(size) for size in (99_999, 100_000, 999_999, 1e6)] == [
+        "small", "medium", "medium", "large",
+    ]  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from predictors.completion import LEAST_SIZE, CompletionModel
+from predictors.completion import LEAST_SIZE, CompletionModel, around
 from predictors.inputs import INPUTS, STRATEGIES
 from predictors.training.examples import Examples, Settings
 from predictors.training.train import fit
@@ -118,6 +118,11 @@ def test_broken_and_foreign_models_are_refused_with_a_reason(data: dict[str, Any
     for reason, wrong in broken(data).items():
         with pytest.raises(ValueError, match=reason):
             CompletionModel.from_dict(wrong)
+
+
+def test_errors_stand_around_the_point() -> None:
+    assert around(2.0, log(2.0), (-1.0, 0.0, 1.0)).samples == pytest.approx((1.0, 2.0, 4.0))
+    assert max(around(1.0, 27.0, (0.0, 50.0)).samples) < 1e11
 
 
 def test_intervals_are_wide_where_a_network_cannot_be_foretold(

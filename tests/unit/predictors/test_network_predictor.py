@@ -22,6 +22,13 @@ def test_the_filter_follows_small_changes_at_once_and_doubts_large_ones() -> Non
     assert filtered.estimate > 90.0, "what stays is believed"
 
 
+def test_the_filter_takes_only_numbers() -> None:
+    filtered = FlipFlop()
+    for value in (nan, inf, -inf):
+        filtered.observe(value)
+    assert filtered.estimate is None
+
+
 def exchanges(
     predictor: NetworkPredictor, latency_s: float, rate_bps: float, noise: float, count: int = 60
 ) -> None:
@@ -81,6 +88,15 @@ def test_measurements_come_back_with_the_network_s_name() -> None:
     told = predictor.observe_rate(4e6, 4.0) + predictor.observe(1e5, 0.5, 5.0)
     assert {each.quantity for each in told} == {"wifi.bandwidth"}
     assert told[-1].value < 4e6, "it took longer than predicted"
+
+
+def test_another_access_point_begins_anew() -> None:
+    predictor = NetworkPredictor()
+    exchanges(predictor, 0.06, 5e6, 0.1)
+    predictor.reset(100.0)
+    assert predictor.latency_s is None
+    assert predictor.bandwidth_bps is None
+    assert all(len(errors) == 0 for errors in predictor.errors.values())
 
 
 @settings(max_examples=40)

@@ -45,6 +45,15 @@ def test_within_the_tail_only_its_extension_is_paid() -> None:
     assert THREEG.added_tail_j(10.0) == THREEG.added_tail_j(None) == pytest.approx(4.9)
 
 
+def test_little_data_is_carried_in_the_lower_state() -> None:
+    """PowerTutor: DCH only for more than 151 bytes up or 119 down."""
+    assert THREEG.transfer_j(bytes_up=151, seconds=1.0) == pytest.approx(0.3 + 0.3 + 6 * 0.3)
+    assert THREEG.transfer_j(bytes_up=152, seconds=1.0) == pytest.approx(0.3 + 0.8 + 4.6)
+    # In DCH already, it stays there; in FACH only FACH is prolonged.
+    assert THREEG.transfer_j(bytes_up=100, seconds=1.0, idle_s=1.0) == pytest.approx(0.8 + 0.7)
+    assert THREEG.transfer_j(bytes_up=100, seconds=1.0, idle_s=6.0) == pytest.approx(0.3 + 2 * 0.3)
+
+
 def test_the_future_is_a_mean_over_the_states() -> None:
     idle_j = THREEG.transfer_j(**LARGE, seconds=1.0)
     active_j = THREEG.transfer_j(**LARGE, seconds=1.0, idle_s=0.0)

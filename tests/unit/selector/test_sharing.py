@@ -47,6 +47,11 @@ def test_a_helper_that_passes_by() -> None:
     assert encounter_s(Relative(30, 0, -2, 0), 50) == pytest.approx(40)
 
 
+def test_hosts_that_move_together_stay_in_range() -> None:
+    assert encounter_s(Relative(10, 10, 0, 0), 50) == math.inf
+    assert encounter_s(Relative(60, 0, 0, 0), 50) == 0.0
+
+
 M = 1e6
 
 
@@ -136,6 +141,13 @@ def test_a_helper_that_soon_leaves_counts_for_the_time_it_stays() -> None:
     offers = [offer("l", 500_000, 8 * M, 6.0), offer("s", 600_000, 8 * M)]
     assert names(by_price(offers, 8 * M)) == "l"
     assert names(LeastCost()(offers, 8 * M))[0] == "s"
+
+
+def test_more_than_is_wanted_buys_nothing() -> None:
+    offers = [offer("a", 500_000, 8 * M), offer("b", 500_000, 8 * M)]
+    choice = LeastCost()(offers, 8 * M)
+    assert len(choice.helpers) == 1
+    assert choice.rate_bps == pytest.approx(8 * M)
 
 
 NOON = 1_800_014_400.0  # 12:00 UTC

@@ -322,6 +322,13 @@ def test_controllers_prices_are_told_closely(make: type[Pacer] | type[Odyssey]) 
         )  # fmt: skip
 
 
+def test_what_is_spent_has_no_steps() -> None:
+    assert steps(Jumps(1.0, 0.0), 1e9) == []
+    assert steps(Jumps(1.0, 1.0), 0.0) == []
+    assert steps(Jumps(1.0, 1.0), float("nan")) == []
+    assert SteppedQuote(PROHIBITIVE, []).rate_for(1.0, 1.0) == PROHIBITIVE
+
+
 @given(left=st.floats(1e5, 2e9), units=st.integers(0, 30), place=st.floats(0.0, 1.0))
 def test_units_that_are_bought_are_told_at_their_price_not_at_that_of_many(
     left: float, units: int, place: float

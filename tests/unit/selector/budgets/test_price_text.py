@@ -5,7 +5,7 @@ import pytest
 from cedos.budget_kinds import Resource
 from cedos.model import Budget, Network, NetworkKind
 from cedos.selector.budgets.keeper import Period, Standing
-from cedos.selector.budgets.price_text import note, worth_s
+from cedos.selector.budgets.price_text import amount, note, worth_s
 from cedos.selector.budgets.prices import Prices
 
 
@@ -53,6 +53,11 @@ def test_what_is_left_lasts_for_no_zero_hours(left_s: float, words: str) -> None
     assert said == (
         f'A megabyte over lte0 must save 2 s (budget "data": 3 GB of 4 GB left for {words})'
     )
+
+
+def test_much_money_is_no_power_of_ten() -> None:
+    assert amount(20_000.0, Resource.MONEY) == "20000"
+    assert amount(7.25, Resource.MONEY) == "7.25"
 
 
 def test_a_price_names_the_budgets_that_it_comes_from_and_networks_that_are_there() -> None:

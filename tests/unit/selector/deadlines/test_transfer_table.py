@@ -5,6 +5,7 @@ from math import isinf
 
 import pytest
 
+from cedos.errors import NotFoundError
 from cedos.model import Direction
 from cedos.selector.budgets.controller import PROHIBITIVE
 from cedos.selector.deadlines import transfer_table
@@ -83,6 +84,14 @@ def test_who_is_silent_takes_no_turn_and_stays_in_the_table(table: TransferTable
     assert [(row.key, runs) for row, _, runs in table.rows(now)] == [("a", False), ("b", True)]
 
 
+def test_what_nobody_goes_on_with_is_forgotten_some_day(table: TransferTable) -> None:
+    table.report(transfer(), 0.0)
+    plan(table, WIFI, now=600.0 + transfer_table.KEPT_S - 1.0)
+    assert len(table) == 1
+    plan(table, WIFI, now=600.0 + transfer_table.KEPT_S + 1.0)
+    assert len(table) == 0
+
+
 def test_the_impossible_is_said_at_once_and_carried_all_the_same(table: TransferTable) -> None:
     table.report(transfer(left=10_000_000_000, in_s=60.0), 0.0)
     plan(table, WIFI, LTE)
@@ -121,6 +130,12 @@ def test_a_program_that_was_suspended_is_not_slow_and_says_nothing_of_networks(
     assert by == {"wlan0": 700_000}
 
 
+def test_the_unknown_size_is_expected_to_be_something(table: TransferTable) -> None:
+    table.report(transfer(left=None, in_s=8.0), 0.0)
+    plan(table, LTE)
+    assert table.turn("a", 0.0).networks == ("lte0",)
+
+
 def test_a_user_has_a_bounded_part_and_nobody_elses(
     table: TransferTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,6 +147,13 @@ def test_a_user_has_a_bounded_part_and_nobody_elses(
     table.report(replace(transfer("c"), uid=1000), 0.0)
     with pytest.raises(ValueError, match="another user"):
         table.report(replace(transfer("a"), uid=1000), 0.0)
+
+
+def test_what_has_ended_is_not_there(table: TransferTable) -> None:
+    table.report(transfer(), 0.0)
+    table.end("a")
+    with pytest.raises(NotFoundError):
+        table.turn("a", 0.0)
 
 
 def test_what_was_learned_comes_back() -> None:

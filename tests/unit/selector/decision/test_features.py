@@ -65,6 +65,16 @@ def test_trains_are_those_in_the_transfers_direction(host: Any) -> None:
             assert "wifi_udp_up_bps" not in found
 
 
+def test_the_hosts_speed_is_the_newest_that_any_network_knows(host: Any) -> None:
+    context = Context(
+        10.0,
+        {"wlan0": {"speed_mps": Indicator(1.0, 5.0)}, "lte0": {"speed_mps": Indicator(9.0, 8.0)}},
+    )
+    for columns in (None, ("speed_mps",)):
+        found = features(context, host.transfer(), assign(host.both), columns)
+        assert found == {"size_bytes": 100_000.0, "direction_up": 0.0, "speed_mps": 9.0}
+
+
 @given(
     st.dictionaries(
         st.sampled_from(["rtt_s", "past5_bps", "available", "cqi"]), st.floats(0, 1e9), max_size=4

@@ -124,3 +124,10 @@ def test_delphis_objectives_count_time_or_money(
 def test_none_joins_where_a_deadline_is_met_without(host: Any) -> None:
     assert len(decided(host, helper(1), deadline_s=60.0, wlan0=4, helper1=4).choice.networks) == 1
     assert len(decided(host, helper(1), deadline_s=12.0, wlan0=4, helper1=4).choice.networks) == 2
+
+
+def test_who_leaves_is_not_chosen(host: Any) -> None:
+    before = decided(host, wlan0=4, helper1=4)
+    assert decided(host, helper(1, up=False), wlan0=4, helper1=4) == before
+    waiting = decided(host, helper(1, up=False), own=())
+    assert waiting.choice.kind is StrategyKind.DEFER

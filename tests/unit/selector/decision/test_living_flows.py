@@ -245,6 +245,14 @@ def test_a_large_download_does_not_flap_between_networks_that_are_alike(
     assert all(400 < each.time_s < 800 for each in decision.evaluations)
 
 
+def test_a_program_that_pauses_comes_home(host: Any) -> None:
+    model = host.oracle(wifi=8.0, cellular=4.0, mptcp_wifi=4.0, mptcp_cellular=4.0)
+    priced = {"objective": WeightedCost(0.01, 2e-7), "bytes_remaining": 10_000_000}
+    home = again(host, model, "lte0", pace_bps=0.0, **priced)
+    assert str(home.choice) == "single(wlan0)"
+    assert "does not read on" in home.reason
+
+
 def test_a_slow_program_on_a_network_that_is_slower_still_is_helped(host: Any) -> None:
     model = host.oracle(wifi=60.0, cellular=3.0, mptcp_wifi=3.0, mptcp_cellular=3.0)
     priced = {"objective": WeightedCost(0.01, 2e-7), "bytes_remaining": 10_000_000}
@@ -269,3 +277,11 @@ def test_the_tipping_point_is_found_as_exactly_as_asked(tips_at: float, granular
     found = tipping_point(lambda x: x >= tips_at, 0.0, 100.0, granularity)
     assert found is not None
     assert tips_at <= found <= tips_at + granularity
+
+
+def test_what_does_not_tip_has_no_tipping_point() -> None:
+    assert tipping_point(lambda _: "stay", 0.0, 100.0, 0.1) is None
+
+
+def test_it_ends_even_where_no_granularity_can_be_reached() -> None:
+    assert tipping_point(lambda x: x > 0.3, 0.0, 1.0, 0.0) == pytest.approx(0.3)

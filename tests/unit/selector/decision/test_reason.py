@@ -11,7 +11,7 @@ from cedos.selector.budgets.prices import Prices
 from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide, decide_again
 from cedos.selector.decision.living import Living
-from cedos.selector.decision.reason import moved, seconds, stayed
+from cedos.selector.decision.reason import label, moved, seconds, stayed
 from cedos.selector.objective import MaxS, MaxSPerE, WeightedCost
 
 ALL = frozenset({StrategyKind.SINGLE, StrategyKind.MPTCP, StrategyKind.REDUNDANT})
@@ -272,6 +272,11 @@ def test_durations(time_s: float, expected: str) -> None:
     assert seconds(time_s) == expected
 
 
+def test_labels() -> None:
+    assert label(Strategy(StrategyKind.DEFER, ())) == "later"
+    assert label(Strategy(StrategyKind.SINGLE, ("wlan0",))) == "wlan0"
+
+
 def test_the_rate_in_the_transfers_direction_is_named_and_called_old_when_it_is(host: Any) -> None:
     model = host.oracle(wifi=3.0, cellular=9.0)
     context = host.context(
@@ -332,4 +337,11 @@ def test_what_many_joules_and_bytes_over_a_free_network_counted_for_is_told(host
     more = WeightedCost(prices=Prices(energy=(Steep(1e-6, 50.0, PROHIBITIVE),)))
     assert "90 J over lte0 is more than the budget has left to choose with" in why(
         host, model, 30_000_000, objective=more
+    )
+
+
+def test_amounts_beyond_measure_are_no_powers_of_ten(host: Any) -> None:
+    reason = why(host, host.oracle(wifi=7.5e7, cellular=2.3e9), 900_000_000_000_000)
+    assert reason.startswith(
+        "wlan0: 868 days expected for 900 TB, 31 times faster than lte0 (26620 days)"
     )

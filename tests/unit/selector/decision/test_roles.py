@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from cedos.model import StrategyKind
+from cedos.model import Strategy, StrategyKind
 from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide
 from cedos.selector.decision.roles import assign, pairs, role_strategy, strategies
@@ -94,6 +94,15 @@ def test_what_is_dead_may_join_later(host: Any) -> None:
     assert open_to({StrategyKind.SINGLE}, "lte0") == [("wifi", "single(wlan0)")]
     assert len(open_to(later, "wlan0", "lte0")) == 5
     assert len(open_to(later)) == 5
+
+
+def test_a_strategy_of_others_has_no_name(host: Any) -> None:
+    roles = assign(host.both)
+    reverse = Strategy(StrategyKind.REDUNDANT, ("lte0", "wlan0"))
+    assert role_strategy(reverse, roles) == "redundant"
+    for strange in (Strategy(StrategyKind.DEFER, ()), Strategy(StrategyKind.SINGLE, ("eth9",))):
+        with pytest.raises(ValueError, match="none of the strategies"):
+            role_strategy(strange, roles)
 
 
 def test_any_number_of_networks_plays_in_pairs(host: Any) -> None:

@@ -58,6 +58,11 @@ def test_it_is_said_why(host: Any) -> None:
     )
 
 
+def test_without_a_usable_network_nothing_is_judged(host: Any) -> None:
+    down = host.network("wlan0", up=False)
+    assert not route(host, (down,), 5.0).direct
+
+
 SINGLE, MPTCP = StrategyKind.SINGLE, StrategyKind.MPTCP
 
 
@@ -127,3 +132,10 @@ def test_a_look_lasts_a_moment_and_is_not_repeated_at_once(host: Any) -> None:
     assert not at(100.1 + LOOK_S, age_s=LOOK_S + 6.0)
     assert not at(99.9 + AGAIN_S, age_s=AGAIN_S + 6.0)
     assert at(100.0 + AGAIN_S, age_s=AGAIN_S + 6.0)
+
+
+def test_what_was_chosen_already_needs_no_look(host: Any) -> None:
+    both = replace(decision(host), choice=Strategy(MPTCP, ("lte0", "wlan0")))
+    assert Looks().beside(both, [host.lte, host.wlan]) is both
+    twice = replace(decision(host), choice=Strategy(StrategyKind.REDUNDANT, ("lte0", "wlan0")))
+    assert Looks().beside(twice, [host.lte, host.wlan]) is twice

@@ -255,6 +255,36 @@ def test_what_is_worth_it_says_so_with_its_figures(make: Any) -> None:
     assert first.weighed.gain_s == pytest.approx(first.weighed.saves_s)
 
 
+@pytest.mark.parametrize(
+    ("wifi", "prices", "left", "why"),
+    [
+        ({}, (0.0, 1e-3), None, "waits: over lte it costs more than it saves"),
+        ({}, (0.0, 2.0**200), None, "waits: the budget of lte is spent"),
+        ({}, (0.0, 1e-9), 1e5, "waits: it is more than the budget has left"),
+        (
+            {"present": False, "availability": 0.9, "absence_s": 1.0},
+            (0.0, 6e-7),
+            None,
+            "waits for a better network, which should be there in time",
+        ),
+        ({"present": False}, None, None, "waits: no network is there"),
+    ],
+)
+def test_it_is_told_why_it_waits(
+    make: Any,
+    wifi: dict[str, Any],
+    prices: tuple[float, float] | None,
+    left: float | None,
+    why: str,
+) -> None:
+    paths = [make.wifi(**wifi)] if wifi else []
+    if prices is not None:
+        paths.append(make.lte())
+    given = make.prices(*prices or (), **({} if left is None else {"left": left}))
+    (one,) = explained(queue_of(1e6), paths, given)
+    assert one.why == why
+
+
 def test_a_radio_that_must_be_woken_is_told(make: Any) -> None:
     prices = make.prices(0.2)
     (one,) = explained(queue_of(1e5), [make.lte(tail_j=200.0)], prices)

@@ -220,3 +220,7 @@ def test_the_tail_is_paid_once_and_by_radios_that_have_one() -> None:
     assert 0 < probe_cost(CELLULAR, **probe, idle_s=2.0).tail_j < tail_j
     assert probe_cost(WIFI, **probe).tail_j == 0
     assert probe_cost(CELLULAR, **probe).energy_j > tail_j
+
+
+def test_what_was_not_sent_costs_nothing() -> None:
+    assert probe_cost(CELLULAR, bytes_up=0, bytes_down=0, seconds=2.0).energy_j == 0

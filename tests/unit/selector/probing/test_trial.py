@@ -207,3 +207,8 @@ def test_hindsight_is_what_drawing_says() -> None:
     saves_s, loses_s = in_hindsight(chosen, alone, SECONDS)
     assert saves_s == pytest.approx(sum(max(1.0 - t, 0.0) for t in times) / len(times), rel=0.02)
     assert loses_s == pytest.approx(sum(max(t - 1.0, 0.0) for t in times) / len(times), rel=0.05)
+
+
+def test_hindsight_saves_nothing_where_the_other_one_costs_more_at_any_speed() -> None:
+    alone = evaluation(WLAN, 2.0, 30.0, cost=9.0)
+    assert in_hindsight(evaluation(LTE, 1.0), alone, SECONDS) == (0.0, 8.0)

@@ -235,6 +235,14 @@ def test_what_can_be_cut_off_takes_until_then_and_the_detour(
     assert found == pytest.approx(sum(expected) / len(expected))
 
 
+def test_a_price_without_end_forbids_and_free_things_stay_free() -> None:
+    knows = knowing(A=(10.0, 20.0), B=(12.0, 22.0))
+    dear = Way("A", (Term("A", itself),), metered_bytes=100.0)
+    choice = knows.choose((dear, server("B"), BOTH), WeightedCost(s_per_metered_byte=inf))
+    assert choice.name == "B"
+    assert choice.chosen.cost == pytest.approx(17.0)
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_without_a_single_sample_there_is_a_choice(method: str) -> None:
     for history in (plain, lambda quantity: ErrorHistory()):

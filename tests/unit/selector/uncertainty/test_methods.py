@@ -171,6 +171,13 @@ def test_without_history_the_bayesian_goes_by_the_errors_prior() -> None:
     assert bayesian.choose(ways).evaluations == brute.choose(ways).evaluations
 
 
+def test_a_distribution_in_short() -> None:
+    times = Distribution(tuple(float(number) for number in range(1, 101)))
+    spread = spread_of(times)
+    assert spread.mean_s == 50.5
+    assert (spread.low_s, spread.high_s) == interval_of(times)
+
+
 def test_the_interval_is_wider_than_the_middle_of_errors_held_out() -> None:
     times = Distribution(tuple(float(number) for number in range(1, 101)))
     low_s, high_s = interval_of(times)

@@ -204,6 +204,13 @@ def test_a_way_that_has_become_longer_is_the_measure_after_a_while() -> None:
     assert late.of(50_000, 150.5) == 0.0
 
 
+def test_a_session_that_was_woken_counts_anew() -> None:
+    receiver = DatagramReceiver()
+    for frame in (datagram(500), datagram(1, epoch=2), datagram(501), datagram(2, epoch=2)):
+        receiver.on_datagram(frame, 1.0)
+    assert receiver.take() == [b"500", b"1", b"2"]
+
+
 def test_a_program_that_does_not_read_has_the_newest() -> None:
     receiver = DatagramReceiver()
     for number in range(1, MOST_UNREAD + 2):

@@ -282,6 +282,14 @@ def test_answers_that_come_together_give_only_a_lower_bound() -> None:
     assert event.rate_bps == pytest.approx(8 * 10_552 / 0.0501)
 
 
+def test_answers_behind_other_data_say_nothing() -> None:
+    ends = Ends()
+    records = ends.sent(TWO, 1.0)
+    ends.far.paths[1].facts.rtt_s = 0.001
+    ends.far.write(bytes(5_000))
+    assert ends.answered(records, [1.05, 1.15]) == []
+
+
 def test_forged_answers_are_nothing() -> None:
     ends = Ends()
     records = ends.sent(TWO, 1.0)

@@ -6,7 +6,7 @@ import pytest
 
 from cedos.errors import SessionError
 from cedos.session.protocol import packing
-from cedos.session.protocol.frames import Space, Sync
+from cedos.session.protocol.frames import Messages, Space, StreamData, Sync
 from cedos.session.protocol.life import (
     Failed,
     Finished,
@@ -15,7 +15,7 @@ from cedos.session.protocol.life import (
     SessionState,
 )
 from cedos.session.protocol.schedulers.interface import PathFacts
-from cedos.session.protocol.session import LOST_STATE
+from cedos.session.protocol.session import ALL, LOST_STATE
 
 Cores = Any
 
@@ -163,3 +163,14 @@ def test_wishes_and_facts_reach_the_peer(cores: Cores) -> None:
     peer = other.paths[0].peer
     assert peer is not None
     assert (peer.metered, peer.rtt_s, peer.rate_bps, peer.loss) == (True, 0.045, 12e6, 0.0015)
+
+
+def test_the_streams_label_can_change(cores: Cores) -> None:
+    one, other = cores.pair()
+    one.write(b"x" * 1_000)
+    one.sender.label_stream(3)
+    assert one.backlog.waiting_bytes == [0, 0, 0, 0]
+    one.send(b"first", 1, after=ALL)
+    sent = [type(each) for each in cores.frames(one.next_record(1, 70_000, 0.0))]
+    assert sent == [Messages, StreamData]
+    assert other.failure is None

@@ -3,6 +3,9 @@
 from itertools import pairwise
 from typing import Any
 
+import pytest
+
+from cedos.errors import SessionError
 from cedos.session.protocol import packing
 from cedos.session.protocol.frames import Messages, Ping, Space, StreamData, Sync
 from cedos.session.protocol.path_watch import FREE, PathVoice
@@ -262,3 +265,12 @@ def test_labels_that_a_path_is_forbidden_stay_away_from_it_at_both_ends(cores: C
     other.allow(1, 0b1111, 0.0)
     cores.pump(one, other)
     assert cores.messages(other) == [(2, b"background")]
+
+
+def test_an_unknown_path_is_named(cores: Cores) -> None:
+    core = cores.session()
+    with pytest.raises(SessionError, match="no path 5"):
+        core.path_lost(5, 0.0)
+    cores.up(core)
+    with pytest.raises(SessionError, match="up already"):
+        cores.up(core)

@@ -183,6 +183,16 @@ async def test_a_peer_has_a_bounded_number_of_paths(joined: Joined) -> None:
         path.close("the test is over")
 
 
+async def test_a_source_is_asked_again_and_a_short_one_ends_the_session(joined: Joined) -> None:
+    data = os.urandom(3_000_000)
+    near, far = await joined()
+    await near.write_source(lambda offset, count: data[offset : offset + count], len(data))
+    assert await far.read_exactly(len(data)) == data
+    await near.write_source(lambda offset, count: b"", 10)
+    with pytest.raises(SessionError, match="a source gives 0 bytes"):
+        await far.read()
+
+
 @pytest.mark.parametrize(
     ("agreed_s", "waits_s", "then_s"), [(60, 3600.0, 3600), (60, 30.0, 60), (0, 3600.0, 0)]
 )

@@ -224,6 +224,17 @@ def test_what_lies_with_a_path_that_leaves_goes_first(cores: Cores) -> None:
     assert again[len(lost) :] == sorted(set(again) - set(lost))
 
 
+def test_a_queue_that_was_measured_once_does_not_keep_a_path_idle() -> None:
+    """A path whose round trip was two seconds under load has nothing in flight any more."""
+    busy, idle = line(1, 2.0, 20.0, 100), line(2, 4.0, 20.0, 100)
+    busy.facts.unsent_bytes = 40 * PACKET_BYTES
+    idle.facts.rtt_s = 2.0
+    scheduler, backlog = Swtc(PACKET_BYTES), Backlog([0, 40 * PACKET_BYTES, 0, 0])
+    assert scheduler.choose(idle, [busy, idle], backlog, PACKET_BYTES, 0.0) is not None
+    idle.in_flight_bytes = 400 * PACKET_BYTES
+    assert scheduler.choose(idle, [busy, idle], backlog, PACKET_BYTES, 0.0) is None
+
+
 def test_a_path_that_joins_gets_its_part_at_once() -> None:
     paths = [line(number, 2.0, 5.0, 100) for number in (1, 2)]
     scheduler, backlog = Swtc(PACKET_BYTES), Backlog([0, 40 * PACKET_BYTES, 0, 0])
