@@ -95,6 +95,9 @@ def _lines(status: dict[str, Any]) -> Iterator[str]:
          _amount(each["amount"], currency), render.size(each["left_bytes"]))
         for each in status["helpers"]
     ]  # fmt: skip
+    if status["barred_by"]:
+        yield f"The hard budget {status['barred_by']} is used up, so no helper is used."
+        return
     if not helpers:
         spent_up = status["budget"] is not None and status["spent"] >= status["budget"]
         yield (

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address
@@ -81,15 +81,19 @@ class RequestDriver(SideDriver[RequestorMachine]):
 
     Args:
         paths: the kernel's part; the caller undoes it.
+        spent: names a hard budget that is used up, so that no helper may be used; "": none is.
     """
 
-    def __init__(self, side: Side, wish: RequestorWish, paths: HelperPaths) -> None:
+    def __init__(
+        self, side: Side, wish: RequestorWish, paths: HelperPaths, spent: Callable[[], str]
+    ) -> None:
         machine = RequestorMachine(
             side.identity, side.trust, wish, random=os.urandom, now_s=SharingClock().now_s()
         )
         # Its counts are of payload, as the gateway's.
         super().__init__(side, machine, overhead=0.0, listens=False)
-        self._wish, self._paths = wish, paths
+        self._wish, self._paths, self._spent = wish, paths, spent
+        self._barred = ""
         self._ways: dict[bytes, _Way] = {}
         self._taken: dict[bytes, IPv4Address] = {}
         self._asks_waiting = False
@@ -102,6 +106,7 @@ class RequestDriver(SideDriver[RequestorMachine]):
             "budget": self._wish.budget,
             "currency": self._wish.currency,
             "spent": self._machine.spent,
+            "barred_by": self._barred,
             "helpers": [
                 {
                     "name": each.name,
@@ -223,6 +228,7 @@ class RequestDriver(SideDriver[RequestorMachine]):
         while True:
             with suppress(OSError, TimeoutError):
                 await self._look(flows)
+            self._keep_budget()
             self._obey()
             if self._machine.spent_up and not spent_up:
                 _log.warning("the budget is spent; no helper is used any more")
@@ -232,6 +238,15 @@ class RequestDriver(SideDriver[RequestorMachine]):
                 written_s = now_s
                 self._write_status()
             await asyncio.sleep(_LOOK_S)
+
+    def _keep_budget(self) -> None:
+        """Leave all helpers while a hard budget of the daemon is used up."""
+        before, self._barred = self._barred, self._spent()
+        if self._barred and not before:
+            _log.warning("a hard budget is used up; no helper is used", budget=self._barred)
+            self._machine.stop(self._now_s())
+        elif before and not self._barred and not self._machine.spent_up:
+            self._machine.start(self._now_s())
 
     async def _look(self, flows: FlowMonitor) -> None:
         """Read what the kernel's connections over each path have carried."""

@@ -176,7 +176,7 @@ def request(
             side = Side(identity, trust, shared, link.ask_share, store, status)
             asking = asyncio.get_running_loop().create_task(priced.follow())
             try:
-                await RequestDriver(side, wish, paths).run()
+                await RequestDriver(side, wish, paths, lambda: priced.spent).run()
             finally:
                 asking.cancel()
 

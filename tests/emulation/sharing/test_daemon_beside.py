@@ -1,7 +1,9 @@
 """The daemon on a requestor knows its helpers as networks: their prices, their bytes, when they go."""
 
+import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 
@@ -114,7 +116,25 @@ def test_helpers_are_networks_of_the_daemon(watched: Watched) -> None:
     assert abs(counted - sum(paid.values())) < 0.01 * counted
     assert watched.known().default.network is None
 
-    # 4. One that goes is gone for the daemon.
+    # 4. A hard budget of money that is used up ends their use; one that is raised begins it again.
+    most = 0.002
+    budget = ("budget", "set", "--hard", "--until", "1h", "money")
+    watched.hosts.cedos("requestor", *budget, f"{most}")
+    download = watched.download(2 * COUNT)
+    reading = threading.Thread(target=download.end)
+    reading.start()
+    wait_until(lambda: not watched.neighbours(), every_s=0.5)
+    assert "hard budget money is used up" in watched.hosts.cedos("requestor", "share")
+    (known,) = json.loads(watched.hosts.cedos("requestor", "budget", "--json"))
+    print(f"{known['spent']:.4f} of {most} spent")
+    second = HELPERS * RATE_BPS / 8e9 * 0.6
+    assert known["spent"] < most + 3.0 * second
+    watched.hosts.cedos("requestor", *budget, "10")
+    watched.wait_for(HELPERS)
+    reading.join()
+    assert download.received_bytes == 2 * COUNT
+
+    # 5. One that goes is gone for the daemon.
     os.kill(watched.helpers[0].pid, signal.SIGTERM)
     until_s = time.monotonic() + 10.0
     while len(watched.neighbours()) == HELPERS:

@@ -12,10 +12,13 @@ OFFERS = [
 ]
 
 
-def budget(resource: str, s_per_unit: float | None, *, spent_up: bool = False) -> BudgetMessage:
+def budget(
+    resource: str, s_per_unit: float | None, *, spent_up: bool = False, spent: float = 0.0,
+    hard: bool = False, over: bool = False,
+) -> BudgetMessage:  # fmt: skip
     return BudgetMessage(
-        name="b", resource=resource, supply=1.0, spent=0.0, begins_unix_s=0.0, ends_unix_s=1.0,
-        s_per_unit=s_per_unit, spent_up=spent_up,
+        name="b", resource=resource, supply=1.0, spent=spent, begins_unix_s=0.0, ends_unix_s=1.0,
+        s_per_unit=s_per_unit, spent_up=spent_up, hard=hard, over=over,
     )  # fmt: skip
 
 
@@ -48,3 +51,16 @@ def test_a_daemon_that_ends_leaves_the_fixed_price() -> None:
     assert {each.helper for each in strategy(OFFERS, 8 * M).helpers} == {b"cheap"}
     strategy.ask()
     assert {each.helper for each in strategy(OFFERS, 8 * M).helpers} == chosen()
+
+
+def test_a_hard_budget_of_money_that_is_used_up_forbids_helpers() -> None:
+    def spent(each: BudgetMessage) -> str:
+        strategy = DaemonPriced(lambda: [each])
+        strategy.ask()
+        return strategy.spent
+
+    assert spent(budget("money", None, spent=1.0, hard=True)) == "b"
+    assert spent(budget("money", 1.0, spent=0.99, hard=True)) == ""
+    assert spent(budget("money", None, spent=1.0)) == ""
+    assert spent(budget("money", None, spent=1.0, hard=True, over=True)) == ""
+    assert spent(budget("data", None, spent=1.0, hard=True)) == ""
