@@ -61,7 +61,8 @@ class Gatewayed(Started):
         # The gateway may connect to its own host, since the origins are there.
         self._services.append(
             Service(
-                self._laptop.server, *self._resolving(), *there, *cedos, "gateway", "--allow-local",
+                self._laptop.server,
+                *(*resolving(self._resolver), *there, *cedos, "gateway", "--allow-local"),
                 "--log-level", "debug", "--log-format", "json", output=self._directory / "gateway.log",
             )
         )  # fmt: skip
@@ -83,11 +84,13 @@ class Gatewayed(Started):
             lambda: accepts(self._near, _PROXY, PROXY_PORT), _START_TIMEOUT_S
         )
 
-    def _resolving(self) -> tuple[str, ...]:
-        if self._resolver is None:
-            return ()
-        return ("unshare", "--mount", "sh", "-c", _WITH_RESOLVER, str(self._resolver))
-
     def close(self) -> None:
         for service in reversed(self._services):
             service.close()
+
+
+def resolving(resolver: Path | None) -> tuple[str, ...]:
+    """Return the beginning of a command line whose program has this resolv.conf; None: the host's."""
+    if resolver is None:
+        return ()
+    return ("unshare", "--mount", "sh", "-c", _WITH_RESOLVER, str(resolver))

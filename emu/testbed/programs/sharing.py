@@ -14,7 +14,7 @@ from cedos.errors import EmulationError
 from cedos.storage.sharing_status import STATUS_FILES, read_status
 from emu.testbed.neighbours import Neighbourhood
 from emu.testbed.netns import Namespace
-from emu.testbed.programs.gateway import GATEWAY, PORT, PROXY_PORT
+from emu.testbed.programs.gateway import GATEWAY, PORT, PROXY_PORT, resolving
 from emu.testbed.services import Service, Started, accepts
 from emu.testbed.wiring import SERVER
 
@@ -89,18 +89,25 @@ class SharingHosts(Started):
         """Run a command of cedos on a host to its end; return what it printed."""
         return self.namespace(host).run(*self._line(host, *arguments)).stdout
 
-    def begin(self, host: str, *arguments: str, name: str = "") -> Service:
-        """Begin a command of cedos that goes on."""
+    def begin(
+        self, host: str, *arguments: str, name: str = "", resolver: Path | None = None
+    ) -> Service:
+        """Begin a command of cedos that goes on; `resolver`: its resolv.conf, None: the host's."""
         log = self._there.directory / f"{host}-{name or arguments[-1]}.log"
-        service = Service(self.namespace(host), *self._line(host, *arguments), output=log)
+        line = (*resolving(resolver), *self._line(host, *arguments))
+        service = Service(self.namespace(host), *line, output=log)
         self._services.append(service)
         return service
 
     def serve(self) -> Service:
-        """Begin the gateway, again if it has ended; return once it listens."""
-        self.gateway = self.begin(
-            "gateway", "gateway", "--name", GATEWAY, "--allow-local", "--no-cache", name="gateway"
-        )
+        """Begin the gateway, again if it has ended; return once it listens.
+
+        It looks names up at the emulated server.
+        """
+        resolver = self._there.directory / "gateway-resolv.conf"
+        resolver.write_text(f"nameserver {SERVER}\n")
+        options = ("--name", GATEWAY, "--allow-local", "--no-cache")
+        self.gateway = self.begin("gateway", "gateway", *options, name="gateway", resolver=resolver)
         self.gateway.wait_for(lambda: accepts(self._there.server, GATEWAY, PORT), _START_S)
         return self.gateway
 

@@ -25,6 +25,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from cedos.errors import EmulationError
+from emu.testbed.neighbours import Neighbourhood
 from emu.testbed.phones import SERVER, Laptop
 from emu.testbed.services import Started
 
@@ -170,7 +171,7 @@ _OPTIONS = (
     *("--no-sandbox", "--no-zygote", "--in-process-gpu"),
     *("--disable-gpu", "--disable-software-rasterizer", "--mute-audio"),
     *("--no-first-run", "--no-default-browser-check", "--password-store=basic"),
-    *("--no-proxy-server", "--disable-quic", "--disable-field-trial-config"),
+    *("--disable-quic", "--disable-field-trial-config"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
     *("--disable-default-apps", "--disable-extensions", "--disable-domain-reliability"),
     *("--disable-client-side-phishing-detection", "--disable-breakpad"),
@@ -178,7 +179,7 @@ _OPTIONS = (
     *("--disable-background-timer-throttling", "--disable-renderer-backgrounding"),
     *("--disable-backgrounding-occluded-windows", "--autoplay-policy=no-user-gesture-required"),
     # Whom else it would like to ask (its maker's sign-in service, for one) has no address.
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE *.example",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE *.example, EXCLUDE 127.0.0.1",
     "--remote-debugging-pipe",
     f"--disable-features={','.join(_OFF)}",
 )
@@ -195,19 +196,21 @@ exec setpriv --reuid={nobody} --regid={nobody} --clear-groups "$@" 3<&0 4>&1 0</
 
 
 class Browser(Started):
-    """Chromium in the client of a laptop, as a `with` block inside the laptop's."""
+    """Chromium in the client of a laptop, or on a requestor, as a `with` block inside that one's."""
 
     def __init__(
         self,
-        laptop: Laptop,
+        laptop: Laptop | Neighbourhood,
         log: Path,  # where Chromium's own words go
         *,
         certificate: Path | None = None,  # in PEM: its key is trusted, by whatever name
         mptcp: bool = True,  # run under `mptcpize`: its TCP connections ask for MPTCP
         # Added to this process' own; below zero it is served before what else the machine does.
         nice: int = 0,
+        proxy: str = "",  # such as socks5://127.0.0.1:1080, which looks names up, too; "": none
     ) -> None:
         self._laptop = laptop
+        self._proxy = proxy
         self.directory = laptop.directory / f"browser-{id(self):x}"
         self._log = log
         self._certificate = certificate
@@ -259,12 +262,15 @@ class Browser(Started):
         command += [str(resolver), str(directory)]
         command += ["mptcpize", "run"] if self._mptcp else []
         command += [str(PROGRAM), *_OPTIONS, f"--user-data-dir={directory}/profile"]
+        command.append(f"--proxy-server={self._proxy}" if self._proxy else "--no-proxy-server")
         # Trust the testbed's certificate by its key alone.
         if self._certificate is not None:
             command.append(f"--ignore-certificate-errors-spki-list={_pin(self._certificate)}")
+        there = self._laptop
+        host = there.requestor if isinstance(there, Neighbourhood) else there.client
         with self._log.open("wb") as log:
             self._process = process = subprocess.Popen(
-                ["nice", "-n", str(self._nice), *self._laptop.client.command(*command)],
+                ["nice", "-n", str(self._nice), *host.command(*command)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -23,7 +23,7 @@ from emu.workloads.web.browser import Tab
 MIME = 'video/mp4; codecs="avc1.42C01F"'
 HOST = "video.example"
 
-_FRAMES_PER_S = 10
+FRAMES_PER_S = 10
 _SIZE = "320x180"
 _TIMEOUT_S = 300.0
 # A part of the cache's key. A change of the video needs a new one.
@@ -98,10 +98,10 @@ def nginx_servers(media: Sequence[Media], player: Path, *, tls: bool, http2: boo
 
 
 def _encode(folder: Path, bitrates_bps: tuple[int, ...], segments: int, segment_s: float) -> None:
-    source = f"testsrc2=size={_SIZE}:rate={_FRAMES_PER_S}:duration={segments * segment_s:g}"
+    source = f"testsrc2=size={_SIZE}:rate={FRAMES_PER_S}:duration={segments * segment_s:g}"
     command = ["ffmpeg", "-nostdin", "-hide_banner", "-loglevel", "error", "-y"]
     command += ["-f", "lavfi", "-i", f"{source},noise=alls=60:allf=t,format=yuv420p"]
-    group = str(round(_FRAMES_PER_S * segment_s))
+    group = str(round(FRAMES_PER_S * segment_s))
     for number, rate_bps in enumerate(bitrates_bps):
         rate = str(rate_bps)
         command += ["-map", "0:v", f"-b:v:{number}", rate, f"-minrate:v:{number}", rate]
