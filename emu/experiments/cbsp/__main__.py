@@ -10,13 +10,16 @@ from typing import Any, Final
 import click
 
 from cedos.commands.console.render import echo
-from emu.experiments.cbsp import cost, helpers
+from emu.experiments.cbsp import cost, helpers, live
 from emu.experiments.cbsp.video import SCHEDULERS, Setting, watch
 from emu.runs import environment
 from emu.simulator.tcp import LINUX
 from emu.statistics import trials_figure
 
-PARTS: Final = ("helpers", "delta", "loss", "window", "rate", "idle", "cost")
+PARTS: Final = ("helpers", "delta", "loss", "window", "rate", "idle", "cost", "live")
+# The parts that are not simulated: computed, and measured on this machine, which takes twenty minutes.
+_REAL: Final = ("cost", "live")
+_LIVE_REPEATS: Final = 2
 _DELTAS_KBPS: Final = (0, 50, 100, 150, 200, 250, 300)
 # Small and large differences between helpers. The paper does not say which it uses.
 _FEW_KBPS: Final = (50, 250)
@@ -45,7 +48,7 @@ def cases(part: str) -> Cases:
             return {
                 f"{delta}, {kilobytes} kB": Setting(delta_kbps=delta, window_bytes=1e3 * kilobytes)
                 for delta in _FEW_KBPS
-                for kilobytes in (8, 32, 128, 500)
+                for kilobytes in (8, 12, 32, 128, 500)
             }
         case "rate":
             return {
@@ -113,7 +116,7 @@ def figures(part: str, seeds: Sequence[int], workers: int = 2) -> dict[str, Any]
 @click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False))
 @click.argument("parts", nargs=-1, type=click.Choice(PARTS))
 def main(seeds: int, workers: int, out: Path, parts: tuple[str, ...]) -> None:
-    """Simulate; writes `cbsp_PART.json` to a folder. PARTS: all without."""
+    """Simulate or measure; writes `cbsp_PART.json` to a folder. PARTS: all without."""
     out.mkdir(parents=True, exist_ok=True)
     drawn = range(1, seeds + 1)
     for part in parts or PARTS:
@@ -122,9 +125,11 @@ def main(seeds: int, workers: int, out: Path, parts: tuple[str, ...]) -> None:
                 found = helpers.figures(drawn)
             case "cost":
                 found = cost.figures()
+            case "live":
+                found = live.figures(_LIVE_REPEATS, echo)
             case _:
                 found = figures(part, drawn, workers)
-        known = {"host": environment.describe(1), "simulated": part != "cost", "seeds": seeds}
+        known = {"host": environment.describe(1), "simulated": part not in _REAL, "seeds": seeds}
         text = json.dumps(known | found, indent=1, allow_nan=False)
         (out / f"cbsp_{part}.json").write_text(text + "\n")
         echo(f"{part}: {out / f'cbsp_{part}.json'}")
