@@ -98,14 +98,6 @@ def _denied(details: str, kind: str = "destination_ip_prohibited") -> RefusedErr
     return RefusedError(HTTPStatus.FORBIDDEN, kind, details)
 
 
-def no_memory() -> RefusedError:
-    return RefusedError(
-        HTTPStatus.SERVICE_UNAVAILABLE,
-        "connection_limit_reached",
-        "the gateway has no memory left for another one",
-    )
-
-
 def is_own(address: Address) -> bool:
     """Tell whether an address is one of this host's, by binding a socket to it."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6

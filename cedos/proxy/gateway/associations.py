@@ -8,8 +8,6 @@ from typing import Final
 
 import structlog
 
-from cedos.kernel.process_limits import MemoryRoom
-from cedos.proxy.gateway.admission import no_memory
 from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.gateway.packet_relay import IDLE_S, PacketRelay, RememberedPeers
 from cedos.proxy.http import RefusedError
@@ -29,14 +27,12 @@ class Associations:
     def __init__(
         self,
         origins: Origins,
-        memory: MemoryRoom,
         *,
         most: int = MOST,
         most_per_client: int = MOST_PER_CLIENT,
         idle_s: float = IDLE_S,
     ) -> None:
         self._origins = origins
-        self._memory = memory
         self._most, self._most_per_client, self._idle_s = most, most_per_client, idle_s
         self._remembered = RememberedPeers()
         self._relays: dict[ProxiedAssociation, PacketRelay] = {}
@@ -46,30 +42,17 @@ class Associations:
     def __len__(self) -> int:
         return len(self._relays)
 
-    def open(self, client: bytes, association: ProxiedAssociation, *, invited: bool) -> None:
-        """Accept or refuse a client's association; `invited`: whether the client still is."""
-        if not invited:
-            self._refuse(
-                association,
-                HTTPStatus.FORBIDDEN,
-                "http_request_denied",
-                "this client is no longer invited",
-            )
-            return
-        if self._memory.short():
-            association.refuse(no_memory())
-            return
+    def open(self, client: bytes, association: ProxiedAssociation) -> None:
+        """Accept a client's association. RefusedError: there are too many."""
         full = len(self._relays) >= self._most
         if full or self._per_client[client] >= self._most_per_client:
             most = self._most if full else self._most_per_client
             whose = "the gateway takes" if full else "one client may have"
-            self._refuse(
-                association,
+            raise RefusedError(
                 HTTPStatus.SERVICE_UNAVAILABLE,
                 "connection_limit_reached",
                 f"{most} associations are all that {whose}",
             )
-            return
         # Connect both ends: packets of the client go to the relay, answers come back to the client.
         relay = PacketRelay(
             partial(self._origins.addresses, asker=client),
@@ -114,11 +97,6 @@ class Associations:
                 association.reset()
         if self._relays:
             self._check_later()
-
-    def _refuse(
-        self, association: ProxiedAssociation, status: HTTPStatus, kind: str, why: str
-    ) -> None:
-        association.refuse(RefusedError(status, kind, why))
 
 
 def _sent_on(relay: PacketRelay, packet: ProgramPacket) -> None:

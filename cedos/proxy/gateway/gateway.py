@@ -13,7 +13,7 @@ from cedos.errors import SessionError
 from cedos.global_unicast import IPNetwork
 from cedos.kernel import process_limits
 from cedos.kernel.process_limits import MemoryRoom
-from cedos.proxy.gateway.admission import DestinationRules, no_memory
+from cedos.proxy.gateway.admission import DestinationRules
 from cedos.proxy.gateway.associations import Associations
 from cedos.proxy.gateway.fetched_answer import RequestFetcher
 from cedos.proxy.gateway.gateway_session import GatewaySession, SessionTerms, StreamService
@@ -104,7 +104,7 @@ class Gateway:
         if free_bytes is not None:
             free_bytes = max(free_bytes, _LEAST_MEMORY)
         self._free_bytes = free_bytes
-        self._associations = Associations(origins, self._memory)
+        self._associations = Associations(origins)
         self._names = NameService()
         self._terms = SessionTerms(
             origins,
@@ -222,7 +222,11 @@ class Gateway:
                 HTTPStatus.FORBIDDEN, "http_request_denied", "this client is no longer invited"
             )
         if self._memory.short():
-            raise no_memory()
+            raise RefusedError(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                "connection_limit_reached",
+                "the gateway has no memory left for another one",
+            )
         theirs = sum(
             len(each) for each in self._sessions.values() if each.connection.peer_key == client
         )

@@ -50,7 +50,7 @@ class SessionTerms:
     name_service: NameService
     # Counts one more connection or association that a client opens (ValueError: it opens too many).
     count_open: Callable[[bytes], None]
-    admit: Callable[[bytes], None]  # refuses one more connection of a client (RefusedError)
+    admit: Callable[[bytes], None]  # refuses one more of a client (RefusedError)
     # Returns a client's name; None: it is not invited any more.
     name_of: Callable[[bytes], str | None]
     idle_s: float
@@ -82,8 +82,12 @@ class GatewaySession:
         )
 
     def __len__(self) -> int:
-        """Return the number of connections; one counts until the client has ended it, too."""
-        return max(len(self._tasks), len(self._streams.streams))
+        """Return the number of connections; one counts until the client has ended it, too.
+
+        An association counts as two: it has a socket for each version of IP.
+        """
+        streams = len(self._streams.streams)
+        return max(len(self._tasks), streams) + 2 * (len(self._streams) - streams)
 
     async def run(self) -> None:
         _log.info("client came", client=self._name)
@@ -112,8 +116,11 @@ class GatewaySession:
 
     def _associated(self, association: ProxiedAssociation) -> None:
         self._terms.count_open(self._client)
-        invited = self._terms.name_of(self._client) is not None
-        self._terms.associations.open(self._client, association, invited=invited)
+        try:
+            self._terms.admit(self._client)
+            self._terms.associations.open(self._client, association)
+        except RefusedError as error:
+            association.refuse(error)
 
     def _asked(self, question: GatewayQuestion) -> None:
         if self._terms.name_of(self._client) is None:
