@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import msgspec
 import structlog
@@ -34,7 +35,7 @@ from cedos.errors import SessionError, TransferError
 from cedos.session import keys
 from cedos.session.io.flow import MOST_PATHS
 from cedos.session.protocol.crypto import host_id
-from cedos.session.protocol.handshake.limits import HandshakeLimits
+from cedos.session.protocol.handshake.limits import HandshakeLimits, network_of
 
 if TYPE_CHECKING:
     from cedos.session.sockets.connection import Connection
@@ -159,6 +160,8 @@ _READ_BYTES: Final = 1 << 18
 _OPEN_FILES: Final = 8  # of one session, that are not acknowledged yet
 _LOOK_S: Final = 0.02
 _MOST_OF_ADDRESS: Final = 2_000
+# Of the few threads that list folders and hash files, so many work for one address.
+THREADS_OF_ADDRESS: Final = 2
 
 log = structlog.get_logger("cedos-serve")
 
@@ -190,6 +193,8 @@ class Serving:
         self._uploads = uploads
         self._tasks: set[asyncio.Task[None]] = set()
         self._sending: dict[tuple[bytes, str], list[Connection]] = {}
+        self._places: WeakKeyDictionary[Connection, str] = WeakKeyDictionary()
+        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self.served = self.kept = 0
 
     async def run(self) -> None:
@@ -252,6 +257,13 @@ class Serving:
         finally:
             for _, number in files:
                 os.close(number)
+
+    def _turn(self, connection: "Connection") -> asyncio.Semaphore:
+        """Return the turns of a client's address, as it was last: keys cost nothing."""
+        if paths := connection.paths():
+            self._places[connection] = network_of(paths[0].peer)
+        place = self._places.get(connection, "")
+        return self._turns.setdefault(place, asyncio.Semaphore(THREADS_OF_ADDRESS))
 
     def _count(self, served: dict[str, Any]) -> None:
         if served:
@@ -323,12 +335,15 @@ class Serving:
             return 0
         if length:
             await connection.write_source(reader(number, start), length)
-        digest = await self._tree.digest(number, version)
+        async with self._turn(connection):
+            digest = await self._tree.digest(number, version)
         await connection.write(digest)
         return length
 
     async def _list(self, connection: "Connection", request: ListRequest) -> None:
-        body = msgspec.json.encode(await asyncio.to_thread(self._tree.entries, request.path))
+        async with self._turn(connection):
+            found = await asyncio.to_thread(self._tree.entries, request.path)
+        body = msgspec.json.encode(found)
         if len(body) > LONGEST_LISTING:
             raise TransferError(f"{request.path!r} holds too many files to be listed")
         await connection.write(pack(Listing(len(body))))
@@ -385,7 +400,9 @@ class Serving:
                 return False  # refused with the usual words
             await connection.write(pack(PutAnswer(request.size)))
             theirs = await connection.read_exactly(DIGEST_BYTES)
-            if theirs != await self._tree.digest(number, version):
+            async with self._turn(connection):
+                ours = await self._tree.digest(number, version)
+            if theirs != ours:
                 raise TransferError(
                     f"{request.path} is there already, with another content; it is not overwritten"
                 )

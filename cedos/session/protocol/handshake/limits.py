@@ -96,16 +96,16 @@ class HostLedger:
 
     def has_room(self, address: str) -> bool:
         """Return whether one more flow may be connected from an address."""
-        theirs = self._of_address.get(_network(address), 0)
+        theirs = self._of_address.get(network_of(address), 0)
         return theirs < self.limits.flows_per_address
 
     def came(self, address: str) -> None:
         """Count a flow that has a connection from an address now, and none before."""
-        network = _network(address)
+        network = network_of(address)
         self._of_address[network] = self._of_address.get(network, 0) + 1
 
     def went(self, address: str) -> None:
-        _take_one(self._of_address, _network(address))
+        _take_one(self._of_address, network_of(address))
 
     def resume(self, host: bytes, now: float) -> float:
         """Count a resumption or join; return the seconds to wait if there are too many, else 0."""
@@ -128,7 +128,7 @@ def _take_one(counts: dict[Counted, int], whose: Counted) -> None:
         del counts[whose]
 
 
-def _network(address: str) -> str:
+def network_of(address: str) -> str:
     """Return an IPv4 address, or what one holder of IPv6 addresses has at least: 64 bits of it."""
     address = address.removeprefix("::ffff:").partition("%")[0]
     return str(IPv6Address(int(IPv6Address(address)) >> 64 << 64)) if ":" in address else address
@@ -155,7 +155,7 @@ class HalfOpen(Generic[Pending]):
 
     def add(self, one: Pending, address: str, now: float) -> Pending | None:
         """Add a handshake; return the one that was dropped for it."""
-        pushed, address = None, _network(address)
+        pushed, address = None, network_of(address)
         # Over one of the limits, the oldest goes: of this address, or of all.
         theirs = self._of_address.get(address, OrderedDict())
         if len(theirs) >= self._limits.half_open_per_address:

@@ -4,8 +4,10 @@ import asyncio
 import hashlib
 import os
 import random
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 
 from cedos.apps.files import server_link
 from cedos.apps.files.getting import Getting
-from cedos.apps.files.messages import Answer, pack
+from cedos.apps.files.messages import Answer, Entry, Listing, ListRequest, pack, read
 from cedos.apps.files.partial import Partial, files_of
 from cedos.apps.files.server_link import Progress, ServerLink
 from cedos.apps.files.serving import Serving, client_names
@@ -371,3 +373,55 @@ def test_one_key_is_one_client() -> None:
     assert client_names({"a": bytes(32)}) == {bytes(32): "a"}
     with pytest.raises(TransferError, match="a and b have one key"):
         client_names({"a": bytes(32), "b": bytes(32)})
+
+
+class SlowTree(Tree):
+    """A tree whose folder `large` takes until `go_on` to be listed."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.go_on = threading.Event()
+
+    def entries(self, path: str) -> list[Entry]:
+        if path == "large":
+            self.go_on.wait(10)
+        return super().entries("")
+
+
+class PlacedEnd(End):
+    """A session from an address, with a key of its own."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__()
+        self.peer_key, self._address = os.urandom(32), address
+
+    def paths(self) -> list[Any]:
+        return [SimpleNamespace(peer=self._address)]
+
+
+@pytest.mark.anyio
+async def test_one_address_leaves_threads_to_others(root: Path) -> None:
+    """Twenty sessions that had a large folder listed kept others waiting for 4 s of a processor."""
+    listening, tree = Listening(), SlowTree(root)
+    serving = Serving(tree, listening, {})
+    running = asyncio.create_task(serving.run())
+
+    def ask(address: str, path: str) -> End:
+        client, server = End(), PlacedEnd(address)
+        client.other, server.other = server, client
+        listening.queue.put_nowait(server)
+        server.inbox.put_nowait(pack(ListRequest(path)))
+        return client
+
+    for number in range(100):
+        ask(f"2001:db8::{number:x}", "large")
+    await asyncio.sleep(0.1)
+    try:
+        other = ask("192.0.2.2", "")
+        answer = await asyncio.wait_for(read(Listing, other.read_exactly), 5)
+        assert answer.size
+    finally:
+        tree.go_on.set()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await serving.close()
