@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import aiohttp
 from aiohttp import hdrs
+from aiohttp.http import HttpProcessingError
 from yarl import URL
 
 from cedos.errors import TransferError
@@ -22,12 +23,35 @@ CONNECT_S: Final = 10.0
 SILENCE_S: Final = 60.0
 _MOST_LINE_BYTES: Final = 1 << 16  # some servers send one field of 10 kB
 _MOST_FIELDS: Final = 128
+# Answers that something else follows (1xx). A server could send them for ever, 20 us each.
+MOST_INFORMATIONAL: Final = 16
 _LARGEST: Final = 1 << 62
 _MOST_REASON: Final = 200
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 
 # The fields of a head: lower-case names; values in Latin-1, which keeps every byte.
 Fields = dict[str, list[str]]
+
+
+class _FinalAnswer(aiohttp.ClientResponse):
+    """An answer with a limit on those before it."""
+
+    async def start(self, connection: Any) -> "_FinalAnswer":
+        protocol, left = connection.protocol, MOST_INFORMATIONAL + 1
+        read = protocol.read
+
+        async def counted() -> Any:
+            nonlocal left
+            if (left := left - 1) < 0:
+                raise HttpProcessingError(code=502, message="no answer behind informational ones")
+            return await read()
+
+        protocol.read = counted
+        try:
+            await super().start(connection)
+        finally:
+            del protocol.read
+        return self
 
 
 def client(
@@ -48,6 +72,7 @@ def client(
         auto_decompress=decode,
         read_bufsize=read_bufsize,
         cookie_jar=aiohttp.DummyCookieJar(),
+        response_class=_FinalAnswer,
         max_line_size=_MOST_LINE_BYTES,
         max_field_size=_MOST_LINE_BYTES,
     )

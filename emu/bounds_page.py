@@ -36,14 +36,14 @@ Generated from the code by `python -m emu.bounds_page`, which a test repeats. [s
 | uploads that are kept; at once | {apps.files.web_uploads.upload_store:_MOST_OF_CLIENT}; {apps.files.web_uploads.web_uploads:_AT_ONCE} in, {apps.files.web_uploads.web_uploads:_AT_ONCE} out | refused; they wait |
 | **A client of `cedos-serve`** | | |
 | sessions; memory while it is away; what it sent and is not read | {session.protocol.handshake.limits:HandshakeLimits.flows_per_host}; {session.protocol.handshake.limits:HandshakeLimits.idle_bytes_per_host MiB}; {session.protocol.handshake.limits:HandshakeLimits.unread_bytes_per_host MiB} | refused; the largest ends |
-| open files of a session; uploads at once | {apps.files.serving:_OPEN_FILES}; {apps.files.serving:_AT_ONCE} | it waits; refused |
+| open files of a session; uploads at once; threads that list and hash for an address | {apps.files.serving:_OPEN_FILES}; {apps.files.serving:_AT_ONCE}; {apps.files.serving:THREADS_OF_ADDRESS} | it waits; refused; it waits |
 | one upload; files in the tree | {apps.files.serving:UploadLimits.largest_bytes GB}; {apps.files.serving:UploadLimits.most_files} | refused |
 | **A stranger at a listening port** | | |
 | handshakes | {session.protocol.handshake.limits:HandshakeLimits.half_open_per_address} of an address, {session.protocol.handshake.limits:HandshakeLimits.half_open} of all, {session.protocol.handshake.limits:HandshakeLimits.handshake_s} s each | the oldest goes |
 | sessions of all hosts; of them without a network; asleep; what all sent and is not read | {session.protocol.handshake.limits:HandshakeLimits.flows}; {session.protocol.handshake.limits:HandshakeLimits.absent}; {session.protocol.handshake.limits:HandshakeLimits.asleep}; {session.protocol.handshake.limits:HandshakeLimits.unread_bytes MiB} | refused; the busiest host's oldest ends; awake; the largest ends |
 | sessions of `cedos-serve` with one address; those without a network | {apps.files.serving:_MOST_OF_ADDRESS}, half of open files; a quarter of open files | refused; as above |
 | **A web server, or a server of files** | | |
-| a head; its fields; bytes of rules for caches | {apps.files.objects.origin_client:LONGEST_HEAD KiB}; {web:_MOST_FIELDS}; {apps.files.objects.http_rules:_MOST_RULES_BYTES} | an error; an error; it is not stored |
+| a head; its fields; answers 1xx before it; bytes of rules for caches | {apps.files.objects.origin_client:LONGEST_HEAD KiB}; {web:_MOST_FIELDS}; {web:MOST_INFORMATIONAL}; {apps.files.objects.http_rules:_MOST_RULES_BYTES} | an error; an error; an error; it is not stored |
 | silence, or less than 16 KiB; redirects | {apps.files.objects.object_fetcher:SILENCE_S} s; {apps.files.objects.object_fetcher:_MOST_REDIRECTS} | given up |
 | the answer to an upload | {apps.files.messages:MOST_ANSWER_BYTES KiB} | shortened |
 | a feed of podcasts | {apps.files.podcast_library:_MOST_FEED_BYTES MiB} | an error |

@@ -1,10 +1,16 @@
 """Heads of web servers: what tells versions apart, parts, sizes, dates and places."""
 
+import asyncio
+import socket
+from contextlib import suppress
+
+import aiohttp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
 
+from cedos import web
 from cedos.errors import TransferError
 from cedos.web import AnswerHead, Fields, date, strong_validator
 
@@ -93,3 +99,28 @@ def test_any_field_is_something_or_a_transfer_error(text: str) -> None:
     except TransferError:
         return
     assert there is None or there.scheme in ("http", "https")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("hints", [3, 1_000_000])
+async def test_a_server_that_only_says_that_it_goes_on_is_given_up(hints: int) -> None:
+    """It had a minute for each request, in which every look at the socket took 60 ms of a processor."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            await reader.readuntil(b"\r\n\r\n")
+            for _ in range(hints):
+                writer.write(b"HTTP/1.1 103 Early Hints\r\n\r\n")
+                await writer.drain()
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi")
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    async with server, web.client(lambda address: socket.socket(*address[:3])) as client:
+        if hints <= web.MOST_INFORMATIONAL:
+            async with client.get(url) as answer:
+                assert await answer.read() == b"hi"
+        else:
+            with pytest.raises(aiohttp.ClientResponseError):
+                await asyncio.wait_for(client.get(url), 10)
