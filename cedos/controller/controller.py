@@ -9,6 +9,7 @@ rule, a hint, a network that went) is decided at once.
 """
 
 import math
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
@@ -135,6 +136,9 @@ class Controller:
         self._look_at_s: float | None = -math.inf
         self._stuck_at_s: float | None = None
         self._woken_at_s = self._decided_at_s = self._full_at_s = -math.inf
+        # What is to be decided in turn (`_take_turn`), and since when.
+        self._turns: deque[SteeredDestinations | LivingFlow | int] = deque()
+        self._turn_at_s = -math.inf
         # What the last look and the last decision found.
         self._asked_at_s: dict[str, float] = {}
         self._stalled: frozenset[FlowKey] = frozenset()
@@ -151,7 +155,8 @@ class Controller:
         """Return the monotonic instant at which the caller is to send `TimerFired`; None: never."""
         decide_s = self._woken_at_s + _DECIDED_APART_S if self._outbox.woken else None
         timers = (
-            *(self._look_at_s, self._stuck_at_s, decide_s),
+            *(self._look_at_s, self._stuck_at_s, decide_s, self.destinations.next_timer_s()),
+            self._turn_at_s if self._turns else None,
             *(self.rescuer.next_timer_s(), self.lookups.next_timer_s()),
             *(self.hard.next_timer_s(), self.transfers.next_timer_s()),
             *(self.probing.next_timer_s(), self.portals.next_timer_s()),
@@ -265,7 +270,7 @@ class Controller:
             case on.HintGiven():
                 self.hints.on_given(event, self.context(now_s), now_s)
             case on.HintWithdrawn(number):
-                self.hints.end(number, self.context(now_s))
+                self.hints.end(number)
             case on.TransferReported():
                 self.transfers.on_report(event, self.context(now_s))
             case on.TransferEnded():
@@ -330,9 +335,7 @@ class Controller:
         self.probing.on_timer(self.flows.uploads, now_s)
         if self.portals.on_timer(now_s):
             self._portals_changed(now_s)
-        hint_over_s = self.hints.next_timer_s()
-        if hint_over_s is not None and now_s >= hint_over_s:
-            self.hints.on_timer(self.context(now_s), now_s)
+        self.hints.on_timer(now_s)
         plan_at_s = self.transfers.next_timer_s()
         if plan_at_s is not None and now_s >= plan_at_s:
             self.transfers.on_timer(self.context(now_s), now_s)
@@ -351,6 +354,10 @@ class Controller:
                 self.reconsider(context)
                 if self.config.short_queues:
                     self._outbox.give(give.BoundQueues(measured_paths(context, self.flows)))
+        elif self._turns:
+            self._take_turn(self.context(now_s))
+        elif (turn_at_s := self.destinations.next_timer_s()) is not None and now_s >= turn_at_s:
+            self.destinations.on_timer(self.context(now_s), now_s)
 
     def _due(self, context: Context) -> bool:
         """Return whether to decide now; if so, note the time.
@@ -368,20 +375,31 @@ class Controller:
         return True
 
     def reconsider(self, context: Context) -> None:
-        """Decide on everything again: what has a rule, the default, destinations, programs, flows."""
+        """Decide on everything again: on rules and the default now, on the rest in turn, one a timer.
+
+        So an event takes no longer where there are many flows, programs and destinations.
+        """
         self.ruled.reconsider(context)
         self.default.reconsider(context)
-        self.destinations.reconsider(context)
-        self.programs.reconsider(context)
         self.moves.keep_spares(context.at_s)
-        for flow in self.flows:
-            if self.ruled.decision(flow.key, flow.server_name) is not None:
-                if self.moves.may_move(flow):
-                    self.ruled.keep(flow)
-                continue  # it stays where its rule has led it
-            if self.moves.may_move(flow) and self.moves.reconsider(flow, context):
-                # The next one finds it where it is now.
-                context = replace(context, competing=self.flows.competing(context.at_s))
+        flows = filter(self.moves.may_move, self.flows)
+        # What still waits for its turn comes before what has had one.
+        waiting = (*self._turns, *self.programs.marks, *flows)
+        self._turns = deque(dict.fromkeys((self.destinations, *waiting)))
+        self._turn_at_s = context.at_s
+
+    def _take_turn(self, context: Context) -> None:
+        """Look at all destinations, or decide on a program, by its mark, or on the move of a flow."""
+        match self._turns.popleft():
+            case SteeredDestinations() as destinations:
+                destinations.reconsider(context)
+            case int(mark):
+                self.programs.reconsider(mark, context)
+            case flow if self.moves.may_move(flow):
+                if self.ruled.decision(flow.key, flow.server_name) is not None:
+                    self.ruled.keep(flow)  # it stays where its rule has led it
+                else:
+                    self.moves.reconsider(flow, context)
 
     def _bar(self, changed: bool, now_s: float) -> None:
         """Keep to what hard budgets bar, if that has changed."""
@@ -480,10 +498,11 @@ class Controller:
         here, elsewhere = self.flows.at_home(event.samples), self.flows.elsewhere(event.samples)
         if self.portals.observe_flows(here, elsewhere, now_s):
             self._outbox.wake()
-        context = self.context(now_s)
         for flow in seen:
             network, transfer = flow.small_on, flow.transfer
-            if network is not None and transfer is not None and flow.alone_on(network, context):
+            if network is None or transfer is None:
+                continue
+            if flow.alone_on(network, self.networks.recent_context(now_s)):
                 waited_s = now_s - flow.started_at_s
                 size_bytes = transfer.size.median_bytes
                 self.networks.keeper.observe_wait(network, size_bytes, waited_s, now_s)
@@ -570,7 +589,7 @@ class Controller:
 
     def _note_verdicts(self, now_s: float) -> None:
         """Tell people of the networks whose state has changed."""
-        verdicts = self.networks.keeper.snapshot(now_s).verdicts
+        verdicts = self.networks.keeper.verdicts(now_s)
         before, self._lives = self._lives, {}
         for network in self.decider.networks:
             verdict = verdicts.get(network.name)

@@ -1,5 +1,6 @@
 """Scripts for the controller: events at given times go in, commands come out. No clock, no kernel."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface
@@ -139,10 +140,14 @@ class Script:
         return found
 
     def decide(self, at_s: float | None = None) -> list[Command]:
-        """Decide on everything again, at an instant; return the commands."""
+        """Decide on everything again, from an instant on; return the commands."""
         now_s = self.now_s if at_s is None else at_s
         urgent = HostDefaultsChanged(self.controller.decider.host_defaults)
-        return self.tell(urgent, TimerFired(), at_s=now_s)
+        found = self.tell(urgent, TimerFired(), at_s=now_s)
+        # What is decided in turn follows at once.
+        while (self.controller.next_timer_s() or math.inf) <= now_s:
+            found += self.tell(TimerFired())
+        return found
 
     def wait(
         self, until_s: float, answer: Callable[[Command], Sequence[Event]] = lambda _: ()

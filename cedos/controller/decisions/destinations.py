@@ -2,7 +2,7 @@
 
 import math
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from ipaddress import ip_address, ip_network
@@ -22,6 +22,7 @@ from cedos.model import (
     StrategyKind,
     Transfer,
 )
+from cedos.selector.decision.liveness import dead_networks
 from cedos.selector.decision.reason import sentences
 from cedos.selector.probing.trial import OF_LATE_S, Recurring, Trials, in_doubt
 
@@ -199,10 +200,11 @@ class DestinationTrials:
                 return
             self._trials.on_miss(running.network, now_s)
         self._running = None
+        since_s = now_s - OF_LATE_S
         recurring = [
             Recurring(place, visits.decision, begun, partial(self._barred, visits, place[1], now_s))
             for place, visits in places.items()
-            if visits.decision is not None and (begun := visits.since(now_s - OF_LATE_S))
+            if visits.decision is not None and (begun := visits.since(since_s))
         ]
         decider = self._decider
         found = self._trials.due(recurring, context, decider.usable, decider.objective)
@@ -233,25 +235,33 @@ _MOST = 64
 # A destination keeps its own rule for this time after its last connection. At most `_MOST`
 # destinations have one.
 _REMEMBERED_S = 600.0
+# The time between two destinations' turns. One that has no verdict need not wait.
+_TURN_S = 0.1
 
 
 @dataclass(slots=True)
 class _SteeredDestination:
     """A destination of late or of a hint: until when it counts, what was decided, which rule it has.
 
-    `visits`: None where it is only of a hint.
+    `visits`: None where it is only of a hint. `decided_at_s`: when the last verdict was.
     """
 
+    address: Address
     visits: Visits | None = None
     until_s: float = 0.0
     hinted: Transfer | None = None
     decision: Decision | None = None
+    decided_at_s: float = -math.inf
     rule: str | None = None
 
 
 class SteeredDestinations:
-    """`ruled`: whether a destination is under a rule of the user's: then nothing else leads it.
+    """Destinations that may have rules of their own.
 
+    `reconsider` does at once what needs no prediction: a destination follows the default where its own
+    network has died. Then each has its turn, the oldest verdict first, one a timer.
+
+    `ruled`: whether a destination is under a rule of the user's: then nothing else leads it.
     `trials` send a connection another way now and then.
     """
 
@@ -270,6 +280,9 @@ class SteeredDestinations:
         self._sizes: dict[Place, Mapping[Direction, SizeEstimate]] = {}
         self._trials = trials
         self._known: OrderedDict[Place, _SteeredDestination] = OrderedDict()
+        # Those whose turn is to come, and when the first one's is.
+        self._turns: deque[Place] = deque()
+        self._turn_at_s = -math.inf
 
     def networks_changed(self, networks: Sequence[Network]) -> None:
         """Take all networks; the next `reconsider` uses them."""
@@ -295,54 +308,86 @@ class SteeredDestinations:
         return tried or known.decision or self._default.decision_of(key.remote.version)
 
     def reconsider(self, context: Context) -> None:
-        """Decide on all of them again, and forget those of long ago."""
+        """Forget those of long ago, leave networks that carry nothing, and give each one a turn."""
+        self._turns.clear()
         if not self._decider.choices.destinations or self._default.decision is None:
             return
-        ruled = {
-            place
-            for place in self._known
-            if self._ruled(ip_network(place[0]).network_address, place[1])
-        }
-        self._trials.reconsider(
-            {
-                place: each.visits
-                for place, each in self._known.items()
-                if each.visits is not None and place not in ruled
-            },
-            context,
-        )
+        over: dict[Place, str | None] = {}
         for place, known in list(self._known.items()):
             if context.at_s > known.until_s or len(self._known) > _MOST:
                 del self._known[place]
                 self._sizes.pop(place, None)
-                self._rule(place, known, None)
-                continue
-            if place in ruled:
-                self._rule(place, known, None)
-                continue
-            transfer = known.hinted or self._expected(known.visits, place[1])
-            if transfer is not None:
-                known.decision, seen = self._decider.renewed(
-                    transfer, context, known.decision, version=ip_network(place[0]).version
-                )
-                if known.visits is not None:
-                    known.visits.decision = seen
-            choice = known.decision.choice if known.decision else None
-            usual = choice.networks[0] if choice and choice.networks else None
-            self._rule(place, known, self._trials.network_of(place) or usual)
+                over |= self._led(place, known, None)
+        free = {
+            place: each
+            for place, each in self._known.items()
+            if not self._ruled(each.address, place[1])
+        }
+        self._leave(free.values(), context)
+        visited = {p: each.visits for p, each in free.items() if each.visits is not None}
+        self._trials.reconsider(visited, context)
+        for place, known in self._known.items():
+            over |= self._led(place, known, self._network_of(place) if place in free else None)
+        if over:
+            self._outbox.give(SetDestinations(over))
+        self._turns.extend(sorted(free, key=lambda place: free[place].decided_at_s))
+        self._skip()
+        self._turn_at_s = max(self._turn_at_s, context.at_s)
+
+    def next_timer_s(self) -> float | None:
+        """Return when the next destination has its turn."""
+        return self._turn_at_s if self._turns else None
+
+    def on_timer(self, context: Context, now_s: float) -> None:
+        """Decide on the destination whose turn it is."""
+        self._decide(self._turns.popleft(), context)
+        self._skip()
+        # The next one may wait, unless it has no verdict.
+        waits = self._turns and self._known[self._turns[0]].decision is not None
+        self._turn_at_s = now_s + (_TURN_S if waits else 0.0)
+
+    def _skip(self) -> None:
+        """Skip the destinations of which too little is known to decide."""
+        while self._turns and self._transfer(self._turns[0]) is None:
+            self._turns.popleft()
+
+    def _leave(self, known: Iterable[_SteeredDestination], context: Context) -> None:
+        """Forget the verdicts that lead over a network which is down or dead while another one lives."""
+        dead = dead_networks(context, self._decider.usable)
+        living = {each.name for each in self._decider.usable if each.up} - dead.keys()
+        for each in known if living else ():
+            if each.decision is not None and not living.issuperset(each.decision.choice.networks):
+                each.decision, each.decided_at_s = None, -math.inf
+                if each.visits is not None:
+                    each.visits.decision = None
+
+    def _decide(self, place: Place, context: Context) -> None:
+        """Decide on a destination again, and lead it there."""
+        known = self._known[place]
+        transfer = self._transfer(place)
+        if transfer is None or self._ruled(known.address, place[1]):
+            return
+        known.decision, seen = self._decider.renewed(
+            transfer, context, known.decision, version=known.address.version
+        )
+        known.decided_at_s = context.at_s
+        if known.visits is not None:
+            known.visits.decision = seen
+        if news := self._led(place, known, self._network_of(place)):
+            self._outbox.give(SetDestinations(news))
 
     def on_hint(self, place: Place, transfer: Transfer, until_s: float, context: Context) -> None:
         """Take what a program will transfer with a destination, in place of what history says."""
         known = self._last(place)
         known.hinted, known.until_s = transfer, until_s
-        self.reconsider(context)
+        if self._decider.choices.destinations and self._default.decision is not None:
+            self._decide(place, context)
 
-    def on_hint_ended(self, place: Place, context: Context) -> None:
+    def on_hint_ended(self, place: Place) -> None:
         """Treat a destination like all others again."""
         known = self._known.pop(place, None)
-        if known is not None:
-            self._rule(place, known, None)
-            self.reconsider(context)
+        if known is not None and (news := self._led(place, known, None)):
+            self._outbox.give(SetDestinations(news))
 
     def network_of(self, destination: str, port: int | None) -> str | None:
         """Return the network of transfers with a destination; None where none is up."""
@@ -359,17 +404,28 @@ class SteeredDestinations:
 
     def _last(self, place: Place) -> _SteeredDestination:
         """Return the destination, moved to the end of the line; made where it is new."""
-        known = self._known.pop(place, None) or _SteeredDestination()
+        known = self._known.pop(place, None)
+        if known is None:
+            known = _SteeredDestination(ip_network(place[0]).network_address)
         self._known[place] = known
         return known
 
-    def _rule(self, place: Place, known: _SteeredDestination, wanted: str | None) -> None:
-        """Add a destination's rule if it differs from the default, else remove it."""
-        if self._default.is_led_to(wanted, ip_network(place[0]).version):
+    def _network_of(self, place: Place) -> str | None:
+        """Return where a destination is to be led: by its trial, or else by its verdict."""
+        decision = self._known[place].decision
+        usual = next(iter(decision.choice.networks), None) if decision is not None else None
+        return self._trials.network_of(place) or usual
+
+    def _led(
+        self, place: Place, known: _SteeredDestination, wanted: str | None
+    ) -> dict[Place, str | None]:
+        """Return the change of a destination's rule, if any; it has none where the default leads."""
+        if self._default.is_led_to(wanted, known.address.version):
             wanted = None
-        if wanted != known.rule:
-            known.rule = wanted
-            self._outbox.give(SetDestinations({place: wanted}))
+        if wanted == known.rule:
+            return {}
+        known.rule = wanted
+        return {place: wanted}
 
     def on_failure(self, places: Collection[Place]) -> None:
         """Take it that destinations have no rule: the next decision adds it again."""
@@ -377,13 +433,13 @@ class SteeredDestinations:
             if (known := self._known.get(place)) is not None:
                 known.rule = None
 
-    def _expected(self, visits: Visits | None, port: int | None) -> Transfer | None:
-        """Return what transfers with a destination have been like; None where too little is known."""
-        if visits is None or port is None:
+    def _transfer(self, place: Place) -> Transfer | None:
+        """Return what transfers with a destination are like; None where too little is known."""
+        known, sizes = self._known.get(place), self._sizes.get(place)
+        if known is None or known.hinted is not None:
+            return None if known is None else known.hinted
+        if known.visits is None or not sizes:
             return None
-        address = visits.address
-        known = self._sizes.get((str(ip_network(address)), port), {})
-        if not known:
-            return None
-        direction = max(known, key=lambda way: known[way].median_bytes)
-        return Transfer(known[direction], direction, server_name=f"{address}:{port}")
+        direction = max(sizes, key=lambda way: sizes[way].median_bytes)
+        name = f"{known.visits.address}:{place[1]}"
+        return Transfer(sizes[direction], direction, server_name=name)

@@ -1,7 +1,7 @@
 """Hints of programs on their transfers: how long each counts, and where it leads their connections."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_network
 from typing import Final
@@ -59,8 +59,14 @@ class Programs:
         known = None if mark is None else self._known.get(mark)
         return None if known is None else known.decision
 
-    def reconsider(self, context: Context) -> None:
-        for mark, known in list(self._known.items()):
+    @property
+    def marks(self) -> Collection[int]:
+        """Return the marks of all programs."""
+        return self._known.keys()
+
+    def reconsider(self, mark: int, context: Context) -> None:
+        """Decide on a program again, if it is still there."""
+        if (known := self._known.get(mark)) is not None:
             self._lead(mark, known, context)
 
     def _lead(self, mark: int, known: _MarkedProgram, context: Context) -> None:
@@ -167,14 +173,14 @@ class Hints:
             )
             self._programs.add(mark, transfer, context)
         for number in self._superfluous(event.uid):
-            self.end(number, context)
+            self.end(number)
 
-    def on_timer(self, context: Context, now_s: float) -> None:
+    def on_timer(self, now_s: float) -> None:
         """End the hints whose time is over."""
         for number in [n for n, each in self._known.items() if each.until_s <= now_s]:
-            self.end(number, context)
+            self.end(number)
 
-    def end(self, number: int, context: Context) -> None:
+    def end(self, number: int) -> None:
         """End a hint, if it is in force."""
         ended = self._known.pop(number, None)
         if ended is None:
@@ -186,7 +192,7 @@ class Hints:
         if ended.place is not None and ended.place not in {
             each.place for each in self._known.values()
         }:
-            self._destinations.on_hint_ended(ended.place, context)
+            self._destinations.on_hint_ended(ended.place)
 
     def _size(self, hint: HintRequest) -> SizeEstimate:
         size_bytes = hint.size_bytes or self._decider.choices.default_size_bytes

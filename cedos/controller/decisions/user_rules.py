@@ -345,7 +345,7 @@ class RuledDestinations:
         return next((each.decision for each in known if each is not None), None)
 
     def covers(self, address: Address, port: int | None) -> bool:
-        return self.rules.of(address, port) is not None
+        return bool(self.rules.rules) and self.rules.of(address, port) is not None
 
     def may_use(self, key: FlowKey, network: str, named: str | None = None) -> bool:
         """Return whether a flow may use the network of this name, which may be gone."""

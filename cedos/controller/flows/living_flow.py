@@ -120,7 +120,7 @@ class FlowPath:
         return min(sample.idle_down_s, sample.idle_ack_s) if sample else math.inf
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class LivingFlow:
     """A flow: its paths, the transfer it carries now, and what was decided about it.
 

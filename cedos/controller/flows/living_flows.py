@@ -76,9 +76,7 @@ class LivingFlows:
                 continue
             networks = flow.strategy.networks if flow.strategy else (flow.paths[flow.key].network,)
             part = 1.0 / len(networks)
-            each = replace(
-                its, remaining_bytes=part * its.remaining_bytes, rate_bps=part * its.rate_bps
-            )
+            each = CompetingTransfer(its.flow, part * its.remaining_bytes, part * its.rate_bps)
             for network in filter(None, networks):
                 found.setdefault(network, {}).setdefault(flow.transfer.direction, []).append(each)
         return {

@@ -9,7 +9,7 @@ from dataclasses import replace
 from cedos.controller.events import Witness
 from cedos.controller.networks.liveness import Liveness
 from cedos.controller.networks.rates import QUEUE_EMPTY, RateEstimator, RateSample
-from cedos.model import Attachment, Context, Direction, Indicator
+from cedos.model import Attachment, Context, Direction, Indicator, NetworkVerdict
 
 WINDOW_S = 10.0
 # The fewest segments of a loss rate: one lost of three does not mean a third.
@@ -228,29 +228,39 @@ class ContextKeeper:
         last = self._last
         if last is not None and 0.0 <= now_s - last.at_s < _MOMENT_S:
             return last
+        verdicts = self.verdicts(now_s)
         self._last = Context(
             at_s=now_s,
-            networks={name: self._merged(known, now_s) for name, known in self._networks.items()},
+            networks={
+                name: self._merged(known, verdicts[name], now_s)
+                for name, known in self._networks.items()
+            },
             attachments={
                 name: known.attachment
                 for name, known in self._networks.items()
                 if known.attachment is not None
             },
-            verdicts={
-                name: known.liveness.verdict(now_s) for name, known in self._networks.items()
-            },
+            verdicts=verdicts,
         )
         return self._last
 
-    def _merged(self, known: _NetworkState, now_s: float) -> dict[str, Indicator]:
-        merged = self._derived(known, now_s)
+    def verdicts(self, now_s: float) -> dict[str, NetworkVerdict]:
+        """Return the state of each network."""
+        return {name: known.liveness.verdict(now_s) for name, known in self._networks.items()}
+
+    def _merged(
+        self, known: _NetworkState, verdict: NetworkVerdict, now_s: float
+    ) -> dict[str, Indicator]:
+        merged = self._derived(known, verdict, now_s)
         for name, indicator in known.given.items():
             derived = merged.get(name)
             if derived is None or indicator.measured_at_s >= derived.measured_at_s - self._grace_s:
                 merged[name] = indicator
         return merged
 
-    def _derived(self, known: _NetworkState, now_s: float) -> dict[str, Indicator]:
+    def _derived(
+        self, known: _NetworkState, verdict: NetworkVerdict, now_s: float
+    ) -> dict[str, Indicator]:
         derived = known.losses.indicators()
         for rates in known.rates.values():
             derived |= rates.indicators()
@@ -260,13 +270,12 @@ class ContextKeeper:
             derived["rtt_s"] = Indicator(statistics.median(values), at_s, active)
             values = self._since(known, now_s - self._rtt_min_window_s)
             derived["rtt_min_s"] = Indicator(min(values), at_s, active)
-        derived |= known.liveness.indicators(now_s)
+        derived |= known.liveness.indicators(verdict, now_s)
         if known.up is not None:
             at_s, up = known.up
             if up and (loss := derived.get("ping_loss")) is not None:
                 at_s = max(at_s, loss.measured_at_s)
-            lives = up and not known.liveness.verdict(now_s).condemned
-            derived["available"] = Indicator(float(lives), at_s)
+            derived["available"] = Indicator(float(up and not verdict.condemned), at_s)
         return derived
 
     @staticmethod

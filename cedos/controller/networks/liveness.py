@@ -226,12 +226,14 @@ class Liveness:
             return NetworkVerdict(NetworkLife.UNKNOWN, "nothing was heard from it yet", now_s)
         return NetworkVerdict(NetworkLife.ALIVE, "it answers", max(self._heard.values()))
 
-    def indicators(self, now_s: float) -> dict[str, Indicator]:
-        """Return `ping_loss`, `silence_s` and `captive`, as far as they tell something."""
+    def indicators(self, verdict: NetworkVerdict, now_s: float) -> dict[str, Indicator]:
+        """Return `ping_loss`, `silence_s` and `captive`, as far as they tell something.
+
+        `verdict`: the one of now.
+        """
         found = {}
         if (loss := self.ping_loss) is not None:
             found["ping_loss"] = loss
-        verdict = self.verdict(now_s)
         if self._silent_s > 0.0 and verdict.life in (NetworkLife.SILENT, NetworkLife.DEAD):
             found["silence_s"] = Indicator(self._silent_s, now_s)
         if verdict.life is NetworkLife.CAPTIVE:

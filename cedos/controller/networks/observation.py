@@ -213,7 +213,7 @@ class NetworkObservation:
 
         `asked_at_s`: of `pending`.
         """
-        known = self.context(now_s).networks
+        known = self.keeper.snapshot(now_s).networks
         rtts = {name: each["rtt_s"] for name, each in known.items() if "rtt_s" in each}
         found = self._silence.check(
             self._flows.path_waits(),

@@ -76,8 +76,8 @@ def evaluate(
     columns: Mapping[str, float] = features(case.context, case.transfer, roles, model.features)
     begun = _role_begun(case, roles)
     # 1. How long each strategy takes.
-    predicted = _predicted(case, roles, model, columns, begun, joined=joined)
     available = _available(case, roles, dead, joined=joined)
+    predicted = _predicted(case, roles, model, columns, begun, available, joined=joined)
     if retime is not None:
         predicted |= _retimed(retime, predicted, available, columns)
     times = {name: spread_of(distribution) for name, distribution in predicted.items()}
@@ -155,11 +155,15 @@ def _predicted(
     model: CompletionModel,
     columns: Mapping[str, float],
     begun: str | None,
+    available: Named,
     *,
     joined: bool,
 ) -> dict[str, Distribution]:
-    """Return the completion time of each strategy that the model knows or that follows from those."""
-    predicted = completion_times(columns, case.transfer, case.context, roles, model, joined=joined)
+    """Return the completion times of networks alone and of what is available, as far as known."""
+    needed = {*ROLES, *(name for name, _ in available)}
+    predicted = completion_times(
+        columns, case.transfer, case.context, roles, model, joined=joined, needed=needed
+    )
     times = dict(case.method.times(predicted))
     if case.sent is not None and begun in times:
         # Without an answer so far, only the longer of the expected times are still possible.

@@ -14,7 +14,7 @@ models get its round trip without the queue, and the wait for the queue is added
 **Silences.** A silent network delays a transfer by the expected rest of the silence (`liveness`).
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 
 from cedos.model import CompetingTransfer, Context, Direction, Indicator, Transfer
 from cedos.selector.decision.features import DELIVERY, FRESH_S
@@ -150,11 +150,13 @@ def completion_times(
     model: CompletionModel,  # the predictors
     *,
     joined: bool,  # whether second subflows are open already
+    needed: Container[str],  # the strategies, of those that the model knows
 ) -> Mapping[str, Distribution]:
-    """Return the completion time of each strategy that the model knows, in seconds."""
+    """Return the completion times of strategies in seconds."""
     # Models learnt from networks without our queue, so they get the round trip without it.
     queues_s = own_queues(context, roles)
-    predicted = model.predict(emptied(columns, queues_s))
+    known = model.predict(emptied(columns, queues_s))
+    predicted = {name: time for name, time in known.items() if name in needed}
     return lengthened(predicted, transfer, context, roles, queues_s, joined=joined)
 
 

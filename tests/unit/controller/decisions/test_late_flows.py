@@ -72,6 +72,7 @@ def test_silence_is_news_every_200_ms(script: Script) -> None:
 def test_a_lost_network_is_a_reason_at_once(script: Script) -> None:
     assert moved_at(script, 10.0) == []
     script.networks(replace(WLAN, up=False), LTE, at_s=10.1)
+    script.wait(10.1)
     assert [each.strategy for each in script.given(MoveConnection)] == [ONLY_LTE]
 
 

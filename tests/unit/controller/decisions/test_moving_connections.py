@@ -271,6 +271,7 @@ def test_a_connection_whose_program_reads_slowly_stays(script: Script) -> None:
             script.decide(at_s)
             assert flow.strategy == ONLY_WLAN
     script.networks(replace(WLAN, up=False), LTE, at_s=12.5)
+    script.wait(12.5)
     assert flow.strategy is not None
     assert flow.strategy.networks[0] == "lte0", "a lost network is left"
 

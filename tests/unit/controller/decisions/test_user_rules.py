@@ -310,6 +310,7 @@ def test_what_is_known_of_a_destination_leads_it_no_more(ruled: Script) -> None:
     ruled.decide(10.0)
     assert steered(ruled) == []
     ruled.tell(RuleSet(1, None), at_s=11.0)
+    ruled.wait(11.0)
     assert steered(ruled) == [
         SetRuled({PLACE: None}),
         SetDestinations({(f"{SERVER}/32", 80): "lte0"}),

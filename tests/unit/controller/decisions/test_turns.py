@@ -1,0 +1,123 @@
+"""Each destination, program and flow is decided on in its turn, so that an event decides little."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from ipaddress import ip_address
+
+import pytest
+from kit.controller import KEY, LTE, WLAN, Rates, Script, led, size_of
+
+from cedos.controller.commands import MoveConnection, Place, SetDestinations
+from cedos.controller.events import (
+    FlowOpened,
+    HintGiven,
+    HostDefaultsChanged,
+    SizesKnown,
+    TimerFired,
+)
+from cedos.controller.hint import HintRequest
+from cedos.model import Direction
+from predictors.base import Distribution
+
+MANY = 40
+HOSTS = [ip_address(f"198.51.100.{1 + number}") for number in range(MANY)]
+PLACES: list[Place] = [(f"{host}/32", 80) for host in HOSTS]
+ROUND_S = 0.1 * MANY
+
+
+class Counting(Rates):
+    """Counts the predictions by size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: Counter[float] = Counter()
+
+    def predict(self, features: Mapping[str, float]) -> dict[str, Distribution]:
+        self.asked[features["size_bytes"]] += 1
+        return super().predict(features)
+
+
+@pytest.fixture
+def script() -> Script:
+    """Forty destinations of large downloads, each of another size, which LTE carries sooner."""
+    script = Script(Counting(), rescue=False)
+    for number, host in enumerate(HOSTS):
+        size = size_of(4_000_000 + number, "history")
+        opened = FlowOpened(replace(KEY, remote=host, local_port=5000 + number), 9.0, 9.0)
+        script.tell(opened, SizesKnown(host, 80, {Direction.DOWN: size}), at_s=9.0)
+    return script
+
+
+def asks_again(script: Script, at_s: float) -> None:
+    """Everything is to be decided again, and destinations have been looked at."""
+    script.tell(HostDefaultsChanged({}), TimerFired(), TimerFired(), at_s=at_s)
+
+
+def test_no_event_decides_on_more_than_one_destination(script: Script) -> None:
+    asks_again(script, 10.0)
+    script.steering()
+    asked: Counter[float] = script.model.asked
+    asked.clear()
+    for _ in range(MANY):
+        before = asked.total()
+        script.tell(TimerFired())
+        assert asked.total() == before + 1
+    assert led(script.steering()) == dict.fromkeys(PLACES, "lte0"), "they had no verdict: at once"
+    assert set(asked.values()) == {1}, "and each was decided on once"
+
+
+def test_verdicts_are_renewed_in_turn_the_oldest_first(script: Script) -> None:
+    script.decide(10.0)
+    script.model.rate_bps["cellular"] = 1e5
+    script.steering()
+    asks_again(script, 11.0)
+    assert led(script.wait(11.85)) == dict.fromkeys(PLACES[:9], None)
+    asks_again(script, 12.0)  # another reason, before all have had their turn
+    assert led(script.wait(12.0 + ROUND_S)) == dict.fromkeys(PLACES[9:], None)
+
+
+def test_destinations_leave_a_network_that_dies_at_once_and_together(script: Script) -> None:
+    script.decide(10.0)
+    script.steering()
+    asked: Counter[float] = script.model.asked
+    script.networks(WLAN, replace(LTE, up=False), at_s=11.0)
+    asked.clear()
+    script.tell(TimerFired())
+    assert not asked, "nothing has to be predicted for that"
+    (left,) = script.given(SetDestinations)
+    assert left.wanted == dict.fromkeys(PLACES, None), "they follow the default"
+    script.networks(WLAN, LTE, at_s=12.0)
+    assert led(script.wait(12.0)) == dict.fromkeys(PLACES, "lte0"), "they had no other verdict"
+
+
+def test_destinations_stay_where_their_verdict_leads_while_the_default_changes(
+    script: Script,
+) -> None:
+    script.decide(10.0)
+    script.steering()
+    script.model.rtt_s["wifi"] = 0.5  # small transfers now go over LTE, too
+    asks_again(script, 11.0)
+    assert [each.wanted for each in script.given(SetDestinations)] == [dict.fromkeys(PLACES)]
+    script.model.rtt_s["wifi"] = 0.02
+    asks_again(script, 12.0)
+    assert led(script.steering()) == dict.fromkeys(PLACES, "lte0")
+
+
+def test_flows_and_programs_have_their_turn_before_destinations(script: Script) -> None:
+    hint = HintRequest(program="curl", size_bytes=10**7)
+    script.tell(HintGiven(hint, uid=1000), at_s=9.0)
+    keys = [replace(KEY, local_port=7000 + number) for number in range(9)]
+    for token, key in enumerate(keys, 1):
+        script.connection(key, token=token, movable=True)
+        script.told(5_000_000 + token, key=key)
+    script.decide(10.0)
+    script.networks(WLAN, replace(LTE, up=False), at_s=11.0)
+    script.tell(TimerFired())
+    moved = 0
+    for _ in range(1 + len(keys)):
+        given = script.tell(TimerFired())
+        moves = [each for each in given if isinstance(each, MoveConnection)]
+        assert len(moves) <= 1
+        moved += len(moves)
+    assert moved == len(keys), "all of them, and at once"
