@@ -143,6 +143,10 @@ def test_look_ups(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "over another network" in kernel.lookups(files, Config()).found
 
 
+def test_flows_of_this_very_host() -> None:
+    assert asyncio.run(kernel.flows()).state is FindingState.OK
+
+
 def test_retransmission(files: Files) -> None:
     def found(daemon_runs: bool) -> Finding:
         return kernel.retransmission(files, daemon_runs)
@@ -383,6 +387,12 @@ def test_services_on_the_bus(monkeypatch: pytest.MonkeyPatch) -> None:
         "NetworkManager": (FindingState.OK, "not used"),
         "screen (logind)": (FindingState.LIMITED, "logind is not running"),
     }
+
+
+def test_no_bus(tmp_path: Path) -> None:
+    [finding] = asyncio.run(host.on_the_bus(f"unix:path={tmp_path}/none"))
+    assert finding.state is FindingState.LIMITED
+    assert "no system bus" in finding.found
 
 
 def test_a_model_that_cannot_be_used(tmp_path: Path) -> None:

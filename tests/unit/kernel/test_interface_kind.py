@@ -18,6 +18,7 @@ from cedos.kernel.interface_kind import (
     guess,
     identify,
 )
+from cedos.kernel.netlink import text
 from cedos.kernel.rtnetlink import Link
 from cedos.model import Address, NetworkKind, NetworkOverride
 
@@ -84,6 +85,11 @@ def test_kinds_of_real_interfaces(name: str, hardware: Hardware, kind: str) -> N
 )
 def test_what_is_no_network_of_its_own(name: str, kind: str) -> None:
     assert guess(link(name, kind), Hardware()) is None
+
+
+def test_an_interface_with_a_name_that_is_not_utf_8_is_none() -> None:
+    assert guess(Link(3, text(b"wl\xff0\0"), "", 1, 0x10041), Hardware(), leads_out=True) is None
+    assert guess(Link(3, text("wlän%0".encode()), "", 1, 0x10041), Hardware()) is NetworkKind.WIFI
 
 
 def test_a_member_of_a_bridge_or_bond_is_none() -> None:

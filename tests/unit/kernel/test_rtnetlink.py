@@ -6,6 +6,7 @@ from ipaddress import ip_address, ip_interface
 
 import pytest
 
+from cedos.host.monitor.networks.links import changes_networks
 from cedos.kernel import rtnetlink
 from cedos.kernel.netlink import NetlinkMessage, attribute, message, messages
 from cedos.kernel.policy_routing import DefaultRoute, parse_default_routes
@@ -83,3 +84,14 @@ def test_default_routes() -> None:
         DefaultRoute(8, 4, FAR6, 600),
         DefaultRoute(9, 4, None, 600),
     ]
+
+
+def test_routes_that_are_no_default_routes_of_the_main_table() -> None:
+    out = attribute(4, struct.pack("=i", 7))
+    far = attribute(15, struct.pack("=I", 1234))
+    prefix = attribute(1, bytes((10, 0, 0, 0)))
+    unreachable, others = route(b"", kind=7), route(out + far, table=0)
+    for one in (unreachable, others, route(out, table=99), route(out + prefix, length=8)):
+        assert parse_default_routes(one) == []
+        assert not changes_networks(one)
+    assert changes_networks(route(out))

@@ -40,6 +40,13 @@ def test_messages(manager: tuple[socket.socket, str]) -> None:
         assert listening.recv(4096) == expected
 
 
+def test_no_manager() -> None:
+    notifier = Notifier({})
+    assert not notifier.enabled
+    assert not notifier.ready()
+    assert notifier.watchdog_interval_s is None
+
+
 def test_a_manager_that_is_gone_or_deaf_is_no_error(tmp_path: Path) -> None:
     path = tmp_path / "notify"
     assert not Notifier({"NOTIFY_SOCKET": str(path)}).alive()

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from cedos.kernel import tcp_info
-from cedos.kernel.tcp_info import active_opens
+from cedos.kernel.tcp_info import active_opens, parse_active_opens
 
 
 @pytest.fixture
@@ -137,6 +137,21 @@ def test_who_does_not_read_leaves_less_than_half_of_the_window(
     near.sendall(b"x")
     assert far.recv(1) == b"x"
     assert not unread()
+
+
+SNMP = """Ip: Forwarding DefaultTTL
+Ip: 1 64
+Tcp: RtoAlgorithm RtoMin RtoMax MaxConn ActiveOpens PassiveOpens
+Tcp: 1 200 120000 -1 4711 12
+Udp: InDatagrams
+Udp: 1
+"""
+
+
+def test_the_value_under_its_name() -> None:
+    assert parse_active_opens(SNMP) == 4711
+    assert parse_active_opens(SNMP.replace("ActiveOpens", "Others")) is None
+    assert parse_active_opens("Tcp: ActiveOpens\nTcp:\n") is None
 
 
 def test_a_connection_is_counted_by_this_kernel() -> None:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kit.bus import PlayedBus
 
+from cedos.controller.events import BatteryRead
 from cedos.host.monitor.providers import battery, cellular, wifi
 from cedos.kernel.netlink import attribute
 from cedos.model import Indicator, Network, NetworkKind
@@ -66,6 +67,16 @@ def test_channel_utilization_is_the_difference_of_two_surveys() -> None:
     assert wifi.parse_survey([station(signal=-60)]) is None
 
 
+async def test_a_host_without_nl80211_gives_nothing() -> None:
+    provider = wifi.WifiProvider()
+    try:
+        assert await provider.read(LTE, 1.0) == {}
+        # Here: no such family, or no such device behind that index.
+        assert await provider.read(Network("x", "x", 999_999, NetworkKind.WIFI, False), 1.0) == {}
+    finally:
+        await provider.close()
+
+
 MODEM = "/org/freedesktop/ModemManager1/Modem/0"
 OBJECTS = {
     MODEM: {"org.freedesktop.ModemManager1.Modem": {"Ports": [["cdc-wdm0", 6], ["wwan0", 2]]}}
@@ -122,3 +133,24 @@ def test_no_answer_breaks_a_parser(answer: object) -> None:
         cellular.parse_signal({"Lte": answer})
         battery.parse_battery(answer)
         cellular.parse_modems({"/m": {"org.freedesktop.ModemManager1.Modem": answer}})
+
+
+FULL = {"Type": 2, "IsPresent": True, "Percentage": 80.0, "State": 2, "Energy": 40.0}
+
+
+def test_the_battery() -> None:
+    assert battery.parse_battery(FULL) == BatteryRead(True, 0.8, True, 144_000.0)
+    charging = battery.parse_battery({**FULL, "State": 1, "Energy": 0.0})
+    assert charging == BatteryRead(True, 0.8, False, None)
+    for other in ({"IsPresent": False}, {"Type": 1}, {"Percentage": 800.0}):
+        assert battery.parse_battery({**FULL, **other}) == BatteryRead(True)
+    assert battery.parse_battery({}) == BatteryRead(True)
+
+
+async def test_without_modem_manager_nothing_is_known() -> None:
+    bus = PlayedBus({})
+    provider = cellular.CellularProvider(bus)
+    for second in range(20):
+        assert await provider.read(LTE, float(second)) == {}
+    assert len(bus.calls) == 2  # it is looked for every ten seconds
+    await provider.close()

@@ -165,6 +165,18 @@ class FakeSocket:
         self.closed = True
 
 
+def test_packets_come_with_their_side_and_interface() -> None:
+    fake = FakeSocket([(PACKET, "wlan0", 4), (b"no packet", "wlan0", 0), (PACKET, "lte0", 0)])
+    with Capture(fake) as source:
+        sent, received = source.read()
+        assert source.read() == []
+        assert source.fileno() == 77
+        assert source.statistics() == (12, 3)
+    assert (sent.outgoing, sent.interface, sent.key.remote_port) == (True, "wlan0", 80)
+    assert (received.outgoing, received.interface, received.key.remote_port) == (False, "lte0", 20)
+    assert source.fileno() == -1
+
+
 def test_reading_is_bounded() -> None:
     source = Capture(FakeSocket([(PACKET, "wlan0", 4)] * 100))
     assert [len(source.read(limit=64)), len(source.read(limit=64))] == [64, 36]

@@ -92,3 +92,13 @@ def test_the_newest_that_fits_counts_while_it_lasts() -> None:
     assert hints.find(KEY, None, None) is new
     hints.remove(1)
     assert hints.find(KEY, None, None) is old
+
+
+def test_a_hint_for_a_mark_is_for_no_other_socket() -> None:
+    hints = TransferHints()
+    hint = HintRequest(program="curl")
+    hints.add(1, hint, 9)
+    assert hints.by_mark
+    assert hints.find(KEY, None, 9) is hint
+    assert hints.find(KEY, None, 8) is None
+    assert hints.find(KEY, None, None) is None

@@ -47,6 +47,13 @@ def test_padding_is_left_off(network: Packet, source: str, destination: str) -> 
     assert parse_frame(bytes(network / SEGMENT) + bytes(30), outgoing=True) is None
 
 
+def test_a_packet_over_64_kb_states_no_length() -> None:
+    for network in (IP(len=0), IPv6(plen=0)):
+        captured = parse_frame(bytes(network / TCP() / Raw(b"GET / ")), outgoing=True)
+        assert captured is not None
+        assert captured.payload == b"GET / "
+
+
 def numbers(*options: tuple[str | int, object]) -> tuple[int | None, int | None, bool]:
     packet = bytes(IP() / TCP(seq=5, ack=6, options=list(options)) / Raw(b"x"))
     captured = parse_frame(packet, outgoing=True)

@@ -238,6 +238,16 @@ def test_coalesced_and_foreign_packets_are_passed_over() -> None:
     assert read([short + initial])[0] == []
 
 
+def test_frames_shuffled_and_mixed() -> None:
+    draw = random.Random(5)
+    pieces = [crypto(at, HELLO[at : at + 13]) for at in range(0, len(HELLO), 13)]
+    for _ in range(20):
+        draw.shuffle(pieces)
+        acknowledged = b"\x02\x05\x00\x01\x02\x00\x01\x03\x05\x00\x00\x02\x01\x01\x01"
+        mixed = b"".join(piece + b"\x01" + bytes(draw.randrange(5)) for piece in pieces)
+        assert read([packet(acknowledged + mixed)])[0][-1].complete
+
+
 def test_hostile_frames_are_bounded() -> None:
     huge = b"\xff" * 8
     for frames in (

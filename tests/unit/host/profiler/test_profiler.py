@@ -44,6 +44,17 @@ def test_an_upload_states_its_length_at_once(web: Web) -> None:
     assert talk.receive("HTTP/1.1 204 No Content\r\n\r\n") == []
 
 
+def test_a_chunked_upload_and_a_chunked_download(web: Web) -> None:
+    talk = web.talk()
+    head = "POST / HTTP/1.1\r\nHost: a.example\r\nTransfer-Encoding: chunked\r\n\r\n"
+    (sent,) = talk.send(head, 70_000)
+    assert (sent.direction, sent.size.median_bytes) == (UP, 100_000)
+    (received,) = talk.receive(web.chunked_answer, 250_000)
+    assert (received.direction, received.size.median_bytes) == (DOWN, 100_000)
+    (unstated,) = web.talk().receive("HTTP/1.0 200 OK\r\n\r\n")
+    assert (unstated.direction, unstated.size.median_bytes) == (DOWN, 3_000)
+
+
 def test_keep_alive_transfers_are_told_one_by_one_and_learned(web: Web) -> None:
     profiler = Profiler()
     profiler.on_open(web.key, 0.9)
@@ -150,6 +161,19 @@ def test_unstated_lengths_are_learned_from_what_follows(web: Web) -> None:
 Hello = Callable[[str], bytes]
 
 
+def test_a_retransmission_tells_nothing_new(web: Web) -> None:
+    profiler = Profiler()
+    talk = web.talk(profiler)
+    packet = talk.packet(UP, web.get.encode())
+    assert len(profiler.observe(packet, 1.0)) == 1
+    assert profiler.observe(packet, 1.2) == []
+    talk.send(b"")
+    response = talk.packet(DOWN, web.answer(7).encode())
+    assert len(profiler.observe(response, 1.3)) == 1
+    assert profiler.observe(response, 1.4) == []
+    assert profiler.history.samples(web.server, 80, DOWN) == 1
+
+
 def test_a_tunnel_counts_as_a_whole(web: Web, hello: Hello) -> None:
     profiler = Profiler()
     talk = web.talk(profiler, replace(web.key, remote_port=3128))
@@ -234,6 +258,17 @@ def test_hints_win_over_history_but_not_over_what_the_message_states(web: Web) -
     profiler.unhint(1)
     (late,) = profiler.on_open(replace(web.tls_key, local_port=7), 10.0)
     assert (late.size.source, late.label) == ("history", None)
+
+
+def test_a_hint_gives_the_direction_of_what_cannot_be_read(web: Web) -> None:
+    profiler = Profiler()
+    profiler.hint(1, HintRequest(port=443, size_bytes=9, direction=UP), None)
+    profiler.hint(2, HintRequest(port=80, size_bytes=9, direction=UP), None)
+    assert profiler.on_open(web.tls_key, 1.0)[0].direction is UP
+    (asked,) = web.talk(profiler).send(web.get)
+    assert (asked.direction, asked.size.source) == (DOWN, "default")
+    profiler.unhint(1)
+    assert profiler.on_open(replace(web.tls_key, local_port=2), 1.0)[0].size.source == "default"
 
 
 def test_a_hint_reaches_flows_under_way(web: Web, hello: Hello) -> None:

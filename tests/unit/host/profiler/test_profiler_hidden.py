@@ -50,6 +50,16 @@ def test_quic_is_learned_by_name_with_tls_of_the_same_host(hello: Hello) -> None
     assert (tcp.size.median_bytes, tcp.size.source) == (8_000_000, "history")
 
 
+def test_a_quic_hello_before_its_flows_opening() -> None:
+    profiler = Profiler()
+    datagrams = initial("big.example")
+    told = [event for one in datagrams for event in profiler.observe(one, 1.0)]
+    assert [one.server_name for one in told] == ["big.example"]
+    assert profiler.on_open(datagrams[0].key, 1.02) == []
+    assert profiler.server_name(datagrams[0].key) == "big.example"
+    assert profiler.observe(datagrams[0]._replace(payload=b"\xc3\0\0\0\1" + bytes(60)), 2.0) == []
+
+
 def test_other_datagrams_are_no_transfers_to_learn_from() -> None:
     profiler = Profiler()
     dns = FlowKey(ip_address("192.168.43.2"), 5353, ip_address(SERVER), 53, "udp")
@@ -101,6 +111,16 @@ def test_tls_is_learned_by_name_over_whole_connections(hello: Hello) -> None:
     assert elsewhere.size.median_bytes == 8_000_000
     (nameless,) = profiler.on_open(replace(TLS_KEY, local_port=1), 3.0)
     assert nameless.size.median_bytes == 8_000_000
+
+
+def test_a_refused_connection_teaches_nothing() -> None:
+    profiler = Profiler()
+    profiler.on_open(KEY, 1.0)
+    profiler.on_close(KEY, 0, 1)
+    profiler.on_open(KEY, 2.0)
+    profiler.on_close(KEY, None, None)
+    assert len(profiler.history) == 0
+    assert len(profiler) == 0
 
 
 def test_the_estimate_moves_on_when_it_is_exceeded() -> None:

@@ -1,5 +1,7 @@
 """Sysctls that are held at a value."""
 
+import errno
+
 import pytest
 from kit.steer_kernel import MemoryKernel
 
@@ -48,3 +50,10 @@ def test_what_is_given_ever_new_values_is_not_held_nor_is_what_is_no_sysctl(held
     assert held.sysctls.repaired() == []
     assert held.kernel.sysctls[TCP_RMEM] == "4096 131072 6291456"
     assert len(held.journal) == 3
+
+
+def test_what_cannot_be_put_back_is_told(held: Held) -> None:
+    held.kernel.sysctls[MPTCP_CLOSE_TIMEOUT] = "60"
+    held.kernel.refuses = errno.EROFS
+    (problem,) = held.sysctls.repaired()
+    assert f"{MPTCP_CLOSE_TIMEOUT} cannot be put back to 1" in problem

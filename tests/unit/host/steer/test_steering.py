@@ -9,7 +9,7 @@ from ipaddress import ip_address
 import pytest
 from kit.waiting import until
 
-from cedos.errors import PrivilegeError, SteeringError
+from cedos.errors import HostError, PrivilegeError, SteeringError
 from cedos.host.steer.mptcp.connection import ConnectionOpened, SubflowUp
 from cedos.host.steer.steering import Steering
 from cedos.kernel.mptcp import DestroySubflow, MptcpEvent, MptcpEventKind, SetBackup
@@ -65,6 +65,13 @@ async def test_flags_that_the_kernel_refuses_at_first_are_set_again(world, steer
     world.kernel.steer = steer
     steering.steer_connection(7, single("lte0"))
     await until(lambda: world.kernel.steered.count(SetBackup(7, second, False)) == 4)
+
+
+async def test_a_refusal_for_another_reason_is_an_error(world, steering):
+    await spare(world)
+    world.kernel.steer = lambda commands: [OSError(errno.EPERM, "no")] * len(commands)
+    with pytest.raises(SteeringError, match="refuses to move"):
+        steering.steer_connection(7, single("lte0"))
 
 
 @pytest.mark.parametrize(
@@ -178,6 +185,23 @@ async def test_without_mptcp_the_rest_works_and_problems_tell_why(world, tmp_pat
         assert world.kernel.sysctls == before
 
 
+async def test_a_kernel_without_events_or_packet_filter_is_reported(world, tmp_path):
+    def no_events(*_):
+        raise HostError("no events here")
+
+    def no_filter(*_):
+        raise OSError(errno.EOPNOTSUPP, "not supported")
+
+    world.kernel.watch = no_events
+    world.kernel.track_flows = no_filter
+    async with Steering(tmp_path, kernel=world.kernel) as steering:
+        assert any("no events here" in problem for problem in steering.problems)
+        assert any("iptables" in problem for problem in steering.problems)
+        await steering.networks_changed([world.wlan0, world.lte0])
+        steering.set_default("lte0")
+        assert world.carrier() == "lte0"
+
+
 async def test_a_refusal_at_the_start_leaves_nothing(world, tmp_path):
     before = world.picture()
     world.kernel.track_flows = lambda *_: (_ for _ in ()).throw(OSError(errno.EPERM, "no"))
@@ -223,6 +247,15 @@ async def test_the_window_grows_while_a_connection_uses_both(world, steering):
 
 def most(world) -> int:
     return int(world.kernel.sysctls["net.ipv4.tcp_rmem"].split()[-1])
+
+
+async def test_closing_twice_and_using_it_afterwards(world, tmp_path):
+    steering = Steering(tmp_path, kernel=world.kernel)
+    async with steering:
+        pass
+    await steering.close()
+    with pytest.raises(SteeringError, match="closed"):
+        await steering.networks_changed([])
 
 
 async def test_costly_looks_at_the_routes_are_far_apart(world, steering):

@@ -190,6 +190,15 @@ def test_without_a_journal_what_is_recognisably_ours_goes_and_the_rest_is_named(
     assert (data is not None) == (directory / FILE_NAME).exists()
 
 
+def test_a_clean_host_without_a_journal_has_nothing_to_undo(world, tmp_path):
+    world.kernel.sysctls |= {"net.mptcp.close_timeout": "1", "net.mptcp.path_manager": "userspace"}
+    before = world.picture()
+    assert restore(tmp_path / "none", kernel=world.kernel) == Undone()
+    assert restore(tmp_path, kernel=world.kernel) == Undone()
+    assert world.picture() == before
+    assert not (tmp_path / "none").exists()
+
+
 def test_a_hostile_record_is_named_and_nothing_of_it_is_done(world, tmp_path):
     (tmp_path / FILE_NAME).write_bytes(
         b'{"undo":"host","before":{}}\n'

@@ -7,12 +7,22 @@ import pytest
 from cedos.host.monitor.dns.resolvers import (
     FileWatch,
     Resolvers,
+    parse_hosts,
+    parse_resolv_conf,
     parse_resolved,
 )
 
 pytestmark = pytest.mark.anyio
 
 GOOGLE, HOME, V6 = ip_address("8.8.8.8"), ip_address("10.0.1.1"), ip_address("fe80::1")
+
+
+def test_resolv_conf() -> None:
+    content = (
+        "# nameserver 1.2.3.4\nsearch lan\nnameserver 127.0.0.53\nnameserver 8.8.8.8 # public\n"
+        "nameserver 8.8.8.8\nnameserver\nnameserver nonsense\nnameserver fe80::1%wlan0\n"
+    )
+    assert parse_resolv_conf(content) == (GOOGLE, V6)
 
 
 def test_resolved() -> None:
@@ -57,3 +67,13 @@ async def test_a_file_that_is_replaced_behind_a_link_is_noticed(tmp_path: Path) 
     finally:
         watch.close()
     watch.close()
+
+
+def test_the_hosts_file_is_read() -> None:
+    found = parse_hosts(
+        "127.0.0.1 localhost\n10.0.0.7\tUpdates.Example. dl.updates.example # here\n"
+        "fe80::1%eth0 link.example\nnonsense name\n\n10.0.0.8 updates.example\n"
+    )
+    assert [str(each) for each in found["updates.example"]] == ["10.0.0.7", "10.0.0.8"]
+    assert str(found["link.example"][0]) == "fe80::1"
+    assert "name" not in found

@@ -156,6 +156,19 @@ async def test_after_an_overflow_a_comparison_makes_it_good() -> None:
         assert await quiet(flows)
 
 
+async def test_a_deleted_entry_is_no_end_while_the_socket_lives() -> None:
+    source = PlayedSource()
+    source.there = [SOCKET]
+    async with FlowMonitor(is_own, source=source) as flows:
+        source.track(tracked())
+        source.track(tracked(ended=True))
+        await asyncio.sleep(0.2)
+        source.destroy(SOCKET)
+        events = await take(flows, 1)
+        assert isinstance(events[0], FlowClosed)
+        assert events[0].exact
+
+
 async def test_flows_older_than_the_monitor_are_known_but_not_announced() -> None:
     source = PlayedSource()
     source.there = [SOCKET]
@@ -169,6 +182,30 @@ async def test_flows_older_than_the_monitor_are_known_but_not_announced() -> Non
         (closed,) = await take(flows, 1)
         assert isinstance(closed, FlowClosed)
         assert closed.started_unix_s is None
+
+
+async def test_a_look_before_the_event_does_not_swallow_it() -> None:
+    """Sockets are looked at once a second: some are seen before their opening is told."""
+    source = PlayedSource()
+    async with FlowMonitor(is_own, source=source) as flows:
+        source.there = [SOCKET]
+        await flows.snapshot()
+        source.track(tracked())
+        source.track(tracked())
+        (opened,) = await take(flows, 1)
+        assert isinstance(opened, FlowOpened)
+        assert opened.key == KEY
+        assert await quiet(flows)
+
+
+async def test_a_sockets_mark_or_none() -> None:
+    source = PlayedSource()
+    other = replace(KEY, local_port=5001)
+    source.marks = {KEY: 0xCE000001, other: 0}
+    async with FlowMonitor(is_own, source=source) as flows:
+        assert await flows.mark(KEY) == 0xCE000001
+        assert await flows.mark(other) is None
+        assert await flows.mark(replace(KEY, local_port=5002)) is None  # it has gone
 
 
 async def test_openings_that_are_not_seen_at_first_are_looked_for_again(

@@ -93,3 +93,14 @@ async def test_a_connection_is_known_before_it_stands_and_where_it_fails() -> No
             if not done:
                 await asyncio.get_running_loop().sock_connect(made, full.getsockname())
             assert made.getpeername() == full.getsockname()
+
+
+async def test_old_ones_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_flows, "_MOST", 3)
+    keys = []
+    for _ in range(4):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made:
+            assert own_flows.connect(made, HERE, 9)
+            keys.append(key(made.getsockname(), (str(HERE), 9), "udp"))
+    assert [own_flows.is_own(each) for each in keys[-3:]] == [True] * 3
+    assert len(own_flows._known) == 3

@@ -189,6 +189,17 @@ def test_addresses_of_no_other_host_are_never_asked(address: str) -> None:
     assert leads_nowhere(ip_address(address))
 
 
+def test_an_address_of_another_host_is() -> None:
+    for address in ("198.51.100.7", "2001:db8::7", "fe80::7"):
+        assert not leads_nowhere(ip_address(address))
+
+
+async def test_a_page_that_a_network_could_not_lead_to_tells_nothing() -> None:
+    """Else another network, where it answers, would make this one a portal's."""
+    found = await PortalCheck(TestPage.of("http://127.0.0.1:9/", ""))(LO6, 2.0)
+    assert found.verdict is PortalVerdict.UNCLEAR
+
+
 async def test_a_router_that_answers_no_names_need_not_be_a_resolver() -> None:
     with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as silent:
         silent.bind(("::1", 0))

@@ -11,6 +11,15 @@ from cedos.host.monitor.liveness.portal_verdict import (
 PAGE = TestPage.of("http://portal.test:8080/nm?x=1", "all is well")
 
 
+def test_the_page_of_a_url() -> None:
+    assert (PAGE.host, PAGE.port, PAGE.path) == ("portal.test", 8080, "/nm?x=1")
+    assert b"GET /nm?x=1 HTTP/1.1\r\nHost: portal.test\r\n" in PAGE.request()
+    assert b"Host: [2001:db8::1]\r\n" in TestPage.of("http://[2001:db8::1]", "").request()
+    for url in ("https://portal.test/", "portal.test", "http:///x", "http://a:b@c/", "http://a:x/"):
+        with pytest.raises(ValueError, match=r"."):
+            TestPage.of(url, "")
+
+
 @pytest.mark.parametrize(
     ("answer", "verdict", "page"),
     [

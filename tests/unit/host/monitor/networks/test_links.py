@@ -134,6 +134,17 @@ async def test_costly_reads_are_far_apart() -> None:
         assert time.thread_time() - began_s < 0.25
 
 
+async def test_a_read_that_failed_is_repeated() -> None:
+    source = PlayedTables(tables("wlan0"))
+    async with LinkMonitor(tables=source, hardware=Genuine(), resolvers=NoResolvers()) as monitor:
+        source.play(OSError(105, "No buffer space available"))
+        await asyncio.sleep(0.03)
+        assert [n.name for n in monitor.networks()] == ["wlan0"]
+        source.now = tables("wlan0", "lte0")
+        event = await asyncio.wait_for(anext(monitor.events()), 5)
+        assert event.network.name == "lte0"
+
+
 async def test_a_kernel_that_tells_nothing_is_an_error_and_nothing_stays_open() -> None:
     source = PlayedTables(tables())
     source.now = OSError(1, "Operation not permitted")

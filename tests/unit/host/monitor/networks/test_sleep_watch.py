@@ -1,5 +1,7 @@
 """Clocks that jump: sleep makes everything older, setting the wall clock changes nothing."""
 
+import time
+
 import pytest
 
 from cedos.controller.events import Witness
@@ -17,6 +19,12 @@ def test_only_sleep_separates_the_two_clocks() -> None:
     assert watch.slept_s() == 0.0
     now.update(monotonic=161.0, boot=8661.1)
     assert watch.slept_s() == pytest.approx(3600.1)
+    assert watch.slept_s() == 0.0
+
+
+def test_the_wall_clock_is_no_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = SleepWatch()
+    monkeypatch.setattr(time, "time", lambda: 0.0)
     assert watch.slept_s() == 0.0
 
 

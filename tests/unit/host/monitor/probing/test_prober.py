@@ -130,6 +130,33 @@ def test_an_idle_cellular_radio_is_left_asleep_unless_it_does_not_answer() -> No
     assert "phone" in schedule.take_due(406.0 + 3000.0)
 
 
+def test_in_use_it_is_pinged_when_programs_hear_nothing() -> None:
+    """Half a second after the last word, and not while they hear something."""
+    schedule = ProbeSchedule(in_use_s=2.0, idle_s=30.0)
+    schedule.networks_changed([LTE])
+    schedule.in_use(["phone"])
+    assert schedule.take_due(0.0) == ["phone"]
+    schedule.on_heard("phone", 9.8)
+    assert schedule.take_due(10.2) == []
+    assert schedule.next_s() == pytest.approx(10.3)
+    assert schedule.take_due(10.3) == ["phone"], "a network that dies in use is asked soon"
+    assert schedule.next_s() == pytest.approx(12.3)
+    schedule.in_use([])
+    schedule.on_heard("phone", 12.0)
+    assert schedule.next_s() == pytest.approx(42.0), "what was heard is as good as an answer"
+
+
+def test_a_silent_network_is_pinged_in_a_hurry() -> None:
+    schedule = ProbeSchedule(in_use_s=1.0, idle_s=5.0, hurry_s=0.2)
+    schedule.networks_changed([WIFI, LTE])
+    assert schedule.take_due(100.0) == ["home", "phone"]
+    schedule.silent(["phone"])
+    assert schedule.take_due(100.21) == ["phone"]
+    assert schedule.take_due(100.42) == ["phone"]
+    schedule.silent([])
+    assert schedule.take_due(101.0) == []
+
+
 def test_a_network_that_is_down_pauses_and_is_due_when_it_comes_up() -> None:
     schedule = ProbeSchedule()
     schedule.networks_changed([WIFI, DOWN])
@@ -153,6 +180,23 @@ async def test_a_ping_without_an_answer_is_known_while_it_waits() -> None:
         assert list(asked) == ["phone"]
         assert before_s <= asked["phone"] <= time.monotonic()
         await waiting
+        assert prober.asked_at_s() == {}
+
+
+async def test_what_was_lost_before_an_answer_is_told_before_it() -> None:
+    """A network that was silent and is back was called gone by the pings that were given up late."""
+    rtts: dict[str, float | None] = {"wlan0": None}
+    prober = Prober(lambda n: TARGET, ping_timeout_s=0.3, open_pinger=played_pinger(rtts))
+    async with prober:
+        told = prober.results()
+        waiting = [asyncio.create_task(prober.ping(WIFI)) for _ in range(5)]
+        await asyncio.sleep(0.05)
+        rtts["wlan0"] = 0.02
+        waiting.append(asyncio.create_task(prober.ping(WIFI)))
+        found = [await anext(told) for _ in waiting]
+        assert [bool(each.indicators) for each in found] == [False] * 5 + [True]
+        assert found[-1].at_s - found[0].at_s < 0.05
+        assert [(await each).problem for each in waiting] == ["no answer in time"] * 5 + [""]
         assert prober.asked_at_s() == {}
 
 
@@ -253,6 +297,17 @@ async def test_without_a_server_or_its_kind_of_address_there_is_no_train() -> No
     async with Prober(lambda n: None, server=server) as prober:
         result = await prober.probe(four, ProbeKind.UDP_TRAIN)
         assert result.problem == "home has no IPv6 address"
+
+
+async def test_a_network_that_goes_takes_its_pings_along() -> None:
+    prober = Prober(lambda n: TARGET, open_pinger=played_pinger({"wlan0": None}))
+    async with prober:
+        prober.networks_changed([WIFI])
+        waiting = asyncio.create_task(prober.ping(WIFI))
+        await asyncio.sleep(0.01)
+        prober.networks_changed([])
+        result = await asyncio.wait_for(waiting, 1)
+        assert result.problem == "the network went away"
 
 
 async def test_without_target_or_privilege_nothing_is_pinged() -> None:

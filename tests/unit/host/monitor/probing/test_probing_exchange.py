@@ -2,17 +2,28 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from ipaddress import ip_address
 from typing import Any
 
 import pytest
 
+from cedos.host.monitor.probing import udp_train
 from cedos.host.monitor.probing.dispersion import INDICATORS
+from cedos.host.monitor.probing.result import ProbeServer
 from cedos.model import Direction
 
 pytestmark = pytest.mark.anyio
 
 Serving = Callable[..., Any]
 Measured = Callable[..., Any]
+
+
+HERE = ip_address("127.0.0.1")
+
+
+KEY = b"k" * 32
+
+
 BOTH = list(Direction)
 
 
@@ -48,6 +59,18 @@ async def test_another_key_gets_no_answer_and_no_figures(
         assert running.counts["datagrams without the key"] >= 1
 
 
+async def test_a_server_that_is_gone(serving: Serving, measured: Measured) -> None:
+    async with serving() as (_, server):
+        pass
+    outcome = await measured(server, timeout_s=0.4)
+    assert "no answer" in outcome.problem or "refused" in outcome.problem
+
+
+async def test_an_interface_that_is_gone() -> None:
+    server = ProbeServer(HERE, 9, KEY)
+    assert (await udp_train.run(server, interface="none0")).problem == "none0: No such device"
+
+
 async def test_limits_are_told_with_their_end(serving: Serving, measured: Measured) -> None:
     async with serving(source_bps=8 * 50_000, total_bps=1e9, burst_s=2.0) as (running, server):
         assert not (await measured(server)).problem
@@ -68,3 +91,11 @@ async def test_absurd_trains_are_refused(
     async with serving() as (_, server):
         absurd = replace(server, packets=packets, packet_bytes=packet_bytes)
         assert "larger than the server allows" in (await measured(absurd)).problem
+
+
+async def test_a_clock_that_is_set_meanwhile_spoils_the_train(
+    monkeypatch: pytest.MonkeyPatch, serving: Serving, measured: Measured
+) -> None:
+    monkeypatch.setattr(udp_train.Datagrams, "clock_moved_s", 0.5)
+    async with serving() as (_, server):
+        assert (await measured(server)).problem == "the host's clock was set during the train"

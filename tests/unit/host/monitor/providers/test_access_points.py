@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from cedos.host.monitor.providers import access_points, wifi
-from cedos.host.monitor.providers.access_points import ScanList, parse, summarise
+from cedos.host.monitor.providers.access_points import ScanList, ScannedPoint, parse, summarise
 from cedos.host.monitor.providers.provider import AccessPoint
 from cedos.kernel.netlink import attribute
 from cedos.model import Network, NetworkKind
@@ -28,6 +28,15 @@ def listed(
         bss += attribute(9, struct.pack("=I", status))
     head = attribute(46, struct.pack("=I", 3)) + attribute(3, struct.pack("=I", 5))
     return head + attribute(47 | 0x8000, bss)
+
+
+def test_an_entry() -> None:
+    own = parse(listed("aa:bb:cc:00:11:22", status=1))
+    assert own == ScannedPoint(AccessPoint("aa:bb:cc:00:11:22", "home"), True, 0.1, -61.5)
+    hidden = parse(listed("aa:bb:cc:00:11:23", bytes(4)))
+    assert hidden is not None
+    assert (hidden.point.ssid, hidden.associated) == ("", False)
+    assert parse(b"") is None
 
 
 def test_the_surroundings() -> None:

@@ -10,6 +10,7 @@ import pytest
 from cedos.errors import HostError
 from cedos.host.monitor.providers import adb
 from cedos.host.monitor.providers.adb import parse_registry
+from cedos.host.monitor.providers.usb import usb_path
 from cedos.model import Network, NetworkKind
 
 pytestmark = pytest.mark.anyio
@@ -58,6 +59,22 @@ def test_later_ones_give_it_in_db() -> None:
     assert "rssi_dbm" not in found
 
 
+def test_5g_comes_before_lte() -> None:
+    nr = (
+        f"mNr=CellSignalStrengthNr:{{ csiRsrp = {NONE} csiCqiTableIndex = {NONE} csiCqiReport = [] "
+        "ssRsrp = -95 ssRsrq = -11 ssSinr = 20 level = 3 parametersUseForLevel = 0 }"
+    )
+    text = registry(newest("rssi=-65 rsrp=-101 rsrq=-12 rssnr=13 cqi=9 level=3", nr, "Nr"))
+    assert parse_registry(text) == {"rsrp_dbm": -95, "rsrq_db": -11, "sinr_db": 20, "dbm": -95}
+
+
+def test_umts_has_a_level_only() -> None:
+    umts = EMPTY.replace(f"rscp={NONE}", "rscp=-97")
+    lte = f"rssi={NONE} rsrp={NONE} rsrq={NONE} rssnr={NONE} cqi={NONE} level=0"
+    text = f"{{{umts},mLte=CellSignalStrengthLte: {lte},{NO_NR},primary=CellSignalStrengthWcdma}}"
+    assert parse_registry(registry(text)) == {"dbm": -97.0}
+
+
 def test_of_two_cards_the_connected_one_counts() -> None:
     idle = newest("rssi=-60 rsrp=-80 rsrq=-8 rssnr=20 cqi=9 level=4").replace("State=2", "State=0")
     used = newest("rssi=-60 rsrp=-110 rsrq=-8 rssnr=20 cqi=9 level=4")
@@ -84,6 +101,12 @@ def sysfs(tmp_path: Path) -> Path:
     (root / "usb0/ifindex").write_text("7\n")
     (root / "usb0/device").symlink_to(plugged)
     return root
+
+
+def test_where_an_interface_is_plugged_in(sysfs: Path) -> None:
+    assert usb_path(PHONE, sysfs) == "1-3.2"
+    assert usb_path(Network("x", "usb0", 8, NetworkKind.CELLULAR, True), sysfs) is None
+    assert usb_path(Network("x", "usb1", 7, NetworkKind.CELLULAR, True), sysfs) is None
 
 
 class FakeAdb:

@@ -12,6 +12,11 @@ SAMSUNG = bytes.fromhex("dd080050f21102000000")
 """As hotspots of Samsung's phones send it, from Windows Phone on."""
 WMM = bytes.fromhex("dd180050f2020101810003a4000027a4000042435e0062322f00")
 ANDROID = bytes.fromhex("6b0112")
+
+
+PASSPOINT = bytes.fromhex("dd07506f9a10140000")
+
+
 """hostapd's with `interworking=1` and `access_network_type=2`, as Android sets them, and internet."""
 
 
@@ -40,6 +45,13 @@ def test_a_phones_hotspot() -> None:
 )
 def test_what_else_is_announced(announced: str, metered: bool) -> None:
     assert says_metered(NAME + bytes.fromhex(announced) + RATES) is metered
+
+
+def test_an_operators_network_is_not_a_phone() -> None:
+    """Customers pay by the month there; the order of elements does not matter."""
+    assert not says_metered(NAME + ANDROID + PASSPOINT)
+    assert not says_metered(NAME + PASSPOINT + ANDROID)
+    assert says_metered(NAME + PASSPOINT + SAMSUNG)
 
 
 @given(st.binary(max_size=300))

@@ -67,6 +67,13 @@ async def test_a_modems_interface_is_metered_unless_network_manager_says_otherwi
     }
 
 
+async def test_without_it_the_lease_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metered, "announced_metered", lambda name, index: name == "wlan0")
+    for bus in (None, PlayedBus({})):
+        source = HostMetered(bus)
+        assert await source.read({"wlan0": 2, "eth0": 3}) == {"wlan0": MeteredWord.GUESSED_YES}
+
+
 async def test_without_both_the_access_point_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a phone's hotspot announces it; what has no radio is not asked in vain."""
     monkeypatch.setattr(metered, "announced_metered", lambda name, index: False)

@@ -7,7 +7,7 @@ import pytest
 from kit.monitor import PlayedProvider
 
 from cedos.controller.networks.context import ContextKeeper
-from cedos.host.monitor.providers.provider import GuardedProvider, read_each
+from cedos.host.monitor.providers.provider import AccessPoint, GuardedProvider, read_each
 from cedos.model import Indicator, Network, NetworkKind
 
 pytestmark = pytest.mark.anyio
@@ -88,6 +88,16 @@ async def test_a_provider_that_hangs_holds_up_no_other() -> None:
     assert len(taken) == 1
 
 
+async def test_the_access_point_goes_through_the_guard() -> None:
+    class Knowing(PlayedProvider):
+        def access_point(self, network: Network) -> AccessPoint | None:
+            return AccessPoint("00:11:22:33:44:55", "home")
+
+    guarded = GuardedProvider(Knowing({}), lambda sentence: None)
+    assert guarded.access_point(WIFI) == ("00:11:22:33:44:55", "home")
+    assert GuardedProvider(PlayedProvider({}), lambda sentence: None).access_point(WIFI) is None
+
+
 @pytest.mark.parametrize(
     "nonsense",
     [
@@ -149,3 +159,14 @@ async def test_of_several_providers_the_fresher_value_wins() -> None:
         await read_each(order, WIFI, 3.0, lambda found, keeper=keeper: keeper.update("home", found))
         found = keeper.snapshot(3.0).networks["home"]
         assert {name: i.value for name, i in found.items()} == {"rssi_dbm": -70.0, "cqi": 9.0}
+
+
+async def test_an_access_point_that_cannot_be_told_is_none() -> None:
+    class Lost(PlayedProvider):
+        def access_point(self, network: Network) -> AccessPoint | None:
+            raise KeyError(network.name)
+
+    reports: list[str] = []
+    guarded = GuardedProvider(Lost({}), reports.append)
+    assert guarded.access_point(WIFI) is guarded.access_point(WIFI) is None
+    assert reports == ["Lost: access point: KeyError: 'home' (reported once)"]

@@ -81,3 +81,9 @@ async def test_a_logind_that_hangs_or_comes_late(address: str, make_service: Any
         task.cancel()
         await asyncio.wait({task})
         await bus.close()
+
+
+async def test_without_a_bus_somebody_is_there() -> None:
+    screen = Screen(None)
+    await screen.run()
+    assert screen.active()

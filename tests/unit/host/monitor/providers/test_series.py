@@ -89,6 +89,15 @@ def test_what_is_no_series_is_refused(tmp_path: Path, lines: list[str], message:
         Series.read(write(tmp_path, *lines))
 
 
+def test_a_foreign_or_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PlaceError, match="no column t_s"):
+        Series.read(write(tmp_path, header="a,b"))
+    with pytest.raises(PlaceError, match="unreadable"):
+        Series.read(tmp_path / "absent.csv")
+    with pytest.raises(PlaceError, match="period"):
+        Series.read(ramp(tmp_path, 3), 0.0)
+
+
 async def test_the_provider_serves_its_interface_only(tmp_path: Path) -> None:
     provider = SeriesProvider(
         ramp(tmp_path, 20), "wlan0", started_at_s=1_000.0, offset_s=5.0, synthetic=True

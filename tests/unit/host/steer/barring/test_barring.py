@@ -40,6 +40,17 @@ async def test_the_way_back_is_on_the_disk_before_anything_is_barred(world, tmp_
     assert world.kernel.sysctls[KEEPS] == "60"
 
 
+async def test_what_is_lifted_is_as_before(world, steering):
+    before = dict(world.kernel.sysctls)
+    await steering.barring.bar([])  # nothing to do
+    assert not any("bar" in line for line in world.kernel.log)
+    for _ in range(2):
+        await steering.barring.bar(["lte0"])
+        await steering.barring.bar([])
+        assert world.kernel.barred == ()
+        assert world.kernel.sysctls == before
+
+
 async def test_an_odd_name_of_an_interface_opens_no_other_one(world, steering):
     """Once a name that the packet filter does not accept made it refuse all of them."""
     odd = replace(world.wlan0, interface='w"0;é')
@@ -79,6 +90,24 @@ async def test_a_living_connection_leaves_and_has_its_spare_back_afterwards(worl
     assert world.kernel.created()[-1].local == world.lte0.addresses[0].ip
 
 
+async def test_a_network_that_comes_back_elsewhere_is_barred_there(world, steering):
+    await steering.barring.bar(["lte0"])
+    await steering.networks_changed([world.wlan0])
+    assert world.kernel.barred == ("lte0",)
+    again = replace(world.lte0, interface="usb1", index=9)
+    await steering.networks_changed([world.wlan0, again])
+    assert world.kernel.barred == ("usb1",)
+    assert [network.up for network in steering.barring.usable()] == [True, False]
+
+
+async def test_one_that_was_never_there_is_barred_when_it_comes(world, steering):
+    await steering.barring.bar(["phone"])
+    assert world.kernel.barred == ()
+    phone = replace(world.lte0, name="phone", interface="usb0", index=9)
+    await steering.networks_changed([world.wlan0, world.lte0, phone])
+    assert world.kernel.barred == ("usb0",)
+
+
 async def test_a_refusal_is_told_and_can_be_tried_again(world, steering):
     world.kernel.refuses = errno.EIO
     with pytest.raises(SteeringError, match="bar lte0"):
@@ -107,3 +136,17 @@ async def test_networks_are_followed_though_one_cannot_be_barred(world, steering
     assert world.kernel.barred == ("lte0",)
     await steering.barring.bar(["lte0"])
     assert world.kernel.barred == ("usb1",)
+
+
+async def test_after_the_end_nothing_is_barred_any_more(world, steering):
+    await steering.close()
+    with pytest.raises(SteeringError, match="closed"):
+        await steering.barring.bar(["lte0"])
+
+
+async def test_a_dry_run_says_it(world, tmp_path):
+    async with Steering(tmp_path, kernel=world.kernel, dry_run=True) as steering:
+        await steering.networks_changed([world.wlan0, world.lte0])
+        await steering.barring.bar(["lte0"])
+        assert "packet filter: nothing of a program's over lte0" in steering.planned
+    assert world.kernel.barred == ()

@@ -1,7 +1,7 @@
 """The path manager: facts in, commands out."""
 
 from dataclasses import replace
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_interface
 
 import pytest
 from hypothesis import example, given
@@ -180,6 +180,26 @@ def test_a_path_that_holds_up_the_rest_is_given_up_and_joined_again_later(world,
     assert step.commands == [RemoveAddress(TOKEN, spare.local, 1), DestroySubflow(TOKEN, spare)]
 
 
+def test_what_is_left_of_a_connection_carries_it(world, joined, manager):
+    _, spare = joined
+    step = manager.release(TOKEN, "wlan0", 2.0)
+    assert step.commands[0] == SetBackup(TOKEN, spare, False)
+    # Nothing else carries: the last path stays, and so does one that is not there.
+    assert manager.release(TOKEN, "lte0", 2.1).commands == []
+    assert manager.release(TOKEN, "wlan0", 2.1).commands == []
+    with pytest.raises(SteeringError, match="no living MPTCP connection"):
+        manager.release(99, "wlan0", 2.0)
+
+
+def test_two_requests_for_one_network_that_both_come_up_are_ours(world, manager):
+    manager.on_open(world.established(TOKEN), None, 0.0)
+    (one,) = manager.due(0.2).commands
+    (two,) = manager.due(60.0).commands
+    assert one.local == two.local
+    assert manager.on_event(world.came_up(one, 60_001), 60.1).notices == []
+    assert manager.on_event(world.came_up(two, 60_002), 60.2).notices == []
+
+
 def test_a_last_path_is_kept_until_there_is_another(world, manager):
     event = world.established(TOKEN)
     manager.on_open(event, None, 0.0)
@@ -207,6 +227,16 @@ def test_a_join_that_fails_is_tried_again_ever_more_seldom(world, manager):
     assert len(manager.steer(TOKEN, single("lte0"), now_s).commands) == 1
 
 
+def test_the_end_of_a_connection(joined, manager):
+    step = manager.on_event(MptcpEvent(MptcpEventKind.CLOSED, TOKEN), 2.0)
+    (event,) = step.events
+    assert isinstance(event, ConnectionClosed)
+    assert len(event.connection.subflows) == 2
+    assert manager.connections == {}
+    assert manager.on_event(MptcpEvent(MptcpEventKind.CLOSED, TOKEN), 2.0).events == []
+    assert manager.due(99.0).commands == []
+
+
 def test_subflows_that_nobody_asked_for_are_reported_once(world, joined, manager):
     stranger = FlowKey(ip_address("192.168.44.2"), 1234, ip_address("198.51.100.1"), 443)
     up = MptcpEvent(MptcpEventKind.SUBFLOW_UP, TOKEN, stranger)
@@ -231,6 +261,18 @@ def test_what_lives_already_is_taken_over_as_it_is(world, manager):
     step = manager.adopt({8: [MptcpSubflow(other.key, None, False)]}, {8: "older"}, 3.0)
     assert [type(e) for e in step.events] == [ConnectionClosed, ConnectionOpened]
     assert manager.connections[8].unsteerable == "older"
+
+
+def test_every_address_has_one_number_and_all_fit_in_a_byte(world, manager):
+    for number in range(600):
+        address = ip_interface(f"10.0.{number // 250}.{number % 250 + 1}/24")
+        lte0 = replace(world.lte0, addresses=(address,))
+        manager.networks_changed([world.wlan0, lte0], float(number))
+        event = world.established(1000 + number)
+        manager.on_open(event, None, float(number))
+        (create,) = [c for c in manager.due(number + 0.5).commands if c.token == 1000 + number]
+        assert 0 < create.local_id < 256
+        manager.on_event(MptcpEvent(MptcpEventKind.CLOSED, 1000 + number), float(number))
 
 
 ACTIONS = (

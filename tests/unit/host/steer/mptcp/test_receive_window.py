@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.host.steer.journal.sysctls import TCP_RMEM
-from cedos.host.steer.mptcp.receive_window import ReceiveWindow, receive_buffer_bytes
+from cedos.host.steer.mptcp.receive_window import ReceiveWindow, receive_buffer_bytes, with_maximum
 
 rates = st.floats(1e3, 1e10)
 rtts = st.floats(1e-4, 2.0)
@@ -23,6 +23,15 @@ def test_together_needs_no_less_and_holds_all_paths(measured):
     assert together >= receive_buffer_bytes(measured)
     whole = sum(rate for rate, _ in measured) * max(rtt for _, rtt in measured) / 8
     assert together / 2 >= 1.25 * whole
+
+
+def test_never_above_what_the_host_has_nor_below_where_it_begins():
+    own = "4096\t131072\t6291456"
+    assert with_maximum(own, 1 << 30) == own
+    assert with_maximum(own, 5) == "4096\t131072\t131072"
+    assert with_maximum(own, 500_000) == "4096\t131072\t500000"
+    assert with_maximum("nonsense", 5) is None
+    assert with_maximum("1 2", 5) is None
 
 
 def test_a_network_stays_as_quick_as_it_was_for_some_minutes(world):

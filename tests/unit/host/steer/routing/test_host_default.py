@@ -82,6 +82,14 @@ def test_a_default_over_a_link_that_is_down_is_none():
     assert stays(route(254, "0.0.0.0/0", 7, 50), links=[WIFI, MODEM, down]) == {}
 
 
+def test_a_default_that_refuses_stays():
+    assert stays(route(254, "0.0.0.0/0", 0, 50)) == {4: ""}
+    assert stays(route(254, "0.0.0.0/0", 0, 500)) == {}
+    # The kernel's own last resort of older versions is none.
+    last = route(254, "::/0", 0, 2**32 - 1)
+    assert not examine([], [last], LINKS, NETWORKS).defaults
+
+
 def test_a_network_that_borrows_its_address_is_left_to_the_host():
     borrowing = replace(NETWORKS[0], up=False, addresses=())
     found = examine([], OWN, LINKS, [borrowing, NETWORKS[1]])
@@ -105,6 +113,14 @@ def test_all_but_private_networks_is_everything():
     six = [route(254, each, 9) for each in ("2000::/4", "3000::/4", "fc00::/7")]
     assert stays(*six) == {6: "tun0"}
     assert stays(six[0], six[2]) == {}
+
+
+def test_halves_over_a_network_are_overruled():
+    halves = [route(254, "0.0.0.0/1", 3), route(254, "128.0.0.0/1", 3)]
+    assert stays(*halves) == {}
+    split = route(254, "10.0.0.0/8", 9)
+    assert examine([], [*OWN, *halves, split], LINKS, NETWORKS).overruled == {4: 1}
+    assert examine([], [*OWN, halves[0], split], LINKS, NETWORKS).overruled == {}
 
 
 def test_a_rule_for_everything_into_a_tunnels_table():

@@ -16,6 +16,7 @@ from cedos.host.steer.routing.plan import (
     LAST_PREFERENCE,
     REFUSING_TABLE,
     Destination,
+    plan,
     table_of,
 )
 from cedos.host.steer.routing.routing import Routing
@@ -247,6 +248,12 @@ def test_resolvers_belong_to_their_network_unless_two_share_them(world, routing)
     assert world.carrier(4, remote=str(own)) == "lte0"
     assert world.carrier(4, remote=str(shared)) == "wlan0"
     assert not [rule for rule in world.kernel.own if "127." in str(rule)]
+
+
+def test_a_modem_without_a_gateway_has_a_route_to_its_link(world):
+    modem = replace(world.lte0, next_hops=())
+    routes = plan([world.wlan0, modem], "lte0").routes
+    assert [r.gateway for r in routes if r.index == modem.index] == [None, None]
 
 
 def test_a_hosts_own_metrics_are_taken_along(world, routing):
