@@ -175,7 +175,7 @@ class LeaveUnasked:
 class TurnsChanged:
     """Wake the programs that wait for another turn of their transfers.
 
-    The decisions about the transfers of these keys are to be worded, and come as `events.DecisionMade`.
+    The decisions about the transfers of these keys are to be worded and recorded (`events.DecisionMade`).
     """
 
     keys: tuple[str, ...]

@@ -21,6 +21,7 @@ from cedos.selector.deadlines.plan import EPOCH_S
 from cedos.selector.deadlines.transfer_table import TableTransfer, TransferTable, Wake
 from cedos.selector.decision.liveness import why_dead
 from cedos.selector.objective import WeightedCost
+from cedos.token_bucket import TokenBucket
 
 # Seconds between two writes of the table, at rest and while bytes arrive: a kill loses no more.
 _KEEP_S, _KEEP_CARRYING_S = 30.0, 0.9
@@ -30,6 +31,10 @@ _ENDED: Final = 1000
 # once only if the last plan is older than so many seconds for each transfer; else the next beat does it.
 _PLANNED_AT_ONCE: Final = 32
 _PLANS_APART_S: Final = 1e-3
+
+# The decisions on turns that are recorded. To word one takes up to 50 ms, and 1,000 turns may change at
+# once.
+RECORDED_AT_ONCE, RECORDED_PER_S = 16, 2.0
 
 _SOONEST_S: Final = 15.0
 # The seconds that urgent transfers go on after the host was put to sleep (the paper's period);
@@ -199,6 +204,7 @@ class DeadlineTransfers:
         self._kept_at_s = self._planned_at_s = -math.inf
         self._carrying = False
         self._told: dict[str, str] = {}
+        self._recordings = TokenBucket(RECORDED_PER_S, RECORDED_AT_ONCE, -math.inf)
         self._ended_s: dict[tuple[int, str], float] = {}
 
     def next_timer_s(self) -> float | None:
@@ -286,7 +292,8 @@ class DeadlineTransfers:
                 self._told[key] = serial
                 news.append(key)
         if changed or news:
-            self._outbox.give(TurnsChanged(tuple(news)))
+            recorded = tuple(key for key in news if self._recordings.take(now_s))
+            self._outbox.give(TurnsChanged(recorded))
 
     def _plan_soon(self, context: Context, *, keep: bool) -> None:
         """Plan, and have the table kept, at once or with the next beat."""

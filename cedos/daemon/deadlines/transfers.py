@@ -38,11 +38,8 @@ from cedos.model import (
 from cedos.selector.deadlines.plan import DeadlineFlow, expected_bytes
 from cedos.selector.deadlines.prospect import Watts, alternatives
 from cedos.selector.deadlines.transfer_table import TableTransfer
-from cedos.token_bucket import TokenBucket
 
 WHAT: Final = "the table of transfers with deadlines"
-# The decisions on turns that are recorded. One takes up to 50 ms, and 1,000 turns may change at once.
-RECORDED_AT_ONCE, RECORDED_PER_S = 16, 2.0
 
 
 class Transfers:
@@ -53,7 +50,6 @@ class Transfers:
         self._driver = driver
         self._known = driver.controller.transfers
         self._changed = asyncio.Event()
-        self._recordings = TokenBucket(RECORDED_PER_S, RECORDED_AT_ONCE, time.monotonic())
 
     async def report(self, report: TransferReport, uid: int) -> TurnMessage:
         """Take a program's word; answer at once, or when its turn has changed.
@@ -108,12 +104,12 @@ class Transfers:
         state_file.write(self._file, self._known.state(time.monotonic()), WHAT)
 
     def on_turns(self, keys: Sequence[str]) -> None:
-        """Wake the requests that wait for another turn. Record decisions on the first of `keys`."""
+        """Wake the requests that wait for another turn, and word the decisions on those of `keys`."""
         self._changed.set()
         self._changed = asyncio.Event()
         now_s, wanted = time.monotonic(), set(keys)
         for each, _, _ in self._known.table.rows(now_s):
-            if each.key in wanted and self._recordings.take(now_s):
+            if each.key in wanted:
                 self._driver.post(self._decision(each, now_s))
 
     def _decision(self, transfer: TableTransfer, now_s: float) -> DecisionMade:

@@ -15,7 +15,7 @@ from cedos.controller.controller import Controller
 from cedos.controller.events import BatteryRead, ClockRead, DecisionMade, Event, NetworksChanged
 from cedos.daemon import state_file
 from cedos.daemon.deadlines.kept_transfers import FILE
-from cedos.daemon.deadlines.transfers import RECORDED_AT_ONCE, RECORDED_PER_S, WHAT, Transfers
+from cedos.daemon.deadlines.transfers import WHAT, Transfers
 from cedos.daemon.driver import ControllerDriver
 from cedos.errors import ConfigError
 from cedos.selector.deadlines.transfer_table import TransferTable
@@ -109,19 +109,6 @@ async def test_a_waiting_program_is_told_at_once_when_wifi_comes(host: Host) -> 
     async with asyncio.timeout(1.0):
         assert (await waiting).networks == ("wlan0",)
     assert host.decided == ["", "wlan0"]
-
-
-async def test_many_turns_that_change_at_once_do_not_hold_the_daemon(host: Host) -> None:
-    """Change many turns at once: a decision recorded for each held the daemon past its watchdog."""
-    began_s = time.monotonic()
-    for number in range(40):
-        await host.transfers.report(report(number), 0)
-    host.networks(wifi=True)
-    listed = host.transfers.listed()
-    assert len(listed) == 40
-    assert listed[0].turn.networks == ("wlan0",)
-    later = RECORDED_PER_S * (time.monotonic() - began_s) + 1.0
-    assert RECORDED_AT_ONCE <= len(host.decided) <= RECORDED_AT_ONCE + later
 
 
 async def test_reports_in_a_large_table_wait_for_its_plan(
