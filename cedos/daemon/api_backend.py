@@ -6,6 +6,7 @@ import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
@@ -36,6 +37,7 @@ from cedos.api.programs import (
 )
 from cedos.api.recording import RecordingMessage, RecordingRequest
 from cedos.api.transfers import TransferInTable, TransferReport, TurnMessage
+from cedos.controller.controller import Controller
 from cedos.controller.decisions.user_rules import RuledDestinations
 from cedos.controller.events import ChoiceAsked, HintGiven, HintWithdrawn, HostDefault, RuleSet
 from cedos.controller.flows.living_flow import LivingFlow
@@ -70,69 +72,49 @@ _RECENT = 1000
 SHOWN_FLOWS = 100
 
 
+@dataclass(slots=True, kw_only=True)
 class ApiBackend:
-    """The control socket's backend (`cedos.api.server.Backend`), over all parts of the daemon.
+    """The control socket's backend (`cedos.api.server.Backend`), over all parts of the daemon."""
 
-    `problems` says what is degraded, in words; of the flows only those that `open_sockets` carry are
-    shown, for others are over; `config_file` is the one that was read, None where there
-    was none.
-    """
+    driver: ControllerDriver
+    log: DecisionLog
+    observer: Observer
+    budgets: HostBudgets
+    settle: Callable[[], Awaitable[None]]
+    programs: PrefetchingPrograms
+    deadlines: Transfers
+    carried: ToldConnections
+    recorder: Recording
+    problems: Callable[[], Sequence[str]]  # what is degraded, in words
+    open_sockets: Callable[[], Awaitable[OpenSockets]]  # flows without one are over, and not shown
+    neighbours: Callable[[], Mapping[str, str]]
+    odometers: Usage
+    history: History | None
+    history_file: Path
+    config_file: Path | None  # the one that was read
+    dry_run: bool
+    started_at_s: float = field(default_factory=time.monotonic)
 
-    def __init__(
-        self,
-        *,
-        driver: ControllerDriver,
-        log: DecisionLog,
-        observer: Observer,
-        budgets: HostBudgets,
-        settle: Callable[[], Awaitable[None]],
-        prefetching: PrefetchingPrograms,
-        transfers: Transfers,
-        carried: ToldConnections,
-        recording: Recording,
-        problems: Callable[[], Sequence[str]],
-        open_sockets: Callable[[], Awaitable[OpenSockets]],
-        neighbours: Callable[[], Mapping[str, str]],
-        usage: Usage,
-        history: History | None,
-        history_file: Path,
-        config_file: Path | None,
-        dry_run: bool,
-    ) -> None:
-        self._driver = driver
-        self._known = driver.controller
-        self._log = log
-        self._observer = observer
-        self._budgets = budgets
-        self._settle = settle
-        self._prefetching = prefetching
-        self._transfers = transfers
-        self._carried = carried
-        self._recording = recording
-        self._problems = problems
-        self._open_sockets, self._neighbours = open_sockets, neighbours
-        self._usage = usage
-        self._history, self._history_file = history, history_file
-        self._config_file = config_file
-        self._dry_run = dry_run
-        self._started_at_s = time.monotonic()
+    @property
+    def _known(self) -> Controller:
+        return self.driver.controller
 
     async def status(self) -> StatusMessage:
         shown, others = await self._largest(SHOWN_FLOWS)
-        carried, other_carried = self._carried.listed(SHOWN_FLOWS, time.monotonic())
+        carried, other_carried = self.carried.listed(SHOWN_FLOWS, time.monotonic())
         return StatusMessage(
             version=version("cedos"),
             pid=os.getpid(),
-            uptime_s=time.monotonic() - self._started_at_s,
-            dry_run=self._dry_run,
+            uptime_s=time.monotonic() - self.started_at_s,
+            dry_run=self.dry_run,
             objective=self._known.decider.objective.name,
             networks=await self.networks(),
             default=self._default(),
             flows=shown,
             other_flows=others,
-            problems=[*self._problems(), *self._carried.problems(time.monotonic())],
+            problems=[*self.problems(), *self.carried.problems(time.monotonic())],
             closed=self._known.stuck.messages(time.monotonic()),
-            budget_problems=[*self._budgets.problems, *self._known.hard.problems],
+            budget_problems=[*self.budgets.problems, *self._known.hard.problems],
             decisions=self._known.decider.decisions,
             probes=[
                 ProbesMessage(
@@ -145,23 +127,23 @@ class ApiBackend:
                     seconds=total.seconds,
                     energy_j=total.energy_j,
                 )
-                for network, kind, total in self._observer.prober.costs
+                for network, kind, total in self.observer.prober.costs
             ],
-            config_file=str(self._config_file) if self._config_file else None,
+            config_file=str(self.config_file) if self.config_file else None,
             carried=carried,
             other_carried=other_carried,
             reasons={
                 number: reason
                 for number in {each.decision for each in shown}
                 | {each.decision for each in carried}
-                if number is not None and (reason := self._log.reason(number))
+                if number is not None and (reason := self.log.reason(number))
             },
         )
 
     async def networks(self) -> list[NetworkMessage]:
-        context = self._driver.context()
+        context = self.driver.context()
         decider, by_helpers = self._known.decider, self._known.networks.by_helpers
-        neighbours = self._neighbours() if decider.helpers else {}
+        neighbours = self.neighbours() if decider.helpers else {}
         return [
             NetworkMessage.of(
                 network,
@@ -188,7 +170,7 @@ class ApiBackend:
         return shown, len(flows) - len(shown)
 
     async def _open_flows(self) -> list[LivingFlow]:
-        sockets = await self._open_sockets()
+        sockets = await self.open_sockets()
         return [
             flow
             for flow in self._known.flows
@@ -196,44 +178,44 @@ class ApiBackend:
         ]
 
     async def explain(self, flow: str | None) -> DecisionMessage:
-        known = Explanations(self._log, self._known.flows, self._carried, self._known.ruled.about)
+        known = Explanations(self.log, self._known.flows, self.carried, self._known.ruled.about)
         networks = (*self._known.decider.networks, *self._known.decider.helpers)
-        return await known.of(flow, time.time(), self._driver.context(), networks)
+        return await known.of(flow, time.time(), self.driver.context(), networks)
 
     async def standing_budgets(self) -> list[BudgetMessage]:
-        return messages.messages(self._known, self._budgets.source, time.time())
+        return messages.messages(self._known, self.budgets.source, time.time())
 
     async def usage(self, since_unix_s: float) -> UsageMessage:
-        if self._history is not None:  # what has just ended would be nowhere
-            await asyncio.to_thread(self._history.flush)
-        counted = used.by_network(self._usage, since_unix_s)
+        if self.history is not None:  # what has just ended would be nowhere
+            await asyncio.to_thread(self.history.flush)
+        counted = used.by_network(self.odometers, since_unix_s)
         living: dict[str, Counter[str]] = defaultdict(Counter)
         for flow in await self._open_flows():
             for path in flow.paths.values():
                 if path.network is not None and (carried := path.bytes_down + path.bytes_up):
                     living[flow.server_name or str(flow.key.remote)][path.network] += carried
-        through = self._carried.unwritten(time.time())
-        return await asyncio.to_thread(used.by_server, counted, self._history_file, living, through)
+        through = self.carried.unwritten(time.time())
+        return await asyncio.to_thread(used.by_server, counted, self.history_file, living, through)
 
     async def set_budget(self, budget: Budget) -> BudgetMessage:
-        await self._budgets.set(budget)
-        await self._settle()  # at once, so that the answer tells of it
+        await self.budgets.set(budget)
+        await self.settle()  # at once, so that the answer tells of it
         return next(each for each in await self.standing_budgets() if each.name == budget.name)
 
     async def phone(self) -> PhoneMessage:
-        return PhoneMessage(phone=self._known.budgets.phone, source=self._budgets.phone_source)
+        return PhoneMessage(phone=self._known.budgets.phone, source=self.budgets.phone_source)
 
     async def prefer(self, phone: PhoneUse | None) -> PhoneMessage:
-        self._budgets.prefer(phone)
+        self.budgets.prefer(phone)
         return await self.phone()
 
     async def remove_budget(self, name: str) -> None:
-        self._budgets.remove(name)
-        await self._settle()
+        self.budgets.remove(name)
+        await self.settle()
 
     async def choose(self, request: ChoiceRequest) -> DecisionMessage:
         detour = request.detour
-        answer = self._driver.choose(
+        answer = self.driver.choose(
             ChoiceAsked(
                 request.transfer,
                 request.redundant,
@@ -258,10 +240,10 @@ class ApiBackend:
 
     async def prefetching(self, request: PrefetchingRequest, uid: int) -> PrefetchingAnswer:
         own = [each for each in await self.networks() if each.kind is not NetworkKind.HELPER]
-        return self._prefetching.on_request(request, own, uid)
+        return self.programs.on_request(request, own, uid)
 
     async def prefetched(self) -> list[ProgramMessage]:
-        return self._prefetching.messages()
+        return self.programs.messages()
 
     async def probing(self) -> list[ProbingMessage]:
         known, now_s = self._known.probing, time.monotonic()
@@ -273,47 +255,47 @@ class ApiBackend:
         ]
 
     async def transfer(self, report: TransferReport, uid: int) -> TurnMessage:
-        return await self._transfers.report(report, uid)
+        return await self.deadlines.report(report, uid)
 
     async def transfers(self) -> list[TransferInTable]:
-        return self._transfers.listed()
+        return self.deadlines.listed()
 
     async def report_carried(self, report: CarriedReport, uid: int) -> None:
-        self._carried.on_report(report, uid, time.monotonic(), time.time())
+        self.carried.on_report(report, uid, time.monotonic(), time.time())
 
     async def rules(self) -> list[RuleMessage]:
         return rule_messages(self._known.ruled, self._known.decider.host_defaults)
 
     async def add_rule(self, rule: RuleRequest) -> RuleMessage:
         number = self._known.ruled.rules.number_for(rule)
-        self._driver.post(RuleSet(number, rule))
-        await self._settle()
+        self.driver.post(RuleSet(number, rule))
+        await self.settle()
         return next(each for each in await self.rules() if each.number == number)
 
     async def remove_rule(self, number: int) -> None:
         if number not in self._known.ruled.rules.rules:
             raise NotFoundError(f"there is no rule {number}: `cedos rule` lists them")
-        self._driver.post(RuleSet(number, None))
-        await self._settle()
+        self.driver.post(RuleSet(number, None))
+        await self.settle()
 
     async def recording(self) -> RecordingMessage:
-        return self._recording.state()
+        return self.recorder.state()
 
     async def record(self, request: RecordingRequest, uid: int) -> RecordingMessage:
-        return self._recording.ask(request, uid)
+        return self.recorder.ask(request, uid)
 
     async def hint(self, hint: HintRequest, uid: int) -> HintAccepted:
-        self._driver.post(HintGiven(hint, uid))
+        self.driver.post(HintGiven(hint, uid))
         hints = self._known.hints
         number, given = hints.last, hints.in_force[hints.last]
         return HintAccepted(number=number, network=hints.network_of(number), mark=given.mark)
 
     async def unhint(self, number: int, uid: int) -> None:
         self._known.hints.check(number, uid)
-        self._driver.post(HintWithdrawn(number))
+        self.driver.post(HintWithdrawn(number))
 
     def decisions(self) -> AsyncGenerator[DecisionMessage, None]:
-        return self._log.decided.subscribe()
+        return self.log.decided.subscribe()
 
     def _default(self) -> DefaultMessage:
         default = self._known.default

@@ -7,7 +7,7 @@ openings, ends and sizes come as events.
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import structlog
 
@@ -21,21 +21,15 @@ from cedos.model import Direction
 _log = structlog.get_logger(__name__)
 
 
+@dataclass(slots=True)
 class FlowSampler:
     """Looks at all sockets, and tells the controller and the profiler what it saw."""
 
-    def __init__(
-        self,
-        source: FlowSnapshots,
-        driver: ControllerDriver,
-        observer: Observer,
-        profiler: Profiler,
-    ) -> None:
-        self._source = source
-        self._driver = driver
-        self._observer = observer
-        self._profiler = profiler
-        self._due = asyncio.Event()
+    source: FlowSnapshots
+    driver: ControllerDriver
+    observer: Observer
+    profiler: Profiler
+    _due: asyncio.Event = field(default_factory=asyncio.Event)
 
     def look(self) -> None:
         """Look soon; the answer is an event."""
@@ -46,31 +40,31 @@ class FlowSampler:
             await self._due.wait()
             self._due.clear()
             await self._look()
-            self._observer.follow_heard()  # also of flows that ended since the last look
+            self.observer.follow_heard()  # also of flows that ended since the last look
 
     async def _look(self) -> None:
-        known = self._driver.controller
-        asked_at_s = self._observer.prober.asked_at_s()
+        known = self.driver.controller
+        asked_at_s = self.observer.prober.asked_at_s()
         if not (len(known.flows) or known.networks.pending(asked_at_s) or known.networks.silent):
-            self._driver.post(FlowsSampled((), asked_at_s, looked=False))
+            self.driver.post(FlowsSampled((), asked_at_s, looked=False))
             return
         began_s = time.monotonic()
         try:
-            samples = await self._source.snapshot()
+            samples = await self.source.snapshot()
         except (OSError, TimeoutError) as error:
             _log.warning("the sockets cannot be looked at", why=str(error))
-            self._driver.post(FlowsSampled((), asked_at_s, looked=False))
+            self.driver.post(FlowsSampled((), asked_at_s, looked=False))
             return
         self._take(samples, asked_at_s, began_s)
 
     def _take(
         self, samples: Sequence[FlowSample], asked_at_s: dict[str, float], began_s: float
     ) -> None:
-        flows = self._driver.controller.flows
+        flows = self.driver.controller.flows
         now_s = time.monotonic()
-        self._driver.post(FlowsSampled(tuple(samples), asked_at_s, now_s - began_s))
+        self.driver.post(FlowsSampled(tuple(samples), asked_at_s, now_s - began_s))
         # A flow that has carried more than was expected has another size.
         for flow in {id(found): found for s in samples if (found := flows.find(s.key))}.values():
             carried = flow.carried_bytes(Direction.DOWN), flow.carried_bytes(Direction.UP)
-            for learned in self._profiler.progressed(flow.key, *carried):
-                self._driver.post(replace(learned, progressed=True))
+            for learned in self.profiler.progressed(flow.key, *carried):
+                self.driver.post(replace(learned, progressed=True))

@@ -4,6 +4,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 
 from cedos.daemon.driver import ControllerDriver
 from cedos.host.profiler.capture import Capture
@@ -23,27 +24,21 @@ _LOOPBACK = "lo"
 _HELD, _HELD_S = 64, 2.0
 
 
+@dataclass(slots=True)
 class PacketHandler:
     """From packets to sizes."""
 
-    def __init__(
-        self,
-        capture: Capture | None,
-        profiler: Profiler,
-        driver: ControllerDriver,
-    ) -> None:
-        self._capture = capture
-        self._profiler = profiler
-        self._driver = driver
-        self._flows = driver.controller.flows
-        self._read_at_s = -math.inf
-        self._held: deque[tuple[float, CapturedPacket]] = deque(maxlen=_HELD)
+    capture: Capture | None
+    profiler: Profiler
+    driver: ControllerDriver
+    _read_at_s: float = -math.inf
+    _held: deque[tuple[float, CapturedPacket]] = field(default_factory=lambda: deque(maxlen=_HELD))
 
     def begin(self) -> Callable[[], None]:
         """Read what is captured from now on; return a function that ends it."""
-        if self._capture is None:
+        if self.capture is None:
             return lambda: None
-        return BatchedReader(self._capture.fileno(), self._read, _TOGETHER_S).close
+        return BatchedReader(self.capture.fileno(), self._read, _TOGETHER_S).close
 
     def read_before(self, at_s: float) -> None:
         """Take what was captured before a monotonic instant, if there may be any."""
@@ -52,13 +47,13 @@ class PacketHandler:
 
     def _read(self) -> bool:
         now_s = self._read_at_s = time.monotonic()
-        packets = self._capture.read(_AT_ONCE) if self._capture else []
+        packets = self.capture.read(_AT_ONCE) if self.capture else []
         for captured in self._ours(packets, now_s):
             # A message may begin on any subflow; the profiler knows a connection by its first one.
-            flow = self._flows.find(captured.key)
+            flow = self.driver.controller.flows.find(captured.key)
             about = captured if flow is None else captured._replace(key=flow.key)
-            for event in self._profiler.observe(about, now_s):
-                self._driver.post(event)
+            for event in self.profiler.observe(about, now_s):
+                self.driver.post(event)
         return bool(packets)
 
     def _ours(self, packets: Iterable[CapturedPacket], now_s: float) -> Iterator[CapturedPacket]:
@@ -74,8 +69,8 @@ class PacketHandler:
                 continue
             if (
                 captured.outgoing
-                or self._flows.find(captured.key) is not None
-                or self._profiler.knows(captured.key)
+                or self.driver.controller.flows.find(captured.key) is not None
+                or self.profiler.knows(captured.key)
             ):
                 yield captured
             elif now_s - at_s <= _HELD_S:

@@ -49,8 +49,8 @@ def backend_of(script: Script, open_sockets: OpenSockets, **known: Any) -> ApiBa
     async def settle() -> None: ...
 
     others = (
-        "log observer budgets prefetching transfers problems recording"
-        " usage history history_file config_file"
+        "log observer budgets programs deadlines problems recorder"
+        " odometers history history_file config_file"
     )
     parts: Any = dict.fromkeys(others.split()) | known
     carried = ToldConnections(list, lambda _number: None, None)
@@ -185,8 +185,8 @@ async def test_what_open_connections_have_carried_is_used_as_well(tmp_path: Path
             path.network = "wlan0"
             path.on_close(FlowClosed(path.key, 2.0, bytes_down=port, bytes_up=1))
     backend = backend_of(script, OpenSockets(None, None))
-    backend._usage = Usage(tmp_path / Usage.FILE, "boot")
-    backend._history_file = tmp_path / "none.sqlite"
+    backend.odometers = Usage(tmp_path / Usage.FILE, "boot")
+    backend.history_file = tmp_path / "none.sqlite"
     used = await backend.usage(0.0)
     assert used.with_open
     assert {each.server: each.bytes_by_network for each in used.servers} == {
@@ -194,9 +194,9 @@ async def test_what_open_connections_have_carried_is_used_as_well(tmp_path: Path
         "198.51.100.1": {"wlan0": 3334},
     }
     nothing_open = backend_of(script, OpenSockets(frozenset(), frozenset()))
-    nothing_open._usage, nothing_open._history_file = backend._usage, backend._history_file
+    nothing_open.odometers, nothing_open.history_file = backend.odometers, backend.history_file
     assert (await nothing_open.usage(0.0)).servers == ()
-    backend._usage.close()
+    backend.odometers.close()
 
 
 async def test_connections_through_a_gateway_are_used_apart_from_it(tmp_path: Path) -> None:
@@ -206,8 +206,8 @@ async def test_connections_through_a_gateway_are_used_apart_from_it(tmp_path: Pa
     flow.paths[session].network = "wlan0"
     flow.paths[session].on_close(FlowClosed(session, 2.0, bytes_down=1000, bytes_up=0))
     backend = backend_of(script, OpenSockets(None, None))
-    backend._usage = Usage(tmp_path / Usage.FILE, "boot")
-    backend._history_file = tmp_path / "none.sqlite"
+    backend.odometers = Usage(tmp_path / Usage.FILE, "boot")
+    backend.history_file = tmp_path / "none.sqlite"
     news = CarriedConnection(
         number=1,
         server="github.com",
@@ -229,7 +229,7 @@ async def test_connections_through_a_gateway_are_used_apart_from_it(tmp_path: Pa
         ("github.com", "gw.example", {"wlan0": 600}),
         ("gw.example", None, {"wlan0": 400}),
     ]
-    backend._usage.close()
+    backend.odometers.close()
 
 
 async def test_who_asks_for_what_never_was_is_told_how_to_ask() -> None:
@@ -238,7 +238,7 @@ async def test_who_asks_for_what_never_was_is_told_how_to_ask() -> None:
             return None
 
     backend = backend_of(Script(rescue=False), OpenSockets(None, None))
-    backend._log = Nothing()  # type: ignore[assignment]
+    backend.log = Nothing()  # type: ignore[assignment]
     with pytest.raises(NotFoundError, match="`cedos explain` alone shows the latest"):
         await backend.explain("nothing.example")
     with pytest.raises(NotFoundError, match=r"^nothing was decided yet$"):
@@ -253,6 +253,6 @@ async def test_a_living_flow_without_a_decision_is_told_apart() -> None:
     script = Script(rescue=False)
     opened(script, FlowKey(ip_address("192.0.2.1"), 1111, ip_address("198.51.100.1"), 443))
     backend = backend_of(script, OpenSockets(None, None))
-    backend._log = Nothing()  # type: ignore[assignment]
+    backend.log = Nothing()  # type: ignore[assignment]
     with pytest.raises(NotFoundError, match=r"^nothing was decided about 1111: it began before"):
         await backend.explain("1111")
