@@ -186,6 +186,7 @@ class HelperMachine:
         self._invites = TokenBucket(INVITES_VERIFIED_PER_S, 2 * INVITES_VERIFIED_PER_S, now_s)
         self._answers = TokenBucket(INVITES_ANSWERED_PER_S, INVITES_ANSWERED_PER_S, now_s)
         self._others = TokenBucket(100, 200, now_s)
+        self._strangers = TokenBucket(20, 40, now_s)
         self._commands: list[HelperCommand] = []
         self._joined: OrderedDict[bytes, _Joined] = OrderedDict()
         self._answered_s: OrderedDict[bytes, float] = OrderedDict()
@@ -218,7 +219,9 @@ class HelperMachine:
             if isinstance(message, InviteMessage):
                 if not self._may_help() or not self._invites.take(now_s):
                     return
-            elif message.to != self._me or not self._others.take(now_s):
+            elif message.to != self._me or not (
+                self._others if self._is_expected(message, source) else self._strangers
+            ).take(now_s):
                 return
             certificate = datagram.verified(self._trust, now_s)
         except UntrustedError:
@@ -474,6 +477,14 @@ class HelperMachine:
         uplink = self._uplink
         able = self._helping and uplink is not None and self._has_battery(uplink)
         return able and self.left_bytes > 0
+
+    def _is_expected(self, message: ShareMessage, source: LinkAddress) -> bool:
+        """Judge a message before its signature is checked, which costs more."""
+        if isinstance(message, ConfirmMessage):
+            joins = [each.join for each in self._joined.values()]
+            joins += [each.join for each in self._served.values()]
+            return any(each.digest == message.join for each in joins)
+        return any(each.link == source for each in self._served.values())
 
     def _may_serve(self, requestor: bytes, source: bytes) -> bool:
         """Return whether a requestor may send from an address; that of another one it may not take."""

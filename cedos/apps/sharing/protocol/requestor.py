@@ -217,6 +217,8 @@ class RequestorMachine:
         self._times, self._freshness = SendTimes(), Freshness()
         self._joins = TokenBucket(50, 100, now_s)
         self._answers = TokenBucket(200, 400, now_s)
+        # Anyone can forge a Leave, and an answer only who hears the question.
+        self._leaves = TokenBucket(20, 40, now_s)
         self._motion: Motion | None = None
         self._commands: list[RequestorCommand] = []
         self._helpers: OrderedDict[bytes, _Helper] = OrderedDict()
@@ -691,7 +693,7 @@ class RequestorMachine:
         if isinstance(message, HelloAckMessage):
             asked = any(message.answers in each.asked for each in self._helpers.values())
             return asked and self._answers.take(now_s)
-        return bool(self._helpers) and self._answers.take(now_s)
+        return bool(self._helpers) and self._leaves.take(now_s)
 
     def _nonce(self) -> bytes:
         return self._random(NONCE_BYTES)

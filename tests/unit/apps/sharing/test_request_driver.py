@@ -72,7 +72,7 @@ async def test_a_helper_whose_path_cannot_be_made_is_left(
 
     store = SharingStore(tmp_path / "sharing")
     side = Side(identity("ann"), trust(), "wlan0", ask, store, tmp_path / "status")
-    made: Any = RequestDriver(side, RequestorWish(1_000_000), _Paths())
+    made: Any = RequestDriver(side, RequestorWish(1_000_000), _Paths(), lambda: "")
     made._now_s = lambda: START_S
     made._machine.start(START_S)
     made._obey()

@@ -192,6 +192,28 @@ def test_a_neighbour_cannot_say_leave_for_another_one() -> None:
     assert len(link.helpers["bob"].requestors()) == 1
 
 
+@pytest.mark.parametrize("kind", ["hello", "leave", "confirm"])
+def test_a_flood_of_forgeries_keeps_nobody_from_being_heard(kind: str) -> None:
+    """Some hundreds a second took all verifications: no Hello was heard, and each path was given up."""
+    link = conversation()
+    link.run(0.0037)  # else each Hello would come together with the next token
+    forged = []
+    for machine, to in ((link.asker, ANN), (link.helpers["bob"], BOB)):
+        head = int(link.now * 1e6), b"n" * 16, to
+        kinds: dict[str, ShareMessage] = {
+            "hello": HelloMessage(*head),
+            "leave": LeaveMessage(*head, LeaveReason.DONE),
+            "confirm": ConfirmMessage(*head, b"a" * 16, b"j" * 32, b"\x0a\0\0\x42"),
+        }
+        forged.append((machine, pack(self_made("eve"), kinds[kind])))
+    for _ in range(15_000):
+        for machine, data in forged:
+            machine.receive_datagram(data, WHERE, link.now)
+        link.run(0.0007)
+    assert not any(isinstance(each, RemovePath) for each in link.asked)
+    assert len(link.helpers["bob"].requestors()) == 1
+
+
 def test_the_source_address_of_a_datagram_moves_no_forwarding() -> None:
     """A neighbour that repeats ann's fresh Hello from its own address gets at most an answer to it."""
     link = conversation()
@@ -284,8 +306,8 @@ def test_a_flood_of_strangers_costs_a_bounded_number_of_verifications(
             HelloMessage(int(now * 1e6), bytes(16), BOB),
         ]
         bob.receive_datagram(pack(eve, kinds[step % 2]), WHERE, now)
-    # In 3 s: 20 Invites a second and 40 at once, 100 others a second and 200 at once.
-    assert 500 <= len(counted) <= 620
+    # In 3 s: 20 Invites a second and 40 at once, and as many others.
+    assert 180 <= len(counted) <= 210
     assert bob.commands() == []
     assert bob.next_timer() is None
 
