@@ -1,17 +1,21 @@
 """Bandwidth from neighbours (CBSP): what a program's download gets, and what a helper's leaving costs it.
 
 Three helpers, each with an uplink of 4 Mbit/s in 40 ms; all programs really run. Shares are of the sum
-of the uplinks, as TCP's payload fills them. The pause is the longest time without data from the instant
-at which a helper ends with notice, is killed, walks out of reach, or joins. A helper that drops data
-still answers and forwards small packets.
+of the uplinks, as TCP's payload fills them. The pause is the longest time without data in the seconds
+from when a helper ends with notice, is killed, walks out of reach, or joins; the quiet one is the longest
+of downloads in which none does: CUBIC fills each drop-tail queue every few seconds, and a packet that it
+loses arrives two round trips later, with that queue in them. The same with BBR at the gateway. A helper
+that drops data still answers and forwards small packets.
 """
 
 import os
 import signal
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 from cedos.model import NetworkKind
@@ -31,31 +35,30 @@ _PART: Final = 16_000_000
 # While each path finds its rate, a first download lacks a second.
 _FIRST: Final = 4_000_000
 _RECEIPTS_S: Final = 25.0
+# What comes of a helper's leaving or joining comes within this time: a path is left for good after 1.8 s.
+_EVENT_S: Final = 2.0
+_FAST_BPS: Final = 50e6
+_FAST: Final = 60_000_000
 _DROPS: Final = ("FORWARD", "-o", LINK, "-m", "length", "--length", "300:65535", "-j", "DROP")
 
 Progress = Callable[[str], None]
 
 
 def run(progress: Progress) -> dict[str, float]:
-    """Measure for about seven minutes."""
+    """Measure for about twelve minutes."""
     figures: dict[str, float] = {}
     with _street() as (there, hosts):
         _begin(hosts)
         figures |= told(progress, _sums(hosts, "three", _HELPERS))
         figures |= told(progress, {"paid_over_received": _paid_over(hosts)})
-        for name, leave in (("notice", _ends), ("killed", _is_killed), ("gone", _is_gone)):
-            pauses = [_left(there, hosts, leave) for _ in range(_REPEATS)]
-            figures |= told(progress, {f"{name}_pause_s": max(pauses)})
         drops = [_dropped(there, hosts) for _ in range(_REPEATS)]
         figures |= told(progress, {"drops_left_least_s": min(drops), "drops_left_s": max(drops)})
-        joins = [_joined(there, hosts) for _ in range(_REPEATS)]
-        figures |= told(
-            progress,
-            {
-                "join_used_s": max(used_s for used_s, _ in joins),
-                "join_pause_s": max(pause_s for _, pause_s in joins),
-            },
-        )
+        ways: dict[str, Leave] = {"notice": _ends, "killed": _is_killed, "gone": _is_gone}
+        figures |= _pauses(progress, there, hosts, ways, "")
+        there.server.sysctl("net.ipv4.tcp_congestion_control", "bbr")
+        figures |= _pauses(progress, there, hosts, {"notice": _ends}, "bbr_")
+    with _street(1, rate_bps=_FAST_BPS) as (there, hosts):
+        figures |= told(progress, _processor(there, hosts))
     with _street(own_bps=_RATE_BPS) as (there, hosts):
         _begin(hosts)
         figures |= told(progress, _sums(hosts, "own_phone", _HELPERS + 1))
@@ -70,9 +73,11 @@ def run(progress: Progress) -> dict[str, float]:
 
 
 @contextmanager
-def _street(own_bps: float | None = None) -> Iterator[tuple[Neighbourhood, SharingHosts]]:
+def _street(
+    helpers: int = _HELPERS, *, rate_bps: float = _RATE_BPS, own_bps: float | None = None
+) -> Iterator[tuple[Neighbourhood, SharingHosts]]:
     own = None if own_bps is None else _access(own_bps)
-    there = Neighbourhood([_access(_RATE_BPS)] * _HELPERS, own=own)
+    there = Neighbourhood([_access(rate_bps)] * helpers, own=own)
     with there, Servers(there), SharingHosts(there) as hosts:
         yield there, hosts
 
@@ -82,10 +87,10 @@ def _access(rate_bps: float) -> Access:
     return Access(NetworkKind.CELLULAR, up=trace, down=trace, rtt_s=0.04)
 
 
-def _begin(hosts: SharingHosts, helpers: int = _HELPERS) -> list[Service]:
+def _begin(hosts: SharingHosts, helpers: int = _HELPERS, *, rate: str = "4Mbit") -> list[Service]:
     """Begin everything anew; return the helpers."""
     hosts.stop_sharing()
-    helping = [hosts.help(number) for number in range(helpers)]
+    helping = [hosts.help(number, rate=rate) for number in range(helpers)]
     hosts.request()
     hosts.forward()
     hosts.wait_for_helpers(helpers)
@@ -120,6 +125,59 @@ def _paid_over(hosts: SharingHosts) -> float:
 Leave = Callable[[Neighbourhood, Service], None]
 
 
+def _pauses(
+    progress: Progress,
+    there: Neighbourhood,
+    hosts: SharingHosts,
+    ways: Mapping[str, Leave],
+    name: str,
+) -> dict[str, float]:
+    """Return the longest pauses when a helper leaves or joins, and when none does."""
+    figures: dict[str, float] = {}
+    for way, leave in ways.items():
+        pauses = [_left(there, hosts, leave) for _ in range(_REPEATS)]
+        figures |= told(progress, {f"{name}{way}_pause_s": max(pauses)})
+    joins = [_joined(there, hosts) for _ in range(_REPEATS)]
+    figures |= told(
+        progress,
+        {
+            f"{name}join_used_s": max(used_s for used_s, _ in joins),
+            f"{name}join_pause_s": max(pause_s for _, pause_s in joins),
+        },
+    )
+    _begin(hosts)
+    quiet = [_quiet(hosts) for _ in range(_REPEATS)]
+    return figures | told(progress, {f"{name}quiet_pause_s": max(quiet)})
+
+
+def _quiet(hosts: SharingHosts) -> float:
+    download = hosts.download(_PART)
+    download.read_until(_PART // 4)
+    began_s = time.monotonic()
+    _end(download, _PART)
+    return download.longest_pause_s(began_s)
+
+
+def _processor(there: Neighbourhood, hosts: SharingHosts) -> dict[str, float]:
+    """Return the share of a core that a helper's program takes while its kernel forwards."""
+    (helper,) = _begin(hosts, 1, rate="50Mbit")
+    download = hosts.download(_FAST)
+    download.read_until(_FAST // 6)
+    before_s, began_s = _processor_s(helper.pid), time.monotonic()
+    received = download.received_bytes
+    _end(download, _FAST)
+    took_s = time.monotonic() - began_s
+    return {
+        "helper_rate_bps": 8 * (_FAST - received) / took_s,
+        "helper_core_share": (_processor_s(helper.pid) - before_s) / took_s,
+    }
+
+
+def _processor_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def _ends(_there: Neighbourhood, helper: Service) -> None:
     os.kill(helper.pid, signal.SIGTERM)
 
@@ -133,7 +191,7 @@ def _is_gone(there: Neighbourhood, _helper: Service) -> None:
 
 
 def _left(there: Neighbourhood, hosts: SharingHosts, leave: Leave) -> float:
-    """Return the longest pause from when a helper leaves."""
+    """Return the longest pause in the time after a helper leaves."""
     helper = _begin(hosts)[0]
     download = hosts.download(_PART)
     download.read_until(_PART // 4)
@@ -141,7 +199,7 @@ def _left(there: Neighbourhood, hosts: SharingHosts, leave: Leave) -> float:
     leave(there, helper)
     _end(download, _PART)
     there.come_back(0)
-    return download.longest_pause_s(left_s - 0.1)
+    return download.longest_pause_s(left_s - 0.1, left_s + _EVENT_S)
 
 
 def _dropped(there: Neighbourhood, hosts: SharingHosts) -> float:
@@ -169,14 +227,18 @@ def _paths(there: Neighbourhood) -> int:
 
 
 def _joined(there: Neighbourhood, hosts: SharingHosts) -> tuple[float, float]:
-    """Return the time until a third helper carries, and the longest pause from when it begins."""
+    """Return the time until a third helper carries, and the longest pause in the time after that."""
     _begin(hosts, _HELPERS - 1)
     download = hosts.download(_WHOLE)
     download.read_until(_WHOLE // 8)
-    hosts.help(_HELPERS - 1)
-    began_s = time.monotonic()
-    while _paths(there) < _HELPERS and download.received_bytes < _WHOLE:
-        download.read_until(download.received_bytes + 50_000)
-    used_s = time.monotonic() - began_s
-    _end(download, _WHOLE)
-    return used_s, download.longest_pause_s(began_s)
+    # (It takes a second to start, in which the download goes on.)
+    with ThreadPoolExecutor(1) as pool:
+        joining = pool.submit(hosts.help, _HELPERS - 1)
+        began_s = time.monotonic()
+        while _paths(there) < _HELPERS and download.received_bytes < _WHOLE:
+            download.read_until(download.received_bytes + 50_000)
+        used_s = time.monotonic()
+        _end(download, _WHOLE)
+        joining.result()
+    pause_s = download.longest_pause_s(used_s - 0.1, used_s + _EVENT_S)
+    return used_s - began_s, pause_s

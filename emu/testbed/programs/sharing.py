@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import os
 import subprocess
 import sys
@@ -50,10 +51,11 @@ class Download:
         self.process.stdout.close()
         return self.process.wait()
 
-    def longest_pause_s(self, after_s: float) -> float:
-        """Return the longest time without data after an instant."""
+    def longest_pause_s(self, after_s: float, until_s: float = math.inf) -> float:
+        """Return the longest time without data that begins after an instant, and before another one."""
         times = [each for each in self.times_s if each >= after_s]
-        return max(after - before for before, after in itertools.pairwise(times))
+        found = (after - each for each, after in itertools.pairwise(times) if each < until_s)
+        return max(found)
 
 
 class SharingHosts(Started):
