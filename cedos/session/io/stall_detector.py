@@ -124,8 +124,13 @@ class StallDetector:
         else:
             on_way_bytes = info.in_flight_bytes + info.unsent_bytes
             elsewhere_s = self._elsewhere_s(path, on_way_bytes)
+            # Bytes in order come in one piece once a hole is filled, and would be taken for a high rate.
             begins = crawl.observe(
-                info.acknowledged_bytes, on_way_bytes, elsewhere_s, info.rtt_min_s or 0.0, now
+                info.delivered_segments * info.segment_bytes,
+                on_way_bytes,
+                elsewhere_s,
+                info.rtt_min_s or 0.0,
+                now,
             )
         # A crawling path gets no new data, as if it paused.
         if crawl.crawls and voice is PathVoice.SPEAKS:

@@ -139,18 +139,18 @@ _FORGETS_S: Final = 10.0
 class CrawlWatch:
     """The watch of one path's rate while data is on its way there."""
 
-    __slots__ = ("_acknowledged", "_had_bps", "_had_s", "crawls")
+    __slots__ = ("_arrived", "_had_bps", "_had_s", "crawls")
 
     def __init__(self) -> None:
         # Whether the path crawls; it does so until the data on its way has nearly arrived.
         self.crawls = False
-        self._acknowledged: deque[tuple[float, int]] = deque()
+        self._arrived: deque[tuple[float, int]] = deque()
         self._had_bps = 0.0
         self._had_s = 0.0
 
     def observe(
         self,
-        acknowledged_bytes: int,
+        delivered_bytes: int,
         on_way_bytes: int,
         elsewhere_s: float,
         rtt_min_s: float,
@@ -158,21 +158,22 @@ class CrawlWatch:
     ) -> bool:
         """Look again; return whether the path has just begun to crawl.
 
-        `on_way_bytes`: sent on the path and not acknowledged. `elsewhere_s`: in how many seconds
-        another path could deliver that, infinite without one. `rtt_min_s`: the path's, 0 unknown.
+        `delivered_bytes`: all that arrived, in order or not. `on_way_bytes`: sent on the path and not
+        acknowledged. `elsewhere_s`: in how many seconds another path could deliver that, infinite
+        without one. `rtt_min_s`: the path's, 0 unknown.
         """
         if not on_way_bytes:
             # All data has arrived, so that nothing can be slow.
             self.rests()
             return False
         # Keep the samples of the last `_OVER_S`, or of two round trips if these take longer.
-        seen = self._acknowledged
-        seen.append((now, acknowledged_bytes))
+        seen = self._arrived
+        seen.append((now, delivered_bytes))
         least_s = _OVER_ROUND_TRIPS * rtt_min_s
         while len(seen) > 2 and seen[1][0] <= now - max(_OVER_S, least_s):
             seen.popleft()
         over_s = now - seen[0][0]
-        came_bytes = acknowledged_bytes - seen[0][1]
+        came_bytes = delivered_bytes - seen[0][1]
         if over_s < max(_LEAST_OVER_S, least_s) or not came_bytes:
             return False  # `PathWatch` notices if nothing arrives at all
         rate_bps = 8 * came_bytes / over_s
@@ -195,7 +196,7 @@ class CrawlWatch:
 
     def rests(self) -> None:
         """Start a new measurement: no data is on its way, or none gets through."""
-        self._acknowledged.clear()
+        self._arrived.clear()
         self.crawls = False
 
 
