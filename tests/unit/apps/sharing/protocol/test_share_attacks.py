@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from kit.neighbours import (
     GATEWAY,
+    REACHES,
     START_S,
     Link,
     helper,
@@ -17,6 +18,7 @@ from kit.neighbours import (
 )
 
 from cedos.apps.sharing.protocol import signing
+from cedos.apps.sharing.protocol.accounting import GatewayAccounts
 from cedos.apps.sharing.protocol.certificates import (
     Certificate,
     HostIdentity,
@@ -38,6 +40,7 @@ from cedos.apps.sharing.protocol.messages import (
 from cedos.apps.sharing.protocol.receipts import read_contract
 from cedos.apps.sharing.protocol.requestor import RequestorMachine, RequestorWish
 from cedos.apps.sharing.protocol.signing import SigningKey
+from cedos.selector.sharing import NetworkType
 
 WHERE = ("10.0.0.66", 7, 1)
 ANN, BOB = key_of("ann").public, key_of("bob").public
@@ -85,6 +88,28 @@ def test_a_host_without_a_certificate_is_not_helped(stranger: Callable[[], HostI
     assert len(link.sent) > 3
     assert link.told == [], "the helper says nothing and does nothing"
     assert bob.next_timer() is None
+
+
+@pytest.mark.parametrize("stranger", STRANGERS.values(), ids=STRANGERS.keys())
+@pytest.mark.parametrize("side", ["helper", "requestor"])
+def test_a_host_without_a_certificate_bills_nothing(
+    stranger: Callable[[], HostIdentity], side: str
+) -> None:
+    sides = {"helper": identity("bob"), "requestor": identity("ann"), side: stranger()}
+    bob, ann = sides["helper"], sides["requestor"]
+    now_us = int(START_S * 1e6)
+    join = JoinMessage(
+        now_us, b"n" * 16, ann.key.public, bytes(16), 500_000, "EUR", 10**12,
+        None, None, None, NetworkType.LTE, None, None, (b"\x0a\0\0\1",), REACHES,
+    )  # fmt: skip
+    joined = pack(bob, join)
+    confirm = ConfirmMessage(
+        now_us, bytes(16), bob.key.public, join.nonce, unpack(joined).digest, b"\x0a\0\0\x64"
+    )
+    accounts = GatewayAccounts(GATEWAY, trust(), first_serial=1, now_s=START_S)
+    accounts.on_path("path", ann.key.public)
+    with pytest.raises(UntrustedError):
+        accounts.on_declared("path", joined, pack(ann, confirm), START_S)
 
 
 @pytest.mark.parametrize("stranger", STRANGERS.values(), ids=STRANGERS.keys())
