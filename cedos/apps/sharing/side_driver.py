@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import structlog
 
@@ -24,8 +24,10 @@ from cedos.apps.sharing.protocol.commands import (
     SendDatagram,
     StartForwarding,
 )
+from cedos.apps.sharing.protocol.helper import HelperMachine
 from cedos.apps.sharing.protocol.messages import unpack
 from cedos.apps.sharing.protocol.receipts import read_receipt
+from cedos.apps.sharing.protocol.requestor import RequestorMachine
 from cedos.apps.sharing.questions import (
     Asked,
     AskFacts,
@@ -67,23 +69,7 @@ class Side:
     status: Path
 
 
-class SharingMachine(Protocol):
-    """The part that the two machines have in common."""
-
-    def receive_datagram(self, data: bytes, source: LinkAddress, now_s: float) -> None: ...
-
-    def on_revocations(self, data: bytes, now_s: float) -> None: ...
-
-    def handle_timer(self, now_s: float) -> None: ...
-
-    def next_timer(self) -> float | None: ...
-
-    def commands(self) -> Sequence[Command]: ...
-
-    def stop(self, now_s: float) -> None: ...
-
-
-Machine = TypeVar("Machine", bound=SharingMachine)
+Machine = TypeVar("Machine", RequestorMachine, HelperMachine)
 
 
 class SideDriver(ABC, Generic[Machine]):
@@ -96,7 +82,8 @@ class SideDriver(ABC, Generic[Machine]):
     """
 
     def __init__(self, side: Side, machine: Machine, *, overhead: float, listens: bool) -> None:
-        self._side, self._machine = side, machine
+        self._side = side
+        self._machine: Machine = machine
         self._now_s = SharingClock().now_s
         self._counts = OwnCounts(side.identity.gateway, overhead=overhead)
         self._calls = KernelCalls()
