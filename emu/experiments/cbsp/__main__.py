@@ -17,7 +17,7 @@ from emu.simulator.tcp import LINUX
 from emu.statistics import trials_figure
 
 PARTS: Final = ("helpers", "delta", "loss", "window", "rate", "idle", "cost", "live")
-# The parts that are not simulated: computed, and measured on this machine, which takes twenty minutes.
+# The parts that are not simulated: computed, and measured on this machine, which takes five minutes.
 _REAL: Final = ("cost", "live")
 _LIVE_REPEATS: Final = 2
 _DELTAS_KBPS: Final = (0, 50, 100, 150, 200, 250, 300)
@@ -126,7 +126,7 @@ def main(seeds: int, workers: int, out: Path, parts: tuple[str, ...]) -> None:
             case "cost":
                 found = cost.figures()
             case "live":
-                found = live.figures(_LIVE_REPEATS, echo)
+                found = live.figures(_LIVE_REPEATS)
             case _:
                 found = figures(part, drawn, workers)
         known = {"host": environment.describe(1), "simulated": part not in _REAL, "seeds": seeds}
