@@ -14,6 +14,8 @@ from cedos.api.programs import ChoiceRequest
 from cedos.controller.events import (
     FlowClosed,
     FlowOpened,
+    HostDefault,
+    HostDefaultsChanged,
     NetworksChanged,
 )
 from cedos.controller.flows.living_flow import LivingFlow
@@ -33,6 +35,7 @@ from cedos.model import (
     NetworkKind,
     Prediction,
 )
+from cedos.storage.history import History
 from cedos.storage.usage import Usage
 
 pytestmark = pytest.mark.anyio
@@ -125,6 +128,18 @@ async def test_a_rule_that_is_added_is_told_with_where_it_leads(script: Script) 
     assert await backend.rules() == []
     with pytest.raises(NotFoundError, match="there is no rule 1"):
         await backend.remove_rule(1)
+
+
+async def test_what_a_vpn_carries_instead_of_a_rule_is_said(script: Script) -> None:
+    backend = backend_of(script, OpenSockets(None, None))
+    await backend.add_rule(RuleRequest(host="192.0.2.1", never=("metered",)))
+    await backend.add_rule(RuleRequest(host="2001:db8:7::/48", never=("lte0",)))
+    script.tell(HostDefaultsChanged({4: HostDefault("wg0", vpn=True, what="wireguard")}))
+    four, six = await backend.rules()
+    assert (four.vpn, six.vpn) == ({"4": "wg0"}, {})
+    script.tell(HostDefaultsChanged({6: HostDefault("br0", vpn=False, what="bridge")}))
+    four, six = await backend.rules()
+    assert (four.host_defaults, six.host_defaults, six.vpn) == ({}, {"6": "br0"}, {})
 
 
 async def test_flows_without_a_socket_are_over() -> None:
@@ -230,6 +245,25 @@ async def test_connections_through_a_gateway_are_used_apart_from_it(tmp_path: Pa
         ("gw.example", None, {"wlan0": 400}),
     ]
     backend.odometers.close()
+
+
+async def test_a_connection_that_has_just_ended_is_used(tmp_path: Path) -> None:
+    """It has left the living, and is not on the disk by itself for a second."""
+    history = History(tmp_path / "history.sqlite")
+    backend = backend_of(Script(rescue=False), OpenSockets(None, None))
+    backend._history, backend._history_file = history, tmp_path / "history.sqlite"
+    backend._usage = Usage(tmp_path / Usage.FILE, "boot")
+    backend._carried = ToldConnections(list, lambda _number: None, history)
+    news = CarriedConnection(
+        number=1, server="a.example", port=443, age_s=9.0, bytes_down=70,
+        bytes_by_network={"lte0": 70}, ended_unix_s=1.0,
+    )  # fmt: skip
+    report = CarriedReport(program="0" * 32, gateway="gw.example", connections=(news,))
+    await backend.report_carried(report, 1000)
+    (used,) = (await backend.usage(0.0)).servers
+    assert (used.server, used.bytes_by_network) == ("a.example", {"lte0": 70})
+    backend._usage.close()
+    history.close()
 
 
 async def test_who_asks_for_what_never_was_is_told_how_to_ask() -> None:

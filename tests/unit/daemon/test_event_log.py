@@ -190,6 +190,15 @@ def test_a_long_log_goes_on_in_further_files_of_which_each_can_be_replayed(
     assert (tmp_path / "log.3").read_text() == "of somebody else"
 
 
+def test_a_state_that_no_replay_would_read_is_not_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_log, "LARGEST_BYTES", 1000)
+    with pytest.raises(HistoryError, match="too many flows"):
+        EventLog(tmp_path / "log", Controller(CONFIG))
+    assert not (tmp_path / "log").exists()
+
+
 def test_a_damaged_log_is_refused_and_one_that_breaks_off_is_read_so_far(tmp_path: Path) -> None:
     record(tmp_path / "log", names=False)
     whole = (tmp_path / "log").read_bytes()

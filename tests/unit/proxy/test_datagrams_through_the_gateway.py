@@ -10,7 +10,7 @@ from kit.waiting import until
 
 from cedos.kernel.socket_owners import SocketOwner, SocketOwners
 from cedos.proxy.gateway import packet_relay
-from cedos.proxy.local import local_proxy, socks
+from cedos.proxy.local import gateway_link, local_proxy, socks
 from cedos.proxy.local.direct import RuleBook
 from cedos.proxy.local.local_proxy import Fail
 from cedos.proxy.local.socks import SocksPacket, parse_packet
@@ -449,6 +449,31 @@ async def test_peers_and_names_of_all_of_a_clients_associations_have_a_limit() -
     for each in relays[b"ann"]:
         each.close()
     assert remembered.count == 0
+
+
+async def test_names_are_asked_of_the_gateways_resolver(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And who asks what is no question is not answered, but keeps its session."""
+    from cedos.proxy.names import NobodyAnswersError
+
+    class Knows:
+        async def ask(self, message: bytes, question: Any) -> bytes:
+            if question.name == "nobody.test":
+                raise NobodyAnswersError("nobody")
+            return message[:2] + b"\x81\x80" + message[4:]
+
+    await ends.start(patience_s=10.0)
+    ends.gateway._names._resolver = Knows()  # type: ignore[assignment]
+    question = b"\0\7\1\0\0\1\0\0\0\0\0\0\3far\4test\0\0\1\0\1"
+    assert (await ends.link.ask(question))[2:4] == b"\x81\x80"
+    refused = await ends.link.ask(question.replace(b"\3far", b"\6nobody"))
+    assert refused[3] & 15 == 2
+    before = ends.link._streams
+    monkeypatch.setattr(gateway_link, "_ANSWER_S", 0.3)
+    with pytest.raises(gateway_link.GatewayUnreachableError):
+        await ends.link.ask(b"no question")
+    assert ends.link._streams is before
 
 
 async def test_a_client_that_sends_what_is_no_packet_is_sent_away(ends: Ends) -> None:

@@ -112,6 +112,24 @@ async def test_what_is_fresh_is_asked_for_once(fetching: Ends) -> None:
     assert b'if-none-match: "one"' in origin.asked[1].lower()
 
 
+async def test_who_has_what_is_fresh_is_told_so_from_there(fetching: Ends) -> None:
+    origin = Origin()
+    port = await fetching.origin(origin)
+    await got(fetching, port)
+    for fields in (b'If-None-Match: "zero", W/"one"\r\n', b"If-None-Match: *\r\n"):
+        head, body = await got(fetching, port, fields)
+        assert head.startswith(b"http/1.1 304 ")
+        assert b'etag: "one"' in head
+        assert b"content-length" not in head
+        assert body == b""
+    assert len(origin.asked) == 1
+    origin.length = False  # another version is wanted, or a part of it: that is the origin's to say
+    for fields in (b'If-None-Match: "two"\r\n', b'If-None-Match: "one"\r\nRange: bytes=0-1\r\n'):
+        reader = await begun(fetching, port, fields)
+        await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+    assert len(origin.asked) == 3
+
+
 async def test_a_part_of_what_is_kept_comes_from_there(fetching: Ends) -> None:
     """A player that seeks, or `curl -C -` after it was interrupted."""
     origin = Origin()
@@ -209,6 +227,11 @@ async def test_an_answer_that_breaks_off_does_not_look_whole(fetching: Ends) -> 
         await asyncio.wait_for(reader.read(), 30)
 
 
+async def test_an_origin_that_refuses_is_told_as_before(fetching: Ends, closed_port: int) -> None:
+    head, _ = await got(fetching, closed_port)
+    assert head.startswith(b"http/1.1 502")
+
+
 ODD = [
     b"X-Odd: \xe2\x98\x83 snow\r\n",
     b"X-Odd: \xff\xfe\xe9\r\n",
@@ -235,6 +258,16 @@ async def test_fields_outside_latin_1_reach_the_program_as_they_are(
         assert have == body
     for each in fetching.fetcher.store.of(host_id(fetching.client.public).hex()[:32]):
         assert each.users == 0
+
+
+@pytest.mark.parametrize("reason", [b"\xe2\x98\x83", b"\xff", b"\xc3\xa9t\xc3\xa9"])
+@pytest.mark.parametrize("size", [100_000, 5])
+async def test_so_do_reason_phrases(fetching: Ends, reason: bytes, size: int) -> None:
+    origin = Origin()
+    origin.status, origin.body = b"200 " + reason, bytes(size)
+    head, have = await got(fetching, await fetching.origin(origin))
+    assert head.startswith(b"http/1.1 200 ")
+    assert have == bytes(size)
 
 
 async def test_what_fails_at_the_gateway_breaks_and_leaves_nothing_open(

@@ -139,6 +139,14 @@ def test_who_is_asked(tmp_path: Path) -> None:
     assert search_domains(file) == {"corp.example", "lan"}
 
 
+async def test_what_does_not_fit_is_asked_by_tcp(loopback_resolver: LoopbackResolver) -> None:
+    loopback_resolver.udp = lambda asked: tells(asked, cut=True, records=0)
+    loopback_resolver.tcp = lambda asked: tells(asked, records=100)
+    message = asks("far.test")
+    found = await Resolver(lambda: [loopback_resolver.server]).ask(message, question(message))
+    assert found == tells(message, records=100)
+
+
 async def test_foreign_answers_are_not_taken(
     loopback_resolver: LoopbackResolver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +160,15 @@ async def test_foreign_answers_are_not_taken(
         loopback_resolver.udp = foreign
         with pytest.raises(NobodyAnswersError):
             await Resolver(lambda: [loopback_resolver.server]).ask(message, question(message))
+
+
+async def test_the_next_resolver_is_asked(
+    loopback_resolver: LoopbackResolver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(names, "_EACH_S", 0.1)
+    message = asks("far.test")
+    several = Resolver(lambda: [("127.0.0.1", 1), ("256.0.0.1", 53), loopback_resolver.server])
+    assert await several.ask(message, question(message)) == tells(message)
 
 
 async def test_a_gateway_answers_within_limits(loopback_resolver: LoopbackResolver) -> None:
@@ -289,6 +306,21 @@ async def test_a_resolver_that_asks_us_is_not_asked_for_ever(
     assert len(loopback_resolver.asked) <= 2
     sender.close()
     await one.close()
+
+
+async def test_what_programs_looked_up_is_known_by_its_address(
+    loopback_resolver: LoopbackResolver,
+) -> None:
+    link, known = Link(), KnownNames()
+    one = stub(link, loopback_resolver, known=known)
+    await found(one, "git.test")
+    assert known.name_of("192.0.2.1") == "git.test"
+    await found(one, "printer.local")
+    assert known.name_of("192.0.2.1") == "printer.local", "the last one"
+    link.says = lambda message: tells(message, code=NO_SUCH_NAME, records=0)
+    await found(one, "nowhere.test")
+    assert known.name_of("192.0.2.1") == "printer.local"
+    assert known.name_of("192.0.2.9") is None
 
 
 def test_of_endlessly_many_names_the_newest_are_known(monkeypatch: pytest.MonkeyPatch) -> None:

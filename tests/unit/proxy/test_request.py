@@ -66,6 +66,13 @@ def test_the_origin_sees_a_path(target: bytes, line: bytes):
     assert got.body_bytes == 0
 
 
+def test_a_chunked_body_ends_by_itself():
+    got = parse(b"PUT http://a.example/ HTTP/1.1\r\nTransfer-Encoding: Chunked\r\n\r\n3\r\n")
+    assert got is not None
+    assert got.body_bytes is None
+    assert b"\r\nTransfer-Encoding: Chunked\r\n" in got.head
+
+
 GET = b"GET http://a.example/ HTTP/1.1\r\n"
 
 

@@ -112,3 +112,11 @@ async def test_one_with_a_connection_stays_awake_and_keeps_it(sleeping: Ends) ->
     writer.write(b"second")
     assert await asyncio.wait_for(reader.readexactly(6), 20) == b"second"
     writer.close()
+
+
+async def test_a_file_that_cannot_be_used_costs_only_memory(ends: Ends, tmp_path: Path) -> None:
+    (tmp_path / "idle-sessions").write_bytes(b"something else")
+    (tmp_path / "idle-sessions").chmod(0o600)
+    await ends.start(idle=tmp_path / "idle-sessions")
+    await said(ends, await ends.origin(echo))
+    assert (tmp_path / "idle-sessions").read_bytes() == b"something else"

@@ -126,6 +126,17 @@ async def test_a_client_that_breaks_breaks_the_origin():
             await receive(ends.server)
 
 
+async def test_what_came_before_is_sent_first_and_no_more_than_wanted():
+    async with Ends(first_up=b"head", up_limit=3) as ends:
+        await asyncio.get_running_loop().sock_sendall(ends.user, b"bodyGET /next")
+        assert await asyncio.get_running_loop().sock_recv(ends.server, 4) == b"head"
+        assert await asyncio.get_running_loop().sock_recv(ends.server, 99) == b"bod"
+        await send(ends.server, b"answer")
+        assert await receive(ends.user) == b"answer"
+        # The user keeps its side open; one request was all that there was.
+        assert await asyncio.wait_for(ends.task, 5) == TunnelBytes(7, 6, "complete")
+
+
 async def test_one_that_carries_nothing_is_ended_but_not_one_that_carries():
     async with Ends(idle_s=0.3) as ends:
         for _ in range(4):

@@ -10,8 +10,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from cedos.budget_kinds import Resource
+from cedos.config import Config, PlanConfig
 from cedos.daemon.budgets.host_budgets import MOST
-from cedos.errors import ConfigError
+from cedos.errors import ConfigError, NotFoundError
 from cedos.model import Budget, Every
 
 pytestmark = pytest.mark.anyio
@@ -19,6 +20,19 @@ pytestmark = pytest.mark.anyio
 Host = Any
 MakeHost = Callable[..., Any]
 DATA = Budget("data", Resource.DATA, 1e9, "2026-12-01T00:00:00", every=Every.MONTH)
+
+
+async def test_configured_ones_are_taken_out_where_they_are(make_host: MakeHost) -> None:
+    config = Config(plan=PlanConfig(metered_bytes=10**9, reset_day=31))
+    host = make_host(config)
+    assert host.budgets.source("plan") == "configuration"
+    with pytest.raises(ConfigError, match="take it out there"):
+        host.budgets.remove("plan")
+    with pytest.raises(NotFoundError, match="no budget"):
+        host.budgets.remove("pan")
+    await host.budgets.set(DATA)
+    host.budgets.remove("data")
+    assert list(host.known.keepers) == ["plan"]
 
 
 @pytest.mark.parametrize(

@@ -213,6 +213,24 @@ async def test_only_its_user_ends_a_transfer(host: Host) -> None:
     assert transfers.listed() == []
 
 
+async def test_what_was_said_before_the_end_comes_too_late(host: Host) -> None:
+    """An episode that was here was listed as coming: its last words arrived after its end."""
+    transfers = host.transfers
+    turn = await transfers.report(report(said_s=1.0), 1000)
+    waiting = asyncio.ensure_future(
+        transfers.report(report(said_s=2.0, seen=turn.serial, wait_s=30.0), 1000)
+    )
+    await asyncio.sleep(0.05)
+    await transfers.report(report(said_s=4.0, ended=True), 1000)
+    await transfers.report(report(said_s=3.0), 1000)
+    assert transfers.listed() == []
+    async with asyncio.timeout(5.0):
+        await waiting
+    assert transfers.listed() == []
+    await transfers.report(report(said_s=5.0), 1000)  # wanted again
+    assert len(transfers.listed()) == 1
+
+
 async def test_the_host_stays_awake_only_while_a_transfer_can_move(host: Host) -> None:
     transfers = host.transfers
     await transfers.report(report(), 0)

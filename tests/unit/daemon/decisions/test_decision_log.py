@@ -49,6 +49,22 @@ async def test_a_living_flow_has_the_decision_that_led_it_though_many_came_after
     history.close()
 
 
+async def test_an_earlier_flow_to_the_same_server_explains_none_that_lives(
+    history: History, make_decision: Callable[[int], Decision]
+) -> None:
+    before = DecisionLog(history)
+    before.record(about(make_decision(1), KEY))
+    history.flush()
+    log, flows = DecisionLog(history), LivingFlows()
+    found = await log.find("198.51.100.1:443", flows)
+    assert found is not None
+    assert found.number == 1, "nothing lives there: it is the last one that did"
+    flows.on_open(FlowOpened(replace(KEY, local_port=2222), 1.0, 1.0))
+    assert await log.find("198.51.100.1:443", flows) is None, "this one began before the daemon"
+    assert await log.find("1", flows) is not None, "by its number"
+    history.close()
+
+
 async def test_the_log_has_changes_at_the_usual_level(
     make_decision: Callable[[int], Decision],
 ) -> None:

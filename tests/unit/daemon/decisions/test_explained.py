@@ -206,6 +206,18 @@ async def test_a_flow_that_the_kernel_moved_says_what_is_wrong_with_the_chosen_n
     )
 
 
+async def test_a_plain_connection_on_a_silent_network_waits(daemon: Daemon) -> None:
+    heard(daemon, (KEY, "wlan0", 14.0)).on_decision(daemon.decides(1))
+    daemon.silences("wlan0", 14.0)
+    found = await daemon.explains("198.51.100.1:443")
+    assert found.now == NowMessage(
+        networks=[],
+        why="wlan0 has not replied for 14 s. A connection that is not MPTCP stays on the network where"
+        " it began",
+    )
+    assert next(explain.lines(found, MADE)).startswith("Now: no data came lately. wlan0 has not")
+
+
 async def test_a_connection_through_a_gateway_says_where_its_last_bytes_went(
     daemon: Daemon,
 ) -> None:

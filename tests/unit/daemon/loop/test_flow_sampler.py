@@ -92,3 +92,12 @@ async def test_a_look_is_told_to_all_and_what_carried_more_has_another_size(
     assert learned == SizeLearned(
         KEY, Direction.DOWN, size_of(100_000, "progress"), progressed=True
     )
+
+
+async def test_a_look_that_fails_is_none_and_the_next_one_comes(sockets: Sockets) -> None:
+    sockets.script.tell(FlowOpened(KEY, 9.0, 1.0), at_s=9.0)
+    sockets.fails = True
+    assert not (await sockets.looks()).looked
+    assert sockets.script.controller.next_timer_s() is not None
+    sockets.fails = False
+    assert (await sockets.looks()).looked

@@ -44,6 +44,15 @@ def test_an_open_file_comes_with_its_message(
     os.close(reading)
 
 
+def test_the_other_ends_end(ends: tuple[PartChannel, socket.socket, PartChannel]) -> None:
+    near, _, far = ends
+    near.close()
+    with pytest.raises(EOFError):
+        far.receive()
+    with pytest.raises(EOFError):
+        far.send("x" * 1000)
+
+
 def test_a_length_that_cannot_be(ends: tuple[PartChannel, socket.socket, PartChannel]) -> None:
     _, raw, far = ends
     raw.sendall(b"\xff\xff\xff\xff")

@@ -148,6 +148,26 @@ def test_a_decision_is_that_of_its_kind_of_data_while_it_lived(case: Case) -> No
     assert case.carried.news()[0].decision == 4
 
 
+def test_what_has_ended_is_forgotten_once_it_was_told(case: Case) -> None:
+    stream, stays = case.begin(), case.begin("stays.example")
+    case.carried.on_reported(case.carried.news())
+    assert not case.carried.changed
+    stream.gone = True
+    case.carried.look()
+    assert case.carried.changed
+    news = case.carried.news()
+    assert [each.ended_unix_s is not None for each in news] == [True, False]
+    case.carried.on_reported(news)
+    assert not case.carried.changed
+    assert [each.server for each in case.carried.news()] == ["stays.example"]
+    stays.gone = True
+    case.carried.look()
+    case.carried.forget_ended()
+    assert len(case.carried) == 0
+    case.carried.look()
+    assert case.carried.addresses == set()
+
+
 def test_of_more_than_fit_those_that_changed_go_first_and_others_in_turn(case: Case) -> None:
     streams = [case.begin(f"{number}.example") for number in range(MOST_TOLD + 10)]
     first = case.carried.news()
@@ -270,3 +290,21 @@ async def test_a_report_is_no_larger_than_a_daemon_takes(daemon: Daemon) -> None
     await until(lambda: told() == set(range(MOST_TOLD)))  # each has its turn
     teller.cancel()
     assert max(len(msgspec.json.encode(each)) for each in daemon.reports) < 64 * 1024
+
+
+@pytest.mark.anyio
+async def test_the_last_second_is_told_at_the_end(ends: Ends, daemon: Daemon) -> None:
+    """`ssh` by way of `cedos forward -W` may be over before anybody has looked."""
+    await ends.start()
+    teller = CarriedTeller(Path("/nowhere"), ends.carried, "gw")
+    await teller.last()
+    assert daemon.reports == []
+    reader, writer = await ends.forward(await ends.origin(sink))
+    writer.write(b"abc")
+    writer.write_eof()
+    assert await reader.read() == b"3"
+    writer.close()
+    await teller.last()
+    [report] = daemon.reports
+    [one] = report.connections
+    assert (one.bytes_up, one.bytes_down) == (3, 1)

@@ -101,6 +101,15 @@ async def test_the_first_that_answers_carries_a_connection(two: TwoGateways, ori
     assert two.streams() == [1, 2]
 
 
+async def test_none_that_answers_is_unreachable(two: TwoGateways, origin: int) -> None:
+    for number in range(2):
+        await two.stop(number)
+    with pytest.raises(GatewayUnreachableError):
+        await two.links.open("127.0.0.1", origin)
+    with pytest.raises(GatewayUnreachableError):
+        await two.links.ask(b"question")
+
+
 async def test_what_was_sent_is_not_repeated_at_another_gateway(
     two: TwoGateways, origin: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,6 +54,15 @@ def test_the_file_of_hosts(hosts: Path, name: str, addresses: list[str]) -> None
     assert names(hosts).find(name) == addresses
 
 
+def test_it_is_read_again_when_it_changes(hosts: Path) -> None:
+    found = names(hosts)
+    assert found.find("new.example") == []
+    (hosts / "hosts").write_text("10.1.1.1 new.example\n")
+    assert found.find("new.example") == ["10.1.1.1"]
+    (hosts / "hosts").unlink()
+    assert found.find("new.example") == []
+
+
 async def test_programs_reach_them_directly(ends: Ends, hosts: Path) -> None:
     await ends.start()
     ends.proxy._names = names(hosts)

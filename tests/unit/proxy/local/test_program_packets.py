@@ -9,6 +9,7 @@ import pytest
 from cedos.proxy.local import program_packets
 from cedos.proxy.local.gateway_link import GatewayUnreachableError
 from cedos.proxy.local.program_packets import ProgramPackets
+from cedos.proxy.streams.frames import Obstacle, UndeliveredPacket
 
 pytestmark = pytest.mark.anyio
 
@@ -106,6 +107,18 @@ async def test_what_goes_through_the_gateway_leaves_it_only_when_it_must(program
     program.link.ended()
     await program.says(b"d")
     assert program.direct == [b"d"]
+
+
+async def test_where_the_gateway_has_no_way_this_host_may_have_one(programs: Any) -> None:
+    for fails_open in (True, False):
+        program = programs(fails_open=fails_open)
+        await program.says(b"a")
+        program.link.undelivered(UndeliveredPacket(1, HOST, 4000, Obstacle.NO_WAY))
+        await program.says(b"b")
+        assert program.direct == ([b"b"] if fails_open else [])
+        assert program.refused == ([] if fails_open else [(HOST, 4000)])
+        program.link.undelivered(UndeliveredPacket(1, HOST, 4000, Obstacle.REFUSED))
+        assert program.refused[-1] == (HOST, 4000)
 
 
 async def test_without_the_gateway_nothing_goes_where_that_is_wanted(programs: Any) -> None:

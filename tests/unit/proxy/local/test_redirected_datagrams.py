@@ -189,6 +189,21 @@ async def test_who_has_the_port_later_is_not_the_sender(hosts: Any, programs: An
     assert len(host.made[0].sent) == 1
 
 
+async def test_a_program_may_end_after_its_only_datagram(hosts: Any, programs: Any) -> None:
+    host, one = hosts(), programs()
+    host.places.places = {FIRST: SentTo("203.0.113.9", 4000, ALICE, cookie(one))}
+    one.sendto(b"x", (FIRST, host.port))
+    one.close()
+    await until(lambda: host.made and host.made[0].sent == [("203.0.113.9", 4000, b"x")])
+    assert FIRST not in host.datagrams._known
+    # While another socket has the place, one that has ended says nothing in its name.
+    other = programs()
+    other.sendto(b"y", (FIRST, host.port))
+    other.close()
+    await asyncio.sleep(0.1)
+    assert len(host.made[0].sent) == 1
+
+
 async def test_tables_have_bounds(
     hosts: Any, programs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

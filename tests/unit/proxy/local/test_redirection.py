@@ -146,3 +146,7 @@ def test_words(root: Path, word: str, count: int) -> None:
     found = chosen_cgroups(root, [word])
     assert len(found) == count
     assert all(number == path.stat().st_ino for number, path in found.items())
+
+
+def test_an_absolute_path(root: Path) -> None:
+    assert list(chosen_cgroups(root, [str(root / SCOPE)]).values()) == [root / SCOPE]

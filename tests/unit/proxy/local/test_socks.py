@@ -73,6 +73,11 @@ def test_a_datagram_that_is_dropped(datagram: bytes) -> None:
     assert parse_packet(datagram) is None
 
 
+def test_in_any_pieces_it_is_the_same() -> None:
+    whole = GREETING + TO_NAME
+    assert fed(*(bytes([each]) for each in whole)) == fed(whole)
+
+
 @pytest.mark.parametrize(
     ("data", "answer"),
     [
@@ -88,6 +93,15 @@ def test_what_cannot_be_done_is_answered(data: bytes, answer: bytes) -> None:
     with pytest.raises(SocksError) as raised:
         fed(data)
     assert raised.value.answer == answer
+
+
+@given(st.binary(max_size=300))
+def test_anything_is_a_request_an_error_or_unfinished(data: bytes) -> None:
+    try:
+        found, _ = fed(b"\x05\x01\x00" + data)
+    except SocksError:
+        return
+    assert found is None or (found.host and 0 < found.port < 65_536)
 
 
 @pytest.mark.parametrize(

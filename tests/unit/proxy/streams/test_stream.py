@@ -84,6 +84,17 @@ async def test_the_window_grows_with_what_is_read() -> None:
     assert len(windows) < 30
 
 
+async def test_a_window_that_came_late_takes_nothing_back() -> None:
+    stream = ProxiedStream(1, Sent())
+    stream.on_frame(StreamWindow(1, 2 * INITIAL_WINDOW_BYTES))
+    stream.on_frame(StreamWindow(1, INITIAL_WINDOW_BYTES // 2))
+    assert stream.room_bytes == 2 * INITIAL_WINDOW_BYTES
+    speaking = ProxiedStream(1, Sent())
+    speaking.write(b"x")
+    speaking.on_frame(StreamWindow(1, 10))
+    assert speaking.room_bytes == INITIAL_WINDOW_BYTES - 1
+
+
 async def test_a_program_that_does_not_read_is_brought_no_more_than_its_window() -> None:
     stream = ProxiedStream(1, Sent())
     stream.on_frame(StreamBytes(1, 0, bytes(INITIAL_WINDOW_BYTES)))

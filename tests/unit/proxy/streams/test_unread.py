@@ -118,6 +118,12 @@ def test_what_waits_lasts_by_the_programs_own_pace() -> None:
     assert lasts_s == (9_000_000 - 4_400_000) / 200_000
 
 
+def test_a_program_that_pauses_needs_nothing_soon() -> None:
+    reading = Reading()
+    reading.lasts_s(0.0, 8_000_000, 100)
+    assert reading.lasts_s(5.0, 8_000_000, 100) == 60.0, "a film that was paused"
+
+
 @given(st.lists(st.tuples(st.floats(0, 1e4), st.integers(0, 1 << 40), st.integers(0, 1 << 40))))
 def test_whatever_it_sees_it_is_sane(looks: list[tuple[float, int, int]]) -> None:
     reading = Reading()
