@@ -136,6 +136,11 @@ def test_a_killed_daemon_leaves_nothing_held(
         assert running_pid(pid_file) == os.getpid()
 
 
+def test_who_can_steer() -> None:
+    assert lock._can_steer(2**22 + 1, os.geteuid())  # no such process: better safe
+    assert lock._can_steer(1, 0)  # init
+
+
 def test_places_that_cannot_hold_a_pid_file(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(HostError, match="File exists"), only_daemon(tmp_path / "file/d.pid"):

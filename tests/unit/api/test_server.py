@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import json
+import logging
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp.http_exceptions import BadHttpMessage
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kit.waiting import wait_until
@@ -27,6 +29,7 @@ from structlog.testing import capture_logs
 from cedos.api import server
 from cedos.api.client import ControlClient
 from cedos.api.messages import CarriedReport, DecisionMessage
+from cedos.api.server import MALFORMED_PAUSE_S, short_lines
 from cedos.controller.hint import HintRequest
 from cedos.errors import (
     AlreadyRunningError,
@@ -465,6 +468,23 @@ async def test_a_socket_that_was_removed_is_made_again(fake_daemon: Any, tmp_pat
     assert not path.exists()
 
 
+def _record(error: BaseException) -> logging.LogRecord:
+    return logging.LogRecord("a", logging.ERROR, "", 0, "x", (), (type(error), error, None))
+
+
+def test_one_line_for_many() -> None:
+    now_s = 0.0
+    malformed = short_lines(lambda: now_s)
+    first = _record(BadHttpMessage("bad"))
+    assert malformed(first)
+    assert first.exc_info is None
+    assert not any(malformed(_record(BadHttpMessage("bad"))) for _ in range(1000))
+    now_s = MALFORMED_PAUSE_S
+    later = _record(BadHttpMessage("bad"))
+    assert malformed(later)
+    assert "1000 more" in later.getMessage()
+
+
 REQUEST = b"GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
@@ -592,3 +612,33 @@ def test_where_a_crowd_stands_before_the_door_one_waits(tmp_path: Path) -> None:
         assert time.monotonic() - began_s > 0.5
         for each in crowd:
             each.close()
+
+
+def test_a_path_too_long_for_a_socket(fake_daemon: Any, serve: Any, tmp_path: Path) -> None:
+    with pytest.raises(HostError, match="too long"), serve(fake_daemon, tmp_path / ("x" * 120)):
+        pass
+
+
+def test_something_else_on_the_socket(tmp_path: Path) -> None:
+    path = tmp_path / "c.sock"
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(path))
+        other.listen()
+
+        def talk_nonsense() -> None:
+            connection, _ = other.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+
+        nonsense = threading.Thread(target=talk_nonsense)
+        nonsense.start()
+        with pytest.raises(CedosError, match="another version of cedos"):
+            ControlClient(path).status()
+        nonsense.join()
+
+
+def test_other_errors_keep_their_trace() -> None:
+    record = _record(KeyError("ours"))
+    assert short_lines()(record)
+    assert record.exc_info is not None

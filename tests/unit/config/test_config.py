@@ -23,6 +23,7 @@ from cedos.config import (
     unknown_names,
 )
 from cedos.config.directories import Directories, directories, user_folder
+from cedos.config.sections import SteeringConfig
 from cedos.errors import ConfigError
 from cedos.model import Budget, NetworkKind, PhoneUse
 
@@ -198,6 +199,12 @@ def test_directories() -> None:
         directories({"CEDOS_STATE_DIR": "x"})
 
 
+def test_an_empty_battery_is_emptier_than_a_full_one(tmp_path: Path) -> None:
+    path = write(tmp_path, "[follow]\nbattery_empty = 0.9\n")
+    with pytest.raises(ConfigError, match=r"battery_empty \(0.9\) must be less than"):
+        load(path)
+
+
 def test_a_users_own_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert user_folder("config", {}) == tmp_path / ".config" / "cedos"
@@ -207,3 +214,11 @@ def test_a_users_own_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     assert user_folder("cache", emulated) == Path("/laptop/cache")
     with pytest.raises(ConfigError, match="CEDOS_USER_DIR must be an absolute path, not x"):
         user_folder("config", {"CEDOS_USER_DIR": "x"})
+
+
+@pytest.mark.parametrize(
+    "value", ["", "always", "after 0s", "after 0.5s", "after 601s", "after 3 s"]
+)
+def test_another_word_for_when_to_close_them_is_refused(value: str) -> None:
+    with pytest.raises(msgspec.ValidationError, match='"after 3s"'):
+        msgspec.convert({"close_stuck": value}, SteeringConfig)

@@ -164,6 +164,21 @@ def test_an_alarm_that_the_host_refuses_is_said_and_tried_again_each_minute(
     assert laptop.lock.problem == ""
 
 
+def test_a_lock_that_the_host_refuses_is_asked_for_again_later(laptop: Laptop) -> None:
+    laptop.locked = True
+    for _ in range(3):
+        laptop.waits_until(None, moving=1)
+    assert laptop.asked == 1
+    laptop.locked = False
+    laptop.unix_s += 31
+    laptop.waits_until(None, moving=1)
+    assert laptop.idle
+    # A lock that was taken before another was refused is given back at once.
+    laptop.lock.on_awake_failed(laptop.unix_s)
+    laptop.waits_until(None)
+    assert not laptop.idle
+
+
 def test_without_an_alarm_only_falling_asleep_is_inhibited() -> None:
     laptop = Laptop(above_percent=None)
     laptop.waits_until(NOW + 10, moving=1)

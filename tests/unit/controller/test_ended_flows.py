@@ -50,6 +50,14 @@ def test_of_a_crowd_of_small_transfers_some_are_judged_and_the_large_ones_always
     assert found.n == sum(judged) + 5
 
 
+def test_a_check_of_our_own_says_nothing_of_how_well_transfers_are_expected() -> None:
+    """Once a check, expected to take ten seconds on a dead network, outweighed 200 transfers."""
+    script = Script()
+    assert ends(script, own=True).prediction is None
+    assert script.controller.reliability.of("wlan0") is None
+    assert ends(script, replace(KEY, local_port=4002)).prediction is not None
+
+
 def test_the_record_of_a_flow_names_its_decision_and_whether_it_had_a_choice() -> None:
     script = Script()
     script.tell(FlowOpened(KEY, 9.0, 100.0), at_s=9.0)

@@ -251,9 +251,9 @@ async def test_a_connection_that_has_just_ended_is_used(tmp_path: Path) -> None:
     """It has left the living, and is not on the disk by itself for a second."""
     history = History(tmp_path / "history.sqlite")
     backend = backend_of(Script(rescue=False), OpenSockets(None, None))
-    backend._history, backend._history_file = history, tmp_path / "history.sqlite"
-    backend._usage = Usage(tmp_path / Usage.FILE, "boot")
-    backend._carried = ToldConnections(list, lambda _number: None, history)
+    backend.history, backend.history_file = history, tmp_path / "history.sqlite"
+    backend.odometers = Usage(tmp_path / Usage.FILE, "boot")
+    backend.carried = ToldConnections(list, lambda _number: None, history)
     news = CarriedConnection(
         number=1, server="a.example", port=443, age_s=9.0, bytes_down=70,
         bytes_by_network={"lte0": 70}, ended_unix_s=1.0,
@@ -262,7 +262,7 @@ async def test_a_connection_that_has_just_ended_is_used(tmp_path: Path) -> None:
     await backend.report_carried(report, 1000)
     (used,) = (await backend.usage(0.0)).servers
     assert (used.server, used.bytes_by_network) == ("a.example", {"lte0": 70})
-    backend._usage.close()
+    backend.odometers.close()
     history.close()
 
 

@@ -29,6 +29,11 @@ def test_what_a_counter_has_risen_by(before: Counter, now: Counter, risen: int) 
     assert differences("x", now, {"x": before}, counted_from_start=False) == risen
 
 
+def test_a_counter_never_seen_counts_only_where_we_were_there() -> None:
+    assert differences("x", Counter("a", 1, 500), {}, counted_from_start=False) == 0
+    assert differences("x", Counter("a", 1, 500), {}, counted_from_start=True) == 500
+
+
 def test_it_survives_restarts_and_reboots(tmp_path: Path) -> None:
     usage = Usage(tmp_path / "u.sqlite", "boot-1")
     usage.add("metered/lte0", 700.0)

@@ -259,6 +259,19 @@ def test_a_budget_that_counts_other_networks_than_before_bars_none_that_is_unspe
     assert script.barred == ["lte0"]
 
 
+def test_a_network_that_cannot_be_opened_again_is_told_of_though_no_budget_is_left(
+    script: Spending,
+) -> None:
+    script.use(1e9)
+    script.refuses, script.budgets = "iptables does not end", []
+    script.use()
+    expected = "networks that were blocked cannot be unblocked: iptables does not end"
+    assert script.hard.problems == [expected]
+    script.refuses = ""
+    script.use(0, 10.0)
+    assert (script.barred, script.hard.problems) == ([], [])
+
+
 def test_bars_do_not_outlive_their_controller() -> None:
     script = Spending()
     script.use(1e9)

@@ -8,11 +8,14 @@ import pytest
 from kit.controller import KEY, MONTH, Script
 
 from cedos.budget_kinds import Resource
+from cedos.controller.budgets.opportunities import LEAST_BYTES
 from cedos.controller.events import (
     BudgetSet,
     FlowClosed,
     FlowOpened,
+    PrefetchingChanged,
 )
+from cedos.controller.prefetch_report import PrefetchReport
 from cedos.model import Budget
 from cedos.selector.budgets.controller import Option
 from cedos.selector.budgets.keeper import Keeper
@@ -56,6 +59,15 @@ def test_a_choice_is_told_with_what_each_way_would_have_taken(script: Offered) -
     assert [round(each.cost_s, 2) for each in options] == [8.04, 0.56]
     assert [each.amount for each in options] == [0.0, 1e6]
     assert taken is options[0]
+
+
+def test_what_tells_nothing_is_left_out(script: Offered) -> None:
+    script.finishes(LEAST_BYTES - 1)
+    script.finishes(local="10.8.0.2", at_s=11.0)  # of a VPN
+    used = PrefetchReport(program="mail", pid=7, networks=["wlan0"], used_bytes=[1e6])
+    script.tell(PrefetchingChanged(used))
+    script.finishes(at_s=12.0)
+    assert script.choices == []
 
 
 def test_on_a_busy_host_one_stands_for_those_just_before_it(script: Offered) -> None:

@@ -14,6 +14,7 @@ from cedos.controller.events import (
     PingEnded,
     RuleSet,
     SizesKnown,
+    SubflowJoined,
 )
 from cedos.controller.flows.living_flow import LivingFlow
 from cedos.controller.rule import RuleRequest
@@ -106,6 +107,14 @@ def test_kept_connections_are_not_tried(script: Visited) -> None:
     assert script.looks(30.6) == OVER_WLAN, "the other one is new"
 
 
+def test_where_no_connection_is_old_nobody_knows_whether_they_are_kept(script: Visited) -> None:
+    for _ in range(30):
+        script.ends(script.begins(26.0), 26.1)
+    script.looks(29.9)
+    assert script.looks(30.9) == []
+    assert script.looks(31.0) == OVER_WLAN
+
+
 def test_a_trial_that_nobody_takes_ends_and_waits(script: Visited) -> None:
     script.is_busy()
     assert script.looks(30.0) == OVER_WLAN
@@ -137,6 +146,16 @@ def test_connections_that_a_vpn_carries_do_not_count(script: Visited) -> None:
         script.ends(script.begins(20.0, tunnel), 20.1)
     script.looks(29.8)
     assert script.looks(30.0) == []
+
+
+def test_a_connection_with_several_paths_counts_once(script: Visited) -> None:
+    for token in range(3):
+        flow = script.begins(20.0)
+        for _ in range(10):
+            script.tell(SubflowJoined(token, flow.key, False), at_s=20.05)
+        script.ends(flow, 20.1)
+    script.looks(29.8)
+    assert script.looks(30.0) == [], "of three not enough would be saved"
 
 
 def test_what_a_rule_of_the_user_leads_is_not_tried(script: Visited) -> None:

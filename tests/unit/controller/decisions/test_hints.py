@@ -66,6 +66,12 @@ def test_its_rule_ends_with_it(script: Hinted) -> None:
     assert led(script.steering()) == {("203.0.113.0/24", None): None}
 
 
+def test_the_network_of_a_hint_is_known_at_once(script: Hinted) -> None:
+    assert script.hints.network_of(script.hint(**PLACE, port=443)) == "lte0"
+    assert script.hints.network_of(script.hint(program="curl")) == "wlan0"
+    assert script.hints.network_of(script.hint(port=443)) is None, "it leads nothing"
+
+
 def test_only_its_user_and_root_take_a_hint_back(script: Hinted) -> None:
     number = script.hint()
     with pytest.raises(PrivilegeError, match="of another user"):

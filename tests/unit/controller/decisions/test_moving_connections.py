@@ -13,6 +13,8 @@ from kit.controller import KEY, LTE, ONLY_LTE, ONLY_WLAN, TOKEN, WLAN, Script, o
 from cedos.controller.commands import MoveConnection, ReleasePath, SetDefault
 from cedos.controller.events import (
     ClockRead,
+    CommandFailed,
+    FlowClosed,
     FlowSample,
     Steerable,
     SubflowJoined,
@@ -20,6 +22,7 @@ from cedos.controller.events import (
 from cedos.model import (
     Context,
     Decision,
+    Direction,
     SizeEstimate,
     Strategy,
     StrategyKind,
@@ -65,6 +68,16 @@ def test_a_connection_without_a_spare_path_stays(script: Script, spare: str) -> 
     assert script.given(MoveConnection) == []
     script.tell(SubflowJoined(TOKEN, KEY, True), at_s=11.0)
     assert len(script.given(MoveConnection)) == 1, "at once"
+
+
+def test_a_move_that_was_refused_is_not_counted_and_made_again(script: Script) -> None:
+    flow = script.connection(movable=True)
+    script.told(5_000_000, at_once=True)
+    (move,) = script.given(MoveConnection)
+    script.tell(CommandFailed(move))
+    assert flow.strategy == ONLY_WLAN
+    script.decide(10.0)
+    assert script.given(MoveConnection) == [move]
 
 
 def test_a_stalled_connection_leaves_a_network_that_promised_more(script: Script) -> None:
@@ -133,6 +146,12 @@ def test_a_connection_held_up_by_what_creeps_elsewhere_calls_it_back(script: Scr
     assert moved.looked(9.8, 0.05, 0.6) == RELEASED
 
 
+def test_a_program_that_pauses_is_not_held_up(script: Script) -> None:
+    moved = Moved(script)
+    moved.new = replace(moved.new, bytes_down=900_000)
+    assert moved.looked(9.5, 0.8, 0.8) == [], "all has come"
+
+
 def test_leaving_a_silent_network_calls_back_at_once(script: Script) -> None:
     moved = Moved(script)
     moved.flow.strategy = Strategy(StrategyKind.MPTCP, ("wlan0", "lte0"))
@@ -176,6 +195,15 @@ def test_a_stalled_connection_calls_back_what_it_leaves_at_once(script: Script) 
     assert moved.flow.strategy == ONLY_WLAN
     assert moved.looked(10.1, 0.6, 8.6) == RELEASED
     assert moved.flow.strategy == ONLY_LTE
+
+
+def test_a_path_that_has_ended_is_not_given_up_again(script: Script) -> None:
+    moved = Moved(script)
+    silent = {"silence_s": 0.4}
+    assert moved.looked(9.7, 0.7, 0.01, wlan0=silent) == RELEASED
+    script.tell(FlowClosed(KEY, 109.8, 100_000, 0, at_s=9.8), at_s=9.8)
+    moved.looks(9.9, replace(moved.new, at_s=9.9, bytes_down=600_000), wlan0=silent)
+    assert of_kind(ReleasePath, script.steering()) == []
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -325,6 +353,17 @@ def test_a_window_that_is_about_to_grow_is_no_full_socket(script: Script) -> Non
     for tenth in range(20, 23):  # one that stays so is
         script.sampled(replace(now, bytes_down=13_000_000), at_s=9.5 + tenth / 10)
     assert flow.unread
+
+
+def test_uploads_have_no_reading_pace(script: Script) -> None:
+    flow = script.connection(movable=True)
+    script.told(5_000_000, direction=Direction.UP)
+    look = replace(READS_SLOWLY, bytes_down=0, unacknowledged=9)
+    for fifth in range(15):
+        at_s = 9.5 + fifth / 5
+        script.sampled(replace(look, bytes_up=100_000 + 40_000 * fifth), at_s=at_s)
+    assert not flow.pace.sets(12.3)
+    assert flow.rate_bps == pytest.approx(1.6e6)
 
 
 def test_who_tried_whether_one_network_is_enough_comes_back_as_easily(script: Script) -> None:

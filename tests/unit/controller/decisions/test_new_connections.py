@@ -93,6 +93,16 @@ def test_a_destination_of_large_transfers_gets_its_own_rule_and_loses_it(script:
     assert script.steering() == [SetDestinations({PLACE: None})]
 
 
+def test_a_rule_that_was_refused_is_tried_again(script: Script) -> None:
+    script.connection()
+    script.tell(SIZES)
+    script.decide(10.0)
+    (command,) = script.steering()
+    script.tell(CommandFailed(command, (PLACE,)))
+    script.decide(11.0)
+    assert script.steering() == [command] == [SetDestinations({PLACE: "lte0"})]
+
+
 @pytest.mark.parametrize("ends", ["in time", "taken back"])
 def test_a_hint_gives_its_destination_a_rule_at_once(script: Script, ends: str) -> None:
     prefix, port = HINTED

@@ -233,6 +233,14 @@ def test_without_early_repetition_or_a_round_trip_the_kernels_second_counts(
     assert len(place.rescued) == 1
 
 
+def test_time_outs_that_were_refused_are_set_again() -> None:
+    place = Place(BOTH, **TWO)
+    (*_, last) = place.timeouts
+    place.script.tell(CommandFailed(SetFirstTimeouts(last)))
+    place.tell_all(place.script.decide(BEGAN_S))
+    assert place.timeouts[-2:] == [last, last]
+
+
 def test_answers_joins_and_others_addresses_need_no_rescue() -> None:
     place = Place(**ALL)
     join, udp = replace(KEY, local_port=40001), replace(KEY, local_port=40002, protocol="udp")
@@ -268,6 +276,13 @@ def test_many_are_looked_at_together_and_a_refusal_is_tried_again() -> None:
     place.refuses = False
     place.wait(BEGAN_S + 1.1)
     assert late in {key for key, _, _ in place.rescued}
+
+
+def test_in_a_dry_run_each_is_said_once() -> None:
+    place = Place(dry_run=True, wlan0=0.01, eth0=0.03)
+    place.connect()
+    place.wait(BEGAN_S + 4 * LEAST_S)
+    assert len(place.rescued) == 1
 
 
 def heard(place: Place, network: str, at_s: float) -> None:

@@ -157,6 +157,15 @@ def test_what_hears_something_or_is_another_kind_stays(silence: Silence, seen: A
     assert silence.closed == []
 
 
+def test_what_no_look_has_seen_lately_stays(silence: Silence) -> None:
+    key = silence.opens()
+    silence.seen[key] = {"unacknowledged": 3}
+    silence.run(20.9)
+    silence.looking = False
+    silence.run(30.0)
+    assert silence.closed == []
+
+
 @pytest.mark.parametrize("port", [22, 25, 143, 993, 1194, 5222, 3306])
 def test_ports_that_the_user_does_not_name_are_left_alone(silence: Silence, port: int) -> None:
     silence.seen[silence.opens(port)] = {"unacknowledged": 3}

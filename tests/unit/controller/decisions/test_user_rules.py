@@ -341,6 +341,13 @@ def test_a_claimed_name_counts_for_its_connection_alone(script: Script) -> None:
     assert not script.controller.ruled.covers(SERVER, 443)
 
 
+def test_a_living_connection_stays_where_no_network_is_allowed(script: Script) -> None:
+    script.connection(movable=True)
+    script.tell(RuleSet(1, RuleRequest(host=str(SERVER), never=("wlan0", "lte0"))), at_s=10.0)
+    script.decide(10.5)
+    assert steered(script) == [SetRuled({PLACE: NOWHERE})]
+
+
 def test_an_address_is_led_as_soon_as_a_resolver_tells_it(script: Script) -> None:
     rule = RuleRequest(host="updates.example", never=("wlan0",))
     assert led(script.tell(RuleSet(1, rule), at_s=10.0)) == {}

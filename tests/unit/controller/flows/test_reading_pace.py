@@ -26,6 +26,14 @@ def test_a_program_that_pauses_reads_nothing() -> None:
     assert pace.rate_bps(2.9) == 0.0
 
 
+def test_one_that_stops_for_a_moment_now_and_then_is_no_slow_reader() -> None:
+    """Else its network's rate would be its pace, and no other network ever helped."""
+    pace = ReadingPace()
+    for fifth in range(200):
+        pace.observe(fifth / 5, 50_000 * fifth, unread=fifth % 10 == 0)
+        assert fifth < 20 or not pace.sets(fifth / 5)
+
+
 def test_bursts_and_pauses_are_one_pace() -> None:
     """A limited rate: a megabyte at once, and then nothing for two seconds."""
     pace = ReadingPace()

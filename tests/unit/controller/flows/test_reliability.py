@@ -24,3 +24,9 @@ def test_a_network_is_judged_by_the_last_transfers_over_it_alone() -> None:
     assert held is not None
     assert (held.n, held.coverage90) == (TRANSFERS, 1.0)
     assert reliability.of("lte0") is None
+
+
+def test_so_many_networks_are_remembered_and_no_more() -> None:
+    reliability = Reliability(record(replace(ONE, network=f"usb{k}")) for k in range(40))
+    assert reliability.of("usb39") is not None
+    assert reliability.of("usb0") is None

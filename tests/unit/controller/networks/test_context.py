@@ -135,6 +135,16 @@ def test_a_provider_is_preferred_until_it_falls_silent() -> None:
     assert value(keeper, "past1_bps", 13.0) == pytest.approx(4e6)
 
 
+def test_of_two_given_values_the_newer_counts_and_nonsense_does_not() -> None:
+    keeper = ContextKeeper()
+    keeper.update("wlan0", {"rssi_dbm": Indicator(-60.0, 2.0)})
+    keeper.update("wlan0", {"rssi_dbm": Indicator(-70.0, 1.0)})
+    keeper.update("wlan0", {"rssi_dbm": Indicator(math.nan, 3.0)})
+    assert value(keeper, "rssi_dbm", 3.0) == -60.0
+    keeper.update("wlan0", {"rssi_dbm": Indicator(-65.0, 2.0)})
+    assert value(keeper, "rssi_dbm", 3.0) == -65.0
+
+
 def test_networks_are_apart_and_a_lost_one_is_forgotten() -> None:
     keeper = ContextKeeper()
     keeper.observe_ping("wlan0", 0.01, 1.0)

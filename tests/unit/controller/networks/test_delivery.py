@@ -192,6 +192,21 @@ def test_the_end_of_a_long_transfer_is_as_good_as_its_middle() -> None:
     assert found.saturated
 
 
+def test_what_ends_while_the_sockets_are_sampled_is_counted_once() -> None:
+    watched = Watched(KEY, OTHER)
+    watched.down(RECEIVING)
+    last, whole = (
+        replace(RECEIVING, bytes_down=150_000),
+        replace(RECEIVING, key=OTHER, bytes_down=30_000),
+    )
+    for each in (last, whole):
+        watched.watch.on_close(end(replace(each, bytes_down=each.bytes_down + 10_000), 1.2))
+    found = watched.down(last, whole)
+    assert found is not None
+    assert found.carried_bytes == 110_000 + 40_000
+    assert watched.down() is None
+
+
 def test_of_flows_that_are_older_or_not_counted_nothing_is_said() -> None:
     watched = Watched()
     assert watched.down(replace(RECEIVING, bytes_down=10**9)) is None

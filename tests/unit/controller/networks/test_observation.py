@@ -137,6 +137,11 @@ def test_a_network_whose_pings_are_lost_is_asked_for_names(
     assert drops is (life is NetworkLife.ALIVE)
 
 
+def test_a_lost_ping_of_a_network_that_is_gone_asks_for_nothing(script: Script) -> None:
+    script.networks(LTE, at_s=9.5)
+    assert script.tell(PingEnded("wlan0", None, 9.0, 10.0), at_s=10.0) == []
+
+
 def told(script: Script, at_s: float, *events: Event) -> Sequence[tuple[str, str]]:
     given = script.tell(*events, at_s=at_s)
     return [(each.life.value, each.before.value) for each in of_kind(TellVerdict, given)]

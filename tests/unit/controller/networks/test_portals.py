@@ -112,6 +112,14 @@ def test_a_filtered_page_is_told_and_asked_for_once(desk: Any) -> None:
     told.until(lambda: len(told.checks) == 3)
 
 
+def test_what_may_be_a_filter_is_not_asked_for_for_ever(desk: Any) -> None:
+    told = desk.listen({"home": PORTAL, "phone": FREE})
+    told.networks(desk.wifi, desk.lte)
+    told.wait(4000.0)
+    assert len(told.checks) == 2 + 5
+    assert told.life() is NetworkLife.UNKNOWN
+
+
 def test_the_user_who_logs_in_is_let_back_soon(desk: Any) -> None:
     told = desk.listen({"home": PORTAL})
     told.tls = {"home": TlsAnswer.SILENT}
@@ -179,6 +187,22 @@ def test_networkmanager_is_one_witness_where_the_page_says_nothing(desk: Any) ->
     told.manager["home"] = False
     told.watch.recheck(told.now_s)
     told.until(lambda: told.life() is NetworkLife.ALIVE)
+
+
+def test_names_that_are_not_answered_need_a_second_witness_too(desk: Any) -> None:
+    told = desk.listen({"home": NO_NAMES, "phone": FREE})
+    watch = told.watch
+    told.networks(desk.lte, desk.wifi)
+    told.until(lambda: len(told.checks) >= 2)
+    assert told.life() is NetworkLife.UNKNOWN
+    assert told.problems == ["home: its DNS does not answer, another network's does"]
+    told.tls = {"home": TlsAnswer.SILENT, "phone": TlsAnswer.PROVEN}
+    watch.recheck(told.now_s, "home")
+    told.until(lambda: told.life() is NetworkLife.DEAD)
+    assert told.problems == ["home: its DNS does not answer, another network's does. Not used"]
+    # Its pings are answered: nothing else would tell that it carries again.
+    told.answers["home"] = FREE
+    told.until(lambda: told.life() is NetworkLife.ALIVE, 60.0)
 
 
 @pytest.mark.parametrize("answered_before", [True, False])
