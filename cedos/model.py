@@ -323,6 +323,11 @@ class SizeEstimate:
     source: str
 
 
+# The last port that a rule of the kernel's can be about: it refuses one for 65535
+# (`fib_rule_port_range_valid`).
+LAST_RULED_PORT: Final = 65_534
+
+
 @dataclass(frozen=True, slots=True)
 class FlowKey:
     """The 4-tuple of a TCP or UDP flow, seen from this host; events of one flow are joined by it."""

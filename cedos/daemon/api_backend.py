@@ -264,7 +264,11 @@ class ApiBackend:
         self.carried.on_report(report, uid, time.monotonic(), time.time())
 
     async def rules(self) -> list[RuleMessage]:
-        return rule_messages(self._known.ruled, self._known.decider.host_defaults)
+        decider = self._known.decider
+        networks = {network.interface for network in decider.networks}
+        # (What is ruled is led past a default over a network, too.)
+        left_to = {v: d for v, d in decider.host_defaults.items() if d.interface not in networks}
+        return rule_messages(self._known.ruled, left_to)
 
     async def add_rule(self, rule: RuleRequest) -> RuleMessage:
         number = self._known.ruled.rules.number_for(rule)

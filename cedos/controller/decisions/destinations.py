@@ -11,6 +11,7 @@ from cedos.controller.commands import AskNetwork, Place, SetDefault, SetDestinat
 from cedos.controller.decisions.decider import Decider
 from cedos.controller.outbox import Outbox
 from cedos.model import (
+    LAST_RULED_PORT,
     Address,
     Context,
     Decision,
@@ -296,6 +297,8 @@ class SteeredDestinations:
         Returns:
             The decision by which the connection went where it goes.
         """
+        if key.remote_port > LAST_RULED_PORT:
+            return self._default.decision_of(key.remote.version)
         address = str(key.remote)
         place = (f"{address}/{key.remote.max_prefixlen}", key.remote_port)
         known = self._last(place)

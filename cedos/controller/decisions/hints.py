@@ -13,7 +13,7 @@ from cedos.controller.events import HintGiven
 from cedos.controller.hint import HintRequest, program_mark, program_text
 from cedos.controller.outbox import Outbox
 from cedos.errors import NotFoundError, PrivilegeError
-from cedos.model import Context, Decision, SizeEstimate, Transfer
+from cedos.model import LAST_RULED_PORT, Context, Decision, SizeEstimate, Transfer
 
 # The validity of a hint that names none: a forgotten hint must expire.
 LIFETIME_S: Final = 86_400.0
@@ -154,7 +154,8 @@ class Hints:
         hint, place = event.hint, None
         mark = hint.mark if hint.program is None else self._free_mark()
         until_s = now_s + (LIFETIME_S if hint.lifetime_s is None else hint.lifetime_s)
-        if hint.destination is not None and hint.size_bytes is not None:
+        ruled = hint.port is None or hint.port <= LAST_RULED_PORT
+        if hint.destination is not None and hint.size_bytes is not None and ruled:
             place = (str(ip_network(hint.destination, strict=False)), hint.port)
         self.last += 1
         self._known[self.last] = GivenHint(event.uid, hint, until_s, mark, place)

@@ -21,7 +21,7 @@ from typing import Final
 from cedos.controller.commands import EndRescue, LookAtFirstPacket, RescueFlow, SetFirstTimeouts
 from cedos.controller.events import FirstPacketSeen
 from cedos.controller.outbox import Outbox
-from cedos.model import Address, Context, FlowKey, Network
+from cedos.model import LAST_RULED_PORT, Address, Context, FlowKey, Network
 from cedos.selector.decision.liveness import dead_networks
 
 # The earliest time for a rescue, or for a repeated first packet.
@@ -163,6 +163,8 @@ class Rescuer:
     def on_open(self, key: FlowKey, at_s: float) -> None:
         own = self._owners.get(key.local)
         if own is None or key.protocol != "tcp" or len(self._watched) >= _MOST_WATCHED:
+            return
+        if max(key.local_port, key.remote_port) > LAST_RULED_PORT:
             return
         patience_s = self._patience_s(own)
         self._watched[key] = _WatchedFlow(own, own, at_s, patience_s)

@@ -31,7 +31,16 @@ from cedos.controller.flows.living_flow import LivingFlow
 from cedos.controller.outbox import Outbox
 from cedos.controller.rule import MOST_ADDRESSES, RuleRequest
 from cedos.errors import ConfigError
-from cedos.model import Address, Context, Decision, FlowKey, Network, Strategy, StrategyKind
+from cedos.model import (
+    LAST_RULED_PORT,
+    Address,
+    Context,
+    Decision,
+    FlowKey,
+    Network,
+    Strategy,
+    StrategyKind,
+)
 from cedos.selector.decision.liveness import is_captive
 from cedos.selector.decision.reason import sentences
 
@@ -75,8 +84,12 @@ class UserRules:
         """Return the number of a new rule: that of an older one for the same host and port, if any.
 
         Raises:
-            ConfigError: there are too many.
+            ConfigError: there are too many, or the kernel knows no rule for the port.
         """
+        if rule.port is not None and rule.port > LAST_RULED_PORT:
+            raise ConfigError(
+                f"the kernel takes no rule for port {rule.port}; 1 to {LAST_RULED_PORT} would be right"
+            )
         own = {number: one for number, one in self._rules.items() if number > 0}
         same = [n for n, one in own.items() if (one.host, one.port) == (rule.host, rule.port)]
         if not same and len(own) >= MOST:

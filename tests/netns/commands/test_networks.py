@@ -4,6 +4,8 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -264,3 +266,60 @@ def test_names_that_no_network_has_are_told(
         _, errors = process.communicate(timeout=30)
     assert errors.count(misspelt) == 1
     assert unplugged in errors
+
+
+RULED = "203.0.113.5"
+LOOK = f"""
+import socket
+seen = set()
+while True:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        try:
+            one.connect(("{RULED}", 9))
+            own = one.getsockname()[0]
+        except OSError:
+            own = "refused"
+    if own not in seen:
+        print(own)
+        seen.add(own)
+"""
+
+
+@pytest.mark.parametrize("only", ["lte0", "absent"])
+def test_a_changing_lease_takes_no_rule_away(tethered: Any, install: Any, only: str) -> None:
+    """Between two leases its default route counted as the host's own: no rule held for up to 1.5 s."""
+    laptop, installed = tethered.laptop, install(tethered.laptop)
+    if only == "absent":  # then no network carries IPv4 for a moment
+        laptop.ip("link", "delete", "lte0")
+    with installed.up():
+        assert installed.run("rule", "add", "--host", RULED, "--only", only).returncode == 0
+        looking = laptop.popen(sys.executable, "-uc", LOOK, stdout=subprocess.PIPE, text=True)
+        try:
+            # As a DHCP client does it that gets a refusal, and then another lease with option 121.
+            for number in range(30):
+                laptop.ip("address", "flush", "dev", "wlan0")
+                laptop.ip("address", "add", f"10.{number}.0.2/16", "dev", "wlan0")
+                router = ("via", f"10.{number}.0.1", "dev", "wlan0")
+                laptop.ip("route", "replace", "default", *router, "metric", "10")
+                laptop.ip("route", "replace", RULED, *router)
+                time.sleep(0.1)
+        finally:
+            looking.kill()
+        seen = set(looking.communicate()[0].split("\n")[:-1])
+        assert seen == ({"192.168.44.2"} if only == "lte0" else {"refused"})
+
+
+def test_a_port_that_no_rule_can_be_about_stops_no_routing(tethered: Any, install: Any) -> None:
+    """The kernel refuses the rule for its rescue, and from then on refused all others, for good."""
+    laptop, installed = tethered.laptop, install(tethered.laptop)
+    with installed.up() as process:
+        with laptop.entered():
+            silent = socket.socket()
+        with silent:
+            silent.settimeout(3)
+            with pytest.raises(TimeoutError):
+                silent.connect(("198.51.100.9", 65_535))
+        assert installed.run("rule", "add", "--host", RULED, "--only", "lte0").returncode == 0
+        assert "dev lte0" in laptop.ip("route", "get", RULED)
+        assert installed.client.status().problems == []
+        assert "Invalid" not in installed.ends(process)

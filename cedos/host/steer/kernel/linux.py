@@ -171,12 +171,16 @@ class LinuxKernel:
             raise
 
     def _change(self, kind: int, flags: int, requests: Iterable[bytes], *fine: int) -> None:
+        refused: OSError | None = None
         for request in requests:
             try:
                 self._routing.ask(kind, request, flags | NLM_F_ACK)
             except OSError as error:
                 if error.errno not in fine:
-                    raise
+                    refused = refused or error
+        # (One that is refused keeps no other one out.)
+        if refused is not None:
+            raise refused
 
     # -- sysctls ------------------------------------------------------------------------------
 

@@ -171,6 +171,7 @@ def plan(
     marks: Mapping[int, str] | None = None,
     rescues: Mapping[FlowKey, str] | None = None,
     left_alone: Mapping[int, bool] | None = None,
+    borrowing: Collection[int] = (),
     metrics: Mapping[tuple[int, int], bytes] | None = None,
     lost: Collection[tuple[int, int]] = (),
     others: Mapping[int, str] | None = None,
@@ -186,6 +187,8 @@ def plan(
         rescues: a rescued flow -> the name of the network that it was rescued to.
         left_alone: the IP versions whose default is the host's own -> whether a VPN has it. Of these only
             what is bound is led to its network, and to a VPN even what is bound to an address alone.
+        borrowing: those of them where it leads over a network without an address: what is ruled is led
+            there, too.
         metrics: (IP version, interface index) -> metrics of the host's own default route there.
         lost: (IP version, interface index) that led out once: what is bound to addresses there waits
             while it does not. One that never did is a local network, and none of our business.
@@ -198,7 +201,9 @@ def plan(
     left_alone = left_alone or {}
     for version in (4, 6):
         tunnelled = left_alone.get(version, False)
-        if not any(network.carries(version) for network in networks):
+        ruled = any(each.ruled and each.prefix.version == version for each in destinations or ())
+        # (What is ruled is refused at once, and not once a network that comes has been noticed.)
+        if not ruled and not any(network.carries(version) for network in networks):
             continue
         least = (overruled or {}).get(version, 0)
         rules.add(Rule(version, Preference.SPECIFIC, MAIN_TABLE, suppress_prefixlength=least))
@@ -216,24 +221,27 @@ def plan(
             waits = not network.carries(version) and (version, network.index) in lost
             if not tunnelled and (network.leads_out(version) or waits):
                 rules |= _source_rules(network, version, networks, routes)
-        if version in left_alone:
+        left = version in left_alone
+        if left and version not in borrowing:
             continue
         if version == 6:
             routes.add(REFUSING_ROUTE)
             refused = ip_network(_LOOPBACK)
             rules.add(Rule(6, Preference.REFUSED, REFUSING_TABLE, source=refused, local=True))
-        rules |= _resolver_rules(networks, version)
         steps = steps_of(
             [each.prefix for each in destinations or () if each.prefix.version == version]
         )
         for destination, name in (destinations or {}).items():
-            if destination.prefix.version != version:
+            if destination.prefix.version != version or (left and not destination.ruled):
                 continue
             if name in by_name:
                 table = table_of(by_name[name])
                 rules.add(_destination_rule(destination, table, steps))
             if name == NOWHERE or destination.ruled:
                 rules.add(_destination_rule(destination, _refusing(version), steps, last=True))
+        if left:
+            continue
+        rules |= _resolver_rules(networks, version)
         for mark, name in (marks or {}).items():
             if name in by_name and by_name[name].carries(version):
                 table = table_of(by_name[name])

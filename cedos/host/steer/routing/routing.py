@@ -1,7 +1,8 @@
 """Brings the kernel's rules and routes to what is planned: make before break, and nothing foreign."""
 
 import errno
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
@@ -31,6 +32,7 @@ class Routing:
     def __init__(self, kernel: SteeringKernel) -> None:
         self._kernel = kernel
         self._networks: tuple[Network, ...] = ()
+        self._interfaces: set[str] = set()  # of networks, those that are gone included
         self._metrics: dict[tuple[int, int], bytes] = {}
         self._main: Sequence[SeenRoute] | None = None
         self._led_out: set[tuple[int, int]] = set()
@@ -45,6 +47,7 @@ class Routing:
 
     def networks_changed(self, networks: Sequence[Network]) -> None:
         self._networks = tuple(networks)
+        self._interfaces |= {network.interface for network in networks}
         there = [(version, network) for version in (4, 6) for network in networks]
         known = {(version, network.index) for version, network in there}
         leading = {(v, network.index) for v, network in there if network.leads_out(v)}
@@ -77,36 +80,55 @@ class Routing:
 
     def set_destinations(self, wanted: Mapping[Destination, str | None]) -> None:
         """Lead new connections to several destinations at once: a name may have hundreds."""
-        for destination, name in wanted.items():
-            if name is None:
-                self.destinations.pop(destination, None)
-            else:
-                self.destinations[destination] = name
-        if self._main is None:
-            self._main = self._specific_routes()
-        self._apply(self._planned())
+        with self._unless_refused():
+            for destination, name in wanted.items():
+                if name is None:
+                    self.destinations.pop(destination, None)
+                else:
+                    self.destinations[destination] = name
+            if self._main is None:
+                self._main = self._specific_routes()
+            self._apply(self._planned())
 
     def set_mark(self, mark: int, name: str | None) -> None:
         """Lead new connections that carry a mark to a network; None: to the default again."""
-        if name is None:
-            self.marks.pop(mark, None)
-        else:
-            self.marks[mark] = name
-        self._apply(self._planned())
+        with self._unless_refused():
+            if name is None:
+                self.marks.pop(mark, None)
+            else:
+                self.marks[mark] = name
+            self._apply(self._planned())
 
     def set_rescue(self, key: FlowKey, name: str | None) -> None:
         """Lead one flow to a network, ahead of all others of its address; None: as them again."""
-        before = self.rescues.pop(key, None)
-        if name is not None:
-            self.rescues[key] = name
         by_name = {network.name: network for network in self._networks}
-        old, new = (
-            frozenset(filter(None, [rescue_rule(key, by_name[which])]))
-            if which in by_name
-            else frozenset[Rule]()
-            for which in (before, name)
-        )
-        self._apply(RoutingPlan((self._installed.rules - old) | new, self._installed.routes))
+        with self._unless_refused():
+            before = self.rescues.pop(key, None)
+            if name is not None:
+                self.rescues[key] = name
+            old, new = (
+                frozenset(filter(None, [rescue_rule(key, by_name[which])]))
+                if which in by_name
+                else frozenset[Rule]()
+                for which in (before, name)
+            )
+            self._apply(RoutingPlan((self._installed.rules - old) | new, self._installed.routes))
+
+    @contextmanager
+    def _unless_refused(self) -> Iterator[None]:
+        """Take back what is wanted where the kernel refuses it: it would refuse all that comes later.
+
+        What is wanted no more stays so.
+        """
+        before = dict(self.destinations), dict(self.marks), dict(self.rescues)
+        try:
+            yield
+        except OSError:
+            destinations, marks, rescues = before
+            self.destinations = {k: v for k, v in destinations.items() if k in self.destinations}
+            self.marks = {k: v for k, v in marks.items() if k in self.marks}
+            self.rescues = {k: v for k, v in rescues.items() if k in self.rescues}
+            raise
 
     def reconcile(self) -> bool:
         """Read what is really installed and repair it; return whether anything foreign is new or gone."""
@@ -131,19 +153,23 @@ class Routing:
         return self._kernel.specific_routes() if wanted else None
 
     def _planned(self) -> RoutingPlan:
+        left_alone = self.foreign.defaults
+        # A network can bring about that its address is no more, or of the link alone (DHCP).
+        borrowing = {v for v, each in left_alone.items() if each.interface in self._interfaces}
         planned = plan(
             self._networks,
             self.default,
             self.destinations,
             marks=self.marks,
             rescues=self.rescues,
-            left_alone={v: each.vpn for v, each in self.foreign.defaults.items()},
+            left_alone={v: each.vpn for v, each in left_alone.items()},
+            borrowing=borrowing,
             metrics=self._metrics,
             lost=self._led_out,
             others=self.others,
             overruled=self.foreign.overruled,
         )
-        steered = {rule.version for rule in planned.rules} - self.foreign.defaults.keys()
+        steered = {rule.version for rule in planned.rules} - (left_alone.keys() - borrowing)
         ruled = {
             each: name
             for each, name in self.destinations.items()

@@ -72,6 +72,11 @@ def test_the_network_of_a_hint_is_known_at_once(script: Hinted) -> None:
     assert script.hints.network_of(script.hint(port=443)) is None, "it leads nothing"
 
 
+def test_a_hint_for_a_port_that_no_rule_can_be_about_leads_nothing(script: Hinted) -> None:
+    assert script.hints.network_of(script.hint(**PLACE, port=65_534)) == "lte0"
+    assert script.hints.network_of(script.hint(**PLACE, port=65_535)) is None
+
+
 def test_only_its_user_and_root_take_a_hint_back(script: Hinted) -> None:
     number = script.hint()
     with pytest.raises(PrivilegeError, match="of another user"):

@@ -190,6 +190,14 @@ def test_the_users_rules_are_kept() -> None:
     assert [each.network for each in place.rescued] == ["lte0"]
 
 
+def test_no_flow_is_led_by_a_rule_that_the_kernel_does_not_take() -> None:
+    place = Place(**ALL)
+    place.connect(replace(KEY, remote_port=65_535), replace(KEY, local_port=65_535))
+    place.connect(replace(KEY, remote_port=65_534))
+    place.wait(BEGAN_S + 0.25)
+    assert [each.key.remote_port for each in place.rescued] == [65_534]
+
+
 @pytest.mark.parametrize(("dead", "living"), [("eth0", "lte0"), ("lte0", "eth0")])
 def test_dead_networks_rescue_nobody(dead: str, living: str) -> None:
     place = Place(**(ALL | {dead: None}))

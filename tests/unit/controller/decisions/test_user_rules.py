@@ -302,6 +302,17 @@ def test_an_address_that_its_network_cannot_reach_is_refused(ruled: Script) -> N
     assert led(given) == {("2001:db8:7::/48", None): NOWHERE}
 
 
+def test_the_kernel_has_no_rule_for_the_last_port(script: Script) -> None:
+    """It refused such a one, and with it all others, for good: of users, and of what was learnt."""
+    with pytest.raises(ConfigError, match="1 to 65534 would be right"):
+        rules_of(RuleRequest(host="x.example", never=("lte0",), port=65_535))
+    for port, where in ((65_534, "lte0"), (65_535, None)):
+        script.connection(replace(KEY, remote_port=port))
+        script.tell(SizesKnown(SERVER, port, {Direction.DOWN: size_of(4_000_000, "history")}))
+        script.decide()
+        assert led(script.steering()).get((f"{SERVER}/32", port)) == where
+
+
 def test_what_is_known_of_a_destination_leads_it_no_more(ruled: Script) -> None:
     """LTE is quicker for what it sends; the rule counts."""
     ruled.connection()

@@ -21,7 +21,7 @@ from cedos.host.steer.routing.plan import (
 )
 from cedos.host.steer.routing.routing import Routing
 from cedos.kernel.policy_routing import LOOPBACK_INDEX, SeenRule
-from cedos.model import Translator
+from cedos.model import FlowKey, Translator
 
 both = pytest.mark.parametrize("version", [4, 6])
 OWN = {("wlan0", 4): "192.168.43.2", ("lte0", 4): "192.168.44.2"}
@@ -327,6 +327,53 @@ def test_a_refusal_in_the_middle_leaves_a_state_that_the_next_change_repairs(wor
     assert world.carrier(4) == "wlan0"
     routing.set_default("lte0")
     assert world.carrier(4) == "lte0"
+
+
+def test_what_the_kernel_refuses_spoils_nothing_that_comes_later(world, routing):
+    """One connection to port 65535 had all later changes refused: networks, rules, the default."""
+    known = Destination(ip_network("198.51.100.1"), ruled=True)
+    routing.set_destination(known, "lte0")
+    key = FlowKey(world.wlan0.addresses[0].ip, 5000, ip_address("198.51.100.9"), 443)
+    world.kernel.refuses = errno.EINVAL
+    for refused in (
+        lambda: routing.set_destinations({Destination(ip_network("0.0.0.0/0"), 80): "lte0"}),
+        lambda: routing.set_destinations({known: "wlan0"}),
+        lambda: routing.set_mark(7, "lte0"),
+        lambda: routing.set_rescue(key, "lte0"),
+    ):
+        with pytest.raises(OSError, match="Invalid"):
+            refused()
+    world.kernel.refuses = 0
+    assert (routing.destinations, routing.marks, routing.rescues) == ({known: "lte0"}, {}, {})
+    routing.reconcile()
+    assert world.carrier(4, remote="198.51.100.1") == "lte0"
+    # What is wanted no more stays so.
+    world.kernel.refuses = errno.EINVAL
+    with pytest.raises(OSError, match="Invalid"):
+        routing.set_destination(known, None)
+    world.kernel.refuses = 0
+    routing.reconcile()
+    assert world.carrier(4, remote="198.51.100.1") == "wlan0"
+
+
+def test_a_network_between_two_leases_takes_no_rule_away(world, routing):
+    """Its default route counted as the host's own, and no rule held: up to 1.5 s of a lease's change."""
+    place = Destination(ip_network("198.51.100.1"), ruled=True)
+    routing.set_destination(place, "lte0")
+    routing.set_default("wlan0")
+    # The monitor has not seen its new address, or it is of the link alone.
+    leased = replace(world.wlan0, up=False, addresses=())
+    routing.networks_changed([leased, world.lte0])
+    assert routing.foreign.defaults[4].interface == "wlan0"
+    assert world.carrier(4, remote="198.51.100.1") == "lte0"
+    assert world.carrier(4, remote="203.0.113.1") == "wlan0", (
+        "what is under no rule goes where the host leads it"
+    )
+    # No other network is there: it is refused.
+    routing.set_destination(place, NOWHERE)
+    for there in ([leased], [replace(leased, carrier=False)], []):
+        routing.networks_changed(there)
+        assert world.carrier(4, remote="198.51.100.1") is None
 
 
 class Watched(MemoryKernel):
