@@ -87,23 +87,23 @@ class SystemBus:
         signature: str,
         body: Sequence[object],
     ) -> Message:
-        request = Message(
-            destination=service,
-            path=path,
-            interface=interface,
-            member=member,
-            signature=signature,
-            body=list(body),
-            flags=MessageFlag.NO_AUTOSTART,
-        )
         what = f"{service} {member}"
         bus = await self._connected()
         try:
+            request = Message(
+                destination=service,
+                path=path,
+                interface=interface,
+                member=member,
+                signature=signature,
+                body=list(body),
+                flags=MessageFlag.NO_AUTOSTART,
+            )
             async with asyncio.timeout(self._timeout_s):
                 reply = await bus.call(request)
         except TimeoutError as error:
             raise BusError(f"{what}: no answer within {self._timeout_s:g} s") from error
-        except Exception as error:  # whatever the transport raised, the library passes on
+        except Exception as error:  # of the transport, or for a path of the service's that is none
             raise BusError(f"{what}: {error or type(error).__name__}") from error
         if reply is None or reply.message_type is not MessageType.METHOD_RETURN:
             raise BusError(f"{what}: {reply.error_name if reply else 'no reply'}")

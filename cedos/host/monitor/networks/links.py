@@ -12,6 +12,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
+import structlog
+
 from cedos.errors import HostError
 from cedos.host.costly_reads import CostlyReads
 from cedos.host.monitor.dns.resolvers import HostResolvers, Resolvers, ResolverSource
@@ -44,6 +46,8 @@ from cedos.kernel.policy_routing import (
 )
 from cedos.kernel.rtnetlink import Link, LinkAddress
 from cedos.model import Address, Network, NetworkOverride, NextHop, Translator
+
+_log = structlog.get_logger(__name__)
 
 
 class MeteredSource(Protocol):
@@ -380,8 +384,11 @@ class LinkMonitor:
             try:
                 with reads.measured():
                     events = await self._read()
-            except (OSError, TimeoutError):
+            except Exception as error:
                 # A table changed while it was read (ENOBUFS, EINTR): read again, after a longer pause.
+                # Whatever else it is, the daemon must not be deaf from now on.
+                if not isinstance(error, OSError) and not failures:
+                    _log.exception("the networks cannot be read")
                 failures = min(failures + 1, _TRIES)
                 self._changed.set()
                 continue

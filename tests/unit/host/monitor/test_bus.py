@@ -65,6 +65,9 @@ async def test_resolved_over_a_real_bus(address: str, tmp_path: Path) -> None:
         assert (await resolvers.read()).by_index == {}
         with pytest.raises(BusError, match=r"ServiceUnknown|NameHasNoOwner"):
             await bus.call("org.absent", "/", "org.absent", "Do")
+        for path in ("/no path", "none", ""):  # as another service told it
+            with pytest.raises(BusError, match="invalid"):
+                await bus.properties(RESOLVED, path, RESOLVED)
     finally:
         await resolvers.close()
         await bus.close()

@@ -134,10 +134,12 @@ async def test_costly_reads_are_far_apart() -> None:
         assert time.thread_time() - began_s < 0.25
 
 
-async def test_a_read_that_failed_is_repeated() -> None:
+@pytest.mark.parametrize("error", [OSError("busy"), ValueError("odd")])
+async def test_a_read_that_failed_is_repeated(error: Exception) -> None:
+    """An odd path that NetworkManager told ended the monitor: no network was followed any more."""
     source = PlayedTables(tables("wlan0"))
     async with LinkMonitor(tables=source, hardware=Genuine(), resolvers=NoResolvers()) as monitor:
-        source.play(OSError(105, "No buffer space available"))
+        source.play(error)
         await asyncio.sleep(0.03)
         assert [n.name for n in monitor.networks()] == ["wlan0"]
         source.now = tables("wlan0", "lte0")
