@@ -36,7 +36,7 @@ _MOST_CLAIMS: Final = 64
 LONGEST_S: Final = 2.0
 # A look-up of ours that began in this time counts for further claims of its name.
 _ASKED_S: Final = 10.0
-# The rate at which the names that connections claim are looked up.
+# The rate at which names that are claimed are looked up.
 _PER_S, _BURST = 5.0, 32
 
 
@@ -137,21 +137,20 @@ class HeldAnswers:
         if len(self._held) >= _MOST_HELD or (claims and claiming >= _MOST_CLAIMS):
             self._outbox.give(ReleaseAnswer(event.number, passes=False))
             return
-        self._held[event.number] = _HeldAnswer(
-            now_s + LONGEST_S,
-            addresses,
-            [(self._confirmation(name, now_s), frozenset(each)) for name, each in claims.items()],
-        )
+        confirmed = []
+        for name, claimed in claims.items():
+            if (confirmation := self._confirmation(name, now_s)) is None:
+                self._outbox.give(ReleaseAnswer(event.number, passes=False))
+                return
+            confirmed.append((confirmation, frozenset(claimed)))
+        self._held[event.number] = _HeldAnswer(now_s + LONGEST_S, addresses, confirmed)
 
     def on_named(self, name: str, address: Address, now_s: float) -> None:
         """Take the server that a connection names: a look-up of ours shows whether it is true."""
         number = self._ruled.rules.named(name)
         if number is None or number in self._ruled.rules.at(address) or self._config.dry_run:
             return
-        if self._bucket is None:
-            self._bucket = TokenBucket(_PER_S, _BURST, now_s)
-        if self._bucket.take(now_s):
-            self._confirmation(name, now_s)
+        self._confirmation(name, now_s)
 
     def on_looked_up(self, event: NameLookedUp) -> None:
         """Take the end of a look-up of ours."""
@@ -177,11 +176,19 @@ class HeldAnswers:
                 self._outbox.give(Tell("an answer is dropped: its rule does not stand", about))
             self._outbox.give(ReleaseAnswer(number, passes))
 
-    def _confirmation(self, name: str, now_s: float) -> _Confirmation:
-        """Return the look-up of a claimed name that began in the last 10 s, else begin one."""
+    def _confirmation(self, name: str, now_s: float) -> _Confirmation | None:
+        """Return the look-up of a claimed name that began in the last 10 s, else begin one.
+
+        None: too many were begun of late. A sender of answers that were not asked for can claim new names
+        without end, and each look-up goes over all networks.
+        """
         known = self._confirmations.get(name)
         if known is not None and now_s - known.begun_at_s < _ASKED_S:
             return known
+        if self._bucket is None:
+            self._bucket = TokenBucket(_PER_S, _BURST, now_s)
+        if not self._bucket.take(now_s):
+            return None
         begun = self._confirmations[name] = _Confirmation(now_s)
         self._confirmations.move_to_end(name)
         while len(self._confirmations) > _MOST_ASKED:

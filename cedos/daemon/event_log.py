@@ -100,9 +100,14 @@ class EventLog:
         if self._file.closed:
             return
         self.events += 1
-        checksum = zlib.crc32(encode_commands(commands, self._hide))
-        record = (now_s, encode_event(event, self._hide), checksum)
-        self._waiting.append(msgspec.msgpack.encode(record))
+        try:
+            checksum = zlib.crc32(encode_commands(commands, self._hide))
+            record = (now_s, encode_event(event, self._hide), checksum)
+            self._waiting.append(msgspec.msgpack.encode(record))
+        except (OverflowError, TypeError, UnicodeEncodeError) as error:
+            # (The commands must be carried out all the same.)
+            self._end(f"an event cannot be recorded: {error}")
+            return
         if len(self._waiting) >= _TOGETHER or now_s - self._since_s >= _TOGETHER_S:
             self._since_s = now_s
             self._write()

@@ -173,11 +173,25 @@ def test_claims_leave_room_for_answers_that_are_believed(script: Held) -> None:
     """Look-ups of slow names by one user keep no other user from names under a rule."""
     script.answers = False
     for number in range(500):
-        script.happens(AnswersRead(number, (), (answer(f"{number}.{HOST}", "198.18.0.1"),)))
+        script.happens(AnswersRead(number, (), (answer(f"{number % 32}.{HOST}", "198.18.0.1"),)))
     script.may_lead = False  # so that it has to wait
     script.happens(AnswersRead(1000, (answer(HOST, "203.0.113.1"),)))
     assert 1000 not in script.passed
     assert script.passed == dict.fromkeys(range(64, 500), False)
+
+
+def test_no_flood_of_claims_has_us_ask_without_end(script: Held) -> None:
+    """1,000 a second had us ask 440 questions a second, of metered networks, too; each was logged."""
+    claims = [answer(f"n{number}.{HOST}", "203.0.113.66") for number in range(1_000)]
+    found = script.tell(*(AnswersRead(n, (), (each,)) for n, each in enumerate(claims)))
+    assert len(of_kind(LookUpName, found)) == 32
+    assert script.looked_up() == []
+    # What is believed passes meanwhile, and later further claims are looked up.
+    script.happens(AnswersRead(2_000, (answer(HOST, "203.0.113.7"),)))
+    assert script.passed[2_000]
+    script.now_s += 10.0
+    found = script.tell(*(AnswersRead(3_000 + n, (), (each,)) for n, each in enumerate(claims)))
+    assert len(of_kind(LookUpName, found)) == 32
 
 
 def test_all_answers_wait_for_the_look_up_of_the_name_that_they_claim(script: Held) -> None:

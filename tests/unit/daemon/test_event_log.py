@@ -199,6 +199,15 @@ def test_a_state_that_no_replay_would_read_is_not_recorded(
     assert not (tmp_path / "log").exists()
 
 
+def test_an_event_that_no_log_can_hold_ends_the_log_and_nothing_else(tmp_path: Path) -> None:
+    """A member's report with a huge number had the commands that came of it left undone."""
+    log = EventLog(tmp_path / "log", Controller(CONFIG))
+    log.add(PrefetchingChanged(PrefetchReport(program="x", pid=10**30)), 9.0, [])
+    assert "cannot be recorded" in log.problem
+    log.add(TimerFired(), 9.0, [])
+    log.close()
+
+
 def test_a_damaged_log_is_refused_and_one_that_breaks_off_is_read_so_far(tmp_path: Path) -> None:
     record(tmp_path / "log", names=False)
     whole = (tmp_path / "log").read_bytes()
