@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cedos.api.budgets import BudgetMessage
 from cedos.api.messages import DefaultMessage, NetworkMessage, StatusMessage
 from cedos.budget_kinds import Resource
 from cedos.commands import budget, status
@@ -105,6 +106,32 @@ def test_setting_one(cedos: Any, control: Path, fake_daemon: Any) -> None:
         "2 min",
     ):
         assert word in done.stdout, word
+
+
+def test_a_price_and_a_supply_that_are_nothing_are_said_so(
+    budget_message: Callable[..., BudgetMessage],
+) -> None:
+    assert render.worth(2e-6) == "under 1 ms"
+    assert render.worth(0.3) == "300 ms"
+    shown = "\n".join(
+        budget.lines(
+            [
+                budget_message(forecast=1e6, s_per_unit=2.5e-12, bought_s=120.0),
+                budget_message(
+                    name="battery",
+                    resource="energy",
+                    supply=0.0,
+                    battery=True,
+                    suspended="battery charge unknown",
+                ),
+            ],
+            0.0,
+        )
+    )
+    assert "almost free" in shown
+    assert "2 min" in shown
+    assert "0 ms" not in shown
+    assert " - " in shown.splitlines()[2]
 
 
 def test_showing_and_removing(cedos: Any, control: Path, fake_daemon: Any) -> None:
@@ -220,6 +247,19 @@ def test_without_a_daemon_it_is_kept_for_the_next_one(cedos: Any, folders: Path)
     assert (again.supply, again.since) == (8e9, kept["data"].since)
     assert cedos("budget", "remove", "data").exit_code == 0
     assert cedos("budget", "remove", "data").exit_code == 1
+
+
+def test_without_a_daemon_units_are_those_that_are_bought_too(cedos: Any, folders: Path) -> None:
+    """With a daemon it was 1 GB of three, without one 3 GB."""
+    units = ("--unit", "1GB", "--unit-money", "5")
+    assert cedos(*SET, "data", "3GB", "--until", "2099-12-01", *units).exit_code == 0
+    assert "1 GB (unit 1 of 3, 5 each)" in cedos("budget").stdout
+    usage = Usage(folders / "state" / "usage.sqlite", "boot-1")
+    usage.add("metered/lte0", 1.5e9)
+    usage.write((datetime.now() + timedelta(minutes=1)).timestamp())
+    usage.close()
+    assert "1.5 GB (75 %)  2 GB (unit 2 of 3, 5 each)" in cedos("budget").stdout
+    assert "1.5 GB of 2 GB used (75 %)" in cedos("usage").stdout
 
 
 def test_who_may_not_write_the_file_is_told_who_may(

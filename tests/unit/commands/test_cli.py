@@ -242,3 +242,8 @@ def test_bit_rates(text: str, bps: float) -> None:
 def test_what_is_no_bit_rate(text: str) -> None:
     with pytest.raises(click.BadParameter, match="is not a bit rate such as"):
         BIT_RATE.convert(text, None, None)
+
+
+def test_others_are_faults_of_ours() -> None:
+    result = CliRunner().invoke(failing(OSError(errno.EBADF, "bad")), prog_name="program")
+    assert isinstance(result.exception, OSError)

@@ -90,6 +90,12 @@ def test_commands_that_are_not_there(
     assert fake_daemon.hints == {}
 
 
+def test_labels_that_exclude_each_other(cedos: Any, control: Path) -> None:
+    result = cedos("exec", "-l", "small", "-l", "large", "--", "true")
+    assert result.exit_code == 2
+    assert "large and small exclude each other" in result.stderr
+
+
 def test_signals_reach_the_program(cgroup: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from cedos.kernel.bpf import run_inside\n"

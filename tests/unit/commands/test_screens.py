@@ -26,7 +26,7 @@ from cedos.api.messages import (
     SubflowMessage,
 )
 from cedos.commands import budget, doctor, explain, rule, status, usage
-from cedos.commands.top import FullScreen
+from cedos.commands.top import FullScreen, cut
 from cedos.controller.rule import RuleRequest
 from cedos.doctor import limited, ok
 from cedos.model import CarriedConnection, NetworkKind, Strategy, StrategyKind
@@ -181,6 +181,13 @@ def test_top_has_problems_first_then_networks_then_the_busiest_flow() -> None:
     assert lines[flows + 1].split()[:1] == [status.server(busy)]
     assert "16 Mbit/s" in lines[flows + 1]
     assert not any("reachable" in line or "lowest RTT" in line for line in lines), "no indicators"
+
+
+@pytest.mark.parametrize("text", ["wlan0", "日本語のネットワーク", "a日b", ""])
+def test_a_line_is_cut_by_what_it_takes_on_a_terminal(text: str) -> None:
+    assert cut(text, 100) == text
+    assert len(cut(text, 5)) <= 5
+    assert cut("日本語", 5) == "日本"
 
 
 def test_top_fits_the_terminal_and_leaves_it_as_it_was(

@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cedos.api.messages import (
     DecisionMessage,
@@ -26,10 +28,12 @@ from cedos.commands import explain, status
 from cedos.commands.console import render
 from cedos.controller.hint import program_text
 from cedos.model import (
+    NO_DEFAULT_ROUTE,
     CarriedConnection,
     Direction,
     NetworkKind,
     NetworkLife,
+    SizeEstimate,
     Strategy,
     StrategyKind,
 )
@@ -214,6 +218,16 @@ def test_explain(cedos: Any, control: Path) -> None:
     assert json.loads(cedos("explain", "--json").stdout)["number"] == 7
 
 
+def test_explain_names_the_neighbours_of_a_decision() -> None:
+    helper = NetworkMessage(
+        name="helper-1", interface="wlan0", kind=NetworkKind.HELPER, metered=True, up=True,
+        neighbour="bob",
+    )  # fmt: skip
+    other = msgspec.structs.replace(helper, name="helper-2", neighbour="carol")
+    considered = [Strategy(StrategyKind.MPTCP, ("wlan0", "helper-1"))]
+    assert list(explain.neighbours(considered, [helper, other])) == ["  helper-1 is bob now."]
+
+
 def test_explain_what_is_prefetched(cedos: Any, control: Path, fake_daemon: Any) -> None:
     assert "no program prefetches now" in cedos("explain", "--prefetch").stdout
     item = ItemMessage(
@@ -386,6 +400,64 @@ def test_status_tells_what_the_host_keeps_and_what_a_network_lacks() -> None:
     shown = " ".join(" ".join(status.lines(msgspec.structs.replace(STATUS, default=kept))).split())
     assert "New IPv4 connections are refused by the host's own routes" in shown
     assert "New connections go" not in shown
+
+
+def test_status_names_a_network_without_a_default_route() -> None:
+    wwan = NetworkMessage(
+        name="wwan0",
+        interface="wwan0",
+        kind=NetworkKind.CELLULAR,
+        metered=True,
+        up=False,
+        lacks=NO_DEFAULT_ROUTE,
+    )
+    shown = list(status.lines(msgspec.structs.replace(STATUS, networks=[wwan])))
+    assert "wwan0 has no default route, so nothing leads over it" in shown
+    plugged_out = msgspec.structs.replace(wwan, lacks="no carrier")
+    shown = list(status.lines(msgspec.structs.replace(STATUS, networks=[plugged_out])))
+    assert not any("has no default route" in line for line in shown)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "age", "ago"),
+    [
+        (0.0034, "under 1 s", "just now"),
+        (1.4, "1 s", "1 s ago"),
+        (9.96, "10 s", "10 s ago"),
+        (180.0, "3 min", "3 min ago"),
+    ],
+)
+def test_ages_are_told_as_exactly_as_anybody_wants(seconds: float, age: str, ago: str) -> None:
+    assert (render.age(seconds), render.ago(seconds)) == (age, ago)
+
+
+def test_explain_a_prohibitive_cost(make_decision: Any) -> None:
+    message = DecisionMessage.of(make_decision(1))
+    dear = msgspec.structs.replace(message.evaluations[0], cost=None, strategy=BOTH)
+    message = msgspec.structs.replace(message, evaluations=[dear, *message.evaluations])
+    rows = [line for line in explain.lines(message, 0.0) if " 2 J " in line]
+    assert rows[0].startswith("  * wlan0 ")
+    assert rows[1].endswith("-")
+
+
+@given(st.floats(0, 1e15))
+def test_units_are_those_that_a_person_would_choose(value: float) -> None:
+    for text in (render.size(value), render.rate(value)):
+        shown, unit = text.split(" ")
+        assert float(shown) < 1000 or unit in {"TB", "Gbit/s"}
+    shown, unit = render.duration(value).split(" ")
+    assert float(shown) < {"ms": 1000, "s": 100, "min": 100, "h": 48, "d": 1e11}[unit]
+
+
+def test_strategies_and_sizes() -> None:
+    kinds = {
+        Strategy(StrategyKind.SINGLE, ("a",)): "a",
+        Strategy(StrategyKind.REDUNDANT, ("a", "b")): "a + b (sent twice)",
+        Strategy(StrategyKind.DEFER, ()): "later",
+        None: "-",
+    }
+    assert [render.strategy(one) for one in kinds] == list(kinds.values())
+    assert render.estimate(SizeEstimate(5, 5, 5, "content-length")) == "5 B, as its header says"
 
 
 def test_a_program_s_decision_names_the_program_and_what_a_deadline_makes_of_costs(

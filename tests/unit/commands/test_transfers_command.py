@@ -125,3 +125,16 @@ def test_a_daemon_that_stands_still_is_not_waited_for(left: Path) -> None:
         assert time.monotonic() - began_s < 4.5
     assert "no answer for 3.5 s" in str(result.exception)
     assert "film.mkv" in result.stdout
+
+
+def test_whose_program_does_not_run_says_what_to_do() -> None:
+    text = "\n".join(lines([waiting(running=False, uid=0)], NOW, 1000))
+    assert "its program does not run: it waits until the same command is given again" in text
+    assert "root" in text
+    late = "\n".join(lines([waiting(running=False)], NOW + timedelta(hours=2), 1000))
+    assert "late, and its program does not run: the same command, given again, goes on" in late
+
+
+def test_nothing_waits() -> None:
+    (line,) = lines([], NOW, 0)
+    assert "cedos-get --by 18:00" in line

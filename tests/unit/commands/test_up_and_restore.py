@@ -250,6 +250,12 @@ def test_restore(cedos: Any, folders: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert calls == [(state, False), (state, True), (state, False)]
 
 
+def test_nothing_to_restore(cedos: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    some_steering(monkeypatch, [])
+    result = cedos("restore")
+    assert (result.exit_code, result.stdout) == (0, "nothing to undo\n")
+
+
 def test_a_living_daemon_restores_by_itself(
     cedos: Any, folders: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -134,3 +134,11 @@ def test_a_beginning_that_is_none_says_what_would_be_right(
     refused = cedos("usage", "--since", text)
     assert refused.exit_code == 2
     assert why in refused.stderr
+
+
+def test_a_host_that_never_counted_says_so(cedos: Any, folders: Path) -> None:
+    done = cedos("usage")
+    assert done.exit_code == 0
+    assert "Nothing was counted since" in done.stdout
+    assert not done.stderr
+    assert not (folders / "state").exists(), "looking makes nothing"

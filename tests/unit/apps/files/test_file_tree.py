@@ -21,9 +21,11 @@ from cedos.apps.files.messages import (
     path_of,
     path_text,
     read,
+    unix_time,
 )
 from cedos.apps.files.partial import files_of
 from cedos.apps.files.tree import Tree, Version
+from cedos.commands.console import render
 from cedos.errors import TransferError
 
 
@@ -68,6 +70,11 @@ def test_a_folder_is_told(root: Path) -> None:
         Tree(root).open("music")
     with pytest.raises(TransferError, match=r"there is no file 'out'$"):  # a link leads out of it
         Tree(root).open("out")
+
+
+def test_a_tree_is_a_folder(root: Path) -> None:
+    with pytest.raises(TransferError, match="not a folder"):
+        Tree(root / "none")
 
 
 def test_a_digest_is_of_the_version_that_it_is_asked_for(root: Path) -> None:
@@ -152,6 +159,13 @@ def test_every_name_of_a_file_system_is_text_and_comes_back(name: bytes) -> None
     text = path_text(os.fsdecode(name))
     assert msgspec.json.decode(msgspec.json.encode(text)) == text
     assert os.fsencode(path_of(text)) == name
+
+
+@pytest.mark.parametrize("seconds", [-1e300, -62_135_596_801.0, 1e12, 1e300])
+def test_odd_times_are_told_as_the_nearest_ones(seconds: float) -> None:
+    answer = Answer(1, 0, "v", unix_time(seconds))
+    assert decode(msgspec.json.encode(answer), Answer) == answer
+    assert render.local_time(answer.modified_unix_s).year in (1, 9999)
 
 
 @pytest.mark.parametrize(

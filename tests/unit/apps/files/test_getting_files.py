@@ -22,7 +22,7 @@ from cedos.apps.files.server_link import Progress, ServerLink
 from cedos.apps.files.serving import Serving, client_names
 from cedos.apps.files.tree import Tree
 from cedos.commands.console.progress import ProgressLine
-from cedos.errors import SessionError, TransferError
+from cedos.errors import SessionError, SessionRefusedError, TransferError
 
 
 @pytest.mark.anyio
@@ -201,6 +201,12 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "served"
 
 
+def test_an_empty_file(root: Path, tmp_path: Path) -> None:
+    (root / "file").write_bytes(b"")
+    asyncio.run(World(root, []).fetch(tmp_path / "got"))
+    assert (tmp_path / "got").read_bytes() == b""
+
+
 def test_what_can_wait_costs_only_the_answer_before_its_turn(root: Path, tmp_path: Path) -> None:
     world = World(root, [300_000])
     one = asyncio.run(world.fetch(tmp_path / "got", ask_first=True))
@@ -338,6 +344,27 @@ def test_no_server_in_the_beginning_and_none_for_too_long(root: Path, tmp_path: 
     with pytest.raises(SessionError, match="no longer knows"):
         asyncio.run(World(root, [1000, *([-1] * 9)]).fetch(tmp_path / "got", patience_s=0.0))
     assert files_of(tmp_path / "got")[0].exists()
+
+
+def test_the_same_answer_three_times_is_enough(root: Path, tmp_path: Path) -> None:
+    world = World(root, [50, 50, -1, 50, 50])
+    with pytest.raises(TransferError, match="no longer knows this session; the same 3 times"):
+        asyncio.run(world.fetch(tmp_path / "got", patience_s=60.0))
+    assert world.breaks == [50], "a server that is away has answered nothing"
+
+
+def test_a_refusal_is_final(root: Path, tmp_path: Path) -> None:
+    tries = []
+
+    async def connect() -> Any:
+        tries.append(1)
+        raise SessionRefusedError("another key")
+
+    partial = Partial(tmp_path / "got", "s")
+    with pytest.raises(SessionRefusedError):
+        asyncio.run(Getting("file", partial, ServerLink(connect), 60.0).run())
+    partial.close()
+    assert len(tries) == 1
 
 
 @pytest.mark.parametrize(

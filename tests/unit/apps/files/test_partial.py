@@ -168,6 +168,11 @@ def test_an_existing_file_is_never_overwritten(tmp_path: Path) -> None:
         Partial(target, "s")
 
 
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(TransferError, match=r"there is no folder .*/no$"):
+        Partial(tmp_path / "no" / "file", "s")
+
+
 def test_a_crash_between_the_two_names_harms_no_whole_file(tmp_path: Path) -> None:
     partial = Partial(tmp_path / "file", "s")
     partial.begin(0, "v1", 3)

@@ -65,6 +65,17 @@ def test_feeds_of_the_field(data: bytes, title: str) -> None:
     assert (episode.guid, episode.size_bytes) == ("http://a.test/a.mp3", 5001)
 
 
+def test_an_entry_without_a_file_and_odd_lengths() -> None:
+    data = feed(
+        item("text")
+        + item("cover", COVER)
+        + item("odd", 'url="http://a.test/b" length="many"', guid="g")
+        + item("broken", 'url="http://[/"')
+    )
+    (episode,) = podcast_library.parse_feed(data)
+    assert (episode.guid, episode.size_bytes) == ("g", 0)
+
+
 @pytest.mark.parametrize(
     "data",
     [b"", b"<!DOCTYPE html><html><body>News</body></html>", b"<rss><channel>", b"/etc/passwd",
@@ -414,6 +425,23 @@ async def test_an_unfinished_episode_follows_its_feed(tmp_path: Path, server: Od
     server.files["feed"] = enclosure(3)
     await listener.update(server.url("feed"))
     assert episode.url == server.url("good?t=2"), "what is here stays as it is"
+
+
+def dated(title: str, date: str) -> str:
+    return item(title, MP3, guid=title).replace("</item>", f"{date}</item>")
+
+
+def test_episodes_are_in_the_order_of_their_dates_where_all_have_one() -> None:
+    old = dated("old", "<pubDate>Mon, 01 Jun 2026 08:00:00 GMT</pubDate>")
+    new = dated("new", "<pubDate>Tue, 02 Jun 2026 08:00:00 +0200</pubDate>")
+    newest = dated("newest", "<updated>2026-06-02T07:00:00Z</updated>")
+    without = dated("without", "")
+
+    def titles(*items: str) -> list[str]:
+        return [each.title for each in podcast_library.parse_feed(feed("".join(items)))]
+
+    assert titles(old, newest, new) == ["newest", "new", "old"]
+    assert titles(old, new, without) == ["old", "new", "without"]
 
 
 @given(st.text(max_size=30), st.text(max_size=30), st.text(max_size=30))

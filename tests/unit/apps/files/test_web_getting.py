@@ -2,6 +2,8 @@
 
 import asyncio
 import gzip
+import re
+import socket
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -59,6 +61,20 @@ async def test_what_a_server_does_wrong(
         for error in await failed(server.url(path), tmp_path):
             assert str(error) == why
             assert isinstance(error, WebError) is again
+
+
+async def test_who_is_not_there(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    for error in await failed(f"http://127.0.0.1:{port}/x", tmp_path):
+        assert isinstance(error, WebError)
+        assert str(error) == "the server refused the connection"
+    for error in await failed("http://nobody.invalid/x", tmp_path):
+        assert isinstance(error, WebError)
+        assert re.fullmatch(
+            r"there is no server nobody\.invalid|the name nobody\.invalid cannot be looked up now",
+            str(error),
+        )
 
 
 @pytest.mark.parametrize("url", [f"http://{'a' * 64}.test/x", "http://a.test:99999/", "http://"])

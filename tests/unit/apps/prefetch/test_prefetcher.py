@@ -116,6 +116,20 @@ async def test_a_prefetch_steps_back_while_somebody_waits_for_something_else(
         kept.cancel()
 
 
+async def test_outside_its_block_it_refuses(app: Application) -> None:
+    mine = app.prefetcher(app.world())
+    with pytest.raises(FetchError, match="async with"):
+        mine.prefetch(app.item())
+    async with mine:
+        future = mine.prefetch(app.item(app.for_ever))
+        waiting = asyncio.create_task(future.get())
+        await asyncio.sleep(0.01)
+    with pytest.raises(FetchError, match="closed"):
+        await waiting
+    with pytest.raises(FetchError):
+        await future.get()
+
+
 class BoomError(Exception):
     pass
 
@@ -156,6 +170,16 @@ async def test_on_demand_its_error_is_raised_where_it_was_asked_for(app: Applica
         assert await future.get() == "value"
 
 
+async def test_a_fetcher_that_hangs_loses_its_turn(app: Application) -> None:
+    first, second = app.item(app.for_ever), app.item()
+    async with app.prefetcher(app.world("wlan0"), silence_s=0.1) as mine:
+        hanging = mine.prefetch(first)
+        after = mine.prefetch(second)
+        await until(lambda: after.ready)
+        assert first.turns[0].stopped
+        assert not hanging.ready
+
+
 async def test_a_lost_network_stops_it_and_what_it_had_is_used_when_it_goes_on(
     app: Application,
 ) -> None:
@@ -184,6 +208,20 @@ async def test_a_lost_network_stops_it_and_what_it_had_is_used_when_it_goes_on(
         world.become(wlan0=True, lte0=True)
         await until(lambda: future.ready)
     assert item.offsets == [("wlan0", 0), ("wlan0", 500)]
+
+
+async def test_who_waits_is_taken_off_a_network_that_is_gone(app: Application) -> None:
+    async def hangs_on_wifi(turn: Turn) -> None:
+        if turn.interface == "wlan0":
+            await asyncio.Event().wait()
+
+    item, world = app.item(hangs_on_wifi), app.world("wlan0")
+    async with app.prefetcher(world) as mine:
+        future = mine.prefetch(item)
+        await until(lambda: item.turns)
+        world.become(wlan0=False)
+        assert await future.get(timeout_s=5) == "value"
+    assert [turn.interface for turn in item.turns] == ["wlan0", None]
 
 
 @pytest.mark.parametrize("fault", [DaemonUnreachableError("no daemon"), RuntimeError("broken")])

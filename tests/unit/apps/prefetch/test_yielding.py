@@ -47,6 +47,12 @@ def test_it_gives_way_to_a_queue_of_others_and_never_stops() -> None:
     assert settled(1e12, 0.1)[0].bytes == MOST_BYTES
 
 
+def test_nothing_known_changes_nothing() -> None:
+    window = BackgroundWindow()
+    before = window.bytes
+    assert window.observe(None, 1000) == before
+
+
 def test_others_are_told_from_oneself() -> None:
     opens = [7]
     others = OtherPrograms(lambda: opens[0])
@@ -68,6 +74,10 @@ def test_who_opens_all_the_time_does_not_stop_it_for_ever() -> None:
         opens[0] += step % 10 == 0
         busy.append(others.busy(1.0 + 0.01 * step))
     assert 0.15 < busy.count(False) / len(busy) < 0.5
+
+
+def test_a_host_that_does_not_count_is_never_busy() -> None:
+    assert not OtherPrograms(lambda: None).busy(1.0)
 
 
 @pytest.mark.anyio

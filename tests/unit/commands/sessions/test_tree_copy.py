@@ -85,6 +85,12 @@ def test_one_folder_that_is_refused_does_not_end_the_copy(
     assert (tmp_path / "got/b/file").exists()
 
 
+def test_a_part_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "x.0123456789abcdef.part.json"
+    copied = Copied(tmp_path / "got", monkeypatch, lambda _: [Entry(name)])
+    assert copied.missing == {name: "has the name of a file that is not whole"}
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [("A", "a"), ("\u00e9", "e\u0301"), ("stra\u00dfe", "STRASSE"), ("name", "name. ")],

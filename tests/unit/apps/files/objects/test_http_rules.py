@@ -132,6 +132,12 @@ def test_a_date_counts_where_there_is_no_tag(changed: int, since: int) -> None:
     )
 
 
+@given(st.text(max_size=30))
+def test_what_is_no_condition_says_nothing(text: str) -> None:
+    assert not not_modified({"if-modified-since": text}, {})
+    assert not not_modified({"if-none-match": text.replace("*", "")}, {})
+
+
 @given(
     st.integers(0, 200),
     st.integers(0, 200),

@@ -131,6 +131,16 @@ async def test_what_is_fresh_is_fetched_once(fetching: Fetching) -> None:
     assert fetching.requests == ["200 /fresh/file -"]
 
 
+async def test_what_somebody_deleted_is_fetched_again(fetching: Fetching) -> None:
+    await fetching.start()
+    fetching.publish(b"here")
+    assert await fetching.get(fetching.url("/fresh/file")) == b"here"
+    (kept,) = fetching.fetcher.store.of(client_of(fetching))
+    kept.path.unlink()
+    assert await fetching.get(fetching.url("/fresh/file")) == b"here"
+    assert len(fetching.requests) == 2
+
+
 async def test_many_who_want_one_object_at_once_have_it_fetched_once(fetching: Fetching) -> None:
     await fetching.start()
     data = os.urandom(2_000_000)
@@ -157,6 +167,19 @@ async def test_what_may_have_changed_is_asked_about(fetching: Fetching) -> None:
     assert await fetching.get(url) == b"newer" * 1000
     assert fetching.requests == ["200 /file -", "304 /file -", "200 /file -"]
     assert len(fetching.fetcher.store.of(client_of(fetching))) == 1
+
+
+async def test_what_may_not_be_stored_goes_when_it_was_handed_on(fetching: Fetching) -> None:
+    await fetching.start()
+    fetching.publish(b"secret" * 1000)
+    for _ in range(2):
+        assert await fetching.get(fetching.url("/secret/file")) == b"secret" * 1000
+        client = client_of(fetching)
+        async with asyncio.timeout(5):
+            while fetching.fetcher.store.of(client):
+                await asyncio.sleep(0.01)
+    assert fetching.requests == ["200 /secret/file -"] * 2
+    assert list((fetching.folder / "objects" / client).iterdir()) == []
 
 
 async def test_clients_do_not_see_each_others(fetching: Fetching) -> None:
@@ -214,6 +237,13 @@ async def test_an_origin_that_breaks_off_is_asked_for_the_rest(fetching: Fetchin
     assert fetching.requests[-1].startswith("206 /slow/file bytes=")
 
 
+async def test_of_an_unknown_size_it_comes_once_it_is_whole(fetching: Fetching) -> None:
+    await fetching.start()
+    data = b"no size is told\n" * 20_000
+    fetching.publish(data)
+    assert await fetching.get(fetching.url("/pieces/file")) == data
+
+
 async def test_the_gateway_is_the_end_of_tls(
     fetching: Fetching, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,6 +260,16 @@ async def test_an_origin_that_cannot_prove_who_it_is_is_not_asked(fetching: Fetc
     with pytest.raises(TransferError, match="certificate is not one to trust"):
         await fetching.get(fetching.url("/file", tls=True))
     assert fetching.requests == []
+
+
+async def test_it_follows_where_an_origin_leads(fetching: Fetching) -> None:
+    await fetching.start()
+    fetching.publish(b"here")
+    for _ in range(2):
+        assert await fetching.get(fetching.url("/moved/file")) == b"here"
+    assert fetching.requests == ["302 /moved/file -", "200 /fresh/file -", "302 /moved/file -"]
+    with pytest.raises(TransferError, match="10 times"):
+        await fetching.get(fetching.url("/round/"))
 
 
 @pytest.mark.parametrize(

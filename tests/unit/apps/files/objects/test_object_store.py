@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cedos.apps.files.client_store import LONGEST_RECORD, MEMORY_BYTES, Cost, cost_of
-from cedos.apps.files.objects.object_store import ObjectStore, StoredObject
+from cedos.apps.files.objects.object_store import KEPT_S, ObjectStore, StoredObject
 from cedos.errors import TransferError
 
 pytestmark = pytest.mark.anyio
@@ -83,6 +83,13 @@ async def test_what_comes_slowly_makes_room_for_others(store: ObjectStore) -> No
     assert slow[0].failed
     assert not slow[0].path.exists()
     assert [names(store, each) for each in (ME, OTHER)] == [[], ["slow"]]
+
+
+async def test_what_nobody_wanted_for_a_week_goes(store: ObjectStore) -> None:
+    (await put(store, ME, "a", bytes(10))).record.used_unix_s -= KEPT_S + 1
+    store._tidied_unix_s = 0.0
+    room(store, OTHER, 1)
+    assert names(store, ME) == []
 
 
 async def test_a_restart_finds_what_was_whole(store: ObjectStore, tmp_path: Path) -> None:

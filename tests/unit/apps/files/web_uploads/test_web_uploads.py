@@ -18,7 +18,7 @@ from cedos.apps.files.client_store import Cost
 from cedos.apps.files.messages import PutAnswer, PutRequest, WebAnswer, pack, read
 from cedos.apps.files.web_uploads.upload_store import UploadRecord, UploadState
 from cedos.errors import TransferError
-from cedos.session.protocol.crypto import KeyPair
+from cedos.session.protocol.crypto import KeyPair, host_id
 from tests.unit.apps.files.web_uploads.conftest import CREATED
 
 pytestmark = pytest.mark.anyio
@@ -162,6 +162,21 @@ async def test_the_origin_sees_one_request_and_its_answer_comes_back(uploading: 
     assert b"X-Own" not in record.read_bytes()
     assert record.stat().st_mode & 0o077 == 0
     assert name.endswith(".json")
+
+
+async def test_what_was_sent_is_not_sent_twice(uploading: Uploading) -> None:
+    uploading.origin.answers = [CREATED, CREATED, CREATED, CREATED]
+    source = uploading.file(b"x" * 1000)
+    for _ in range(2):
+        assert (await uploading.put(source)).answer.status == 201
+    assert len(uploading.origin.got) == 1
+    await uploading.put(source, again=True)
+    assert len(uploading.origin.got) == 2
+    for _ in range(2):
+        assert (await uploading.put(source, "PUT")).answer.status == 201
+    assert len(uploading.origin.got) == 3
+    await uploading.put(source, "PUT", again=True)
+    assert len(uploading.origin.got) == 4
 
 
 async def test_a_client_that_was_killed_goes_on_and_hears_the_answer(uploading: Uploading) -> None:
@@ -317,6 +332,21 @@ async def test_another_client_has_nothing_of_it(uploading: Uploading) -> None:
     other = await uploading.put(source, who=KeyPair(os.urandom(32)))
     assert other.progress.began_bytes == 0
     assert len(uploading.origin.got) == 2
+
+
+async def test_what_was_changed_is_fetched_anew(uploading: Uploading) -> None:
+    """A good answer to a PUT makes what is kept of that URL stale (RFC 9111, 4.4)."""
+    uploading.origin.answers = [CREATED]
+    uploading.fetcher.store.open()
+    client = host_id(uploading.client.public).hex()[:32]
+    kept = uploading.fetcher.store.create(
+        client, uploading.url, "v", {}, {"etag": ['"a"']}, reusable=True, size=1
+    )
+    kept.write(b"x")
+    await kept.finish()
+    uploading.fetcher.store.write(client, kept)
+    await uploading.put(uploading.file(b"new"), "PUT")
+    assert uploading.fetcher.store.of(client) == []
 
 
 ODD_ANSWERS = {
