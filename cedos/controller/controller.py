@@ -165,8 +165,8 @@ class Controller:
         return min((each for each in timers if each is not None), default=None)
 
     def context(self, now_s: float) -> Context:
-        """Return all that is known of the networks now."""
-        return self.networks.context(now_s)
+        """Return all that is known of the networks now; later events do not use this answer."""
+        return self.networks.context(now_s, keep=False)
 
     def handle(self, event: Event, now_s: float) -> None:
         """Take an event that happened at a monotonic instant."""
@@ -187,14 +187,14 @@ class Controller:
                 flow = self.flows.joined(token, key, now_s)
                 self._lead(flow, now_s)
                 if steerable:
-                    self.moves.reconsider(flow, self.context(now_s))
+                    self.moves.reconsider(flow, self._context(now_s))
             case on.Steerable(token, steerable):
                 self.moves.steerable(token, steerable)
             case on.SizesKnown(remote, port, sizes):
                 self.destinations.on_sizes((f"{remote}/{remote.max_prefixlen}", port), sizes)
             # -- first packets
             case on.FirstPacketSeen():
-                self.rescuer.on_look(event, self.context(now_s), now_s)
+                self.rescuer.on_look(event, self._context(now_s), now_s)
             case on.FirstPacketAnswered(key):
                 self.rescuer.on_answer(key)
             case on.FirstTimeoutsSet(early):
@@ -210,7 +210,7 @@ class Controller:
                 self.destinations.networks_changed(networks)
                 self.flows.networks_changed((*networks, *helpers))
                 self._usable_changed(now_s)
-                context = self.context(now_s)
+                context = self._context(now_s)
                 self.reconsider(context)
                 self.transfers.plan(context)
             case on.HostDefaultsChanged(defaults):
@@ -260,7 +260,7 @@ class Controller:
             case on.ChoiceAsked(transfer, redundant, multipath, sent, detour):
                 decision, verdict = self.decider.choose_route(
                     transfer,
-                    self.context(now_s),
+                    self._context(now_s),
                     redundant=redundant,
                     multipath=multipath,
                     sent=sent,
@@ -268,13 +268,13 @@ class Controller:
                 )
                 self._outbox.give(give.AnswerChoice(decision, verdict))
             case on.HintGiven():
-                self.hints.on_given(event, self.context(now_s), now_s)
+                self.hints.on_given(event, self._context(now_s), now_s)
             case on.HintWithdrawn(number):
                 self.hints.end(number)
             case on.TransferReported():
-                self.transfers.on_report(event, self.context(now_s))
+                self.transfers.on_report(event, self._context(now_s))
             case on.TransferEnded():
-                self.transfers.on_ended(event, self.context(now_s))
+                self.transfers.on_ended(event, self._context(now_s))
             case on.BatteryRead():
                 self.transfers.lock.on_battery(event)
                 self.budgets.on_battery(event, now_s)
@@ -282,11 +282,11 @@ class Controller:
                 self._on_rule(number, rule, now_s)
             case on.AnswersRead():
                 if self.answers.learn(event):
-                    self.ruled.lead(self.context(now_s))
+                    self.ruled.lead(self._context(now_s))
                 self.answers.on_read(event, now_s)
             case on.NameLookedUp():
                 if self.answers.learn(event):
-                    self.ruled.lead(self.context(now_s))
+                    self.ruled.lead(self._context(now_s))
                 self.answers.on_looked_up(event)
             case on.LookupAsked():
                 self.lookups.on_asked(event, now_s)
@@ -296,7 +296,7 @@ class Controller:
                 self.lookups.on_reply(event, now_s)
             case on.HostsFileRead(hosts):
                 if self.ruled.rules.hosts_read(hosts):
-                    self.ruled.lead(self.context(now_s))
+                    self.ruled.lead(self._context(now_s))
             case on.PortalDoubted():
                 self.portals.recheck(now_s)
             case on.PageChecked():
@@ -326,6 +326,9 @@ class Controller:
                 self._on_failure(command, places)
         self.answers.review(now_s)
 
+    def _context(self, now_s: float) -> Context:
+        return self.networks.context(now_s)
+
     # -- timers -------------------------------------------------------------------------------
 
     def _on_timer(self, now_s: float) -> None:
@@ -338,26 +341,26 @@ class Controller:
         self.hints.on_timer(now_s)
         plan_at_s = self.transfers.next_timer_s()
         if plan_at_s is not None and now_s >= plan_at_s:
-            self.transfers.on_timer(self.context(now_s), now_s)
+            self.transfers.on_timer(self._context(now_s), now_s)
         if self._look_at_s is not None and now_s >= self._look_at_s:
             self._look_at_s = None  # until the look is over
             self._outbox.give(give.LookAtFlows())
         if self._stuck_at_s is not None and now_s >= self._stuck_at_s:
             if len(self.flows):
-                self.stuck.check(self.context(now_s), self._asked_at_s)
+                self.stuck.check(self._context(now_s), self._asked_at_s)
             self._plan_stuck(now_s)
         if self._outbox.woken and now_s >= self._woken_at_s + _DECIDED_APART_S:
             self._woken_at_s, self._outbox.woken = now_s, False
-            context = self.context(now_s)
+            context = self._context(now_s)
             self.rescuer.context_changed(context)
             if self._due(context):
                 self.reconsider(context)
                 if self.config.short_queues:
                     self._outbox.give(give.BoundQueues(measured_paths(context, self.flows)))
         elif self._turns:
-            self._take_turn(self.context(now_s))
+            self._take_turn(self._context(now_s))
         elif (turn_at_s := self.destinations.next_timer_s()) is not None and now_s >= turn_at_s:
-            self.destinations.on_timer(self.context(now_s), now_s)
+            self.destinations.on_timer(self._context(now_s), now_s)
 
     def _due(self, context: Context) -> bool:
         """Return whether to decide now; if so, note the time.
@@ -410,7 +413,7 @@ class Controller:
 
     def _seen(self, direction: Direction, now_s: float) -> Moment:
         """Return what a rule of probing sees: a download like most, an upload like the last one."""
-        context, upload = self.context(now_s), self.flows.upload
+        context, upload = self._context(now_s), self.flows.upload
         default = self.default.decision
         evaluations = default.evaluations if default is not None else ()
         if direction is Direction.UP:
@@ -429,11 +432,11 @@ class Controller:
         self.probing.networks_changed(self.decider.usable, now_s)
         self.portals.networks_changed(self.decider.usable, now_s)
         if self.config.rescue:
-            self.rescuer.networks_changed(self.decider.usable, self.context(now_s))
+            self.rescuer.networks_changed(self.decider.usable, self._context(now_s))
         self._plan_stuck(now_s)
 
     def _plan_stuck(self, now_s: float) -> None:
-        self._stuck_at_s = self.stuck.next_timer_s(now_s, self.context(now_s))
+        self._stuck_at_s = self.stuck.next_timer_s(now_s, self._context(now_s))
 
     # -- flows --------------------------------------------------------------------------------
 
@@ -471,7 +474,7 @@ class Controller:
         if flow is None:
             self.flows.on_early_size(event, now_s)
         elif self.moves.may_move(flow) and not event.progressed:
-            self.moves.reconsider(flow, self.context(now_s))
+            self.moves.reconsider(flow, self._context(now_s))
 
     def _on_samples(self, event: FlowsSampled, now_s: float) -> None:
         asked_at_s = self._asked_at_s = self.networks.pending(event.asked_at_s)
@@ -555,7 +558,7 @@ class Controller:
         chosen = not flow.incoming and (event.key.protocol != "tcp" or flow.decision is not None)
         self._outbox.give(give.RecordFlow(record, chosen))
         if chosen:
-            self._opportunities.on_finished(record, lambda: self.context(now_s))
+            self._opportunities.on_finished(record, lambda: self._context(now_s))
 
     def _judged(
         self, record: FlowRecord, finished: FinishedTransfer, context: Context, now_s: float
@@ -601,7 +604,7 @@ class Controller:
                 self._outbox.give(give.TellVerdict(network.name, life, known, verdict.why))
 
     def _on_rule(self, number: int, rule: RuleRequest | None, now_s: float) -> None:
-        context = self.context(now_s)
+        context = self._context(now_s)
         if rule is not None:
             self.ruled.rules.set(number, rule)
             self.ruled.reconsider(context)
@@ -642,7 +645,7 @@ class Controller:
                 number=self.decider.number,
                 made_unix_s=self.decider.unix_s(now_s),
                 transfer=made.transfer,
-                context=self.context(now_s),
+                context=self._context(now_s),
                 evaluations=made.evaluations,
                 choice=made.choice,
                 objective=self.decider.objective.name,

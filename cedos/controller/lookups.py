@@ -287,8 +287,7 @@ class Lookups:
 
     def _lies(self, network: str, now_s: float) -> bool:
         """Return whether a captive portal is in a network's way: it answers whatever it likes."""
-        verdict = self._known.keeper.liveness(network).verdict(now_s)
-        return verdict.life is NetworkLife.CAPTIVE
+        return self._known.keeper.verdict(network, now_s).life is NetworkLife.CAPTIVE
 
     def _resolver(self, network: str, address: Address) -> _Resolver:
         found = self._resolvers.setdefault((network, address), _Resolver())

@@ -135,8 +135,21 @@ class ContextKeeper:
             self._observe_rtt(network, rtt_s, at_s, active=True)
 
     def liveness(self, network: str) -> Liveness:
-        """Return the state of a network, to be told what was heard, and what was not."""
+        """Return the state of a network, to be told what was heard, and what was not.
+
+        Readers ask `verdict` and `drops_pings`, which change nothing between two events.
+        """
         return self._network(network).liveness
+
+    def verdict(self, network: str, now_s: float) -> NetworkVerdict:
+        """Return the state of a network, with its reason."""
+        known = self._networks.get(network) or _NetworkState(self._pings)
+        return known.liveness.verdict(now_s)
+
+    def drops_pings(self, network: str) -> bool:
+        """Return whether a network never answers pings, though it carries other traffic."""
+        known = self._networks.get(network)
+        return known is not None and known.liveness.drops_pings
 
     def observe_rtt(self, network: str, rtt_s: float, at_s: float) -> None:
         self._observe_rtt(network, rtt_s, at_s, active=False)
@@ -223,13 +236,18 @@ class ContextKeeper:
     def snapshot(self, now_s: float) -> Context:
         """Return what is known of each network, however old.
 
-        While nothing is new, one context is good for a moment.
+        While nothing is new, one context is good for a moment. Only events may ask for it: what a reader
+        asks between two events is in no log, and would be what the next event uses.
         """
         last = self._last
-        if last is not None and 0.0 <= now_s - last.at_s < _MOMENT_S:
-            return last
+        if last is None or not 0.0 <= now_s - last.at_s < _MOMENT_S:
+            last = self._last = self.fresh(now_s)
+        return last
+
+    def fresh(self, now_s: float) -> Context:
+        """Return what is known of each network; nothing is kept."""
         verdicts = self.verdicts(now_s)
-        self._last = Context(
+        return Context(
             at_s=now_s,
             networks={
                 name: self._merged(known, verdicts[name], now_s)
@@ -242,7 +260,6 @@ class ContextKeeper:
             },
             verdicts=verdicts,
         )
-        return self._last
 
     def verdicts(self, now_s: float) -> dict[str, NetworkVerdict]:
         """Return the state of each network."""

@@ -55,11 +55,10 @@ class NetworkObservation:
         self._near_at_s: dict[str, float] = {}
         self._near_bytes: dict[FlowKey, int] = {}
 
-    def context(self, now_s: float) -> Context:
-        """Return all that is known now."""
-        return replace(
-            self.keeper.snapshot(now_s), competing=self._flows.competing(now_s), pauses=self._pauses
-        )
+    def context(self, now_s: float, *, keep: bool = True) -> Context:
+        """Return all that is known now; `keep`: the events of the next moment may use it again."""
+        known = self.keeper.snapshot(now_s) if keep else self.keeper.fresh(now_s)
+        return replace(known, competing=self._flows.competing(now_s), pauses=self._pauses)
 
     def recent_context(self, now_s: float) -> Context:
         """Return one context for all flows that begin or end in one moment: they do so by the hundred."""

@@ -421,7 +421,7 @@ class Portals:
         return self._keeper.liveness(name)
 
     def _verdict(self, name: str, now_s: float) -> NetworkVerdict:
-        return self._keeper.liveness(name).verdict(now_s)
+        return self._keeper.verdict(name, now_s)
 
 
 def _moved(before: Network, after: Network) -> bool:

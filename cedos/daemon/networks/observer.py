@@ -328,7 +328,7 @@ class Observer:
             self._metered(helper, counted, time.monotonic())
 
     def _ping_target(self, network: Network) -> Address | None:
-        dropped = self._known.keeper.liveness(network.name).drops_pings
+        dropped = self._known.keeper.drops_pings(network.name)
         return None if dropped else self._target(network)
 
     def check_page(self, name: str, number: int, timeout_s: float) -> None:

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from kit.controller import KEY, LTE, MONTH, WLAN, Script, of_kind, spent
+from kit.controller import KEY, LTE, MONTH, WLAN, Script, of_kind, size_of, spent
 
 from cedos.budget_kinds import Resource
 from cedos.controller.commands import (
@@ -23,6 +23,7 @@ from cedos.controller.events import (
     BudgetsCounted,
     BudgetSet,
     BudgetUse,
+    ChoiceAsked,
     Event,
     FlowOpened,
     FlowSample,
@@ -41,7 +42,7 @@ from cedos.controller.events import (
     Witnessed,
 )
 from cedos.controller.rule import RuleRequest
-from cedos.model import Budget, Context, PhoneUse
+from cedos.model import Budget, Context, Direction, PhoneUse, Transfer
 from cedos.selector.objective import Curves, WeightedCost
 
 SAMPLE = FlowSample(KEY, 10.0, 1, None, 0.02, 0.02, None, 0, 300, 0, 0.01, 0, idle_ack_s=0.1)
@@ -319,3 +320,22 @@ def test_the_next_plan_is_a_beat_away_where_the_context_is_milliseconds_old(
     script.controller.context(beat_s - 0.002)  # a flow that opened asked for it
     script.controller.handle(TimerFired(), beat_s)
     assert transfers.next_timer_s() == pytest.approx(beat_s + 1.0)
+
+
+def test_what_a_reader_asks_between_two_events_changes_no_decision() -> None:
+    """A log holds the events alone: its replay must find the same contexts."""
+    transfer = Transfer(size_of(4000), Direction.DOWN)
+
+    def contexts_of(*, read: bool) -> list[float]:
+        script, found = Script(), []
+        keeper = script.controller.networks.keeper
+        for at_s in (9.0, 9.004, 9.008):
+            script.tell(ChoiceAsked(transfer, redundant=False, multipath=True), at_s=at_s)
+            found.append(script.recorded().context.at_s)
+            if read:
+                script.controller.context(at_s + 0.002)
+                assert script.controller.portals.problems(at_s + 0.002) == []
+                assert not keeper.drops_pings("wlan0")
+        return found
+
+    assert contexts_of(read=True) == contexts_of(read=False) == [9.0, 9.0, 9.0]
