@@ -22,7 +22,10 @@ _PROGRAMS = {
 def describe(seed: int | None = None) -> dict[str, Any]:
     """Return the environment as a dictionary for JSON; an unknown value is None."""
     return {
-        "arguments": sys.argv[1:],
+        # Where a folder lies on this machine says nothing elsewhere.
+        "arguments": [
+            os.path.relpath(each) if each.startswith("/") else each for each in sys.argv[1:]
+        ],
         "seed": seed,
         "python": platform.python_version(),
         "kernel": platform.release(),

@@ -26,3 +26,11 @@ def test_a_tree_is_modified_by_its_code_and_not_by_results(
     assert environment.describe()["git"]["modified"] is False
     (tmp_path / "code.py").write_text("2")
     assert environment.describe()["git"]["modified"] is True
+
+
+def test_arguments_name_no_place_of_this_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["cedos-emu", "run", "--out", str(tmp_path / "a"), "p02"])
+    assert environment.describe()["arguments"] == ["run", "--out", "a", "p02"]
