@@ -281,6 +281,7 @@ class SteeredDestinations:
         self._sizes: dict[Place, Mapping[Direction, SizeEstimate]] = {}
         self._trials = trials
         self._known: OrderedDict[Place, _SteeredDestination] = OrderedDict()
+        self._living: set[str] = set()  # the networks that carried data when it last looked
         # Those whose turn is to come, and when the first one's is.
         self._turns: deque[Place] = deque()
         self._turn_at_s = -math.inf
@@ -355,11 +356,17 @@ class SteeredDestinations:
             self._turns.popleft()
 
     def _leave(self, known: Iterable[_SteeredDestination], context: Context) -> None:
-        """Forget the verdicts that lead over a network which is down or dead while another one lives."""
+        """Forget the verdicts that lead over a network which is down or dead while another one lives.
+
+        Once a network lives again, forget all: they were chosen without it.
+        """
         dead = dead_networks(context, self._decider.usable)
-        living = {each.name for each in self._decider.usable if each.up} - dead.keys()
+        before, living = self._living, {each.name for each in self._decider.usable if each.up}
+        self._living = living = living - dead.keys()
         for each in known if living else ():
-            if each.decision is not None and not living.issuperset(each.decision.choice.networks):
+            if each.decision is not None and (
+                living - before or not living.issuperset(each.decision.choice.networks)
+            ):
                 each.decision, each.decided_at_s = None, -math.inf
                 if each.visits is not None:
                     each.visits.decision = None

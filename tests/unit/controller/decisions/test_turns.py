@@ -6,9 +6,9 @@ from dataclasses import replace
 from ipaddress import ip_address
 
 import pytest
-from kit.controller import KEY, LTE, WLAN, Rates, Script, led, size_of
+from kit.controller import KEY, LTE, WLAN, Rates, Script, led, of_kind, size_of
 
-from cedos.controller.commands import MoveConnection, Place, SetDestinations
+from cedos.controller.commands import MoveConnection, Place, SetDefault, SetDestinations
 from cedos.controller.events import (
     FlowOpened,
     HintGiven,
@@ -102,6 +102,17 @@ def test_destinations_stay_where_their_verdict_leads_while_the_default_changes(
     script.model.rtt_s["wifi"] = 0.02
     asks_again(script, 12.0)
     assert led(script.steering()) == dict.fromkeys(PLACES, "lte0")
+
+
+def test_destinations_follow_the_default_at_once_to_a_network_that_lives_again(
+    script: Script,
+) -> None:
+    script.model.rtt_s["wifi"], script.model.rate_bps["wifi"] = 0.01, 50e6  # better for all sizes
+    script.networks(replace(WLAN, up=False), LTE, at_s=10.0)
+    script.wait(10.0 + ROUND_S)
+    found = script.networks(WLAN, LTE, at_s=15.0) + script.wait(15.0 + ROUND_S)
+    assert [each.network for each in of_kind(SetDefault, found)] == ["wlan0"]
+    assert led(found) == {}, "none is kept on LTE until its turn"
 
 
 def test_flows_and_programs_have_their_turn_before_destinations(script: Script) -> None:
