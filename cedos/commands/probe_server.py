@@ -5,7 +5,7 @@ import signal
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
 
@@ -14,10 +14,6 @@ from cedos.commands.console.option_types import Parsed
 from cedos.commands.console.render import echo
 from cedos.config.sections import endpoint
 from cedos.model import Address
-
-# The sustained rate limits of each source and of all together.
-_SOURCE_BPS: Final = 2e6
-_TOTAL_BPS: Final = 50e6
 
 
 @click.command(
@@ -33,8 +29,8 @@ _TOTAL_BPS: Final = 50e6
             "The same on each IPv4 address that the host has now.",
         ),
         (
-            "cedos probe-server --listen [2001:db8::1] --key-file probe.key",
-            "Over IPv6 on the usual port.",
+            "cedos probe-server --listen [2001:db8::1] --key-file probe.key --rate-limit 0.5",
+            "Over IPv6 on the usual port, half a megabit per second for each client.",
         ),
     ],
     exits={
@@ -66,10 +62,26 @@ _TOTAL_BPS: Final = 50e6
     type=click.Path(path_type=Path, dir_okay=False),
     help="Make a key (never over an existing file) and end.",
 )
+@click.option(
+    "--rate-limit",
+    type=click.FloatRange(0.01, 10_000),
+    default=2.0,
+    show_default=True,
+    help="Mbit/s for each source, sustained.",
+)
+@click.option(
+    "--total-limit",
+    type=click.FloatRange(0.01, 100_000),
+    default=50.0,
+    show_default=True,
+    help="Mbit/s for all together, sustained.",
+)
 def command(
     listen: tuple[Address, int] | None,
     key_file: Path | None,
     new_key: Path | None,
+    rate_limit: float,
+    total_limit: float,
 ) -> None:
     """Answer the active probes of cedos: UDP trains both ways.
 
@@ -78,7 +90,7 @@ def command(
     than any client, and name it as `server` under [probes] in the clients' configuration.
 
     Only clients that hold the key get an answer, and only verified addresses get a train. Each
-    source may take 2 Mbit/s and all together 50. Therefore the server amplifies nothing, and its
+    source and all together have a rate limit. Therefore the server amplifies nothing, and its
     memory is bounded. It needs no privilege. It logs to standard error, at most every ten seconds.
     """
     from cedos.host.monitor.probing.keyfile import read_key, write_new_key  # noqa: PLC0415
@@ -99,7 +111,7 @@ def command(
     logs.configure()
     # Answers must leave from the address of the request, so each address has its own sockets.
     addresses = host_addresses(address.version) if address.is_unspecified else [address]
-    limits = ProbeLimits(_SOURCE_BPS, _TOTAL_BPS)
+    limits = ProbeLimits(rate_limit * 1e6, total_limit * 1e6)
     asyncio.run(_serve(addresses, port, key, limits))
 
 
