@@ -373,9 +373,9 @@ class SteeredDestinations:
 
     def _decide(self, place: Place, context: Context) -> None:
         """Decide on a destination again, and lead it there."""
-        known = self._known[place]
-        transfer = self._transfer(place)
-        if transfer is None or self._ruled(known.address, place[1]):
+        known, transfer = self._known.get(place), self._transfer(place)
+        # A hint may end, and its destination with it, before the turn.
+        if known is None or transfer is None or self._ruled(known.address, place[1]):
             return
         known.decision, seen = self._decider.renewed(
             transfer, context, known.decision, version=known.address.version

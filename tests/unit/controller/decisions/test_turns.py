@@ -12,6 +12,7 @@ from cedos.controller.commands import MoveConnection, Place, SetDefault, SetDest
 from cedos.controller.events import (
     FlowOpened,
     HintGiven,
+    HintWithdrawn,
     HostDefaultsChanged,
     SizesKnown,
     TimerFired,
@@ -132,3 +133,13 @@ def test_flows_and_programs_have_their_turn_before_destinations(script: Script) 
         assert len(moves) <= 1
         moved += len(moves)
     assert moved == len(keys), "all of them, and at once"
+
+
+def test_a_hint_that_ends_before_its_turn_has_none() -> None:
+    script = Script(rescue=False)
+    hint = HintRequest(destination="198.51.100.9", port=80, size_bytes=10**7)
+    script.tell(HintGiven(hint, uid=1000), at_s=9.0)
+    asks_again(script, 10.0)
+    (number,) = script.controller.hints.in_force
+    script.tell(HintWithdrawn(number), at_s=10.01)
+    assert led(script.wait(12.0)) == {}
