@@ -104,7 +104,7 @@ def test_any_field_is_something_or_a_transfer_error(text: str) -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("hints", [3, 1_000_000])
 async def test_a_server_that_only_says_that_it_goes_on_is_given_up(hints: int) -> None:
-    """It had a minute for each request, in which every look at the socket took 60 ms of a processor."""
+    """Such a server had a minute for each request, and every read took 60 ms of a processor."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError):

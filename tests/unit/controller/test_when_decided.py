@@ -15,6 +15,7 @@ from cedos.controller.commands import (
     Command,
     LookAtFlows,
     NoteUse,
+    TurnsChanged,
     WatchSilence,
 )
 from cedos.controller.controller import CLOSE_S
@@ -24,6 +25,7 @@ from cedos.controller.events import (
     BudgetSet,
     BudgetUse,
     ChoiceAsked,
+    ClockRead,
     Event,
     FlowOpened,
     FlowSample,
@@ -38,11 +40,13 @@ from cedos.controller.events import (
     ProvidersRead,
     RuleSet,
     TimerFired,
+    TransferReported,
     Witness,
     Witnessed,
 )
 from cedos.controller.rule import RuleRequest
 from cedos.model import Budget, Context, Direction, PhoneUse, Transfer
+from cedos.selector.deadlines.transfer_table import TableTransfer
 from cedos.selector.objective import Curves, WeightedCost
 
 SAMPLE = FlowSample(KEY, 10.0, 1, None, 0.02, 0.02, None, 0, 300, 0, 0.01, 0, idle_ack_s=0.1)
@@ -339,3 +343,28 @@ def test_what_a_reader_asks_between_two_events_changes_no_decision() -> None:
         return found
 
     assert contexts_of(read=True) == contexts_of(read=False) == [9.0, 9.0, 9.0]
+
+
+def waiting(number: int) -> TransferReported:
+    """A program tells of a transfer that can wait for an hour."""
+    key = f"{number:032x}"
+    return TransferReported(
+        TableTransfer(key, 0, "song", "there", Direction.DOWN, 1_000_000, 0, 3600.0), 9.0
+    )
+
+
+def recorded(script: Script, *numbers: int, at_s: float) -> int:
+    """Have programs report transfers; return the number of decisions that are recorded."""
+    script.tell(*map(waiting, numbers), at_s=at_s)
+    woken = script.given(TurnsChanged)
+    assert len(woken) == len(numbers), "each program is woken"
+    return sum(len(each.keys) for each in woken)
+
+
+def test_of_many_turns_that_change_at_once_few_are_recorded() -> None:
+    """A decision on each held the daemon past its watchdog."""
+    script = Script()
+    script.networks(replace(WLAN, up=False), LTE, at_s=9.0)
+    script.tell(ClockRead(9.0))
+    assert recorded(script, *range(20), at_s=9.0) == 16
+    assert recorded(script, *range(20, 30), at_s=12.0) == 6, "two more for each second"

@@ -68,6 +68,13 @@ def backend_of(script: Script, open_sockets: OpenSockets, **known: Any) -> ApiBa
     )
 
 
+class NoDecisions:
+    """A decision log in which nothing is found."""
+
+    async def find(self, *_: object) -> None:
+        return None
+
+
 def opened(script: Script, key: FlowKey) -> LivingFlow:
     script.tell(FlowOpened(key, script.now_s, 1.0))
     return script.flow(key)
@@ -267,12 +274,7 @@ async def test_a_connection_that_has_just_ended_is_used(tmp_path: Path) -> None:
 
 
 async def test_who_asks_for_what_never_was_is_told_how_to_ask() -> None:
-    class Nothing:
-        async def find(self, *_: object) -> None:
-            return None
-
-    backend = backend_of(Script(rescue=False), OpenSockets(None, None))
-    backend.log = Nothing()  # type: ignore[assignment]
+    backend = backend_of(Script(rescue=False), OpenSockets(None, None), log=NoDecisions())
     with pytest.raises(NotFoundError, match="`cedos explain` alone shows the latest"):
         await backend.explain("nothing.example")
     with pytest.raises(NotFoundError, match=r"^nothing was decided yet$"):
@@ -280,13 +282,8 @@ async def test_who_asks_for_what_never_was_is_told_how_to_ask() -> None:
 
 
 async def test_a_living_flow_without_a_decision_is_told_apart() -> None:
-    class Nothing:
-        async def find(self, *_: object) -> None:
-            return None
-
     script = Script(rescue=False)
     opened(script, FlowKey(ip_address("192.0.2.1"), 1111, ip_address("198.51.100.1"), 443))
-    backend = backend_of(script, OpenSockets(None, None))
-    backend.log = Nothing()  # type: ignore[assignment]
+    backend = backend_of(script, OpenSockets(None, None), log=NoDecisions())
     with pytest.raises(NotFoundError, match=r"^nothing was decided about 1111: it began before"):
         await backend.explain("1111")

@@ -241,7 +241,7 @@ async def test_what_waits_is_bounded_by_what_its_limits_leave(
 
 
 async def test_a_flood_of_connections_ends_the_session_and_delays_nobody(ends: Ends) -> None:
-    """Each that is refused takes 10 bytes and 60 us, and all came before anything of another client."""
+    """A refused OPEN takes 10 bytes and 60 us, and all came before anything of another client."""
     await ends.start()
     other = KeyPair(os.urandom(32))
     ends.clients[other.public] = "phone"

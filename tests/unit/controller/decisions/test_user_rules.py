@@ -303,7 +303,7 @@ def test_an_address_that_its_network_cannot_reach_is_refused(ruled: Script) -> N
 
 
 def test_the_kernel_has_no_rule_for_the_last_port(script: Script) -> None:
-    """It refused such a one, and with it all others, for good: of users, and of what was learnt."""
+    """The kernel refused such a rule, and with it all others, for good: of users, and learnt ones."""
     with pytest.raises(ConfigError, match="1 to 65534 would be right"):
         rules_of(RuleRequest(host="x.example", never=("lte0",), port=65_535))
     for port, where in ((65_534, "lte0"), (65_535, None)):

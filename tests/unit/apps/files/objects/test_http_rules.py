@@ -55,7 +55,7 @@ def test_what_is_stale_is_asked_about(kept: HeaderLists) -> None:
 
 @pytest.mark.parametrize("fields", [{"cache_control": "a," * 30_000}, {"vary": "a," * 30_000}])
 def test_an_answer_with_endless_rules_is_not_stored(fields: dict[str, str]) -> None:
-    """It would take a tenth of a second at each look at its URL, in which no client is served."""
+    """Such rules take a tenth of a second at each look at the URL, in which no client is served."""
     began_s = process_time()
     verdict = CacheLookup(URL, ASKED, []).on_answer(200, headers(**fields))
     assert not verdict.store

@@ -219,7 +219,7 @@ def test_a_neighbour_cannot_say_leave_for_another_one() -> None:
 
 @pytest.mark.parametrize("kind", ["hello", "leave", "confirm"])
 def test_a_flood_of_forgeries_keeps_nobody_from_being_heard(kind: str) -> None:
-    """Some hundreds a second took all verifications: no Hello was heard, and each path was given up."""
+    """Hundreds of forgeries a second took all verifications: Hellos went unheard, and paths ended."""
     link = conversation()
     link.run(0.0037)  # else each Hello would come together with the next token
     forged = []

@@ -330,7 +330,7 @@ def test_a_refusal_in_the_middle_leaves_a_state_that_the_next_change_repairs(wor
 
 
 def test_what_the_kernel_refuses_spoils_nothing_that_comes_later(world, routing):
-    """One connection to port 65535 had all later changes refused: networks, rules, the default."""
+    """A connection to port 65535 had all later changes refused: networks, rules, the default."""
     known = Destination(ip_network("198.51.100.1"), ruled=True)
     routing.set_destination(known, "lte0")
     key = FlowKey(world.wlan0.addresses[0].ip, 5000, ip_address("198.51.100.9"), 443)
