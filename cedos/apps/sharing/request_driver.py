@@ -242,11 +242,15 @@ class RequestDriver(SideDriver[RequestorMachine]):
     def _keep_budget(self) -> None:
         """Leave all helpers while a hard budget of the daemon is used up."""
         before, self._barred = self._barred, self._spent()
-        if self._barred and not before:
+        if self._barred == before:
+            return
+        if not before:
             _log.warning("a hard budget is used up; no helper is used", budget=self._barred)
             self._machine.stop(self._now_s())
-        elif before and not self._barred and not self._machine.spent_up:
+        elif not self._barred and not self._machine.spent_up:
             self._machine.start(self._now_s())
+        # The status names the reason before the helpers go.
+        self._write_status()
 
     async def _look(self, flows: FlowMonitor) -> None:
         """Read what the kernel's connections over each path have carried."""
