@@ -15,6 +15,7 @@ from math import isfinite, nan
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Protocol, TypeVar
+from weakref import WeakValueDictionary
 
 import msgspec
 import structlog
@@ -62,6 +63,7 @@ MOST: Final = 128
 _PERIOD_S: Final = 1.0
 MODE: Final = 0o660
 MAX_BODY_BYTES: Final = 65_536
+LONGEST_FLOW: Final = 300
 # The most programs that listen to decisions, of all users but root.
 MAX_LISTENERS: Final = 64
 
@@ -201,6 +203,7 @@ class OpenConnections:
         self._clock = clock
         self._asking: set[object] = set()
         self._users: Counter[int] = Counter()
+        self._turns: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
         self._disk_users: Counter[int] = Counter()
         self._disk = asyncio.Semaphore(_DISK_AT_ONCE)
         self._idle_since_s: dict[object, float] = {}
@@ -217,6 +220,10 @@ class OpenConnections:
         self._asking.add(protocol)
         users[user] += 1
         try:
+            # Begin one request of each user in a turn of the event loop: the daemon's own work and other
+            # users' requests wait for one of them, not for all that are ready.
+            async with self._turns.setdefault(user, asyncio.Lock()):
+                await asyncio.sleep(0)
             return await handler(request)
         finally:
             self._asking.discard(protocol)
@@ -424,6 +431,8 @@ class ControlServer:
         return application
 
     async def _explain(self, request: web.Request) -> web.Response:
+        if len(request.query.get("flow", "")) > LONGEST_FLOW:
+            raise ConfigError(f"explain: a flow has {LONGEST_FLOW} characters at most")
         async with self._connections.reading_disk(request):
             return _json(await self._backend.explain(request.query.get("flow") or None))
 
@@ -530,6 +539,8 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
     except web.HTTPException as error:
         message = f"{request.method} {request.path}: {error.reason}"
         return _error(message, "NotFoundError", error.status)
+    except web.RequestPayloadError:
+        return _error("the request's body is no valid HTTP", "ConfigError", 400)
     except ConnectionError:  # in the middle of a request; the client does not read this
         return _error("the client has gone", "HostError", 400)
     except Exception:

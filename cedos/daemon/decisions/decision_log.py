@@ -64,7 +64,7 @@ class DecisionLog:
             if self._recent:
                 return next(reversed(self._recent.values()))
             return await asyncio.to_thread(self._from_history, None)
-        if flow.isdecimal() and int(flow) in self._recent:
+        if _is_number(flow) and int(flow) in self._recent:
             return self._recent[int(flow)]
         meant = [
             each
@@ -105,7 +105,7 @@ class DecisionLog:
         history = self._history
         if history is None:
             return None
-        if flow is not None and flow.isdecimal() and (numbered := self._numbered(int(flow))):
+        if flow is not None and _is_number(flow) and (numbered := self._numbered(int(flow))):
             return numbered
         for decision in history.decisions(1, flow=flow):
             return decision
@@ -113,6 +113,11 @@ class DecisionLog:
             if record.decision is not None:
                 return next(iter(history.decisions(1, number=record.decision)), None)
         return None
+
+
+def _is_number(flow: str) -> bool:
+    """Tell whether a text is a number that the history can have."""
+    return flow.isdecimal() and len(flow) <= 18
 
 
 T = TypeVar("T")

@@ -20,7 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMessage
+from aiohttp.streams import EMPTY_PAYLOAD
+from aiohttp.test_utils import make_mocked_request
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kit.waiting import wait_until
@@ -29,7 +32,7 @@ from structlog.testing import capture_logs
 from cedos.api import server
 from cedos.api.client import ControlClient
 from cedos.api.messages import CarriedReport, DecisionMessage
-from cedos.api.server import MALFORMED_PAUSE_S, short_lines
+from cedos.api.server import MALFORMED_PAUSE_S, OpenConnections, short_lines
 from cedos.controller.hint import HintRequest
 from cedos.errors import (
     AlreadyRunningError,
@@ -185,6 +188,21 @@ def test_requests_are_bounded(control: Path) -> None:
     assert status == 400
 
 
+@pytest.mark.parametrize(
+    "request_head",
+    [
+        b"POST /v1/hints HTTP/1.1\r\nContent-Encoding: gzip\r\n",
+        b"GET /v1/explain?flow=" + b"9" * 5_000 + b" HTTP/1.1\r\n",
+    ],
+)
+def test_an_odd_request_is_refused_without_a_trace(control: Path, request_head: bytes) -> None:
+    """Each put a traceback into the log, as often as a member liked."""
+    with capture_logs() as logs:
+        status, _ = raw(control, request_head + b"Host: x\r\nContent-Length: 3\r\n\r\nabc")
+    assert status == 400
+    assert not logs
+
+
 def test_unknown_paths_and_methods(control: Path) -> None:
     status, answer = raw(control, b"GET /v2/status HTTP/1.1\r\nHost: x\r\n\r\n")
     assert (status, answer["error"]) == (404, "GET /v2/status: Not Found")
@@ -316,6 +334,29 @@ def test_waiting_requests_are_bounded_for_each_user(
         assert all(each.recv(12) == b"HTTP/1.1 200" for each in waiting)
         user = 1000
         assert ControlClient(control).status().pid == 7
+
+
+@pytest.mark.anyio
+async def test_no_user_s_requests_are_answered_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """400 connections of a member kept the daemon from noticing a lost network for 6 s."""
+    limits, answered, user = OpenConnections(lambda: ()), [0], 1000
+    monkeypatch.setattr(server, "_asker", lambda _request: user)
+
+    async def handle(_request: Any) -> web.StreamResponse:
+        answered[-1] += 1
+        return web.Response()
+
+    asked = []
+    for user in (1000, 1001):
+        for _ in range(50):
+            request = make_mocked_request("GET", "/v1/status", payload=EMPTY_PAYLOAD)
+            asked.append(asyncio.create_task(limits.during(request, handle)))
+        await asyncio.sleep(0)  # each has its user
+    while not all(each.done() for each in asked):
+        answered.append(0)
+        await asyncio.sleep(0)
+    assert sum(answered) == len(asked)
+    assert max(answered) <= 2  # one of each user
 
 
 def test_questions_that_read_the_disk_leave_threads_to_others(

@@ -65,6 +65,12 @@ async def test_an_earlier_flow_to_the_same_server_explains_none_that_lives(
     history.close()
 
 
+async def test_a_number_that_no_history_can_have_is_about_nothing(history: History) -> None:
+    log = DecisionLog(history)
+    assert await log.find("9" * 19, LivingFlows()) is None
+    history.close()
+
+
 async def test_the_log_has_changes_at_the_usual_level(
     make_decision: Callable[[int], Decision],
 ) -> None:
