@@ -2,7 +2,9 @@
 
 The server is that of `video.py`, and so is the player, which gets what arrived at the requestor. SWTC and
 the lowest round trip first are sessions; kernel MPTCP is what the paper calls Co-MPTCP, as of today.
-Each has the same addresses and helpers. Here the ends of a transfer are processes:
+Each has the same addresses and helpers. The receive window is the requestor's setting for all of its TCP
+connections. All subflows of MPTCP share it; a session reads each path at once and keeps what is out of
+order itself. Here the ends of a transfer are processes:
 `python -m emu.experiments.cbsp.live server|client SETTING`.
 """
 
@@ -14,6 +16,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from ipaddress import IPv4Address
 from typing import Any, Final
 
@@ -23,6 +26,7 @@ from cedos.host.steer.sharing.kernel import SharingKernel, SharingRole
 from cedos.host.steer.sharing.undo import open_journal
 from cedos.model import NetworkKind
 from cedos.session.protocol.crypto import KeyPair
+from cedos.session.protocol.life import SessionLimits
 from emu.experiments.cbsp.video import LOWEST_RTT, SWTC, Player, Setting
 from emu.places.traces import Trace
 from emu.statistics import trials_figure
@@ -34,7 +38,14 @@ from emu.workloads.transfer import IPPROTO_MPTCP
 
 MPTCP: Final = "kernel-mptcp"
 SCHEDULERS: Final = (SWTC, LOWEST_RTT, MPTCP)
-DELTAS_KBPS: Final = (50, 250, 300)
+# A few points of each series that `__main__` simulates; the slowest first.
+CASES: Final = {
+    **{f"50, {kb} kB": Setting(delta_kbps=50, window_bytes=1e3 * kb) for kb in (8, 32, 128)},
+    **{f"250, {share} %": Setting(delta_kbps=250, loss=share / 100) for share in (1, 3, 5)},
+    **{f"50, {ms} ms": Setting(delta_kbps=50, period_s=ms / 1000) for ms in (250, 350, 400)},
+    **{f"{delta}": Setting(delta_kbps=delta) for delta in (50, 250, 300)},
+}
+_AT_ONCE: Final = 6
 _PORT, _KEY = 7300, bytes(range(32))
 _START_S, _LIMIT_S = 20.0, 240.0
 # When how much had come, from the request on.
@@ -44,14 +55,13 @@ _JOINED_S: Final = 2.0
 
 
 def figures(repeats: int) -> dict[str, Any]:
-    """Play the video under each scheduler in turns, all differences at once, as each has its links."""
-    with ProcessPoolExecutor(len(DELTAS_KBPS)) as pool:
-        cases = pool.map(_case, DELTAS_KBPS, [repeats] * len(DELTAS_KBPS))
-        return {"cases": dict(zip(map(str, DELTAS_KBPS), cases, strict=True))}
+    """Play the video under each scheduler in turns; several cases at once, as each has its links."""
+    with ProcessPoolExecutor(_AT_ONCE) as pool:
+        cases = pool.map(_case, CASES.values(), [repeats] * len(CASES))
+        return {"cases": dict(zip(CASES, cases, strict=True))}
 
 
-def _case(delta: int, repeats: int) -> dict[str, Any]:
-    setting = Setting(delta_kbps=delta)
+def _case(setting: Setting, repeats: int) -> dict[str, Any]:
     players: dict[str, list[Player]] = {each: [] for each in SCHEDULERS}
     with _street(setting) as there:
         for _ in range(repeats):
@@ -76,7 +86,11 @@ def _street(setting: Setting) -> Iterator[Neighbourhood]:
         )
         for rate_bps in setting.rates_bps()
     ]  # fmt: skip
+    links[-1] = replace(links[-1], loss=setting.loss)
     with Neighbourhood(links) as there:
+        # Half of a buffer is the window that TCP announces.
+        buffer = 2 * round(setting.window_bytes)
+        there.requestor.sysctl("net.ipv4.tcp_rmem", f"4096 {buffer} {buffer}")
         (near_end,) = json.loads(there.requestor.ip("-j", "link", "show", LINK))
         for number, helper in enumerate(there.helpers):
             own = str(_own(number))
@@ -108,7 +122,9 @@ def _own(number: int) -> IPv4Address:
 def _played(there: Neighbourhood, setting: Setting, scheduler: str) -> Player:
     """Carry the video once; return its player."""
     size = round(setting.video_bps / 8 * setting.video_s)
-    told = json.dumps([scheduler, size, setting.chunk_bytes, setting.chunk_period_s()])
+    window = round(setting.window_bytes)
+    chunks = (setting.chunk_bytes, setting.chunk_period_s())
+    told = json.dumps([scheduler, window, size, *chunks])
     line = (sys.executable, "-m", "emu.experiments.cbsp.live")
     server = there.server.popen(*line, "server", told)
     try:
@@ -185,10 +201,13 @@ async def _serve_session(scheduler: str, *video: Any) -> None:
     await asyncio.sleep(_LIMIT_S)  # it is ended once the client has all
 
 
-async def _take_session(scheduler: str, size: int) -> Came:
+async def _take_session(scheduler: str, window: int, size: int) -> Came:
     came, count = list[tuple[float, int]](), 0
     public = KeyPair(_KEY).public
-    end = await session.connect((SERVER, _PORT), server_key=public, scheduler=scheduler)
+    limits = SessionLimits(stream_window=window)
+    end = await session.connect(
+        (SERVER, _PORT), server_key=public, scheduler=scheduler, limits=limits
+    )
     await asyncio.sleep(_JOINED_S)
     await end.write(b".")
     began_s = time.monotonic()
@@ -198,15 +217,16 @@ async def _take_session(scheduler: str, size: int) -> Came:
     return came
 
 
-def _end(side: str, scheduler: str, size: int, *rest: Any) -> None:
+def _end(side: str, scheduler: str, window: int, *video: Any) -> None:
+    mptcp = scheduler == MPTCP
     if side == "client":
-        mptcp = scheduler == MPTCP
-        came = _take_mptcp(size) if mptcp else asyncio.run(_take_session(scheduler, size))
+        size = video[0]
+        came = _take_mptcp(size) if mptcp else asyncio.run(_take_session(scheduler, window, size))
         sys.stdout.write(json.dumps(came))
-    elif scheduler == MPTCP:
-        _serve_mptcp(size, *rest)
+    elif mptcp:
+        _serve_mptcp(*video)
     else:
-        asyncio.run(_serve_session(scheduler, size, *rest))
+        asyncio.run(_serve_session(scheduler, *video))
 
 
 if __name__ == "__main__":

@@ -41,6 +41,8 @@ PACKET_BYTES: Final = 1448
 # A plan further ahead than this would be out of date before its end.
 _HORIZON_PIECES: Final = 64
 _CHECK_S: Final = 0.010
+# What a path of unknown rate gets beyond its window: TCP measures a rate where it has more to send.
+_BEHIND_BYTES: Final = 4 * PACKET_BYTES
 
 
 def expected_s(round_trip_s: float, loss: float, waiting_s: float, queueing_s: float) -> float:
@@ -48,6 +50,15 @@ def expected_s(round_trip_s: float, loss: float, waiting_s: float, queueing_s: f
     arrives = 1.0 - loss if loss < 0.99 else 0.01
     # With a = 1 - p, 1 / a^2 - 1 / a + 1 is 1 + p / a^2.
     return round_trip_s * (1 + (1 - arrives) / arrives**2) + waiting_s + queueing_s
+
+
+def _first_bytes(path: PathState) -> int:
+    """Return how much more a path of unknown rate may get: little beyond the window.
+
+    The path may be ten times slower than is thought. What waits behind its window is then late.
+    """
+    window = path.facts.window_bytes
+    return (CHUNK_BYTES if window is None else window) + _BEHIND_BYTES - path.in_flight_bytes
 
 
 @dataclass(slots=True)
@@ -136,6 +147,10 @@ class Swtc:
         if len(paths) == 1:
             self._note(path, min(room_bytes, waiting), now)
             return SendGrant(rank, room_bytes)
+        if path.facts.rate_bps is None:
+            room_bytes = min(room_bytes, _first_bytes(path))
+            if room_bytes <= 0:
+                return None
         piece = min(self._piece_bytes, waiting)
         mine_s, each_s = self._line(path, piece, now)
         skipped, rivals_s, earlier = 0, list[float](), True
@@ -143,6 +158,8 @@ class Swtc:
             if other is path:
                 earlier = False
                 continue
+            if other.facts.rate_bps is None and _first_bytes(other) <= 0:
+                continue  # it gets nothing now, however soon it seems
             its_s, its_each_s = self._line(other, piece, now)
             # Count its pieces before mine. Of two equals the first path in the list gets the piece.
             if its_s < mine_s or (earlier and its_s == mine_s):
@@ -157,7 +174,8 @@ class Swtc:
         if skipped * piece >= waiting:
             return None
         # The pieces after that one are this path's as well, up to the first that a rival has sooner.
-        taken = max(1, min(ceil((min(rivals_s) - mine_s) / each_s), _HORIZON_PIECES))
+        ends_s = min(rivals_s, default=mine_s + _HORIZON_PIECES * each_s)
+        taken = max(1, min(ceil((ends_s - mine_s) / each_s), _HORIZON_PIECES))
         limit = min(taken * piece, room_bytes, waiting - skipped * piece)
         self._note(path, limit, now)
         return SendGrant(rank, limit, skip_bytes=skipped * piece)
