@@ -63,6 +63,7 @@ NAMES: Final = {
     "swtc": "SWTC", "lowest-rtt": "lowest RTT first", "round-robin": "round robin",
     "cbsp": "CBSP", "high-bandwidth-first": "high bandwidth first",
     "long-encounter-first": "long encounter first", "least-cost": "least cost (ours)",
+    "eapc": "EAPC", "ods": "ODS", "fmtcp": "FMTCP", "cwa-mptcp": "CWA-MPTCP", "co-mptcp": "Co-MPTCP",
 }  # fmt: skip
 
 COLOURS: Final = {

@@ -87,15 +87,18 @@ def stamped(text: str, name: str, commit: str, day: str) -> str:
 
 
 def update() -> Iterator[str]:
-    """Bring the list's numbers and the pages to the result files; yield the files that changed."""
+    """Bring the list's numbers and the pages to the result files; yield what changed, for people."""
     expressions.result.cache_clear()
-    old = claim_list.read()
+    old = claim_list.read(claim_list.FILE)
     text = claim_list.FILE.read_text()
     current = claim_list.rewritten(text, old)
     if current != text:
         claim_list.FILE.write_text(current)
-        yield "docs/claims.toml"
-    new = claim_list.read()
+        yield "written: docs/claims.toml"
+    new = claim_list.read(claim_list.FILE)
+    for before, after in zip(old.claim, new.claim, strict=True):
+        if before != after:
+            yield f"{after.name}: {pages.words(after.shown)} (before: {pages.words(before.shown)})"
     for name in ("docs/state.md", "README.md"):
         page = written = (ROOT / name).read_text()
         if name == "docs/state.md":
@@ -105,7 +108,7 @@ def update() -> Iterator[str]:
                 written = pages.with_text(written, before.shown, after.shown)
         if written != page:
             (ROOT / name).write_text(written)
-            yield name
+            yield f"written: {name}"
 
 
 def _git(*arguments: str) -> str | None:

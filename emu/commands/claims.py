@@ -69,8 +69,8 @@ def command(
     if measure is not None:
         _measure(claims, measure, kind, directory)
     if update or measure is not None:
-        for name in measuring.update():
-            echo(f"written: {name}")
+        for line in measuring.update():
+            show(wrapped(line, hanging="  "))
         return
     if check:
         problems = [

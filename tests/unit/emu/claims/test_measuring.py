@@ -96,3 +96,13 @@ def test_a_number_on_a_page_is_replaced_also_where_its_words_stand_on_two_lines(
         "Its time is 0.90 of it\n(0.80 to\n1.01); 0.94 stays."
     )
     assert pages.with_text("so 5 MB", "5 MB", "none") == "so none"
+
+
+def test_an_update_tells_each_number_that_changed_with_the_one_before(clone: Path) -> None:
+    (clone / "docs").mkdir()
+    (clone / "docs" / "state.md").write_text(f"{pages.BEGIN}\n{pages.END}")
+    (clone / "README.md").write_text("1")
+    assert [*measuring.update()] == ["written: docs/state.md"]
+    (clone / "s.json").write_text('{"v": 3}')
+    assert [*measuring.update()] == ["written: docs/claims.toml", "c: 3 (before: 1)"]
+    assert [*measuring.update()] == []
