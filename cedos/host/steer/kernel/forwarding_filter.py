@@ -3,7 +3,8 @@
 A requestor's packets go to the gateway's address and port and nowhere else: not to this host itself, its
 local networks, or what an uplink's router answers at 169.254.169.254. They count as the requestor's only
 with the hardware address that it was admitted with. All requestors share one quota for both directions;
-beyond it the kernel resets connections. On an interface that this program made forward, nothing else is
+beyond it the kernel resets connections. The connections of each and of all have limits, or one requestor's
+fill the table of the host's own. On an interface that this program made forward, nothing else is
 forwarded.
 """
 
@@ -18,6 +19,7 @@ from cedos.host.steer.kernel.iptables import Chain, Counted
 PREFIX: Final = "CEDOSHARE_"
 _QUOTA: Final = f"{PREFIX}QUOTA"
 _TABLES: Final = ("filter", "nat")
+MOST_CONNECTIONS, MOST_CONNECTIONS_OF_ONE = 4_096, 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ def put_in(requestors: Collection[tuple[int, ForwardedRequestor]], links: Forwar
 def put_quota(limit_bytes: int) -> None:
     """Make the quota, before a requestor is let through. Errors: OSError."""
     rules = (
+        _limit(MOST_CONNECTIONS, 0),
         f"-4 -m quota --quota {limit_bytes} -j RETURN",
         "-4 -p tcp -j REJECT --reject-with tcp-reset",
         "-4 -j DROP",
@@ -62,7 +65,7 @@ def put_quota(limit_bytes: int) -> None:
 
 def put_counter(slot: int) -> None:
     """Make the counter of a requestor, before it is let through. Errors: OSError."""
-    rules = (f"-4 -j {_QUOTA}", "-4 -j ACCEPT")
+    rules = (_limit(MOST_CONNECTIONS_OF_ONE, 32), f"-4 -j {_QUOTA}", "-4 -j ACCEPT")
     iptables.put_in([Chain("filter", _counter(slot), "", rules)], prefix=PREFIX)
 
 
@@ -85,6 +88,13 @@ def present() -> bool:
 def remove() -> bool:
     """Remove all chains of sharing; return whether there was one. Errors: OSError."""
     return iptables.remove(*_TABLES, prefix=PREFIX)
+
+
+def _limit(connections: int, prefix_length: int) -> str:
+    return (
+        f"-4 -m conntrack --ctstate NEW -m connlimit --connlimit-above {connections}"
+        f" --connlimit-mask {prefix_length} -j DROP"
+    )
 
 
 def _counter(slot: int) -> str:

@@ -15,7 +15,7 @@ from cedos.errors import AlreadyRunningError, HostError, SteeringError
 from cedos.host.monitor.events import Change
 from cedos.host.monitor.networks.links import LinkMonitor
 from cedos.host.steer.journal.journal import Journal
-from cedos.host.steer.kernel.forwarding_filter import ForwardedRequestor
+from cedos.host.steer.kernel.forwarding_filter import MOST_CONNECTIONS_OF_ONE, ForwardedRequestor
 from cedos.host.steer.sharing.forwarding import Forwarding
 from cedos.host.steer.sharing.helper_paths import HelperPaths, is_free
 from cedos.host.steer.sharing.kernel import SharingKernel, SharingRole
@@ -294,6 +294,26 @@ def test_the_kernel_stops_what_exceeds_the_limit(there: Neighbours, shared: Shar
     with there.helper.entered():
         shared.forwarding.admit(shared.admitted)
     assert there.reach(str(GATEWAY), own=shared.own) is None
+
+
+def test_a_requestor_s_connections_leave_room_in_the_helper_s_table(
+    there: Neighbours, shared: Shared
+) -> None:
+    """64,000 SYNs of a requestor were as many entries among the connections of the helper itself."""
+    refused = ("-p", "tcp", "--dport", str(PORT), "--syn", "-j", "DROP")
+    with there.requestor.entered(), contextlib.ExitStack() as kept:
+        living = socket.create_connection((str(GATEWAY), PORT), 5, (str(shared.own), 0))
+        kept.enter_context(living)
+        there.server.run("iptables", "-I", "INPUT", *refused)
+        for _ in range(2 * MOST_CONNECTIONS_OF_ONE):
+            one = kept.enter_context(socket.socket(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK))
+            one.bind((str(shared.own), 0))
+            one.connect_ex((str(GATEWAY), PORT))
+        with there.helper.entered():
+            count = Path("/proc/sys/net/netfilter/nf_conntrack_count").read_text()
+        assert MOST_CONNECTIONS_OF_ONE <= int(count) <= MOST_CONNECTIONS_OF_ONE + 10
+        living.sendall(b"who\n")
+        assert living.recv(100) == b"100.70.0.2"
 
 
 def _send_and_receive(sending: socket.socket, count: int) -> None:
