@@ -52,7 +52,7 @@ Generated from the code by `python -m emu.bounds_page`, which a test repeats. [s
 | connections to the proxy; time for a request | {proxy.local.local_proxy:_MOST}; {proxy.local.local_proxy:_HEAD_S} s | the oldest silent one goes |
 | redirected sockets with datagrams; destinations of each | {proxy.local.redirected_datagrams:MOST_SOCKETS} of all; {proxy.local.program_packets:MOST_DESTINATIONS} | who has most loses one |
 | associations by SOCKS | {proxy.local.local_proxy:MOST_ASSOCIATIONS_OF_USER} of one, {proxy.local.local_proxy:MOST_ASSOCIATIONS} of all | refused |
-| questions to the resolver; by TCP | {proxy.local.name_stub:_MOST}; {proxy.local.name_stub:_MOST_CONNECTIONS} | not answered; closed |
+| questions to the resolver; of these at the gateway; connections by TCP | {proxy.local.name_stub:_MOST_OF_USER} of one, {proxy.local.name_stub:_MOST} of all; {proxy.local.name_stub:MOST_FAR_OF_USER} of one; {proxy.local.name_stub:_MOST_CONNECTIONS_OF_USER} of one, {proxy.local.name_stub:_MOST_CONNECTIONS} of all | not answered; they wait; closed |
 | connections to the control socket; one without a request; a request | {api.server:MOST}; {api.server:IDLE_S} s; {api.server:MAX_BODY_BYTES KiB} | the idle ones close; 413 |
 | requests that wait; of them for the disk; programs that listen to decisions | {api.server:MAX_REQUESTS_OF_USER} of one, {api.server:MAX_REQUESTS} of all but root; {api.server:MAX_DISK_OF_USER} of one; {api.server:MAX_LISTENERS_OF_USER}, {api.server:MAX_LISTENERS} | 503 |
 | programs that report connections; connections | {daemon.flows.told_connections:_MOST_OF_A_USER} of one, {daemon.flows.told_connections:_MOST_PROGRAMS} of all; {daemon.flows.told_connections:_MOST_CONNECTIONS} of all | not believed |

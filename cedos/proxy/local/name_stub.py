@@ -6,14 +6,17 @@ import socket
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from ipaddress import ip_address
 from typing import Final
+from weakref import WeakValueDictionary
 
 import structlog
 
 from cedos.errors import HostError
 from cedos.host.monitor.dns.message import parse
 from cedos.kernel.process_limits import OUT_OF_FILES
+from cedos.kernel.socket_owners import UNKNOWN, SocketOwners
 from cedos.model import Address
 from cedos.proxy.local.direct import LocalNames, RuleBook, is_near
 from cedos.proxy.local.gateway_link import GatewayUnreachableError
@@ -39,8 +42,12 @@ from cedos.proxy.names import (
 from cedos.proxy.own_tasks import OwnTasks
 
 _AT_ONCE: Final = 64
-_MOST: Final = 512
-_MOST_CONNECTIONS: Final = 64
+_MOST, _MOST_CONNECTIONS = 512, 64
+# Of one user, who may count twice: sockets that are closed already have no user.
+_MOST_OF_USER, _MOST_CONNECTIONS_OF_USER = 240, 24
+# One user's questions at the gateway at once. It allows this host 64, and may look up for twice as long
+# as this host waits.
+MOST_FAR_OF_USER: Final = 15
 _IDLE_S: Final = 10.0
 _FULL_PAUSE_S: Final = 0.2
 _LARGEST: Final = 65_535
@@ -105,7 +112,10 @@ class NameStub:
         self._local = Resolver(self._others)
         self._sockets: list[tuple[socket.socket, socket.socket]] = []
         self._tasks = OwnTasks(_log, "a look-up failed")
-        self._connections = 0
+        self._owners = SocketOwners()
+        self._users: Counter[int] = Counter()  # questions by UDP that wait
+        self._connections: Counter[int] = Counter()
+        self._shares: WeakValueDictionary[int, asyncio.Semaphore] = WeakValueDictionary()
         self._asked_here: Counter[tuple[str, int]] = Counter()
 
     @property
@@ -144,15 +154,16 @@ class NameStub:
                 one.close()
         self._sockets.clear()
         await self._tasks.end()
+        self._owners.close()
 
-    async def answer(self, message: bytes, question: AskedName) -> bytes:
-        """Return a resolver's answer, or SERVFAIL if none answers."""
-        found = await self._answer(message, question)
+    async def answer(self, message: bytes, question: AskedName, user: int = UNKNOWN.user) -> bytes:
+        """Return a resolver's answer to a user's question, or SERVFAIL if none answers."""
+        found = await self._answer(message, question, user)
         if self._known is not None and (reply := parse(found)) is not None:
             self._known.learn(question.name, reply.addresses)
         return found
 
-    async def _answer(self, message: bytes, question: AskedName) -> bytes:
+    async def _answer(self, message: bytes, question: AskedName, user: int) -> bytes:
         # Names that this host knows itself are answered at once.
         if question.kind in ADDRESS_KINDS and (own := self._names.find(question.name)):
             return answered_here(message, question, own)
@@ -165,8 +176,10 @@ class NameStub:
                 self._rules.learn(question.name, reply.addresses)
             return found
         # All others: the gateway, then this host's resolvers if the gateway fails or knows no such name.
+        share = self._shares.setdefault(user, asyncio.Semaphore(MOST_FAR_OF_USER))
         try:
-            found = await self._link.ask(message)
+            async with share:
+                found = await self._link.ask(message)
         except GatewayUnreachableError as error:
             _log.debug("name looked up here", why=str(error))
             found = failed(message, question)
@@ -223,13 +236,27 @@ class NameStub:
             except OSError:
                 return
             question = read(message)
-            if question is not None and len(self._tasks) < _MOST:
-                self._tasks.begin(self._say(udp, sender, message, question))
+            if question is None or len(self._tasks) >= _MOST:
+                continue
+            user = self._user_of(socket.IPPROTO_UDP, sender, udp)
+            if self._users[user] < _MOST_OF_USER:
+                self._users[user] += 1
+                asking = self._tasks.begin(self._say(udp, sender, message, question, user))
+                asking.add_done_callback(partial(_give_back, self._users, user))
+
+    def _user_of(self, protocol: int, program: Endpoint, near: socket.socket) -> int:
+        owner = self._owners.find(protocol, program[:2], near.getsockname()[:2])
+        return (owner or UNKNOWN).user
 
     async def _say(
-        self, udp: socket.socket, sender: tuple[str, int], message: bytes, question: AskedName
+        self,
+        udp: socket.socket,
+        sender: Endpoint,
+        message: bytes,
+        question: AskedName,
+        user: int,
     ) -> None:
-        answer = await self.answer(message, question)
+        answer = await self.answer(message, question, user)
         if len(answer) > question.takes_bytes:
             answer = truncated(answer, question)
         with suppress(OSError):
@@ -237,7 +264,7 @@ class NameStub:
 
     def _acceptable(self, tcp: socket.socket) -> None:
         try:
-            connection, _ = tcp.accept()
+            connection, program = tcp.accept()
         except OSError as error:
             if error.errno in OUT_OF_FILES:
                 # No files are left. Pause, or the loop would call again at once.
@@ -245,32 +272,40 @@ class NameStub:
                 loop.remove_reader(tcp)
                 loop.call_later(_FULL_PAUSE_S, self._go_on, tcp)
             return
-        if self._connections >= _MOST_CONNECTIONS:
+        user = self._user_of(socket.IPPROTO_TCP, program, connection)
+        if (
+            self._connections.total() >= _MOST_CONNECTIONS
+            or self._connections[user] >= _MOST_CONNECTIONS_OF_USER
+        ):
             connection.close()
             return
         connection.setblocking(False)
-        self._connections += 1
-        self._tasks.begin(self._serve(connection))
+        self._connections[user] += 1
+        serving = self._tasks.begin(self._serve(connection, user))
+        serving.add_done_callback(partial(_give_back, self._connections, user))
 
     def _go_on(self, tcp: socket.socket) -> None:
         if tcp.fileno() >= 0:
             asyncio.get_running_loop().add_reader(tcp, self._acceptable, tcp)
 
-    async def _serve(self, connection: socket.socket) -> None:
+    async def _serve(self, connection: socket.socket, user: int) -> None:
         loop = asyncio.get_running_loop()
-        try:
-            with connection, suppress(OSError, TimeoutError):
-                while True:
-                    async with asyncio.timeout(_IDLE_S):
-                        message = await read_message(connection, _LONGEST_QUESTION)
-                    question = read(message) if message else None
-                    if message is None or question is None:
-                        return
-                    answer = await self.answer(message, question)
-                    async with asyncio.timeout(_IDLE_S):
-                        await loop.sock_sendall(connection, len(answer).to_bytes(2) + answer)
-        finally:
-            self._connections -= 1
+        with connection, suppress(OSError, TimeoutError):
+            while True:
+                async with asyncio.timeout(_IDLE_S):
+                    message = await read_message(connection, _LONGEST_QUESTION)
+                question = read(message) if message else None
+                if message is None or question is None:
+                    return
+                answer = await self.answer(message, question, user)
+                async with asyncio.timeout(_IDLE_S):
+                    await loop.sock_sendall(connection, len(answer).to_bytes(2) + answer)
+
+
+def _give_back(places: Counter[int], user: int, _task: asyncio.Task[None]) -> None:
+    places[user] -= 1
+    if not places[user]:
+        del places[user]
 
 
 def _within(name: str, domains: Sequence[str] | frozenset[str]) -> bool:

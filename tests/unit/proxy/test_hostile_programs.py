@@ -151,7 +151,7 @@ async def test_without_a_file_for_one_more_the_resolver_does_not_spin(
         assert 1 <= turns <= 5
         used_up.undo()
         await asyncio.sleep(0.3)
-        assert stub._connections == 1
+        assert stub._connections.total() == 1
     await stub.close()
 
 

@@ -1,8 +1,10 @@
 """Names: which resolver is asked, what is passed on, and what happens if one does not answer."""
 
 import asyncio
+import socket
 import struct
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import ExitStack, suppress
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 
 from cedos.errors import HostError
 from cedos.host.monitor.dns import message as dns_message
+from cedos.kernel.socket_owners import SocketOwner, SocketOwners
 from cedos.model import Address
 from cedos.proxy import names
 from cedos.proxy.gateway.name_service import NameService
@@ -392,6 +395,75 @@ async def test_by_udp_and_by_tcp(loopback_resolver: LoopbackResolver) -> None:
     writer.close()
     other.close()
     asker.close()
+    await one.close()
+
+
+class DarkLink(Link):
+    """A gateway whose resolver has no answer for names in `dark.test`."""
+
+    async def ask(self, message: bytes) -> bytes:
+        answer = await super().ask(message)
+        if b"dark" in message:
+            await asyncio.get_running_loop().create_future()
+        return answer
+
+
+async def test_a_user_s_names_that_no_server_answers_for_delay_no_other_user(
+    loopback_resolver: LoopbackResolver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """64 of one user's held all places of this host at the gateway, and 512 all of the resolver."""
+    users: dict[int, int | None] = {}
+
+    def find(_owners: SocketOwners, _protocol: int, program: Any, _to: Any) -> SocketOwner | None:
+        user = users[program[1]]
+        return None if user is None else SocketOwner(1, user)
+
+    monkeypatch.setattr(SocketOwners, "find", find)
+    link = DarkLink()
+    one = stub(link, loopback_resolver)
+    one.open("127.0.0.1", 0)
+    with ExitStack() as kept:
+
+        def program(user: int | None) -> socket.socket:
+            made = kept.enter_context(socket.socket(type=socket.SOCK_DGRAM | socket.SOCK_NONBLOCK))
+            made.connect(one.addresses[0])
+            users[made.getsockname()[1]] = user
+            return made
+
+        alices, closed, bobs = program(1000), program(None), program(1001)
+        for number in range(400):
+            for each in (alices, closed):
+                each.send(asks(f"n{number}.dark.test"))
+            await asyncio.sleep(0)
+        bobs.send(asks("far.test"))
+        loop = asyncio.get_running_loop()
+        assert count(await asyncio.wait_for(loop.sock_recv(bobs, 512), 5)) == FAR
+        assert len(link.asked) == 2 * name_stub.MOST_FAR_OF_USER + 1
+    await one.close()
+
+
+async def test_a_user_s_connections_leave_some_to_other_users(
+    loopback_resolver: LoopbackResolver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = 1000
+    monkeypatch.setattr(SocketOwners, "find", lambda *_: SocketOwner(1, user))
+    one = stub(Link(), loopback_resolver)
+    one.open("127.0.0.1", 0)
+    asked = asks("far.test")
+
+    async def is_served() -> bool:
+        reader, writer = await asyncio.open_connection(*one.addresses[0])
+        kept.callback(writer.close)
+        writer.write(len(asked).to_bytes(2) + asked)
+        with suppress(ConnectionResetError):
+            return bool(await asyncio.wait_for(reader.read(2), 5))
+        return False
+
+    with ExitStack() as kept:
+        served = [await is_served() for _ in range(30)]
+        assert (True in served, served[-1]) == (True, False)
+        user = 1001
+        assert await is_served()
     await one.close()
 
 

@@ -3,8 +3,8 @@
 A requestor's packets go to the gateway's address and port and nowhere else: not to this host itself, its
 local networks, or what an uplink's router answers at 169.254.169.254. They count as the requestor's only
 with the hardware address that it was admitted with. All requestors share one quota for both directions;
-beyond it the kernel resets connections. The connections of each and of all have limits, or one requestor's
-fill the table of the host's own. On an interface that this program made forward, nothing else is
+beyond it the kernel resets connections. The connections of each and of all have limits, or those of one
+requestor fill the kernel's table. On an interface that this program made forward, nothing else is
 forwarded.
 """
 
