@@ -18,8 +18,8 @@ The states, and what new connections do:
 The transitions:
 
     event                           from            what it changes
-    heard pings, names, datagrams   silent, or      all misses go: an outage is over
-                                    they had missed
+    heard pings, names, datagrams   silent, or      an outage is over: all misses go, but those of
+                                    they had missed questions after which something was heard before it
                                     else            their own misses go: they were answered all along,
                                                     which says nothing of connections
     heard transfers                 no box known    all misses go
@@ -57,6 +57,9 @@ _TRIED_AGAIN_S = 5.0
 
 # This many lost pings in a row are no accident. Before anything was heard, one is enough.
 _LOST_PINGS = 3
+
+# A question that was asked this long before the last answer may have been lost to the outage after it.
+_JUST_ASKED_S = 0.5
 
 # If this many pings were lost while other packets were answered, pings tell nothing and stop.
 _IN_VAIN = 5
@@ -124,6 +127,7 @@ class Liveness:
         """Take an answer from beyond the network's router."""
         over = self._silent_since_s is not None and at_s >= self._silent_since_s
         over = over or (witness in self._missed and at_s >= self._missed[witness].asked_s)
+        carried_s = self._heard_of(set(Witness)) if witness in _DATAGRAMS else -inf
         self._heard[witness] = max(at_s, self._heard.get(witness, -inf))
         if witness is Witness.PING:
             self._pings.append((at_s, True))
@@ -136,6 +140,12 @@ class Liveness:
         if witness in (Witness.PAGE, Witness.CONNECTION):
             self._intercepted.clear()
         kept = {Witness.CONNECTION} if self._intercepted else set()
+        # The network carried after these questions: the outage does not explain why none was answered.
+        kept |= {
+            each
+            for each, missed in self._missed.items()
+            if missed.asked_s + _JUST_ASKED_S < carried_s
+        }
         self._refute(at_s, set(Witness) - kept)
         if witness not in _DATAGRAMS:
             self._tried_again_s = _TRIED_AGAIN_S
