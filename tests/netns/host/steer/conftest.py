@@ -30,6 +30,12 @@ ADDRESS = {
     ("lte0", 6): "2001:db8:44::2",
 }
 
+STATE = """
+for version in -4 -6; do ip $version rule; ip $version route show table all; done
+iptables-save; ip6tables-save; sysctl -a -r "^net"; ip mptcp endpoint; tc qdisc show
+for name in wlan0 lte0; do tc filter show dev $name egress; done
+"""
+
 
 @dataclass
 class Host:
@@ -97,20 +103,11 @@ class Host:
 
     def state(self) -> str:
         """Return all state that steering may change, as the usual programs print it."""
-        parts = [self.client.ip(f"-{v}", "rule") for v in (4, 6)]
-        parts += [self.client.ip(f"-{v}", "route", "show", "table", "all") for v in (4, 6)]
-        parts += [
-            self.client.run(program).stdout for program in ("iptables-save", "ip6tables-save")
-        ]
-        parts.append(self.client.run("sysctl", "-a", "-r", "^net", check=False).stdout)
-        parts.append(self.client.ip("mptcp", "endpoint"))
-        parts.append(self.client.run("tc", "qdisc", "show").stdout)
-        for name in ("wlan0", "lte0"):
-            shown = self.client.run("tc", "filter", "show", "dev", name, "egress", check=False)
-            parts.append(shown.stdout)
+        # One shell for all: some tests ask a hundred times.
+        printed = self.client.run("sh", "-c", STATE, check=False).stdout
         noisy = ("nf_conntrack_count",)
         # iptables-save's remarks bear the time.
-        lines = [line for part in parts for line in part.splitlines() if not line.startswith("# ")]
+        lines = [line for line in printed.splitlines() if not line.startswith("# ")]
         return "\n".join(line for line in lines if not any(word in line for word in noisy))
 
     def connect(self, version: int, proto: int = 0, **where: Any) -> socket.socket:

@@ -10,6 +10,7 @@ from ipaddress import IPv4Address, ip_interface
 from pathlib import Path
 
 import pytest
+from kit.waiting import wait_until
 
 from cedos.errors import AlreadyRunningError, HostError, SteeringError
 from cedos.host.monitor.events import Change
@@ -85,19 +86,28 @@ class Neighbours:
         return "\n".join(line for line in lines if not line.startswith("# "))
 
     def reach(
-        self, to: str, port: int = PORT, *, host: Namespace | None = None, own: object = None
-    ) -> str | None:
-        """The address that the server there sees of a connection; None: it did not come about."""
+        self, to: str, port: int = PORT, *, host: Namespace | None = None, own: object = None,
+        limit_s: float = 10.0,
+    ) -> str | None:  # fmt: skip
+        """Return the address that the server there sees of a connection; None: there is no answer.
+
+        `limit_s`: a second where none is expected.
+        """
         with (host or self.requestor).entered():
             trying = socket.socket()
         with trying, contextlib.suppress(OSError):
-            trying.settimeout(1.0)
+            trying.settimeout(limit_s)
             if own is not None:
                 trying.bind((str(own), 0))
             trying.connect((to, port))
             trying.sendall(b"who\n")
             return trying.recv(100).decode() or None
         return None
+
+    def wait_until_closed(self) -> None:
+        """Wait until the server has no connection: then none of their packets is on its way."""
+        listed = ("ss", "-Htn", "state", "connected", "sport", "=", f":{PORT}")
+        wait_until(lambda: not self.server.run(*listed).stdout)
 
     def hardware_address(self) -> bytes:
         with self.requestor.entered():
@@ -189,8 +199,9 @@ def shared(there: Neighbours) -> Iterator[Shared]:
 def test_the_requestors_address_leads_by_the_helper_to_the_gateway(
     there: Neighbours, shared: Shared
 ) -> None:
-    assert there.reach(str(GATEWAY)) is None  # it has no network of its own
+    assert there.reach(str(GATEWAY), limit_s=1.0) is None  # it has no network of its own
     assert there.reach(str(GATEWAY), own=shared.own) == "100.70.0.2"  # the helper's
+    there.wait_until_closed()
     assert 500 < shared.carried() < 2000
 
 
@@ -238,7 +249,7 @@ def test_it_leads_nowhere_else(there: Neighbours, shared: Shared, to: str, port:
         there.requestor.ip("rule", "add", "pref", "0", "to", "127.0.0.1", "lookup", "99")
         there.requestor.ip("rule", "del", "pref", "0", "lookup", "local")
         there.requestor.sysctl("net.ipv4.conf.all.route_localnet", 1)
-    assert there.reach(to, port, own=shared.own) is None
+    assert there.reach(to, port, own=shared.own, limit_s=1.0) is None
     assert there.reach(str(GATEWAY), own=shared.own) == "100.70.0.2"
 
 
@@ -251,7 +262,7 @@ def test_a_requestor_takes_no_address_that_the_helper_s_packets_reach(
     there.lan.ip("addr", "add", "169.254.5.5/32", "dev", "lo")
     there.stranger.ip("addr", "add", "169.254.6.6/32", "dev", "wlan0")
     there.helper.ip("route", "add", "169.254.6.0/24", "dev", "wlan0")
-    there.helper.run("ping", "-c", "1", "-W", "1", "169.254.6.6")
+    there.helper.run("ping", "-c", "1", "-W", "10", "169.254.6.6")
     before = there.reach(taken, host=there.helper)
     hostile = ForwardedRequestor(IPv4Address(taken), there.hardware_address(), GATEWAY, PORT)
     with there.helper.entered(), pytest.raises(SteeringError, match="another"):
@@ -266,7 +277,7 @@ def test_its_other_addresses_and_other_hosts_are_not_forwarded(
     for host in (there.requestor, there.stranger):
         host.ip("route", "add", "default", "via", HELPER)
         for to in (str(GATEWAY), METADATA, PRINTER):
-            assert there.reach(to, host=host) is None
+            assert there.reach(to, host=host, limit_s=1.0) is None
     assert there.reach(str(GATEWAY), own=shared.own) == "100.70.0.2"
 
 
@@ -278,7 +289,7 @@ def test_a_neighbour_cannot_send_with_the_requestors_address(
     before = shared.carried()
     # Answers go to the requestor's own hardware, whatever is said of the address by ARP.
     there.stranger.run("ping", "-c", "1", "-W", "1", "-I", str(shared.own), HELPER, check=False)
-    assert there.reach(str(GATEWAY), host=there.stranger, own=shared.own) is None
+    assert there.reach(str(GATEWAY), host=there.stranger, own=shared.own, limit_s=1.0) is None
     assert shared.carried() == before
     assert there.reach(str(GATEWAY), own=shared.own) == "100.70.0.2"
 
@@ -289,11 +300,11 @@ def test_the_kernel_stops_what_exceeds_the_limit(there: Neighbours, shared: Shar
     with sending, pytest.raises(OSError, match=r"reset|timed out"):
         _send_and_receive(sending, 20 * LIMIT)
     assert LIMIT - 100_000 < shared.carried() <= LIMIT
-    assert there.reach(str(GATEWAY), own=shared.own) is None
+    assert there.reach(str(GATEWAY), own=shared.own, limit_s=1.0) is None
     # Nor does it help to come again.
     with there.helper.entered():
         shared.forwarding.admit(shared.admitted)
-    assert there.reach(str(GATEWAY), own=shared.own) is None
+    assert there.reach(str(GATEWAY), own=shared.own, limit_s=1.0) is None
 
 
 def test_a_requestor_s_connections_leave_room_in_the_helper_s_table(
@@ -327,6 +338,7 @@ def test_quota_and_counter_go_on_while_others_come_and_go(
     there: Neighbours, shared: Shared
 ) -> None:
     there.reach(str(GATEWAY), own=shared.own)
+    there.wait_until_closed()
     before = shared.carried()
     other = ForwardedRequestor(IPv4Address("169.254.9.9"), bytes(6), GATEWAY, PORT)
     with there.helper.entered():
@@ -342,15 +354,16 @@ def test_a_dismissed_requestor_is_cut_off_at_once(there: Neighbours, shared: Sha
     with there.requestor.entered():
         living = socket.create_connection((str(GATEWAY), PORT), 5, (str(shared.own), 0))
     with living:
-        living.settimeout(1)
+        living.settimeout(10)
         living.sendall(b"who\n")
         assert living.recv(100)
+        living.settimeout(1)
         with there.helper.entered():
             shared.forwarding.dismiss(shared.own)
         living.sendall(b"who\n")
         with pytest.raises(TimeoutError):
             living.recv(100)
-    assert there.reach(str(GATEWAY), own=shared.own) is None
+    assert there.reach(str(GATEWAY), own=shared.own, limit_s=1.0) is None
 
 
 def test_mptcp_joins_over_the_helpers_path(there: Neighbours, shared: Shared) -> None:
@@ -415,7 +428,7 @@ def test_forwarding_of_the_host_itself_stays(there: Neighbours) -> None:
     there.server.ip("route", "add", "10.77.0.0/24", "via", "100.70.0.2")
     shared = Shared(there)
     assert there.reach(OTHER, host=there.stranger) == STRANGER
-    assert there.reach(OTHER, own=shared.own) is None
+    assert there.reach(OTHER, own=shared.own, limit_s=1.0) is None
     shared.undo()
     assert there.helper.sysctl("net.ipv4.conf.wlan0.forwarding") == "1"
 
