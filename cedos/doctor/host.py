@@ -18,7 +18,7 @@ from cedos.doctor import Files, Finding, FindingState, kernel, limited, missing,
 from cedos.errors import CedosError, ConfigError, HostError, ModelError, PrivilegeError
 from cedos.host.monitor.bus import BusError, SystemBus
 from cedos.host.monitor.networks.links import LinkMonitor
-from cedos.host.monitor.providers import adb, cellular, networkmanager, screen
+from cedos.host.monitor.providers import cellular, networkmanager, screen
 from cedos.host.monitor.providers.metered import HostMetered
 from cedos.host.steer.kernel.linux import LinuxKernel
 from cedos.host.steer.routing import host_default
@@ -88,7 +88,6 @@ _OBJECTS: Final = "org.freedesktop.DBus.ObjectManager"
 _NETWORK_MANAGER: Final = "NetworkManager"
 _MODEMS: Final = "ModemManager"
 _SCREEN: Final = "screen (logind)"
-_PHONE: Final = "Android phone (adb)"
 _PORTALS: Final = "captive portals"
 
 
@@ -107,7 +106,7 @@ async def network_manager(bus: SystemBus, names: set[str]) -> Finding:
 
 
 async def modems(bus: SystemBus, names: set[str]) -> Finding:
-    lost = "signal strength of cellular modems (for a tethered phone see adb)"
+    lost = "signal strength of cellular modems"
     if cellular.SERVICE not in names:
         return limited(_MODEMS, "not running", lost, "systemctl enable --now ModemManager")
     try:
@@ -130,27 +129,6 @@ async def user_presence(bus: SystemBus, names: set[str]) -> Finding:
     if state is None:
         return limited(_SCREEN, "no user is logged in at a screen", lost)
     return ok(_SCREEN, "a person is there" if state else "idle or locked")
-
-
-async def phones() -> Finding:
-    """Check whether tethered Android phones report their signal. Nothing is started."""
-    lost = "signal strength of a tethered Android phone"
-    if shutil.which("adb") is None:
-        remedy = "apt install adb; then allow USB debugging on the phone"
-        return limited(_PHONE, "not installed", lost, remedy)
-    if not await adb.server_runs():
-        remedy = "`adb start-server`, as the user to whom the phone has allowed USB debugging"
-        return limited(_PHONE, "installed, but the adb server does not run", lost, remedy)
-    try:
-        devices = adb.parse_devices(await adb.run_adb("devices", "-l"))
-    except HostError as error:
-        return limited(_PHONE, str(error), lost)
-    waiting = [serial for serial, state in devices.values() if state == "unauthorized"]
-    if waiting:
-        remedy = "unlock the phone, and allow USB debugging when it asks"
-        return limited(_PHONE, f"{', '.join(waiting)} does not allow USB debugging", lost, remedy)
-    usable = [serial for serial, state in devices.values() if state == "device"]
-    return ok(_PHONE, f"{', '.join(usable)} can be asked" if usable else "no phone plugged in")
 
 
 def portals(config: Config) -> Finding:
@@ -369,7 +347,6 @@ async def examine(config: Config, where: Directories) -> list[Finding]:
         kernel.bpf(files),
         await kernel.wifi_signal(files),
         *await on_the_bus(),
-        await phones(),
         portals(config),
         model(config),
         predictions(where) if runs else None,

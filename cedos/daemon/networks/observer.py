@@ -41,7 +41,6 @@ from cedos.host.monitor.probing.keyfile import read_key
 from cedos.host.monitor.probing.prober import Prober
 from cedos.host.monitor.probing.result import Price, ProbeKind, ProbeServer, Spent
 from cedos.host.monitor.probing.schedule import ProbeSchedule
-from cedos.host.monitor.providers.adb import AdbProvider
 from cedos.host.monitor.providers.cellular import CellularProvider
 from cedos.host.monitor.providers.networkmanager import NetworkManager
 from cedos.host.monitor.providers.provider import GuardedProvider, IndicatorProvider, read_each
@@ -77,8 +76,6 @@ def providers(config: Config, bus: SystemBus | None) -> list[GuardedProvider]:
         found.append(WifiProvider())
         if bus is not None:
             found.append(CellularProvider(bus))
-        if config.providers.adb:
-            found.append(AdbProvider())
     started_at_s = config.providers.started_at_s
     for interface, file in config.providers.series.items():
         offset_s = config.providers.offset_s.get(interface, 0.0)

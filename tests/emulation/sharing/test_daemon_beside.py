@@ -31,7 +31,6 @@ dns = false
 portal_url = ""
 [providers]
 host = false
-adb = false
 """
 PRICES = {f"{0.5 + 0.1 * number:.2f}" for number in range(HELPERS)}
 COUNT = 10_000_000

@@ -8,7 +8,6 @@ from collections import namedtuple
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 
 from cedos.api.lock import only_daemon
@@ -287,36 +286,6 @@ async def test_modems() -> None:
     described = {f"{MM}.Modem": {"Ports": [["wwan0", 2]]}}
     some = await host.modems(Played(GetManagedObjects={"/m": described}), {MM})
     assert some.found == "running, with a modem behind wwan0"
-
-
-async def test_phones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert (await host.phones()).found == "not installed"
-    program = tmp_path / "adb"
-
-    def lists(devices: str) -> None:
-        program.write_text(f"#!/bin/sh\nprintf '{devices}'\n")
-        program.chmod(0o755)
-
-    lists("")
-    monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", "9")
-    off = await host.phones()
-    assert "the adb server does not run" in off.found
-    assert "adb start-server" in off.remedy
-    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
-        port = listener.extra(anyio.abc.SocketAttribute.local_port)
-        monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(port))
-        assert (await host.phones()).found == "no phone plugged in"
-        lists("R58 unauthorized usb:1-4\\n")
-        refused = await host.phones()
-        assert (refused.state, refused.found) == (
-            FindingState.LIMITED,
-            "R58 does not allow USB debugging",
-        )
-        lists("R58 device usb:1-4\\n")
-        assert (await host.phones()).found == "R58 can be asked"
-        program.write_text("#!/bin/sh\nexit 1\n")
-        assert (await host.phones()).state is FindingState.LIMITED
 
 
 def test_endpoints_of_others(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from cedos.host.monitor.bus import BusError, SystemBus
-from cedos.host.monitor.providers import usb
 from cedos.model import Indicator, Network, NetworkKind
 
 SERVICE = "org.freedesktop.ModemManager1"
@@ -17,6 +16,7 @@ _MODEM = f"{SERVICE}.Modem"
 _SIGNAL = f"{SERVICE}.Modem.Signal"
 _OBJECTS = "org.freedesktop.DBus.ObjectManager"
 _NET_PORT = 2
+SYSFS = Path("/sys/class/net")
 
 # ModemManager measures only if asked to, this often.
 _REFRESH_S = 2
@@ -47,12 +47,27 @@ class Modems:
         """
         if (path := self.by_interface.get(network.interface)) is not None:
             return path
-        device = usb.device(network, sysfs)
+        device = _device(network, sysfs)
         if device is None:
             return None
         return next(
             (path for where, path in self.by_device.items() if device.is_relative_to(where)), None
         )
+
+
+def _device(network: Network, root: Path) -> Path | None:
+    """Return the real path of the device behind a network's interface, None where it has none.
+
+    A process that was moved into another network namespace still sees the /sys that it came from; an
+    entry counts only if its index is the interface's.
+    """
+    entry = root / network.interface
+    try:
+        if int((entry / "ifindex").read_text()) != network.index:
+            return None
+        return (entry / "device").resolve(strict=True)
+    except (OSError, ValueError):
+        return None
 
 
 def parse_modems(objects: Any) -> Modems:
@@ -97,7 +112,7 @@ class CellularProvider:
 
     name = "ModemManager"
 
-    def __init__(self, bus: SystemBus, sysfs: Path = usb.SYSFS) -> None:
+    def __init__(self, bus: SystemBus, sysfs: Path = SYSFS) -> None:
         self._bus = bus
         self._sysfs = sysfs
         self._modems: dict[int, str] = {}
