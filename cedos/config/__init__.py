@@ -15,7 +15,6 @@ from cedos.config.sections import (
     BudgetConfig,
     DecisionConfig,
     EnergyConfig,
-    FollowConfig,
     HistoryConfig,
     InterfaceName,
     LogConfig,
@@ -38,7 +37,6 @@ __all__ = [
     "Config",
     "DecisionConfig",
     "EnergyConfig",
-    "FollowConfig",
     "HistoryConfig",
     "LogConfig",
     "NetworkConfig",
@@ -65,7 +63,6 @@ class Config(Section, frozen=True, kw_only=True):
 
     networks: dict[InterfaceName, NetworkConfig] = msgspec.field(default_factory=dict)
     decision: DecisionConfig = DecisionConfig()
-    follow: FollowConfig = FollowConfig()
     plan: PlanConfig = PlanConfig()
     budgets: dict[NetworkName, BudgetConfig] = msgspec.field(default_factory=dict)
     pacing: PacingConfig = PacingConfig()

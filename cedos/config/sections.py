@@ -58,7 +58,6 @@ class DecisionConfig(Section, frozen=True, kw_only=True):
     alpha: Exponent = 1.0
     beta: Exponent = 1.0
     gamma: Exponent = 0.0
-    follow: bool = False
     seconds_per_joule: Rate = 0.01
     # `phone`, `seconds_per_joule`: the prices of metered data and of joules for `balanced`.
     phone: PhoneUse = PhoneUse.TO_SAVE_TIME
@@ -69,31 +68,6 @@ class DecisionConfig(Section, frozen=True, kw_only=True):
     redundant: bool = False
     # The treatment of prediction errors (`cedos.selector.uncertainty`).
     method: Literal["brute-force", "error-bounds", "bayesian", "trusting"] = "brute-force"
-
-    def __post_init__(self) -> None:
-        if self.follow and self.objective != "max-s-per-e":
-            raise ValueError(
-                f'follow moves the exponents of objective = "max-s-per-e"; "{self.objective}" has none'
-            )
-
-
-class FollowConfig(Section, frozen=True, kw_only=True):
-    """`[follow]`: bounds of the exponents (the fields of `selector.decision.follow.Curves`)."""
-
-    beta_full: Exponent = 0.0
-    beta_empty: Exponent = 2.0
-    battery_full: Share = 0.8
-    battery_empty: Share = 0.1
-    gamma_unused: Exponent = 0.0
-    gamma_used: Exponent = 1.0
-    plan_easy: Share = 0.5
-
-    def __post_init__(self) -> None:
-        if self.battery_empty >= self.battery_full:
-            raise ValueError(
-                f"battery_empty ({self.battery_empty:g}) must be less than"
-                f" battery_full ({self.battery_full:g})"
-            )
 
 
 # The default value of one unit of money in seconds of waiting.
@@ -361,7 +335,6 @@ class ProvidersConfig(Section, frozen=True, kw_only=True):
     """`[providers]`: the host's radios as indicators, or files recorded beside a trace."""
 
     host: bool = True
-    adb: bool = True
     # CSV files by interface.
     series: dict[InterfaceName, Path] = msgspec.field(default_factory=dict)
     # The time in the file at which it starts, by interface.

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from cedos.model import PhoneUse
 from cedos.selector.energy import DELPHI, PowerModel
-from cedos.selector.objective import Curves, Objective
+from cedos.selector.objective import Objective
 from cedos.selector.uncertainty.brute_force import BruteForce
 from cedos.selector.uncertainty.evaluator import Evaluator
 from cedos.selector.uncertainty.times import CompletionModel
@@ -81,7 +81,6 @@ class ControllerConfig:
         probing: how networks are probed.
         pacing: the controller of budgets, `pacer` or `odyssey`.
         phone: the use of metered networks.
-        curves: how Delphi's exponents follow battery and data plan; None: they do not.
         dry_run: commands are printed only.
         first_number: the number of the first decision.
     """
@@ -99,6 +98,5 @@ class ControllerConfig:
     probing: ProbingConfig = ProbingConfig()
     pacing: str = "pacer"
     phone: PhoneUse = PhoneUse.TO_SAVE_TIME
-    curves: Curves | None = None
     dry_run: bool = False
     first_number: int = 1

@@ -10,7 +10,6 @@ from cedos.config import Config, unknown_names
 from cedos.config.sections import ProbesConfig
 from cedos.controller.config import Choices, ControllerConfig, ProbingConfig
 from cedos.daemon import state_file
-from cedos.daemon.decisions.choices import curves
 from cedos.errors import HistoryError, HostError
 from cedos.host.monitor.networks.links import LinkMonitor
 from cedos.host.monitor.probing.result import ProbeKind
@@ -141,7 +140,6 @@ def controller_config(
         probing=probing_config(config.probes),
         pacing=config.pacing.controller,
         phone=decision.phone,
-        curves=curves(config),
         dry_run=dry_run,
         first_number=first_number,
     )

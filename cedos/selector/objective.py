@@ -2,11 +2,6 @@
 
 `WeightedCost` is our own currency, seconds. `MaxS` and `MaxSPerE` are
 Delphi's objective functions (section 7.1), turned upside down.
-
-The exponents of `MaxSPerE` can follow the host's resources (`Curves`). Delphi (section 7.1): "beta
-can increase as the battery level decreases", and gamma "as the amount of data plan consumed is
-approaching the budget, and fixed at a large number once the cellular usage exceeds the budget"; on
-mains power with an unlimited plan only speed counts.
 """
 
 import math
@@ -157,73 +152,3 @@ class MaxSPerE:
         if self.gamma:
             cost *= math.pow(outcome.money / size_mb + self.free_per_mb, self.gamma)
         return cost
-
-
-# The name of the budget that the configuration's `[plan]` sets; `Curves` follow its use.
-PLAN: Final = "plan"
-# Gamma of a spent plan. A free network then wins at any speed.
-_MOST_GAMMA = 10.0
-
-
-class Exponents(NamedTuple):
-    alpha: float
-    beta: float
-    gamma: float
-
-
-@dataclass(frozen=True, slots=True)
-class Curves:
-    """The values between which the exponents move, on a straight line."""
-
-    alpha: float = 1.0  # of speed; stays
-    beta_full: float = 0.0  # of energy, on mains power and down to the battery level `battery_full`
-    beta_empty: float = 2.0  # from the level `battery_empty` down
-    battery_full: float = 0.8  # share of a full battery (0 to 1)
-    battery_empty: float = 0.1  # the same; less than `battery_full`
-    gamma_unused: float = 0.0  # of money, up to the share `plan_easy` of the data plan
-    gamma_used: float = 1.0  # at the end of the plan; beyond it stands `PROHIBITIVE`
-    plan_easy: float = 0.5  # share of the plan (0 to 1) that may be used without a thought
-
-    def exponents(self, battery: float | None, plan: float | None) -> Exponents:
-        """Return the exponents for a battery level and a used share of the data plan.
-
-        Args:
-            battery: the level (0 to 1) of a battery that is being used up; None: mains power.
-            plan: the share of the data plan that is used, above 1 where it is exceeded; None: there
-                is no limit.
-        """
-        beta, gamma = self.beta_full, self.gamma_unused
-        # The emptier the battery, the more energy counts; the fuller the plan, the more money.
-        if battery is not None:
-            empty = _between(self.battery_full, self.battery_empty, battery)
-            beta += empty * (self.beta_empty - self.beta_full)
-        if plan is not None:
-            used = _between(self.plan_easy, 1.0, plan)
-            gamma += used * (self.gamma_used - self.gamma_unused)
-            if plan >= 1.0:
-                gamma = max(gamma, _MOST_GAMMA)
-        return Exponents(self.alpha, beta, gamma)
-
-    def objective(self, battery: float | None, plan: float | None) -> MaxSPerE:
-        """Return Delphi's objective with the present exponents; its note says what they follow."""
-        alpha, beta, gamma = self.exponents(battery, plan)
-        notes = []
-        if battery is not None:
-            notes.append(
-                f"The battery is at {battery * 100:.0f} %, so energy has exponent {beta:.2g}"
-            )
-        if plan is not None:
-            left = (
-                "The data plan is used up"
-                if plan >= 1.0
-                else f"{plan * 100:.0f} % of the data plan is used"
-            )
-            notes.append(f"{left}, so money has exponent {gamma:.2g}")
-        return MaxSPerE(alpha, beta, gamma, note=". ".join(notes))
-
-
-def _between(start: float, end: float, value: float) -> float:
-    """Return how far (0 to 1) a value has come from `start` to `end`; these may be equal."""
-    if start == end:
-        return float(value >= end)
-    return min(max((value - start) / (end - start), 0.0), 1.0)

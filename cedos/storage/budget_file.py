@@ -14,10 +14,12 @@ from cedos.errors import ConfigError, PrivilegeError
 from cedos.kernel import own_file
 from cedos.model import Budget, Every
 from cedos.selector.budgets.keeper import period_at, wall
-from cedos.selector.objective import PLAN
 
 # A file in the state directory.
 FILE: Final = "budgets.json"
+
+# The name of the budget that the configuration's `[plan]` sets.
+_PLAN: Final = "plan"
 
 # A file in the state directory: when each configured budget that does not recur was first seen.
 BEGINNINGS: Final = "beginnings.json"
@@ -34,8 +36,13 @@ def configured(config: Config, now: datetime, state: Path) -> dict[str, Budget]:
         # Any month with 31 days will do for the anchor: shorter ones end it on their last day.
         until = datetime(2026, 1, config.plan.reset_day)
         supply = float(config.plan.metered_bytes)
-        found[PLAN] = Budget(
-            PLAN, Resource.DATA, supply, until.isoformat(), every=Every.MONTH, hard=config.plan.hard
+        found[_PLAN] = Budget(
+            _PLAN,
+            Resource.DATA,
+            supply,
+            until.isoformat(),
+            every=Every.MONTH,
+            hard=config.plan.hard,
         )
     seen = _beginnings(state / BEGINNINGS)
     for name, budget in found.items():

@@ -51,8 +51,7 @@ from cedos.host.monitor.dns import message as dns
 from cedos.host.monitor.dns.resolvers import parse_resolv_conf
 from cedos.host.monitor.liveness.portal_verdict import TestPage, judge
 from cedos.host.monitor.probing import ping, wire
-from cedos.host.monitor.providers import access_points, adb, wifi
-from cedos.host.monitor.providers import adb as android
+from cedos.host.monitor.providers import access_points, wifi
 from cedos.host.monitor.providers.access_points import says_metered
 from cedos.host.profiler.frame import parse_frame
 from cedos.host.profiler.profiler import Profiler
@@ -288,17 +287,13 @@ PARSERS: dict[str, Parser] = {
         ),
         (wire.encode(wire.ProbeHello(bytes(8)), KEY)[:-16],),
     ),
-    "adb": Parser(text(adb.parse_devices), (b"List of devices attached\nX device usb:1-1\n",)),
-    "phone registry": Parser(
-        text(android.parse_registry), (b"mSignalStrength=CellSignalStrengthLte: rsrp=-90 rsrq=-9",)
-    ),
     "requests and answers of files": Parser(
         said_of_files,
         (
             b'{"ask":"file","path":"a/b","have":5,"version":"v"}',
             b'{"ask":"put","path":"a","size":5,"version":"v","modified_unix_s":0.0}',
             b'{"ask":"put","path":"http://a/","size":5,"version":"v","web":{"id":"0123456789abcdef0123456789'
-            b'abcdef","method":"POST","headers":[["A","b"]],"keep_s":5.0}}',
+            b'abcdef","headers":[["A","b"]],"keep_s":5.0}}',
             b'{"start":5,"web":{"status":201,"reason":"a","headers":[["A","b"]],"body":"YQ=="}}',
             b'{"size":5,"start":0,"version":"v","modified_unix_s":1e9,"refused":""}',
             b'[{"name":"a","folder":false,"size":5}]',

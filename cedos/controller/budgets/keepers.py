@@ -20,7 +20,7 @@ from cedos.selector.budgets.keeper import Keeper, Standing
 from cedos.selector.budgets.odyssey import Odyssey
 from cedos.selector.budgets.pacer import Pacer
 from cedos.selector.budgets.prices import FREE, Prices, prices
-from cedos.selector.objective import PLAN, Objective, WeightedCost
+from cedos.selector.objective import Objective, WeightedCost
 
 CONTROLLERS: Final[Mapping[str, MakeController]] = {"pacer": Pacer, "odyssey": Odyssey}
 # If a price changed by this factor, everything is decided again at once.
@@ -236,10 +236,6 @@ class BudgetKeepers:
             self._outbox.wake(urgent=True)
 
     def _objective(self, unix_s: float) -> Objective:
-        if (curves := self._config.curves) is not None:
-            battery, plan = self._battery, self.keepers.get(PLAN)
-            share = plan.spent / plan.budget.supply if plan is not None else None
-            return curves.objective(battery.level if battery.discharging else None, share)
         base = self._base
         if self.wanted_phone is not None and isinstance(base, WeightedCost):
             base = base.for_phone(self.wanted_phone)

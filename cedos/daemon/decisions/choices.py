@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import structlog
 
 from cedos.config import Config
@@ -14,7 +13,7 @@ from cedos.daemon import state_file
 from cedos.daemon.budgets.metering import money_per_mb, radios_of
 from cedos.errors import ModelError
 from cedos.selector.energy import PowerModel
-from cedos.selector.objective import Curves, MaxS, MaxSPerE, Objective, WeightedCost
+from cedos.selector.objective import MaxS, MaxSPerE, Objective, WeightedCost
 from cedos.selector.uncertainty import method_of
 from cedos.selector.uncertainty.bayesian import Bayesian
 from cedos.selector.uncertainty.times import CompletionModel
@@ -38,13 +37,6 @@ def objective(config: Config) -> Objective:
             return MaxSPerE(decision.alpha, decision.beta, decision.gamma)
         case "balanced":
             return WeightedCost(decision.seconds_per_joule).for_phone(decision.phone)
-
-
-def curves(config: Config) -> Curves | None:
-    """Return how the objective's exponents follow battery and data plan; None: they do not."""
-    if not config.decision.follow:
-        return None
-    return Curves(alpha=config.decision.alpha, **msgspec.structs.asdict(config.follow))
 
 
 def choices(

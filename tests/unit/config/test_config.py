@@ -151,16 +151,6 @@ def test_misspelt_keys_are_refused_at_their_line(
         config_module.toml_file.parse(text, Config, name="c.toml")
 
 
-def test_only_an_objective_with_exponents_can_follow(tmp_path: Path) -> None:
-    path = write(tmp_path, '[decision]\nobjective = "max-s-per-e"\nfollow = true\n')
-    assert load(path).decision.follow
-    path = write(tmp_path, '[decision]\nobjective = "max-s"\nfollow = true\n')
-    with pytest.raises(
-        ConfigError, match='follow moves the exponents of objective = "max-s-per-e"'
-    ):
-        load(path)
-
-
 def test_each_name_that_is_not_there_is_told() -> None:
     config = Config(
         networks={
@@ -197,12 +187,6 @@ def test_directories() -> None:
     assert directories(own) == Directories(Path("/x"), Path("/y"))
     with pytest.raises(ConfigError, match="CEDOS_STATE_DIR must be an absolute path, not x"):
         directories({"CEDOS_STATE_DIR": "x"})
-
-
-def test_an_empty_battery_is_emptier_than_a_full_one(tmp_path: Path) -> None:
-    path = write(tmp_path, "[follow]\nbattery_empty = 0.9\n")
-    with pytest.raises(ConfigError, match=r"battery_empty \(0.9\) must be less than"):
-        load(path)
 
 
 def test_a_users_own_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

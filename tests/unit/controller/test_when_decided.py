@@ -20,7 +20,6 @@ from cedos.controller.commands import (
 )
 from cedos.controller.controller import CLOSE_S
 from cedos.controller.events import (
-    BatteryRead,
     BudgetsCounted,
     BudgetSet,
     BudgetUse,
@@ -47,7 +46,7 @@ from cedos.controller.events import (
 from cedos.controller.rule import RuleRequest
 from cedos.model import Budget, Context, Direction, PhoneUse, Transfer
 from cedos.selector.deadlines.transfer_table import TableTransfer
-from cedos.selector.objective import Curves, WeightedCost
+from cedos.selector.objective import WeightedCost
 
 SAMPLE = FlowSample(KEY, 10.0, 1, None, 0.02, 0.02, None, 0, 300, 0, 0.01, 0, idle_ack_s=0.1)
 
@@ -111,13 +110,12 @@ def test_a_network_that_dies_or_returns_counts_at_once(script: Deciding) -> None
 URGENT: dict[str, list[Event]] = {
     "a spent budget": [*spent("lte0")],
     "another default": [HostDefaultsChanged({})],
-    "exponents that follow the battery": [BatteryRead(True, 0.2, True), BudgetsCounted(1e3, ())],
 }
 
 
 @pytest.mark.parametrize("events", URGENT.values(), ids=URGENT.keys())
 def test_what_a_person_or_a_budget_changes_counts_at_once(events: list[Event]) -> None:
-    script = Deciding(curves=Curves())
+    script = Deciding()
     script.tell(BudgetsCounted(1e3, ()), ProvidersRead(), at_s=9.0)
     script.decided(9.0)
     script.tell(*events, at_s=9.5)

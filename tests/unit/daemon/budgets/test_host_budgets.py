@@ -10,17 +10,13 @@ from cedos.budget_kinds import Resource
 from cedos.config import (
     BudgetConfig,
     Config,
-    DecisionConfig,
     EnergyConfig,
-    PlanConfig,
 )
-from cedos.controller.events import BatteryRead
 from cedos.daemon.budgets import used
 from cedos.daemon.budgets.metering import radios_of
 from cedos.errors import ConfigError
 from cedos.model import Budget, Every, PhoneUse
 from cedos.selector.budgets.controller import PROHIBITIVE
-from cedos.selector.objective import MaxSPerE
 
 pytestmark = pytest.mark.anyio
 
@@ -118,24 +114,6 @@ async def test_choices_teach_and_are_accounted_for(host: Host) -> None:
     host.budgets.write()
     host.start()
     assert host.messages()[0].bought_s == pytest.approx(8.0)
-
-
-async def test_delphis_exponents_follow_the_same_plan(make_host: MakeHost) -> None:
-    config = Config(
-        decision=DecisionConfig(objective="max-s-per-e", follow=True),
-        plan=PlanConfig(metered_bytes=1_000_000),
-    )
-    host = make_host(config)
-    host.power.now = BatteryRead(True, 0.1, True, None)
-    await host.budgets._read_battery()
-    host.carry("lte0", 700_000, 50_000)
-    host.tick()
-    objective = host.objective
-    assert isinstance(objective, MaxSPerE)
-    assert (objective.beta, objective.gamma) == (2.0, pytest.approx(0.5))
-    host.carry("lte0", 300_000)
-    host.tick()
-    assert host.objective.gamma == 10.0
 
 
 @pytest.mark.parametrize("name", ["device", "cellular"])
