@@ -97,24 +97,19 @@ class ListRequest(msgspec.Struct, frozen=True, tag_field="ask", tag="list"):
 
 
 class WebUpload(msgspec.Struct, frozen=True):
-    """The request that a gateway sends to an origin once it has the whole body.
+    """The PUT that a gateway sends to an origin once it has the whole body.
 
-    `id`: the client's own for this upload: it is sent once, however often it is asked for; `again`: once
-    more all the same. `keep_s`: how long the gateway waits for a client that is away.
+    `id`: the client's own for this upload: it is sent once, however often it is asked for. `keep_s`: how
+    long the gateway waits for a client that is away.
     """
 
     id: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
-    method: Literal["PUT", "POST", "PATCH"]
     headers: Annotated[list[tuple[HeaderName, HeaderValue]], msgspec.Meta(max_length=64)]
     keep_s: Annotated[float, msgspec.Meta(ge=0, le=MOST_KEPT_S)]
-    again: bool = False
 
 
 class WebAnswer(msgspec.Struct, frozen=True):
-    """The result of an upload: the origin's answer and the beginning of its body; or a `problem`.
-
-    `unknown`: it may have arrived, or not.
-    """
+    """The result of an upload: the origin's answer and the beginning of its body; or a `problem`."""
 
     status: Annotated[int, msgspec.Meta(ge=0, le=999)] = 0
     reason: WhyText = ""
@@ -122,7 +117,6 @@ class WebAnswer(msgspec.Struct, frozen=True):
     body: Annotated[bytes, msgspec.Meta(max_length=MOST_ANSWER_BYTES)] = b""
     shortened: bool = False
     problem: WhyText = ""
-    unknown: bool = False
     at_unix_s: UnixTime = 0.0
 
     @property

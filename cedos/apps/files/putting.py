@@ -97,8 +97,7 @@ class Putting:
                 f"the web server answers {answer.status} {answer.reason}".rstrip()
                 + (f": {text}" if text and "<" not in text else "")
             )
-        again = "; if it has not, --again sends it once more" if answer.unknown else ""
-        raise TransferError(answer.problem + again)
+        raise TransferError(answer.problem)
 
     @property
     def told(self) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from cedos.commands.sessions.shared.transfers import (
     timeout_option,
     too_late,
 )
-from cedos.commands.sessions.shared.waiting_files import HEADERS, Method, WebTarget
+from cedos.commands.sessions.shared.waiting_files import HEADERS, WebTarget
 from cedos.errors import CedosError, TransferError
 from cedos.plain_text import plain
 from cedos.session import keys
@@ -52,19 +52,16 @@ _BEYOND_S: Final = 86_400.0
         ("cedos-put report.pdf home/inbox/march.pdf", "Under another name."),
         ("cedos-put -r --by tomorrow photos home/2026/", "They can wait: over Wi-Fi, if possible."),
         (
-            "cedos-put --via gateway --by 20:00 photos/*.jpg https://dav.example.org/2026/",
-            "The joined gateway collects each file and then sends it (PUT).",
-        ),
-        (
-            "cedos-put --via gateway -X POST -H @token walk.jpg https://example.org/upload",
-            "A POST; the file `token` has a line such as 'Authorization: ...'.",
+            "cedos-put --via gateway -H @token --by 20:00 photos/*.jpg https://dav.example.org/2026/",
+            "The joined gateway collects each file and then sends it (PUT); the file `token` has a line"
+            " such as 'Authorization: ...'.",
         ),
         ("cedos-get --print-key", "Prints your own public key, for the server's --clients."),
     ],
     exits={
         0: "The server has all files; a web server has answered 2xx or 3xx. With --by also if late.",
         1: "The server refuses files, this file or you, or was not reached for too long; a file cannot "
-        "be read; a web server has answered otherwise, or its answer is unknown. The server keeps what "
+        "be read; a web server has answered otherwise or not at all. The server keeps what "
         "has arrived; the other files are sent.",
         2: "",
         130: "Interrupted by Ctrl-C. What has arrived is kept there.",
@@ -83,14 +80,9 @@ _BEYOND_S: Final = 86_400.0
     " the file. The gateway can read it.",
 )  # fmt: skip
 @click.option(
-    "-X", "--method", type=click.Choice(["PUT", "POST", "PATCH"]),
-    help="With --via: the request.  [default: PUT]",
-)  # fmt: skip
-@click.option(
     "-H", "--header", "headers", type=HEADERS, multiple=True, metavar="NAME: VALUE|@FILE",
     help="With --via: another header, or all lines of a file; may be repeated.",
 )  # fmt: skip
-@click.option("--again", is_flag=True, help="With --via: send a file again that was sent before.")
 @networks_option
 @servers.key_option
 @servers.save_option
@@ -106,9 +98,7 @@ def command(
     to: Source,
     recursive: bool,
     via: str | None,
-    method: Method | None,
     headers: tuple[list[tuple[str, str]], ...],
-    again: bool,
     networks: tuple[str, ...],
     given_key: bytes | None,
     alias: str | None,
@@ -132,11 +122,9 @@ def command(
     sent all the same.
 
     With --via gateway the files go to a web server. The gateway (`cedos join`) collects each file
-    and sends it in one request. The answer comes back, also to a later start of the same command,
-    which sends nothing twice. A changed file counts as another one, and --again sends the same one
-    once more. The gateway can read files and headers, and then forgets them. Files go below a URL
-    that ends with a slash. If the gateway or the web server fails before the answer to a POST or
-    PATCH, it is unknown whether the web server has the file, and the command says so.
+    and sends it in one PUT. The answer comes back, also to a later start of the same command, which
+    sends nothing twice. A changed file counts as another one. The gateway can read files and headers,
+    and then forgets them. Files go below a URL that ends with a slash.
 
     All files are tried, and the exit status is that of the first error. Your own key identifies
     you, and the server must know it.
@@ -151,12 +139,11 @@ def command(
             )
         wanted_s = max(deadline, 0.0 if by is None else by - time.time() + _BEYOND_S)
         target = WebTarget(
-            to.path, method or "PUT", [one for of in headers for one in of],
-            min(wanted_s, MOST_KEPT_S), again,
+            to.path, [one for of in headers for one in of], min(wanted_s, MOST_KEPT_S)
         )  # fmt: skip
         target.check(several)
-    elif method or headers or again:
-        raise click.UsageError("--method, --header and --again go with --via gateway")
+    elif headers:
+        raise click.UsageError("--header goes with --via gateway")
     if target is None and not to.is_folder and several:
         raise click.UsageError(f"{to.name} is no folder; {to.name}/ would be right")
     folders = [str(each) for each in files if each.is_dir()]

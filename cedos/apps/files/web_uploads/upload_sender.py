@@ -1,8 +1,8 @@
-"""Sends a whole upload to its origin: one request, repeated only if it cannot arrive twice."""
+"""Sends a whole upload to its origin: a PUT, repeated until the origin has answered."""
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,9 +16,6 @@ from cedos.apps.files.objects.origin_client import OriginClient, words
 from cedos.apps.files.web_uploads.upload_store import UploadRecord
 from cedos.errors import TransferError
 from cedos.web import AGENT, AnswerHead
-
-# The accepted methods that are idempotent (RFC 9110, 9.2.2).
-REPEATABLE: Final = frozenset({"PUT"})
 
 _ANSWER_S: Final = 600.0
 _AGAIN_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
@@ -38,7 +35,6 @@ class UploadSender:
 
     async def ask(
         self,
-        method: str,
         url: URL,
         headers: list[tuple[str, str]],
         body: Any,
@@ -49,13 +45,11 @@ class UploadSender:
         taken = [each for each in headers if each[0].lower() not in ("content-length", "host")]
         length = (hdrs.CONTENT_LENGTH, str(size))
         return await self._origins.ask(
-            method, url, [*taken, length], silence_s=_ANSWER_S, data=body, asker=client
+            hdrs.METH_PUT, url, [*taken, length], silence_s=_ANSWER_S, data=body, asker=client
         )
 
-    async def send(
-        self, record: UploadRecord, path: Path, begins: Callable[[], None], client: str = ""
-    ) -> WebAnswer:
-        """Send an upload, return its result; `begins` is called before the first byte. TransferError."""
+    async def send(self, record: UploadRecord, path: Path, client: str = "") -> WebAnswer:
+        """Send an upload, return its result. TransferError."""
         url, failures, redirects = object_url(record.url), 0, 0
         headers = [*record.headers, (hdrs.VIA, "1.1 cedos")]
         if not any(name.lower() == "user-agent" for name, _ in headers):
@@ -65,35 +59,19 @@ class UploadSender:
                 body = path.open("rb")  # aiohttp closes a body that it has sent
             except OSError as error:
                 return failed(f"the gateway has lost it: {error.strerror}")
-            begins()
-            # Until the connection stands no byte can have arrived; afterwards some may have.
-            arrived = False
             try:
                 with body:
-                    async with await self.ask(
-                        record.method, url, headers, body, record.size, client
-                    ) as answer:
+                    async with await self.ask(url, headers, body, record.size, client) as answer:
                         if (to := _further(url, answer)) is None or redirects >= _MOST_REDIRECTS:
                             return await _as_told(answer)
                         url, redirects = to, redirects + 1
                         continue
-            except aiohttp.ClientConnectorError as error:
-                why = words(error)
-            except aiohttp.ConnectionTimeoutError:
-                why = "no answer in time"
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                why, arrived = words(error), True
-            if arrived and record.method not in REPEATABLE:
-                return not_known(f"{url.host} broke off before it answered ({why})")
+                why = words(error)
             if failures >= len(self._pauses_s):
                 return failed(f"{url.host} cannot be asked: {why}")
             await asyncio.sleep(self._pauses_s[failures])
             failures += 1
-
-
-def not_known(why: str) -> WebAnswer:
-    problem = f"{why}: whether it has the upload is not known"
-    return WebAnswer(problem=problem[:1000], unknown=True, at_unix_s=time.time())
 
 
 def failed(why: str) -> WebAnswer:

@@ -26,11 +26,10 @@ _OURS: Final = re.compile(
 
 
 class UploadState(StrEnum):
-    """`COMING` from the client, `WHOLE` here, `SENDING` to the origin, `ANSWERED` by it."""
+    """`COMING` from the client, `WHOLE` here, `ANSWERED` by the origin."""
 
     COMING = "coming"
     WHOLE = "whole"
-    SENDING = "sending"
     ANSWERED = "answered"
 
 
@@ -39,7 +38,6 @@ class UploadRecord(msgspec.Struct, forbid_unknown_fields=True):
 
     id: str
     url: str
-    method: str
     headers: list[tuple[str, str]]  # may name a user; they are deleted once the origin has answered
     size: int
     version: str

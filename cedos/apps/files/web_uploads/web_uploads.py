@@ -23,7 +23,7 @@ from cedos.apps.files.messages import (
 from cedos.apps.files.objects.object_fetcher import object_url
 from cedos.apps.files.partial import when_free
 from cedos.apps.files.tree import digest_of
-from cedos.apps.files.web_uploads.upload_sender import REPEATABLE, UploadSender, failed, not_known
+from cedos.apps.files.web_uploads.upload_sender import UploadSender, failed
 from cedos.apps.files.web_uploads.upload_store import (
     KeptUpload,
     UploadRecord,
@@ -120,10 +120,8 @@ class WebUploads:
                 with each.path.open("rb") as body:  # its process ended before it noted the state
                     record.sha256 = digest_of(body.fileno(), record.size).hex()
                 record.state = UploadState.WHOLE
-            # A request that may have arrived is not sent again, unless it is idempotent.
-            if record.state is UploadState.SENDING and record.method not in REPEATABLE:
-                self._is_answered(client, each, not_known("the gateway was ended before it heard"))
-            elif record.state in (UploadState.SENDING, UploadState.WHOLE):
+            # A PUT that may have arrived is sent again: it is idempotent (RFC 9110, 9.2.2).
+            if record.state is UploadState.WHOLE:
                 self._send_later(client, each)
 
     def _known(self, client: str, request: PutRequest, web: WebUpload) -> KeptUpload:
@@ -131,16 +129,11 @@ class WebUploads:
         found = self.store.find(client, web.id)
         if found is not None:
             record, answer = found.record, found.record.answer
-            same = (record.url, record.method, record.size) == (
-                request.path, web.method, request.size,
-            )  # fmt: skip
-            if not same:
+            if (record.url, record.size) != (request.path, request.size):
                 raise TransferError("another upload has this id")
-            # What its origin has is not sent again; a known failure is.
-            failed_before = answer is not None and not answer.unknown and not answer.good
-            anew = record.told and answer is not None and (web.again or failed_before)
-            if not anew:
-                if record.state in (UploadState.COMING, UploadState.WHOLE):
+            # What its origin has is not sent again; a failure that the client knows is.
+            if not record.told or answer is None or answer.good:
+                if record.state is not UploadState.ANSWERED:
                     record.headers = list(web.headers)
                 return found
             # The body is still here: only the request is sent again.
@@ -155,7 +148,7 @@ class WebUploads:
         return self.store.create(
             client,
             UploadRecord(
-                web.id, request.path, web.method, list(web.headers), request.size, request.version,
+                web.id, request.path, list(web.headers), request.size, request.version,
                 web.keep_s, time.time(),
             ),
         )  # fmt: skip
@@ -213,20 +206,15 @@ class WebUploads:
     async def _send(self, client: str, upload: KeptUpload) -> None:
         record = upload.record
 
-        def begins() -> None:
-            # On the disk before the first byte: else a POST could be sent once more after a crash.
-            record.state = UploadState.SENDING
-            self.store.write(client, upload)
-
         slot = self._slots.setdefault(client, asyncio.Semaphore(_AT_ONCE))
         async with slot:
             try:
-                answer = await self._sender.send(record, upload.path, begins, client)
+                answer = await self._sender.send(record, upload.path, client)
             except TransferError as error:
                 answer = failed(str(error))
             except Exception as error:
                 _log.error("sending an upload failed", exc_info=error)
-                answer = not_known("the gateway failed; its owner's log says why")
+                answer = failed("the gateway failed; its owner's log says why")
         self._is_answered(client, upload, answer)
         if answer.good:
             self._changed(client, object_url(record.url))

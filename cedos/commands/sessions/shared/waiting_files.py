@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 from urllib.parse import quote
 
 import click
@@ -27,8 +27,6 @@ from cedos.session import keys
 _MOST_HEADERS: Final = 16_384
 _MOST_FIELDS: Final = 32
 _LONGEST_VALUE: Final = 8_192
-
-Method = Literal["PUT", "POST", "PATCH"]
 
 
 def _headers(text: str) -> list[tuple[str, str]]:
@@ -62,10 +60,8 @@ class WebTarget:
     """
 
     url: str
-    method: Method
     headers: list[tuple[str, str]]
     keep_s: float
-    again: bool
 
     def check(self, several: bool) -> None:
         """Check the options. UsageError: they exclude each other."""
@@ -73,27 +69,28 @@ class WebTarget:
             raise click.UsageError(f"headers of {_MOST_HEADERS} bytes are the limit")
         if len(self.headers) >= _MOST_FIELDS:
             raise click.UsageError(f"{_MOST_FIELDS} headers are the limit")
-        if self.method == "PUT" and several and not self.url.endswith("/"):
+        if several and not self.url.endswith("/"):
             raise click.UsageError(f"{self.url} is no folder; {self.url}/ would be right")
 
     def of(self, path: str) -> str:
         """Return the URL of a file, by its path below the folder."""
-        whole = self.method != "PUT" or not self.url.endswith("/")
-        return self.url if whole else self.url + quote(path, errors="surrogateescape")
+        if not self.url.endswith("/"):
+            return self.url
+        return self.url + quote(path, errors="surrogateescape")
 
     def prepared(self, source: Path, url: str) -> tuple[UploadBody, WebUpload]:
         """Return the body and its description. TransferError: the file cannot be read.
 
-        The id is the same for the same state of the file, the same URL and the same options.
+        The id is the same for the same state of the file, and the same URL.
         """
         body = UploadBody(source)
-        told = [url, self.method, str(source.absolute()), str(body.version)]
+        told = [url, str(source.absolute()), str(body.version)]
         name = hashlib.sha256(json.dumps(told).encode(errors="surrogateescape")).hexdigest()[:32]
         headers = list(self.headers)
         if not any(each.lower() == "content-type" for each, _ in headers):
             kind = mimetypes.guess_type(source.name)[0] or "application/octet-stream"
             headers.append(("Content-Type", kind))
-        return body, WebUpload(name, self.method, headers, self.keep_s, self.again)
+        return body, WebUpload(name, headers, self.keep_s)
 
 
 def _not_noted(_by_network: Mapping[str, int]) -> None: ...
@@ -162,7 +159,7 @@ def web_upload(source: Path, url: str, target: WebTarget) -> WaitingFile:
         return Move(putting, putting.close)
 
     facts = {"path": str(source), "to": url}
-    key = _key(f"{target.method} {url}\0up", source)
+    key = _key(f"PUT {url}\0up", source)
     return WaitingFile(Direction.UP, key, source.name, str(source), source, facts, move)
 
 

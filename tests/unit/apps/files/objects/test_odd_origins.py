@@ -141,8 +141,8 @@ async def test_an_upload_always_gets_an_answer_that_its_client_can_read(
     sender = UploadSender(OriginClient(lambda _address, _port: ""), pauses_s=())
     try:
         async with asyncio.timeout(10), origin(head) as url:
-            record = UploadRecord("0" * 32, url, "PUT", [], 0, "v", 1.0, 0.0)
-            answer = await sender.send(record, tmp_path / "body", lambda: None)
+            record = UploadRecord("0" * 32, url, [], 0, "v", 1.0, 0.0)
+            answer = await sender.send(record, tmp_path / "body")
     finally:
         await sender.close()
     assert answer.status or answer.problem

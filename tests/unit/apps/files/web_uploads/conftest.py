@@ -127,23 +127,21 @@ class Uploading:
     def putting(
         self,
         source: Path,
-        method: Any = "POST",
         *,
-        again: bool = False,
         headers: tuple[tuple[str, str], ...] = (),
         keep_s: float = 60.0,
         who: KeyPair | None = None,
         url: str | None = None,
     ) -> tuple[Putting, ServerLink]:
         url = url or self.url
-        target = WebTarget(url, method, [*headers], keep_s, again)
+        target = WebTarget(url, [*headers], keep_s)
         body, web = target.prepared(source, url)
         link = ServerLink(lambda: self.connect(who))
         return Putting(body, url, link, 20.0, web), link
 
-    async def put(self, source: Path, method: Any = "POST", **more: Any) -> Putting:
+    async def put(self, source: Path, **more: Any) -> Putting:
         """TransferError: what became of it, or why not."""
-        putting, link = self.putting(source, method, **more)
+        putting, link = self.putting(source, **more)
         try:
             await asyncio.wait_for(putting.run(), 40)
         finally:
