@@ -27,7 +27,6 @@ from cedos.proxy.local.gateway_links import GatewayLinks
 from cedos.proxy.local.program_packets import Came, ProgramPackets, Refused
 from cedos.proxy.local.program_request import ProgramRequest, read_request, refuse
 from cedos.proxy.local.redirection import Redirection
-from cedos.proxy.local.resumed_get import carry_get
 from cedos.proxy.local.socks import SocksAssociation
 from cedos.proxy.own_tasks import OwnTasks
 from cedos.proxy.splice import Tunnel, TunnelBytes, end_on_close, make_buffer, reset_on_close
@@ -406,16 +405,7 @@ class LocalProxy:
         if words.broken:
             self._give_up(upstream)
             return
-        if isinstance(upstream, ProxiedStream) and request.fetch:
-            ended = await carry_get(
-                program,
-                upstream,
-                request=request.first,
-                first=words.left,
-                open_again=lambda: self._opened_again(request),
-            )
-        else:
-            ended = await self.carry(program, upstream, words.left, request.limit)
+        ended = await self.carry(program, upstream, words.left, request.limit)
         if ended.ended == "complete":
             end_on_close(program)
         _log.debug("carried", ended=ended.ended, up=ended.up_bytes, down=ended.down_bytes)
@@ -437,12 +427,6 @@ class LocalProxy:
             await association.serve()
         finally:
             held[user] -= 1
-
-    async def _opened_again(self, request: ProgramRequest) -> ProxiedStream | None:
-        try:
-            return await self._opened(request.host, request.port, None, fetch=True)
-        except (RefusedError, GatewayUnreachableError):
-            return None
 
     def _on_spoken(self) -> None:
         """Note that the present task's connection has sent its request, or ended."""

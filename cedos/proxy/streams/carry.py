@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-from collections.abc import Callable
 from contextlib import suppress
 from itertools import islice
 from typing import Final
@@ -44,8 +43,6 @@ class Carry:
         # Number of the program's bytes behind `first` that are carried; the rest is left unread.
         limit: int | None = None,
         idle_s: float | None = None,  # the longest time without a byte
-        # Called with the bytes that the program took.
-        on_taken: Callable[[Chunk], None] | None = None,
     ) -> None:
         self.program, self.stream = program, stream
         # By number: for a socket that it does not know a selector formats its addresses (slow).
@@ -56,7 +53,6 @@ class Carry:
         self._up: Chunk = first
         self._limit = limit
         self._idle_s = idle_s
-        self._on_taken = on_taken
         self._ended: asyncio.Future[str] = self._loop.create_future()
         self._reads = self._writes = False
         self._up_done, self._down_done = stream.finished, False
@@ -177,8 +173,6 @@ class Carry:
                 self._end(f"program: {error.strerror or error}")
                 return
             whole = sent == sum(map(len, parts))
-            if self._on_taken is not None:
-                self._tell(parts, sent, self._on_taken)
             stream.on_read(sent)
             if not whole:
                 self._write(on=True)
@@ -190,14 +184,6 @@ class Carry:
                 self.program.shutdown(socket.SHUT_WR)
             if self._limit == 0 and not self._up:
                 stream.finish()
-
-    @staticmethod
-    def _tell(parts: list[Chunk], count: int, on_taken: Callable[[Chunk], None]) -> None:
-        for part in parts:
-            if count <= 0:
-                break
-            on_taken(part if len(part) <= count else memoryview(part)[:count])
-            count -= len(part)
 
     def _writable(self) -> None:
         self._stream_changed()

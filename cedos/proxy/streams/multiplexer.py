@@ -33,7 +33,6 @@ from cedos.proxy.streams.stream import (
     Chunk,
     Numbered,
     ProxiedStream,
-    SessionLostError,
     StreamBrokenError,
 )
 from cedos.proxy.streams.unread import ENOUGH_BYTES, Share
@@ -150,7 +149,7 @@ class Multiplexer:
             self._opened_ahead.clear()
             self._account()
             for stream in list(self._streams.values()):
-                stream.broke(SessionLostError(why))
+                stream.broke(StreamBrokenError(why))
                 stream.on_change()
             for association in list(self._associations.values()):
                 association.broke(StreamBrokenError(why))

@@ -60,10 +60,6 @@ class StreamBrokenError(OSError):
     """An error: the other end's connection broke, or the session; this end's has to break, too."""
 
 
-class SessionLostError(StreamBrokenError):
-    """An error: the session that carried the stream has ended."""
-
-
 class Numbered(Protocol):
     """A sender of frames: `after` is the number of the message behind which the next one goes."""
 
