@@ -99,20 +99,6 @@ def redistributed(values: Sequence[float], censored: Sequence[bool]) -> list[flo
     return weights
 
 
-def spread(ratios: Sequence[float], factor: float) -> tuple[float, ...]:
-    """Widen a distribution of ratios around its median; a factor below 1 narrows it.
-
-    By this the age of the indicators counts: an old measurement is a more uncertain one.
-
-    Args:
-        ratios: ascending, positive.
-        factor: multiplies the distances from the median on a logarithmic scale.
-    """
-    half = len(ratios) // 2
-    middle = ratios[half] if len(ratios) % 2 else 0.5 * (ratios[half - 1] + ratios[half])
-    return tuple([middle * (ratio / middle) ** factor for ratio in ratios])
-
-
 def sliced(weighted: Iterable[tuple[float, float]], count: int) -> tuple[float, ...]:
     """Return `count` equal slices of a weighted sample by their exact means, ascending.
 

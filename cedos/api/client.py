@@ -4,7 +4,6 @@ import grp
 import http.client
 import socket
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import quote
@@ -152,62 +151,30 @@ class ControlClient:
     def report_carried(self, report: CarriedReport) -> None:
         self._exchange("POST", "/v1/carried", msgspec.json.encode(report))
 
-    def decisions(self) -> Iterator[DecisionMessage]:
-        """Yield all decisions from now on until the daemon ends, without a time limit."""
-        connection, answer = self._request("GET", "/v1/decisions", None)
-        try:
-            if connection.sock is not None:
-                connection.sock.settimeout(None)
-            while line := answer.readline(MAX_ANSWER_BYTES):
-                if line.startswith(b"data: "):
-                    yield self._decoded(line[6:], DecisionMessage)
-        except (OSError, http.client.HTTPException):
-            return  # the daemon ended in the middle of an event
-        finally:
-            answer.close()
-            connection.close()
-
     def _ask(self, method: str, target: str, kind: type[T], body: bytes | None = None) -> T:
         return self._decoded(self._exchange(method, target, body), kind)
 
     def _exchange(self, method: str, target: str, body: bytes | None) -> bytes:
-        connection, answer = self._request(method, target, body)
-        try:
-            return answer.read(MAX_ANSWER_BYTES)
-        except (OSError, http.client.HTTPException) as error:
-            raise self._unreachable(str(error) or type(error).__name__) from error
-        finally:
-            answer.close()
-            connection.close()
-
-    def _request(
-        self, method: str, target: str, body: bytes | None
-    ) -> tuple[_ControlConnection, http.client.HTTPResponse]:
         connection = _ControlConnection(self._path, self._timeout_s)
         try:
             connection.request(method, target, body)
             answer = connection.getresponse()
-        except BaseException as error:
+            content = answer.read(MAX_ANSWER_BYTES)
+        except (FileNotFoundError, ConnectionRefusedError) as error:
+            raise self._unreachable("") from error
+        except PermissionError as error:
+            raise PrivilegeError(
+                f"you may not open {self._path}; run as root{self._or_join()}"
+            ) from error
+        except TimeoutError as error:
+            raise self._unreachable(f"no answer for {self._timeout_s:g} s") from error
+        except (OSError, http.client.HTTPException) as error:
+            raise self._unreachable(str(error) or type(error).__name__) from error
+        finally:
             connection.close()
-            match error:
-                case FileNotFoundError() | ConnectionRefusedError():
-                    raise self._unreachable("") from error
-                case PermissionError():
-                    raise PrivilegeError(
-                        f"you may not open {self._path}; run as root{self._or_join()}"
-                    ) from error
-                case TimeoutError():
-                    raise self._unreachable(f"no answer for {self._timeout_s:g} s") from error
-                case OSError() | http.client.HTTPException():
-                    raise self._unreachable(str(error)) from error
-            raise
         if answer.status >= 400:
-            try:
-                raise self._refusal(answer)
-            finally:
-                answer.close()
-                connection.close()
-        return connection, answer
+            raise self._refusal(answer.status, content)
+        return content
 
     def _or_join(self) -> str:
         try:
@@ -220,11 +187,11 @@ class ControlClient:
             else ""
         )
 
-    def _refusal(self, answer: http.client.HTTPResponse) -> CedosError:
+    def _refusal(self, status: int, content: bytes) -> CedosError:
         try:
-            message = msgspec.json.decode(answer.read(MAX_ANSWER_BYTES), type=ErrorMessage)
-        except (msgspec.MsgspecError, OSError, http.client.HTTPException):
-            return CedosError(f"{self._path}: the daemon refused this ({answer.status})")
+            message = msgspec.json.decode(content, type=ErrorMessage)
+        except msgspec.MsgspecError:
+            return CedosError(f"{self._path}: the daemon refused this ({status})")
         kind = getattr(errors, message.kind, None)
         if isinstance(kind, type) and issubclass(kind, CedosError):
             return kind(message.error)

@@ -9,8 +9,8 @@ import socket
 import struct
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
 from math import isfinite, nan
 from pathlib import Path
 from types import TracebackType
@@ -64,16 +64,11 @@ _PERIOD_S: Final = 1.0
 MODE: Final = 0o660
 MAX_BODY_BYTES: Final = 65_536
 LONGEST_FLOW: Final = 300
-# The most programs that listen to decisions, of all users but root.
-MAX_LISTENERS: Final = 64
-
-MAX_LISTENERS_OF_USER: Final = 16
 # Requests at once of all users but root, and of one: each of 1,000 transfers waits for its turn.
 MAX_REQUESTS, MAX_REQUESTS_OF_USER = 4_800, 1_200
 # Questions that read the disk: of one user, and of all at once. The daemon's own work needs threads, too.
 MAX_DISK_OF_USER, _DISK_AT_ONCE = 4, 2
 MALFORMED_PAUSE_S: Final = 10.0
-_KEEP_ALIVE_S: Final = 15.0
 _STATUS: Final[dict[type[CedosError], int]] = {
     ConfigError: 400,
     NotFoundError: 404,
@@ -182,9 +177,6 @@ class Backend(Protocol):
 
         Errors: HistoryError: it cannot be begun. NotFoundError: there is none. PrivilegeError.
         """
-
-    def decisions(self) -> AsyncGenerator[DecisionMessage, None]:
-        """Yield all decisions from now on."""
 
 
 class OpenConnections:
@@ -310,7 +302,6 @@ class ControlServer:
     def __init__(self, backend: Backend, path: Path) -> None:
         self._backend = backend
         self._path = path
-        self._listeners: dict[asyncio.Task[None], int] = {}
         self._runner: web.AppRunner | None = None
         self._inode: tuple[int, int] | None = None
         self._missing = False
@@ -380,8 +371,8 @@ class ControlServer:
             status = self._path.stat()
             if (status.st_dev, status.st_ino) == self._inode:
                 self._path.unlink()
-        for task in (*self._listeners, *filter(None, (self._closing,))):
-            task.cancel()
+        if self._closing is not None:
+            self._closing.cancel()
         if self._runner is not None:
             await self._runner.cleanup()
 
@@ -409,7 +400,6 @@ class ControlServer:
             router.add_get(f"/v1/{path}", _answering(ask))
         router.add_get("/v1/explain", self._explain)
         router.add_get("/v1/usage", self._usage)
-        router.add_get("/v1/decisions", self._decisions)
         router.add_post("/v1/budgets", self._set_budget)
         for path, handler in (
             ("phone", _taking(PhoneRequest, "phone", lambda said, _: asked.prefer(said.phone))),
@@ -448,53 +438,6 @@ class ControlServer:
 
     async def _set_budget(self, request: web.Request) -> web.Response:
         return _json(await self._backend.set_budget(parse_budget(await request.read())), status=201)
-
-    async def _decisions(self, request: web.Request) -> web.StreamResponse:
-        user, users = _asker(request), [*self._listeners.values()]
-        if users.count(user) >= MAX_LISTENERS_OF_USER:
-            raise HostError(
-                f"{MAX_LISTENERS_OF_USER} programs of this user listen to decisions already"
-            )
-        if user and len(users) - users.count(0) >= MAX_LISTENERS:
-            raise HostError(f"{MAX_LISTENERS} programs listen to decisions already")
-        response = web.StreamResponse(
-            headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
-        )
-        # A separate task: the server cancels it at its end, without cancelling aiohttp's task.
-        listener = asyncio.create_task(self._stream(request, response))
-        self._listeners[listener] = user
-        try:
-            await asyncio.wait([listener])
-        finally:
-            listener.cancel()
-            self._listeners.pop(listener, None)
-        if not listener.cancelled() and (error := listener.exception()):
-            raise error
-        return response
-
-    async def _stream(self, request: web.Request, response: web.StreamResponse) -> None:
-        async with aclosing(self._backend.decisions()) as decisions:
-            upcoming = asyncio.ensure_future(anext(decisions, None))
-            try:
-                # Subscribe before the client gets the headers.
-                await asyncio.sleep(0)
-                await response.prepare(request)
-                while True:
-                    done, _ = await asyncio.wait([upcoming], timeout=_KEEP_ALIVE_S)
-                    if not done:
-                        # Write, or a client that left would stay unnoticed.
-                        await response.write(b":\n\n")
-                        continue
-                    if (decision := upcoming.result()) is None:
-                        return
-                    body = msgspec.json.encode(decision)
-                    await response.write(b"event: decision\ndata: " + body + b"\n\n")
-                    upcoming = asyncio.ensure_future(anext(decisions, None))
-            except ConnectionError:
-                return  # the client left
-            finally:
-                upcoming.cancel()
-                await asyncio.wait([upcoming])
 
 
 def _answering(ask: Callable[[], Awaitable[object]]) -> Handler:

@@ -5,7 +5,7 @@ import heapq
 import os
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -297,9 +297,6 @@ class ApiBackend:
     async def unhint(self, number: int, uid: int) -> None:
         self._known.hints.check(number, uid)
         self.driver.post(HintWithdrawn(number))
-
-    def decisions(self) -> AsyncGenerator[DecisionMessage, None]:
-        return self.log.decided.subscribe()
 
     def _default(self) -> DefaultMessage:
         default = self._known.default

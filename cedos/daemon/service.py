@@ -405,10 +405,9 @@ class Daemon:
         )
 
     def finished(self) -> None:
-        """Tell listeners of the end, and keep what was learned."""
+        """Stop deciding, and keep what was learned."""
         self._driver.close()
         self._executor.close()
-        self._log.decided.close()
         self._keep_learned()
 
     def _keep_learned(self) -> None:

@@ -36,7 +36,6 @@ from cedos.storage.history_store import (
     flow_row,
     flow_target,
     matcher,
-    refuse_others,
 )
 
 _Record = TypeVar("_Record")
@@ -110,15 +109,6 @@ class History:
         self._carried = _Waiting[CarriedConnection](max_waiting)
         with self._disk:
             self._highest_number = self._attempt(self._store.highest_number, 0)
-
-    @classmethod
-    def existing(cls, path: Path) -> "History":
-        """Open an existing history to read it: nothing is created or moved aside.
-
-        Errors: HistoryError, there is no such file, or it is no history of this version.
-        """
-        refuse_others(path)
-        return cls(path)
 
     @property
     def notice(self) -> str | None:

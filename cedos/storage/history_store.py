@@ -14,7 +14,6 @@ JSON has no infinity and no NaN; an infinite cost and an unknown indicator becom
 
 import sqlite3
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from ipaddress import ip_address
 from math import inf, nan
 from pathlib import Path
@@ -425,26 +424,6 @@ class Store:
         except OSError as error:
             raise HistoryError(f"{self.path} {why}, and moving it aside failed: {error}") from error
         self.notice = f"{self.path} {why}; it was moved to {aside}, and a new history begun"
-
-
-def refuse_others(path: Path) -> None:
-    """Raise HistoryError unless the file exists and `Store` could use it. Changes nothing."""
-    if not path.is_file():
-        raise HistoryError(f"there is no history {path}")
-    try:
-        with closing(
-            sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
-        ) as connection:
-            owner, version = (
-                int(connection.execute(f"PRAGMA {name}").fetchone()[0])
-                for name in ("application_id", "user_version")
-            )
-    except sqlite3.Error as error:
-        raise HistoryError(f"{path} cannot be read as a history: {error}") from error
-    if owner != _APPLICATION_ID:
-        raise HistoryError(f"{path} is no history of the daemon")
-    if version != SCHEMA_VERSION:
-        raise HistoryError(f"{path} has schema {version} and this cedos knows {SCHEMA_VERSION}")
 
 
 def _prepare(connection: sqlite3.Connection) -> str | None:

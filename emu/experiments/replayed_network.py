@@ -194,9 +194,6 @@ class ReplayedNetwork:
     def up_at(self, at_s: float) -> bool:
         return self.coverage.contact_at(at_s) is not None
 
-    def covered_at(self, at_s: float) -> bool:
-        return self.coverage.covered_at(at_s)
-
     def attached_since_s(self, at_s: float) -> float | None:
         """Return when the contact of this instant began; None: the host knows that there is none."""
         contact = self.coverage.contact_at(at_s)

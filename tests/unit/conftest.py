@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from ipaddress import IPv4Address, ip_interface
@@ -38,7 +38,6 @@ from cedos.api.programs import (
 from cedos.api.server import ControlServer
 from cedos.commands.cedos import main
 from cedos.controller.hint import HintRequest, program_mark
-from cedos.daemon.decisions.decision_log import Broadcast
 from cedos.errors import NotFoundError
 from cedos.model import (
     Budget,
@@ -90,7 +89,6 @@ class FakeDaemon:
     """A real backend, though of a daemon that does nothing."""
 
     def __init__(self) -> None:
-        self.broadcast: Broadcast[DecisionMessage] = Broadcast()
         self.hints: dict[int, HintRequest] = {}
         self.budgets: dict[str, BudgetMessage] = {}
         self.budget_problems: list[str] = []
@@ -219,9 +217,6 @@ class FakeDaemon:
     async def remove_budget(self, name: str) -> None:
         if self.budgets.pop(name, None) is None:
             raise NotFoundError(f"there is no budget {name}")
-
-    def decisions(self) -> AsyncGenerator[DecisionMessage, None]:
-        return self.broadcast.subscribe()
 
 
 @contextmanager

@@ -40,10 +40,6 @@ class Learning:
     def predict(self, features: Mapping[str, float], /) -> Mapping[str, Distribution]:
         return self._posterior.of(self._model.predict(features))
 
-    def fingerprint(self) -> str:
-        """Return the checksum of the trained model."""
-        return self._model.fingerprint()
-
     def kept(self) -> dict[str, Any]:
         """Return what is learned, for the next start."""
         # Which strategy is favoured, and when rightly so, is another thing with another model.

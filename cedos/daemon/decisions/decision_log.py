@@ -1,13 +1,12 @@
-"""Decisions that were carried out: the last in memory, all in the history, each told to listeners."""
+"""Decisions that were carried out: the last in memory, all in the history."""
 
 import asyncio
-from collections import OrderedDict, deque
-from collections.abc import AsyncGenerator, Hashable
-from typing import Generic, TypeVar
+from collections import OrderedDict
+from collections.abc import Hashable
 
 import structlog
 
-from cedos.api.messages import DecisionMessage, flow_matches
+from cedos.api.messages import flow_matches
 from cedos.controller.flows.living_flows import LivingFlows
 from cedos.model import Decision, Strategy
 from cedos.storage.history import History
@@ -21,7 +20,6 @@ class DecisionLog:
     """Takes decisions and finds them again."""
 
     def __init__(self, history: History | None) -> None:
-        self.decided: Broadcast[DecisionMessage] = Broadcast()
         self._history = history
         self._recent: dict[int, Decision] = {}
         self._choices: OrderedDict[Hashable, Strategy] = OrderedDict()
@@ -37,8 +35,6 @@ class DecisionLog:
         self._recent[decision.number] = decision
         if len(self._recent) > _RECENT:
             del self._recent[next(iter(self._recent))]
-        if self.decided.subscribers:
-            self.decided.publish(DecisionMessage.of(decision))
         # At the usual level the log has changes only: programs ask every few seconds.
         log = _log.info if self._changes(decision) else _log.debug
         log("decided", choice=str(decision.choice), why=decision.reason)
@@ -118,54 +114,3 @@ class DecisionLog:
 def _is_number(flow: str) -> bool:
     """Tell whether a text is a number that the history can have."""
     return flow.isdecimal() and len(flow) <= 18
-
-
-T = TypeVar("T")
-
-
-class _Ear(Generic[T]):
-    def __init__(self, limit: int) -> None:
-        self.waiting: deque[T] = deque(maxlen=limit)
-        self.ready = asyncio.Event()
-
-
-class Broadcast(Generic[T]):
-    """Passes every published item to every present subscriber.
-
-    A subscriber that falls more than `limit` items behind loses the oldest ones.
-    """
-
-    def __init__(self, limit: int = 256) -> None:
-        self._limit = limit
-        self._ears: set[_Ear[T]] = set()
-        self._closed = False
-
-    def publish(self, item: T) -> None:
-        for ear in self._ears:
-            ear.waiting.append(item)
-            ear.ready.set()
-
-    def close(self) -> None:
-        """End all subscriptions once they have taken what waits for them."""
-        self._closed = True
-        for ear in self._ears:
-            ear.ready.set()
-
-    @property
-    def subscribers(self) -> int:
-        """The number of subscribers. With none, no item needs to be built."""
-        return len(self._ears)
-
-    async def subscribe(self) -> AsyncGenerator[T, None]:
-        """Yield the items that are published from the first step of the iteration on."""
-        ear: _Ear[T] = _Ear(self._limit)
-        self._ears.add(ear)
-        try:
-            while not self._closed or ear.waiting:
-                while ear.waiting:
-                    yield ear.waiting.popleft()
-                ear.ready.clear()
-                if not self._closed:
-                    await ear.ready.wait()
-        finally:
-            self._ears.discard(ear)

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from structlog.testing import capture_logs
 
 from cedos.api import server
 from cedos.api.client import ControlClient
-from cedos.api.messages import CarriedReport, DecisionMessage
+from cedos.api.messages import CarriedReport
 from cedos.api.server import MALFORMED_PAUSE_S, OpenConnections, short_lines
 from cedos.controller.hint import HintRequest
 from cedos.errors import (
@@ -231,73 +230,6 @@ def test_a_fault_inside_the_daemon_is_logged_and_told_without_its_insides(
         ControlClient(control).status()
     fake_daemon.fault = None
     assert ControlClient(control).status().pid == 7
-
-
-def test_decisions_as_they_are_made(
-    fake_daemon: Any, serve: Any, tmp_path: Path, make_decision: Callable[[int], Any]
-) -> None:
-    path = tmp_path / "c.sock"
-    with serve(fake_daemon, path) as in_loop:
-        stream = ControlClient(path).decisions()
-        numbers: list[int] = []
-
-        def listen() -> None:
-            numbers.extend(decision.number for decision in stream)
-
-        listener = threading.Thread(target=listen)
-        listener.start()
-        wait_until(lambda: fake_daemon.broadcast.subscribers == 1)
-        for number in range(1, 4):
-            message = DecisionMessage.of(make_decision(number))
-            in_loop(lambda message=message: fake_daemon.broadcast.publish(message))
-        wait_until(lambda: len(numbers) == 3)
-        assert numbers == [1, 2, 3]
-    listener.join(10)  # the server's end ends the stream
-    assert not listener.is_alive()
-
-
-def test_a_listener_who_leaves_is_forgotten(
-    fake_daemon: Any,
-    serve: Any,
-    tmp_path: Path,
-    make_decision: Callable[[int], Any],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(server, "_KEEP_ALIVE_S", 0.05)
-    path = tmp_path / "c.sock"
-    with serve(fake_daemon, path) as in_loop:
-        message = DecisionMessage.of(make_decision(1))
-        stream = ControlClient(path).decisions()
-        publisher = threading.Timer(0.2, in_loop, [lambda: fake_daemon.broadcast.publish(message)])
-        publisher.start()
-        assert next(stream).number == 1
-        publisher.join()
-        stream.close()
-        wait_until(lambda: fake_daemon.broadcast.subscribers == 0)
-
-
-def test_listeners_are_bounded_for_each_user(
-    control: Path, fake_daemon: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Once one user had all listeners, and root had none to find out why."""
-    monkeypatch.setattr(server, "MAX_LISTENERS", 3 * server.MAX_LISTENERS_OF_USER)
-    user = 1000
-    monkeypatch.setattr(server, "_asker", lambda _request: user)
-    with ExitStack() as kept:
-
-        def listens() -> bool:
-            one = kept.enter_context(opened(control))
-            one.sendall(b"GET /v1/decisions HTTP/1.1\r\nHost: x\r\n\r\n")
-            return one.recv(65_536).startswith(b"HTTP/1.1 200 ")
-
-        for each in (1000, 1001, 1002):
-            user = each
-            number = server.MAX_LISTENERS_OF_USER
-            assert [listens() for _ in range(number + 1)] == [True] * number + [False]
-        user = 1003
-        assert not listens()
-        user = 0
-        assert listens()
 
 
 def test_waiting_requests_are_bounded_for_each_user(
@@ -561,19 +493,6 @@ def test_a_crowd_does_not_keep_others_out(
     finally:
         for each in crowd:
             each.close()
-
-
-def test_who_listens_to_decisions_stays(
-    control: Path, fake_daemon: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server, "IDLE_S", 1.0)
-    with opened(control) as listening:
-        listening.sendall(b"GET /v1/decisions HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert listening.recv(9) == b"HTTP/1.1 "
-        listening.recv(65_536)
-        listening.settimeout(2.1)
-        with pytest.raises(TimeoutError):
-            listening.recv(1)
 
 
 def _closed(each: socket.socket) -> bool:

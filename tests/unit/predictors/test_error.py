@@ -12,7 +12,6 @@ from predictors.error import (
     middles,
     redistributed,
     sliced,
-    spread,
 )
 
 
@@ -31,14 +30,6 @@ def test_a_censored_error_is_shared_out_among_the_larger_ones() -> None:
 def test_redistribution_keeps_the_total(errors: list[tuple[float, bool]]) -> None:
     weights = redistributed([value for value, _ in errors], [censored for _, censored in errors])
     assert sum(weights) == pytest.approx(len(errors))
-
-
-@given(st.lists(st.floats(0.01, 100), min_size=1, max_size=12).map(sorted), st.floats(1.0, 4.0))
-def test_spreading_keeps_the_median_and_the_order(ratios: list[float], factor: float) -> None:
-    wide = spread(ratios, factor)
-    assert all(low <= high * (1 + 1e-9) for low, high in pairwise(wide))
-    assert wide[-1] / wide[0] == pytest.approx((ratios[-1] / ratios[0]) ** factor)
-    assert spread(ratios, 1.0) == pytest.approx(tuple(ratios))
 
 
 def test_memory_is_bounded() -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from cedos.errors import HistoryError
 from cedos.model import (
     Context,
     Decision,
@@ -360,23 +359,3 @@ def test_others_can_read_the_file_meanwhile(path: Path) -> None:
     )
     reader.close()
     history.close()
-
-
-def test_reading_makes_and_moves_nothing(path: Path) -> None:
-    with pytest.raises(HistoryError, match="there is no history"):
-        History.existing(path)
-    assert not path.parent.exists()
-    path.parent.mkdir()
-    for content in (b"", b"a letter", b"SQLite format 3\0 broken"):
-        path.write_bytes(content)
-        with pytest.raises(HistoryError, match=r"history\.sqlite"):
-            History.existing(path)
-        assert [each.name for each in path.parent.iterdir()] == [path.name]
-        assert path.read_bytes() == content
-    path.unlink()
-    history = History(path)
-    history.add_flow(a_flow(3))
-    history.close()
-    again = History.existing(path)
-    assert [flow.decision for flow in again.flows()] == [3]
-    again.close()
