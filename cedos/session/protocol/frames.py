@@ -108,13 +108,6 @@ class KeepAlive(Struct, frozen=True, gc=False):
     seconds: int
 
 
-class Deadline(Struct, frozen=True, gc=False):
-    """The bytes that its sender expects to receive, and until when (Cedos, III-C); 0: unknown."""
-
-    expected_bytes: int
-    milliseconds: int
-
-
 class PathSays(Struct, frozen=True, gc=False):
     """The sender's view of this path, 0: unknown; `allowed`: the mask of ranks, in both directions.
 
@@ -177,7 +170,6 @@ Frame: TypeAlias = (
     | Sync
     | Ask
     | KeepAlive
-    | Deadline
     | PathSays
     | Ping
     | Pong

@@ -93,7 +93,6 @@ def pack(session: Session, now: float, unix_s: float) -> IdleRecord | None:
         control.state is SessionState.OPEN
         and control.closing.theirs is None
         and control.terms.proposed is None
-        and control.wish is None
         and not session.thunks
         and not session.pending_events
         and sender.everything_acknowledged()

@@ -56,13 +56,6 @@ class ThunkReady(Struct, frozen=True):
     token: int
 
 
-class PeerWishes(Struct, frozen=True):
-    """The peer expects so many bytes until then (0 and infinity: unknown)."""
-
-    expected_bytes: int
-    deadline_at_s: float
-
-
 class Probed(Struct, frozen=True):
     """The measured rate of a path without traffic, and a short Ping's round trip.
 
@@ -91,7 +84,7 @@ class Failed(Struct, frozen=True):
     acknowledged_bytes: int
 
 
-Event: TypeAlias = ThunkReady | PeerWishes | Probed | PeerClosed | Finished | Failed
+Event: TypeAlias = ThunkReady | Probed | PeerClosed | Finished | Failed
 
 
 class SessionState(Enum):
@@ -200,7 +193,6 @@ def lost_state(theirs: Sync, ours: Sync, known: Sync, sent: tuple[int, int]) -> 
     return None
 
 
-NO_DEADLINE: Final = float("inf")
 # The most answers to the peer that are queued: a peer that asks on must not fill this end's memory.
 _MOST_DUE: Final = 64
 
@@ -216,7 +208,6 @@ class Control:
         self.terms = terms
         self.closing = CloseHandshake()
         self.due: deque[bytes] = deque()
-        self.wish: tuple[int, float] | None = None  # bytes, deadline
         self._sender = sender
         self._receiver = receiver
         self._events = events
@@ -224,7 +215,6 @@ class Control:
             f.Abort: self._on_abort,
             f.Close: self._on_close,
             f.Closed: self._on_closed,
-            f.Deadline: self._on_deadline,
             f.KeepAlive: self._on_keep_alive,
             f.PathSays: self._on_path_says,
             f.Ping: self._on_ping,
@@ -235,11 +225,6 @@ class Control:
     def propose_keep_alive(self, seconds: int) -> None:
         """Propose how long the session outlives its last path; the peer may agree to less."""
         self.due.append(packing.fixed(self.terms.propose(seconds)))
-
-    def set_wish(self, expected_bytes: int, deadline_at_s: float, now: float) -> None:
-        """Tell the peer how many bytes this end expects from it (0: unknown), and until when."""
-        self.wish = (expected_bytes, deadline_at_s)
-        self.due.append(self._wish(now))
 
     def close(self) -> None:
         self.state = SessionState.CLOSING
@@ -266,24 +251,16 @@ class Control:
         self._check_finished()
         return self.state is SessionState.FINISHED
 
-    def statement(self, path: PathFlight, now: float) -> list[bytes]:
+    def statement(self, path: PathFlight) -> list[bytes]:
         """Return frames for all that holds now and that the peer may have missed."""
         frames = [path_says(path)]
         terms = (self.terms.proposed, self.terms.theirs)
         frames += [packing.fixed(each) for each in terms if each is not None]
-        if self.wish is not None:
-            frames.append(self._wish(now))
         if self.closing.asked:
             frames.append(self._close())
         if self.closing.answered:
             frames.append(packing.fixed(f.Closed()))
         return frames
-
-    def _wish(self, now: float) -> bytes:
-        expected, at_s = self.wish or (0, NO_DEADLINE)
-        # 0 stands for no deadline, so a deadline that has passed is sent as 1 ms.
-        left_ms = 0 if at_s == NO_DEADLINE else max(1, int((at_s - now) * 1000))
-        return packing.fixed(f.Deadline(expected, min(left_ms, packing.MAX_POSITION - 1)))
 
     def _close(self) -> bytes:
         return packing.fixed(f.Close(self._sender.stream.written, self._sender.next_irob))
@@ -323,10 +300,6 @@ class Control:
         answer = self.terms.receive(frame)
         if answer is not None and len(self.due) < _MOST_DUE:
             self.due.append(packing.fixed(answer))
-
-    def _on_deadline(self, _path: PathFlight, frame: f.Deadline, now: float) -> None:
-        at_s = now + frame.milliseconds / 1000 if frame.milliseconds else NO_DEADLINE
-        self._events.append(PeerWishes(frame.expected_bytes, at_s))
 
     def _on_path_says(self, path: PathFlight, frame: f.PathSays, _now: float) -> None:
         peer = PathFacts(

@@ -65,7 +65,6 @@ FIXED: Final[dict[type, FixedLayout]] = {
         (7, f.Sync, ">BQQQQ", (_POSITION, _POSITION, _POSITION, _POSITION)),
         (8, f.Ask, ">B", ()),
         (9, f.KeepAlive, ">BBII", (1, _U32, MAX_KEEP_ALIVE_S)),
-        (10, f.Deadline, ">BQQ", (_POSITION, _POSITION)),
         # Kind, metered, mask of labels, round trip, rate, losses in a million, address.
         (11, f.PathSays, ">BBBBIQII", (len(KINDS) - 1, 1, 15, _U32, _POSITION, 1_000_000, _U32)),
         (13, f.Pong, ">BQ", (_U64,)),

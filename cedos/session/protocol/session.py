@@ -648,7 +648,7 @@ class Session:
                 control.append(receiver.window())
             if everything:
                 path.owes_statement = False
-                control += self.control.statement(path, now)
+                control += self.control.statement(path)
             if shared:
                 control += self.control.due
                 self.control.due.clear()

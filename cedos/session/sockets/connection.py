@@ -22,7 +22,6 @@ from cedos.session.protocol.life import (
     Failed,
     Finished,
     PeerClosed,
-    PeerWishes,
     Probed,
     ThunkReady,
 )
@@ -65,7 +64,6 @@ class Connection:
         self.peer_address = peer_address
         self.kept_state = b""
         self._on_sleep: Callable[[], bytes | None] = bytes
-        self.peer_wishes: PeerWishes | None = None
         self._label = STREAM_LABEL
         self._sent_label, self._sent_rank = STREAM_LABEL, rank_of(STREAM_LABEL)  # the last ones
         self._thunks: dict[int, Callable[[], None]] = {}
@@ -263,8 +261,6 @@ class Connection:
         self._metered.wait_for(self.peer_address[0], deadline_s, expected_bytes, buffer, buffered)
         if deadline_s is not None:
             self._outlive(deadline_s)
-        if deadline_s is not None or expected_bytes:
-            self.wish(expected_bytes, deadline_s if deadline_s is not None else float("inf"))
         self._metered.check()
 
     def networks(self) -> dict[str, bool]:
@@ -298,12 +294,6 @@ class Connection:
     def written_bytes(self) -> int:
         """Return how much was written to the stream so far."""
         return self._core.written_bytes
-
-    def wish(self, expected_bytes: int, deadline_s: float) -> None:
-        """Tell the peer how much is expected of it, and within how many seconds (Cedos, III-C)."""
-        now = self._driver.now()
-        self._core.control.set_wish(expected_bytes, now + deadline_s, now)
-        self.flow.pump_soon()
 
     def _outlive(self, deadline_s: float) -> None:
         """Ask the peer once for this keep-alive, if less is agreed."""
@@ -651,8 +641,6 @@ class Connection:
             path = self.flow.paths.get(event.path_id)
             if path is not None:
                 path.on_answer(event)
-        elif isinstance(event, PeerWishes):
-            self.peer_wishes = event
         elif isinstance(event, Finished):
             self._over = True
             self.flow.drain()

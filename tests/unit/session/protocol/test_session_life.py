@@ -11,7 +11,6 @@ from cedos.session.protocol.life import (
     Failed,
     Finished,
     PeerClosed,
-    PeerWishes,
     SessionState,
 )
 from cedos.session.protocol.schedulers.interface import PathFacts
@@ -150,14 +149,8 @@ def test_a_proposal_that_was_lost_is_made_again(cores: Cores) -> None:
     assert [each.control.terms.seconds for each in (one, other)] == [77, 77]
 
 
-def test_wishes_and_facts_reach_the_peer(cores: Cores) -> None:
+def test_facts_reach_the_peer(cores: Cores) -> None:
     one, other = cores.pair()
-    one.control.set_wish(250_000_000, 300.0, 100.0)
-    cores.pump(one, other, now=1_000.0)
-    (wish,) = other.events()
-    assert isinstance(wish, PeerWishes)
-    assert wish.expected_bytes == 250_000_000
-    assert wish.deadline_at_s == pytest.approx(1_200.0)
     one.path_facts(1, PathFacts(metered=True, rtt_s=0.045, rate_bps=12e6, loss=0.0015), 0.0)
     cores.pump(one, other)
     peer = other.paths[0].peer
