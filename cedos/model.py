@@ -524,19 +524,7 @@ class Every(StrEnum):
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,30}")
 _HELPER_NAME: Final = re.compile(r"helper-\d+")
 _MOST_SUPPLY: Final = 1e15
-_MOST_MONEY: Final = 1e9
-_MOST_UNITS: Final = 1_000_000
 _FIRST_YEAR, _LAST_YEAR = 1981, 8999
-
-
-@dataclass(frozen=True, slots=True)
-class Increment:
-    """Pay as you go (dissertation, 3.2.2.7): data comes in units that are bought, and not refunded."""
-
-    amount: float  # bytes of a unit
-    money: float  # what a unit costs
-    s_per_money: float  # seconds of waiting that one unit of money is worth to the person
-    most: int  # at most so many are bought in a period
 
 
 class PhoneUse(StrEnum):
@@ -560,8 +548,6 @@ class Budget:
     # Names of the networks whose use counts; empty: all that are metered. Energy: empty.
     networks: tuple[str, ...] = ()
     every: Every | None = None  # how it recurs; None: it does not
-    # Data that is bought unit by unit; `supply` is then the unit's times the most.
-    increment: Increment | None = None
     # Joules of this host's battery until it is charged; `supply` is what it then holds.
     battery: bool = False
     # Data or money: once it is spent, programs are kept off the networks it counts. None: as the
@@ -599,8 +585,6 @@ class Budget:
         until = _instant(self.until)
         if self.since and _instant(self.since) >= until and self.every is None:
             raise ValueError(f"it would end ({until:%Y-%m-%d %H:%M}) before it begins")
-        if self.increment is not None:
-            _check_increment(self.increment)
 
 
 def is_name(text: str) -> bool:
@@ -630,20 +614,3 @@ def _instant(text: str) -> datetime:
     if why := end_wrong(found):
         raise ValueError(f'"{text}": {why}')
     return found
-
-
-def _check_increment(unit: Increment) -> None:
-    if not 0.0 < unit.amount <= _MOST_SUPPLY:
-        raise ValueError(f"a unit of {unit.amount:g} bytes cannot be; more than 0 would be right")
-    if not 0.0 <= unit.money <= _MOST_MONEY:
-        raise ValueError(
-            f"a unit for {unit.money:g} of money cannot be; 0 to {_MOST_MONEY:,.0f} would be right"
-        )
-    if not 0.0 <= unit.s_per_money <= _MOST_MONEY:
-        raise ValueError(
-            f"{unit.s_per_money:g} seconds per money cannot be; 0 to {_MOST_MONEY:,.0f} would be right"
-        )
-    if not 1 <= unit.most <= _MOST_UNITS:
-        raise ValueError(
-            f"{unit.most} units cannot be; 1 to {_MOST_UNITS} would be right: larger ones"
-        )

@@ -8,24 +8,6 @@ from cedos.errors import ConfigError
 from cedos.model import Budget
 
 
-class UnitsMessage(ControlMessage, frozen=True, kw_only=True):
-    """The units of a budget that is bought unit by unit: bought, at most, amount and price of each."""
-
-    bought: int
-    most: int
-    amount: float
-    money: float
-
-    @classmethod
-    def of(cls, budget: Budget) -> "UnitsMessage | None":
-        """Return the units of a budget; None if it is not bought by units."""
-        one = budget.increment
-        if one is None:
-            return None
-        bought = round(budget.supply / one.amount)
-        return cls(bought=bought, most=one.most, amount=one.amount, money=one.money)
-
-
 class BudgetMessage(ControlMessage, frozen=True, kw_only=True):
     """The state of a budget; amounts are bytes, joules or money."""
 
@@ -53,7 +35,6 @@ class BudgetMessage(ControlMessage, frozen=True, kw_only=True):
     # Networks that programs may not use, because the budget is `hard` and spent.
     barred: tuple[str, ...] = ()
     unkept: str = ""  # why these networks are still used
-    units: UnitsMessage | None = None  # if given, `supply` is that of the units bought so far
     controller: str | None = None
 
     @classmethod

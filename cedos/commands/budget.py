@@ -2,14 +2,13 @@
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Final, TypeVar
 
 import click
 
-from cedos.api.budgets import BudgetMessage, UnitsMessage
+from cedos.api.budgets import BudgetMessage
 from cedos.api.client import ControlClient
 from cedos.api.lock import running_pid
 from cedos.budget_kinds import Resource, Tariff
@@ -18,10 +17,9 @@ from cedos.commands.console.manual import CONFIG, SOCKET, STATE, Manual, json_op
 from cedos.commands.console.render import echo
 from cedos.config import amounts, load
 from cedos.config.directories import Directories, directories
-from cedos.config.sections import S_PER_MONEY
 from cedos.errors import ConfigError, DaemonUnreachableError, HistoryError, NotFoundError
-from cedos.model import Budget, Every, Increment, is_name
-from cedos.selector.budgets.keeper import bought, period_at
+from cedos.model import Budget, Every, is_name
+from cedos.selector.budgets.keeper import period_at
 from cedos.storage import budget_file
 
 _T = TypeVar("_T")
@@ -120,13 +118,6 @@ def command(context: click.Context, as_json: bool) -> None:
     help="Block programs on its networks once it is spent (data and money), or not.  [default: as the"
     " budget that it replaces, else soft]",
 )
-@click.option("--unit", help="The size of a unit, if data is bought in units.")
-@click.option("--unit-money", type=float, help="The price of a unit.")
-@click.option(
-    "--seconds-per-money",
-    type=float,
-    help="Seconds of waiting that one unit of money is worth.  [default: 60]",
-)
 def set_command(
     what: str,
     amount: str | None,
@@ -135,9 +126,6 @@ def set_command(
     networks: tuple[str, ...],
     name: str | None,
     hard: bool | None,
-    unit: str | None,
-    unit_money: float | None,
-    seconds_per_money: float | None,
 ) -> None:
     """Set a budget of WHAT: AMOUNT of data ("4GB"), energy ("20kJ") or money; none for the battery.
 
@@ -146,18 +134,16 @@ def set_command(
     energy in the battery. A budget replaces the one of the same name. What was spent in the period
     still counts, and a hard one stays hard unless --soft says otherwise.
     """
-    if what != "data" and (networks or unit):
-        raise ConfigError(f"--network and --unit are for data, not for {what}")
+    if what != "data" and networks:
+        raise ConfigError(f"--network is for data, not for {what}")
     try:
-        supply = _supply(what, amount)
         budget = Budget(
             name=what if name is None else name,
             resource=Resource.ENERGY if what == "battery" else Resource(what),
-            supply=supply,
+            supply=_supply(what, amount),
             until=amounts.until(until, datetime.now()).isoformat(),
             networks=networks,
             every=Every(every) if every is not None else None,
-            increment=_increment(supply, unit, unit_money, seconds_per_money),
             battery=what == "battery",
             hard=hard,
         )
@@ -267,10 +253,7 @@ def _row(one: BudgetMessage, now_unix_s: float) -> tuple[str, ...]:
 def _supplied(one: BudgetMessage) -> str:
     if not one.supply:
         return render.UNKNOWN
-    supply, units = render.amount(one.supply, one.resource), one.units
-    if units is None:
-        return supply
-    return f"{supply} (unit {units.bought} of {units.most}, {render.number(units.money)} each)"
+    return render.amount(one.supply, one.resource)
 
 
 def _price(one: BudgetMessage) -> str:
@@ -299,31 +282,6 @@ def _supply(what: str, amount: str | None) -> float:
     if amount is None:
         raise ValueError(f'{what} needs an amount, such as "4GB", "20kJ" or "20"')
     return amounts.READERS[Resource(what)](amount)
-
-
-def _increment(
-    supply: float, unit: str | None, money: float | None, s_per_money: float | None
-) -> Increment | None:
-    if unit is None:
-        if money is not None or s_per_money is not None:
-            option = "--unit-money" if money is not None else "--seconds-per-money"
-            raise ValueError(f'{option} needs the size of a unit, too: --unit "1GB"')
-        return None
-    each = amounts.size_bytes(unit)
-    if not each:
-        raise ValueError(f'"{unit}": a unit must be more than 0, such as "1GB"')
-    if money is None:
-        raise ValueError(f"--unit {unit} needs the price of a unit: --unit-money 5")
-    if each > supply:
-        raise ValueError(
-            f'"{unit}": a unit must not be larger than the budget ({render.size(supply)})'
-        )
-    return Increment(
-        amount=each,
-        money=money,
-        s_per_money=S_PER_MONEY if s_per_money is None else s_per_money,
-        most=int(supply // each),
-    )
 
 
 def _answered(where: Directories, ask: Callable[[], _T]) -> _T:
@@ -378,13 +336,9 @@ def without_daemon(where: Directories) -> list[BudgetMessage]:
         if usage is not None and not budget.battery:
             meter, tariff = budget.resource.meter, Tariff(money_per_mb(config))
             used = meter.spent(usage, budget.networks, period.begins_s, tariff)
-        if (unit := budget.increment) is not None:  # those that are bought by now
-            supply = min(bought(used, unit), unit.most) * unit.amount
-            budget = replace(budget, supply=supply)
         found.append(
             BudgetMessage.of(
                 budget,
-                units=UnitsMessage.of(budget),
                 spent=used,
                 begins_unix_s=period.begins_s,
                 ends_unix_s=period.ends_s,

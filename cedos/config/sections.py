@@ -4,14 +4,14 @@ import re
 from datetime import datetime
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
 from cedos.budget_kinds import Resource
 from cedos.config import amounts
-from cedos.model import Budget, Every, Increment, NetworkKind, PhoneUse
+from cedos.model import Budget, Every, NetworkKind, PhoneUse
 
 InterfaceName = Annotated[
     str,
@@ -70,10 +70,6 @@ class DecisionConfig(Section, frozen=True, kw_only=True):
     method: Literal["brute-force", "error-bounds", "bayesian", "trusting"] = "brute-force"
 
 
-# The default value of one unit of money in seconds of waiting.
-S_PER_MONEY: Final = 60.0
-
-
 class PlanConfig(Section, frozen=True, kw_only=True):
     """`[plan]`: the data plan of all metered networks; `metered_bytes` None: no limit."""
 
@@ -87,10 +83,7 @@ class PlanConfig(Section, frozen=True, kw_only=True):
 
 
 class BudgetConfig(Section, frozen=True, kw_only=True):
-    """`[budgets.NAME]`: one of `data`, `energy`, `money` or `battery`, and its end.
-
-    `unit`, `unit_money` and `seconds_per_money` are for data that is bought in units.
-    """
+    """`[budgets.NAME]`: one of `data`, `energy`, `money` or `battery`, and its end."""
 
     until: str
     data: str | None = None
@@ -99,9 +92,6 @@ class BudgetConfig(Section, frozen=True, kw_only=True):
     battery: bool = False
     every: Every | None = None
     networks: list[NetworkName] = msgspec.field(default_factory=list)
-    unit: str | None = None
-    unit_money: Annotated[float, Meta(ge=0, le=1e9)] | None = None
-    seconds_per_money: Annotated[float, Meta(ge=0, le=1e9)] | None = None
     hard: bool = False
 
     def __post_init__(self) -> None:
@@ -114,24 +104,7 @@ class BudgetConfig(Section, frozen=True, kw_only=True):
             )
         if ":" in self.until and "-" not in self.until and self.every is not Every.DAY:
             raise ValueError(f'until = "{self.until}" is another time every day: every = "day"')
-        self._check_unit()
         self.budget("budget", datetime(2026, 1, 1))
-
-    def _check_unit(self) -> None:
-        if self.unit is None:
-            for name in ("unit_money", "seconds_per_money"):
-                if getattr(self, name) is not None:
-                    raise ValueError(f'{name} needs the size of a unit: unit = "1GB"')
-            return
-        if self.data is None:
-            raise ValueError('unit, such as "1GB", is for budgets of data')
-        unit, supply = amounts.size_bytes(self.unit), amounts.size_bytes(self.data)
-        if not 0 < unit <= supply:
-            raise ValueError(
-                f'unit = "{self.unit}" must be more than 0 and at most the whole budget ("{self.data}")'
-            )
-        if self.unit_money is None:
-            raise ValueError(f'unit = "{self.unit}" needs the price of a unit: unit_money = 5')
 
     def budget(self, name: str, now: datetime) -> Budget:
         """Return the budget; `now` is the local time from which times of day count."""
@@ -142,11 +115,6 @@ class BudgetConfig(Section, frozen=True, kw_only=True):
             resource, supply = Resource.MONEY, self.money
         elif self.energy is not None:
             supply = amounts.joules(self.energy)
-        increment = None
-        if self.unit is not None and self.unit_money is not None:
-            unit = amounts.size_bytes(self.unit)
-            s_per_money = S_PER_MONEY if self.seconds_per_money is None else self.seconds_per_money
-            increment = Increment(unit, self.unit_money, s_per_money, int(supply // unit))
         return Budget(
             name,
             resource,
@@ -154,7 +122,6 @@ class BudgetConfig(Section, frozen=True, kw_only=True):
             amounts.until(self.until, now, kept=True).isoformat(),
             networks=tuple(self.networks),
             every=self.every,
-            increment=increment,
             battery=self.battery,
             hard=self.hard,
         )

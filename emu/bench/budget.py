@@ -27,7 +27,7 @@ _SEED = 1
 
 
 def run(progress: Callable[[str], None]) -> dict[str, float]:
-    """Simulate 200 months of data, joules and data in units under each controller, and odd months.
+    """Simulate 200 months of data and joules under each controller, and odd months.
 
     `month_s` is CPU seconds of one month of one plan under one controller. `odd_KIND_...` are the
     figures of 40 people's odd months under ours (`months.odd_figures`); the rest: `months.figures`.

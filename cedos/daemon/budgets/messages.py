@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from cedos.api.budgets import BudgetMessage, UnitsMessage
+from cedos.api.budgets import BudgetMessage
 from cedos.api.programs import PriceMessage
 from cedos.controller.budgets.keepers import BudgetKeepers
 from cedos.controller.controller import Controller
@@ -39,7 +39,6 @@ def messages(
             controller=budgets.keepers[budget.name].controller.name,
             barred=hard.barred_by(budget.name),
             unkept=hard.unkept(budget.name),
-            units=UnitsMessage.of(budget),
         )
         found.append(message)
     return found
@@ -52,8 +51,6 @@ def price_messages(budgets: BudgetKeepers, unix_s: float) -> list[PriceMessage]:
         budget = keeper.budget
         spent_up = quote.rate >= PROHIBITIVE
         left = budget.supply - keeper.spent
-        if budget.increment is not None:  # more can be bought
-            left = max(left, 0.0) + budget.increment.amount * budget.increment.most
         found.append(
             PriceMessage(
                 resource=budget.resource.value,

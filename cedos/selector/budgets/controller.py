@@ -72,12 +72,6 @@ class PriceController(Protocol):
 
     def quote(self, now_s: float) -> Quote: ...
 
-    def spare(self, now_s: float, left: float, supply: float) -> float:
-        """Return the units that choices may use, of the rest of a larger supply.
-
-        If units are bought one by one, that is the rest of all that may still be bought.
-        """
-
     def state(self) -> dict[str, Any]:
         """Return the knowledge that later periods can use, as plain data for JSON."""
 

@@ -49,9 +49,8 @@ class Account:
 
     @property
     def supply(self) -> float:
-        """The units that may be spent in the period; of bought units, the most that may be bought."""
-        unit = self.budget.increment
-        return self.budget.supply if unit is None else unit.amount * unit.most
+        """The units that may be spent in the period."""
+        return self.budget.supply
 
     @property
     def left(self) -> float:

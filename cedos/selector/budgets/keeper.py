@@ -14,14 +14,13 @@ ahead: a transfer worth less than a unit waits for free networks.
 
 from calendar import monthrange
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
-from math import ceil, exp, inf, isfinite, sqrt
+from math import exp, isfinite, sqrt
 from typing import Any, Final, NamedTuple
 
-from cedos.model import Budget, Every, Increment
+from cedos.model import Budget, Every
 from cedos.selector.budgets.controller import (
-    PROHIBITIVE,
     MakeController,
     Option,
     PriceController,
@@ -155,45 +154,6 @@ class Forecast:
         return Expected(max(used, likely - beside), likely, likely + beside)
 
 
-def bought(spent: float, increment: Increment) -> int:
-    """Return the number of units that have been begun, at least one: every plan has one."""
-    return max(ceil(spent / increment.amount), 1)
-
-
-@dataclass(frozen=True, slots=True)
-class IncrementQuote:
-    """The price while units can be bought."""
-
-    within: Quote  # the price of what is left of the present unit
-    left: float  # bytes that are left of it
-    units_left: int  # how many more may be bought
-    increment: Increment
-    # Bytes of all units together that choices may use. The rest is needed for the use without a
-    # choice until the end of the period, so no choice takes it, whatever it would save.
-    spare: float = inf
-
-    @property
-    def rate(self) -> float:
-        """The price of the unit in use, or of the next one if that is used up."""
-        if self.left > 0.0:
-            return self.within.rate
-        # The unit is used up: the price of the next one counts, spread over its bytes.
-        first = self.rate_for(1.0, 1.0)
-        return first / self.increment.amount if first < PROHIBITIVE else PROHIBITIVE
-
-    def rate_for(self, amount: float, duration_s: float) -> float:
-        """Return the money of all units that are begun, over the bytes contemplated."""
-        if amount > 0.0 and amount > self.spare:
-            return PROHIBITIVE
-        if amount <= max(self.left, 0.0):
-            return self.within.rate_for(amount, duration_s)
-        # More than the present unit has left: the further units are bought for it.
-        units = ceil((amount - max(self.left, 0.0)) / self.increment.amount)
-        if units > self.units_left:
-            return PROHIBITIVE
-        return units * self.increment.money * self.increment.s_per_money / amount
-
-
 # A period longer or shorter by this factor gets a new controller.
 _ALIKE: Final = 2.0
 
@@ -270,14 +230,9 @@ class Keeper:
         return now_s >= self.period.ends_s
 
     def observe(self, now_s: float, spent: float) -> None:
-        """Record the use of this period; of bought units, buys another one if it needs one."""
+        """Record the use of this period."""
         if not isfinite(spent):
             return
-        # Units are bought when the use has begun them.
-        if (increment := self.budget.increment) is not None:
-            supply = min(bought(spent, increment), increment.most) * increment.amount
-            if supply != self.budget.supply:
-                self.replace_budget(replace(self.budget, supply=supply), self.period, now_s)
         if self._seen_s is not None and now_s > self._seen_s:
             self._forecast.add(max(spent - self.spent, 0.0), now_s - self._seen_s)
         # The first report is the use before this controller began, which is no sign of a habit. So the
@@ -301,18 +256,8 @@ class Keeper:
         if chosen.amount > least.amount and isfinite(least.cost_s):
             self._bought_s += max(least.cost_s - chosen.cost_s, 0.0)
 
-    # With bought units, the controller paces the unit in use, and `IncrementQuote` prices the next ones.
     def quote(self, now_s: float) -> Quote:
-        quote, increment = self.controller.quote(now_s), self.budget.increment
-        if increment is None:
-            return quote
-        units = round(self.budget.supply / increment.amount)
-        left = self.budget.supply - self.spent
-        units_left = increment.most - units
-        spare = self.controller.spare(
-            now_s, left + units_left * increment.amount, increment.most * increment.amount
-        )
-        return IncrementQuote(quote, left, units_left, increment, spare)
+        return self.controller.quote(now_s)
 
     def replace_budget(self, budget: Budget, period: Period, now_s: float) -> None:
         """Replace the budget and its period; the period's use and the knowledge stay."""

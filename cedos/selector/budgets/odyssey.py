@@ -118,10 +118,6 @@ class Odyssey:
         rate = PROHIBITIVE if spent else self._rate
         return OdysseyQuote(rate, self._supply, self._left, left_s, self._spending, self._samples)
 
-    def spare(self, now_s: float, left: float, supply: float) -> float:
-        """Return all that is left: this controller does not tell use without a choice apart."""
-        return left
-
     def state(self) -> dict[str, Any]:
         """Return nothing, as the next period begins anew."""
         return {}

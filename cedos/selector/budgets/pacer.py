@@ -409,14 +409,6 @@ class Pacer:
         share = since_s / (self._ends_s - self._began_s)
         return (_RATION * share + _FIRST) * self._first_left - (self._first_left - self._left)
 
-    def spare(self, now_s: float, left: float, supply: float) -> float:
-        planned = reduced(left, supply) - self._stock_least
-        if self._first_pace(now_s) is not None:
-            return planned  # a first burst is no habit
-        if self._demand.seen_s < _FIRST * self._period_s:
-            return planned  # what is used in the first moments is no habit
-        return planned - self.set_aside(now_s, self._hours.usual_s(now_s, self._ends_s))
-
     def set_aside(self, now_s: float, least_s: float = 0.0) -> float:
         """Return the units for the use without a choice until the end; see `Unchosen.to_come`."""
         if self._shortfalls is not None:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from cedos.budget_kinds import Resource
 from cedos.model import Every
 from cedos.selector.budgets.controller import MakeController
-from cedos.selector.budgets.keeper import Keeper, bought, period_at
+from cedos.selector.budgets.keeper import Keeper, period_at
 from cedos.selector.budgets.odyssey import Odyssey
 from cedos.selector.budgets.pacer import Pacer
 from emu.experiments.budgets.plans import (
@@ -34,7 +34,6 @@ from emu.experiments.budgets.plans import (
     draw,
     forced_by,
     month,
-    paid_s,
     world_of,
 )
 
@@ -55,7 +54,6 @@ _LIVES = 4
 class Outcome:
     """A period as a controller got through it: units spent and declined, seconds bought.
 
-    Of units that are bought, the supply is what was bought, and `declined` counts from the last purchase.
     `declined_late` is what was declined in the last quarter of the period, of `declined`.
     """
 
@@ -90,12 +88,6 @@ class Outcome:
     @property
     def spent_share(self) -> float:
         return self.spent / self.supply
-
-    @property
-    def gained_s(self) -> float:
-        """Seconds bought, less those that the units bought for them are worth."""
-        unit = self.world.budget.increment
-        return self.bought_s - paid_s(unit, self.spent, self.world.forced)
 
 
 def lives(seed: int, count: int) -> Iterator[tuple[list[Month], random.Random]]:
@@ -149,10 +141,8 @@ def _period(world: World, keeper: Keeper) -> Outcome:
             if first_rate is None:
                 first_rate = keeper.quote(world.begins_s + looked_s).rate
         now_s = world.begins_s + choice.at_s
-        looked_s, supply = choice.at_s, keeper.budget.supply
+        looked_s = choice.at_s
         keeper.observe(now_s, spent)
-        if keeper.budget.supply != supply:  # another unit
-            declined = declined_late = 0.0
         if not choice.steered:
             spent += choice.actual[0].amount
             continue
@@ -175,17 +165,10 @@ def _period(world: World, keeper: Keeper) -> Outcome:
         declined_late += more if choice.at_s >= late_s else 0.0
     end_s = world.begins_s + world.length_s - 1.0
     keeper.observe(end_s, spent)
-    supply = _supply(world, spent)
+    supply = (world.budget if world.change is None else world.change.budget).supply
     return Outcome(
         world, supply, spent, declined, declined_late, bought_s, first_rate or 0.0, feasible
     )
-
-
-def _supply(world: World, spent: float) -> float:
-    unit = world.budget.increment
-    if unit is None:
-        return (world.budget if world.change is None else world.change.budget).supply
-    return min(bought(spent, unit), unit.most) * unit.amount
 
 
 def simulate(
@@ -223,8 +206,8 @@ def figures(found: Mapping[str, Mapping[str, Sequence[Outcome]]]) -> dict[str, f
     """Return the figures of ours (`pacer`) and of Odyssey's, on the same months, plan by plan.
 
     Returns:
-        `months`; and with the prefixes "" (a month's data), `energy_` (a day's joules) and `money_` (data
-        in units): `periods`, `bought_over_odyssey_ratio` (seconds saved, less what units are worth);
+        `months`; and with the prefixes "" (a month's data) and `energy_` (a day's joules): `periods`,
+        `bought_over_odyssey_ratio` (seconds saved);
         and for each controller, Odyssey's with `odyssey_` before: `met_share` (periods in which the
         budget was not exceeded), `unavoidable_share` (of all periods, those that use without a choice
         exceeds by itself: they cannot be met, and count as not met);
@@ -241,7 +224,7 @@ def figures(found: Mapping[str, Mapping[str, Sequence[Outcome]]]) -> dict[str, f
         for name, outcomes in by.items():
             of = prefix if name == "pacer" else f"{prefix}{name}_"
             summary |= {f"{of}{key}": value for key, value in _of(outcomes).items()}
-        ours, theirs = (sum(one.gained_s for one in by[name]) for name in ("pacer", "odyssey"))
+        ours, theirs = (sum(one.bought_s for one in by[name]) for name in ("pacer", "odyssey"))
         summary[f"{prefix}bought_over_odyssey_ratio"] = ours / theirs
     return summary
 
@@ -255,7 +238,7 @@ def _of(outcomes: Sequence[Outcome]) -> dict[str, float]:
         ),
         "spent_share": _mean(wanted),
         "wasted_share": _mean([float(outcome.wasted) for outcome in outcomes]),
-        "bought_of_best_share": sum(outcome.gained_s for outcome in outcomes)
+        "bought_of_best_share": sum(outcome.bought_s for outcome in outcomes)
         / sum(outcome.world.best_s for outcome in outcomes),
     }
 

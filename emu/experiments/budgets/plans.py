@@ -6,9 +6,8 @@ worse, an office without Wi-Fi, a trip). Where there is no Wi-Fi, small things g
 without a choice; videos and background transfers may wait, which costs a wait that is drawn, too. A
 program that is not steered uses a little all the time.
 
-The same choices are counted in three ways. A month's data: the bytes over the metered network. A day's
-joules: those of both radios, from four at night, when the battery is charged, to the next. Units: data
-bought one after the other, each for money that is worth some waiting (dissertation, 3.2.2.7).
+The same choices are counted in two ways. A month's data: the bytes over the metered network. A day's
+joules: those of both radios, from four at night, when the battery is charged, to the next.
 """
 
 import random
@@ -19,7 +18,7 @@ from math import exp, log
 from typing import NamedTuple
 
 from cedos.budget_kinds import Resource
-from cedos.model import Budget, Every, Increment
+from cedos.model import Budget, Every
 from cedos.selector.budgets.controller import Option
 from cedos.selector.budgets.demand import increments
 from cedos.storage.model_files import radios
@@ -177,8 +176,6 @@ def _poisson(mean: float, dice: random.Random) -> int:
 _DEVICE = "lte-2012"
 _CHATTER_LOOK_S = 0.1
 _CHARGED_S = 4 * 3600.0
-_UNITS = 5
-_MONEY = 5.0
 
 
 class Month(NamedTuple):
@@ -209,8 +206,7 @@ class World:
     budget: Budget
     forced: float  # units that are used without a choice
     asked: float  # units that would save time
-    # The seconds that could be bought by one who knows the future (fractional knapsack), less those
-    # that units bought for it are worth.
+    # The seconds that could be bought by one who knows the future (fractional knapsack).
     best_s: float
     change: "Change | None" = None
 
@@ -255,39 +251,12 @@ def energy(months: Sequence[Month], dice: random.Random) -> list[World]:
     return worlds
 
 
-def money(months: Sequence[Month], dice: random.Random) -> list[World]:
-    """Return worlds with at most the data of `data`, in units; waiting is worth more to some people."""
-    worlds = []
-    for world in data(months, dice):
-        unit = world.budget.supply / _UNITS
-        s_per_money = dice.uniform(0.1, 1.0) * world.best_s / _UNITS / _MONEY
-        increment = Increment(unit, _MONEY, s_per_money, _UNITS)
-        ends_s = world.begins_s + world.length_s
-        budget = budget_of(Resource.DATA, world.budget.supply, ends_s, Every.MONTH, increment)
-        worlds.append(world_of(world.begins_s, world.length_s, world.choices, budget))
-    return worlds
+PLANS: dict[str, Plan] = {"data": data, "energy": energy}
 
 
-PLANS: dict[str, Plan] = {"data": data, "energy": energy, "money": money}
-
-
-def paid_s(increment: Increment | None, spent: float, forced: float) -> float:
-    """Return the cost of units beyond the unavoidable ones, in seconds of waiting."""
-    if increment is None:
-        return 0.0
-    more = _units(spent, increment) - _units(forced, increment)
-    return more * increment.money * increment.s_per_money
-
-
-def _units(spent: float, increment: Increment) -> int:
-    return max(-int(-spent // increment.amount), 1)
-
-
-def budget_of(
-    resource: Resource, supply: float, ends_s: float, every: Every, unit: Increment | None = None
-) -> Budget:
+def budget_of(resource: Resource, supply: float, ends_s: float, every: Every) -> Budget:
     until = datetime.fromtimestamp(ends_s, UTC).replace(tzinfo=None).isoformat()
-    return Budget(resource.value, resource, supply, until, every=every, increment=unit)
+    return Budget(resource.value, resource, supply, until, every=every)
 
 
 def counted_bytes(choice: Choice) -> Counted:
@@ -349,11 +318,9 @@ def world_of(
 ) -> World:
     steps = [step for each in choices for step in increments(each.actual)]
     steps.sort(reverse=True)
-    forced, unit = forced_by(choices), budget.increment
-    sizes = [budget.supply if change is None else change.budget.supply]
-    if unit is not None:
-        sizes = [unit.amount * count for count in range(_units(forced, unit), unit.most + 1)]
-    best_s = max(_knapsack(steps, size - forced) - paid_s(unit, size, forced) for size in sizes)
+    forced = forced_by(choices)
+    supply = budget.supply if change is None else change.budget.supply
+    best_s = _knapsack(steps, supply - forced)
     asked = sum(step.amount for step in steps)
     return World(begins_s, length_s, choices, budget, forced, asked, best_s, change)
 

@@ -24,7 +24,6 @@ from cedos.storage.usage import Usage
 
 NOW = datetime(2026, 11, 21, 17, 30)
 SET = ("budget", "set")
-UNITS = ("data", "4GB", "--until", "18:00", "--unit")
 
 
 @pytest.mark.parametrize(
@@ -152,11 +151,9 @@ def test_showing_and_removing(cedos: Any, control: Path, fake_daemon: Any) -> No
         (("data", "--until", "18:00"), "needs an amount"),
         (("data", "lots", "--until", "18:00"), '"4GB"'),
         (("data", "4", "--until", "18:00"), '"4GB", "4MB" or "4 B"'),
-        ((*UNITS, "1", "--unit-money", "5"), '"1": a size needs a unit'),
         (("data", "4GB", "--until", "someday"), '"18:00"'),
         (("battery", "5J", "--until", "18:00"), "omit AMOUNT"),
-        (("energy", "5kJ", "--until", "18:00", "--network", "lte0"), "are for data"),
-        (("data", "4GB", "--until", "18:00", "--unit", "0MB"), "must be more than 0"),
+        (("energy", "5kJ", "--until", "18:00", "--network", "lte0"), "is for data"),
         (("data", "4GB"), "--until"),
         (("data", "4GB", "--until", "18:00", "--name", "a/b"), "letters and digits"),
         (("data", "4GB", "--until", "18:00", "--name", ""), "letters and digits"),
@@ -168,18 +165,6 @@ def test_showing_and_removing(cedos: Any, control: Path, fake_daemon: Any) -> No
         (("data", "4GB", "--until", "18:00", "-x"), "No such option"),
         (("data", "0GB", "--until", "18:00"), 'more, such as "1MB"'),
         (("money", "0", "--until", "18:00"), "a supply of 0"),
-        (("data", "4GB", "--until", "18:00", "--unit", "1GB"), "--unit-money"),
-        (("data", "4GB", "--until", "18:00", "--unit-money", "5"), "--unit"),
-        (("money", "4", "--until", "18:00", "--unit-money", "5"), "--unit"),
-        (("data", "4GB", "--until", "18:00", "--seconds-per-money", "5"), "--unit"),
-        ((*UNITS, "1GB", "--unit-money", "-5"), "a unit for -5 of money"),
-        ((*UNITS, "1GB", "--unit-money", "nan"), "a unit for nan of money"),
-        (
-            (*UNITS, "1GB", "--unit-money", "5", "--seconds-per-money", "-1"),
-            "-1 seconds per money cannot be",
-        ),
-        ((*UNITS, "1B", "--unit-money", "5"), "4000000000 units cannot be"),
-        ((*UNITS, "5GB", "--unit-money", "5"), "not be larger than the budget (4 GB)"),
     ],
 )
 @pytest.mark.parametrize("daemon", [True, False])
@@ -249,19 +234,6 @@ def test_without_a_daemon_it_is_kept_for_the_next_one(cedos: Any, folders: Path)
     assert cedos("budget", "remove", "data").exit_code == 1
 
 
-def test_without_a_daemon_units_are_those_that_are_bought_too(cedos: Any, folders: Path) -> None:
-    """With a daemon it was 1 GB of three, without one 3 GB."""
-    units = ("--unit", "1GB", "--unit-money", "5")
-    assert cedos(*SET, "data", "3GB", "--until", "2099-12-01", *units).exit_code == 0
-    assert "1 GB (unit 1 of 3, 5 each)" in cedos("budget").stdout
-    usage = Usage(folders / "state" / "usage.sqlite", "boot-1")
-    usage.add("metered/lte0", 1.5e9)
-    usage.write((datetime.now() + timedelta(minutes=1)).timestamp())
-    usage.close()
-    assert "1.5 GB (75 %)  2 GB (unit 2 of 3, 5 each)" in cedos("budget").stdout
-    assert "1.5 GB of 2 GB used (75 %)" in cedos("usage").stdout
-
-
 def test_who_may_not_write_the_file_is_told_who_may(
     cedos: Any, folders: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -326,7 +298,6 @@ def test_the_configuration_has_them_too(tmp_path: Path) -> None:
     file.write_text(
         '[budgets.phone]\ndata = "4GB"\nuntil = "2026-12-01"\nevery = "month"\nnetworks = ["lte0"]\n'
         "hard = true\n"
-        '[budgets.go]\ndata = "3GB"\nuntil = "2026-12-24"\nunit = "1GB"\nunit_money = 5.0\n'
         '[budgets.day]\nbattery = true\nuntil = "18:00"\nevery = "day"\n'
         "[plan]\nmetered_bytes = 5_000_000_000\nreset_day = 31\n"
     )
@@ -334,8 +305,6 @@ def test_the_configuration_has_them_too(tmp_path: Path) -> None:
     assert found["phone"].every is Every.MONTH
     assert found["phone"].hard
     assert found["phone"].networks == ("lte0",)
-    assert found["go"].increment is not None
-    assert found["go"].increment.most == 3
     assert found["day"].battery
     assert found["plan"].resource is Resource.DATA
     assert found["plan"].until.startswith("2026-01-31")
@@ -345,22 +314,6 @@ def test_the_configuration_has_them_too(tmp_path: Path) -> None:
     ("text", "why"),
     [
         ('[budgets.a]\nuntil = "2026-12-01"\n', "one of data, energy, money or battery"),
-        (
-            '[budgets.a]\ndata = "3GB"\nuntil = "2026-12-01"\nunit = "1GB"\n',
-            "needs the price of a unit: unit_money = 5",
-        ),
-        (
-            '[budgets.a]\ndata = "3GB"\nuntil = "2026-12-01"\nunit_money = 5.0\n',
-            'unit_money needs the size of a unit: unit = "1GB"',
-        ),
-        (
-            '[budgets.a]\ndata = "3GB"\nuntil = "2026-12-01"\nseconds_per_money = 5.0\n',
-            "seconds_per_money needs the size of a unit",
-        ),
-        (
-            '[budgets.a]\ndata = "3GB"\nuntil = "2026-12-01"\nunit = "4GB"\nunit_money = 5.0\n',
-            "at most the whole budget",
-        ),
         ('[budgets.a]\ndata = "4GB"\nmoney = 3.0\nuntil = "2026-12-01"\n', "data and money"),
         ('[budgets.a]\ndata = "4"\nuntil = "2026-12-01"\n', "a size needs a unit"),
         ('[budgets.a]\ndata = "x"\nuntil = "2026-12-01"\n', "4GB"),
@@ -368,7 +321,6 @@ def test_the_configuration_has_them_too(tmp_path: Path) -> None:
         ('[budgets.a]\ndata = "0GB"\nuntil = "2026-12-01"\n', "forbid everything"),
         ('[budgets.a]\nmoney = 0.0\nuntil = "2026-12-01"\n', "forbid everything"),
         ('[budgets.a]\nmoney = -3.0\nuntil = "2026-12-01"\n', "money"),
-        ('[budgets.a]\nenergy = "4J"\nunit = "1GB"\nuntil = "2026-12-01"\n', "for budgets of data"),
         (
             '[budgets.a]\nbattery = true\nuntil = "2026-12-01"\nhard = true\n',
             "data and money can be",

@@ -8,7 +8,6 @@ import pytest
 
 from cedos.budget_kinds import Resource
 from cedos.config import (
-    BudgetConfig,
     Config,
     EnergyConfig,
 )
@@ -87,23 +86,6 @@ async def test_money_without_any_price_is_said(host: Host) -> None:
     assert host.known.prices.money_s(100.0, 1.0) == 0.0, "what is not counted has no price"
     (message,) = host.messages()
     assert message.suspended == "no network has a money_per_mb"
-
-
-async def test_units_are_bought_as_one_goes(make_host: MakeHost) -> None:
-    configured = BudgetConfig(
-        data="3MB", until="2026-12-01", every=Every.MONTH, unit="1MB", unit_money=2.0
-    )
-    host = make_host(Config(budgets={"go": configured}))
-    assert host.known.keepers["go"].budget.supply == 1e6
-    host.carry("lte0", 1_500_000)
-    host.tick()
-    assert host.known.keepers["go"].budget.supply == 2e6
-    (message,) = host.messages()
-    assert message.units is not None
-    assert (message.units.bought, message.units.most, message.units.money) == (2, 3, 2.0)
-    # Another unit costs 2, each worth a minute.
-    assert host.known.prices.data_s("lte0", 1e6, 10.0) == pytest.approx(120.0)
-    assert host.known.prices.data_rate("lte0", 2e6, 10.0) == PROHIBITIVE
 
 
 async def test_choices_teach_and_are_accounted_for(host: Host) -> None:

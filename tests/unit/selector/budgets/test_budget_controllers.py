@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedos.model import Increment
 from cedos.selector.budgets import pacer as budget_pacer
 from cedos.selector.budgets.controller import (
     DURATION_S,
@@ -23,7 +22,6 @@ from cedos.selector.budgets.controller import (
 )
 from cedos.selector.budgets.demand import Demand, DemandIncrement, curve, increments
 from cedos.selector.budgets.habits import DAY_S, Hours
-from cedos.selector.budgets.keeper import IncrementQuote
 from cedos.selector.budgets.odyssey import Odyssey
 from cedos.selector.budgets.pacer import Pacer
 
@@ -327,22 +325,6 @@ def test_what_is_spent_has_no_steps() -> None:
     assert steps(Jumps(1.0, 1.0), 0.0) == []
     assert steps(Jumps(1.0, 1.0), float("nan")) == []
     assert SteppedQuote(PROHIBITIVE, []).rate_for(1.0, 1.0) == PROHIBITIVE
-
-
-@given(left=st.floats(1e5, 2e9), units=st.integers(0, 30), place=st.floats(0.0, 1.0))
-def test_units_that_are_bought_are_told_at_their_price_not_at_that_of_many(
-    left: float, units: int, place: float
-) -> None:
-    unit = Increment(1e9, 10.0, 60.0, 40)
-    quote = IncrementQuote(Jumps(1e12, 1e12, 1e-9), left, units, unit)
-    most = left + units * unit.amount
-    found = steps(quote, left + 40 * unit.amount)
-    assert len(found) < 200
-    stepped, amount = SteppedQuote(quote.rate, found), 1e3 * (0.98 * most / 1e3) ** place
-    exact = quote.rate_for(amount, DURATION_S)
-    assert stepped.rate_for(amount, 1.0) >= exact / 1.21
-    near = [quote.rate_for(amount * 1.2 ** (n / 20), DURATION_S) for n in range(-21, 22)]
-    assert stepped.rate_for(amount, 1.0) <= 1.21 * max(near)
 
 
 def first_hours(

@@ -11,14 +11,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cedos.budget_kinds import Resource
-from cedos.model import Budget, Every, Increment
+from cedos.model import Budget, Every
 from cedos.selector.budgets.controller import PROHIBITIVE, MakeController, Option
 from cedos.selector.budgets.keeper import (
     Forecast,
-    IncrementQuote,
     Keeper,
     Period,
-    bought,
     period_at,
     stamp,
 )
@@ -212,49 +210,6 @@ def test_whatever_happens_there_is_a_price_and_a_budget_that_is_spent_has_none(
             assert standing.rate == PROHIBITIVE
         if standing.left > 0.0 and what == "observe":
             assert kept.quote(now_s).rate_for(standing.left, 1.0) == PROHIBITIVE
-
-
-def test_units_are_bought_whole_and_not_without_need() -> None:
-    unit = Increment(amount=1e9, money=5.0, s_per_money=100.0, most=3)
-    assert [bought(spent, unit) for spent in (0.0, 1.0, 1e9, 1e9 + 1, 2.5e9)] == [1, 1, 1, 2, 3]
-    within = Odyssey(1e9, 0.0, 1e6).quote(0.0)
-    quote = IncrementQuote(within, 0.5e9, 2, unit)
-    assert quote.rate == within.rate
-    assert quote.rate_for(0.4e9, 1e3) == within.rate_for(0.4e9, 1e3)
-    assert quote.rate_for(0.6e9, 1e3) * 0.6e9 == pytest.approx(500.0)
-    assert quote.rate_for(2.4e9, 1e3) * 2.4e9 == pytest.approx(1000.0)
-    assert quote.rate_for(2.6e9, 1e3) == PROHIBITIVE
-    assert IncrementQuote(within, 0.0, 0, unit).rate == PROHIBITIVE
-    # Nothing needs no unit, even where more than all of them is spent.
-    assert IncrementQuote(within, -1e6, 0, unit).rate_for(0.0, 1.0) == within.rate_for(0.0, 1.0)
-
-
-class Unaware(Pacer):
-    """Leaves the units that may still be bought to whoever comes first."""
-
-    def spare(self, now_s: float, left: float, supply: float) -> float:
-        return left
-
-
-@pytest.mark.parametrize("make", [Pacer, Unaware])
-def test_the_last_units_are_left_to_what_needs_them(make: MakeController) -> None:
-    """A month of 5 units, of which 2.5 are used without a choice; what is chosen takes what it can."""
-    unit = Increment(amount=1e9, money=1.0, s_per_money=1.0, most=5)
-    plan = replace(MONTHLY, supply=5e9, increment=unit)
-    kept = made(plan, make, at("2026-11-01"))
-    begins_s, ends_s = kept.period
-    spent, count = 0.0, 1440
-    for step in range(count):
-        now_s = begins_s + (ends_s - begins_s) * step / count
-        spent += 2.5e9 / count
-        kept.observe(now_s, spent)
-        size = 20e9 / count
-        options = [Option(10.0 ** (step * 7 % 11), 0.0), Option(0.0, size)]
-        chosen = options[size * kept.quote(now_s).rate_for(size, 1.0) < options[0].cost_s]
-        kept.offered(now_s, options, chosen)
-        spent += chosen.amount
-    assert (spent <= 5e9) is (make is Pacer)
-    assert spent > 4.7e9
 
 
 def test_prices_of_several_budgets_add_up() -> None:
