@@ -51,9 +51,9 @@ from cedos.daemon.deadlines.transfers import Transfers
 from cedos.daemon.decisions.decision_log import DecisionLog
 from cedos.daemon.decisions.explanation import Explanations
 from cedos.daemon.driver import ControllerDriver
-from cedos.daemon.flows.told_connections import ToldConnections
-from cedos.daemon.networks.observer import Observer
+from cedos.daemon.observer import Observer
 from cedos.daemon.recording import Recording
+from cedos.daemon.told_connections import ToldConnections
 from cedos.errors import ConfigError, NotFoundError
 from cedos.host.monitor.flows.flow_source import OpenSockets
 from cedos.host.monitor.flows.own_flows import is_own

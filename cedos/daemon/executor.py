@@ -28,7 +28,7 @@ from cedos.daemon.lookups.answer_watch import AnswerWatch
 from cedos.daemon.lookups.watch import LookupWatch
 from cedos.daemon.loop.flow_events import FlowRecords
 from cedos.daemon.loop.flow_sampler import FlowSampler
-from cedos.daemon.networks.observer import Observer
+from cedos.daemon.observer import Observer
 from cedos.errors import CedosError
 from cedos.host.monitor.networks.counters import received_bytes
 from cedos.host.steer.steering import Steering

@@ -34,13 +34,12 @@ from cedos.daemon.decisions.decision_log import DecisionLog
 from cedos.daemon.driver import ControllerDriver
 from cedos.daemon.event_log import EventLog
 from cedos.daemon.executor import RULES, RULES_FILE, HostExecutor
-from cedos.daemon.flows.told_connections import ToldConnections
 from cedos.daemon.lookups.answer_watch import AnswerWatch, OwnQueue
 from cedos.daemon.lookups.watch import LookupWatch
 from cedos.daemon.loop.flow_events import FlowEvents, FlowRecords
 from cedos.daemon.loop.flow_sampler import FlowSampler
 from cedos.daemon.loop.packet_handler import PacketHandler
-from cedos.daemon.networks.observer import Observer
+from cedos.daemon.observer import Observer
 from cedos.daemon.privileged.process import PrivilegedProcess
 from cedos.daemon.privileged.separate import (
     SeparateJournal,
@@ -50,6 +49,7 @@ from cedos.daemon.privileged.separate import (
 )
 from cedos.daemon.recording import Recording
 from cedos.daemon.startup import NamedNetworks
+from cedos.daemon.told_connections import ToldConnections
 from cedos.errors import HostError
 from cedos.host.monitor.bus import SystemBus
 from cedos.host.monitor.dns.resolvers import HostResolvers

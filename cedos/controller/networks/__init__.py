@@ -8,7 +8,7 @@ witnesses and gives the verdict, which a `Context` carries. What a verdict means
 | sign | found by | witness |
 |---|---|---|
 | pings are lost | `context`, of `cedos/host/monitor/probing` | `PING` |
-| look-ups are lost | `cedos/daemon/networks/observer.py` | `NAME` |
+| look-ups are lost | `cedos/daemon/observer.py` | `NAME` |
 | the radio has no connection | a provider, by its indicator `available` | `RADIO` |
 | a flow or a ping waits, and nothing is heard | `silence` | `TRANSFER`, `PING` |
 | connections have no answer, or one elsewhere only | `unanswered` | `CONNECTION`, `ELSEWHERE` |

@@ -9,7 +9,7 @@ from cedos.api.messages import DecisionMessage, NowMessage, flow_matches
 from cedos.controller.flows.living_flow import LivingFlow
 from cedos.controller.flows.living_flows import LivingFlows
 from cedos.daemon.decisions.decision_log import DecisionLog
-from cedos.daemon.flows.told_connections import ToldConnections
+from cedos.daemon.told_connections import ToldConnections
 from cedos.errors import NotFoundError
 from cedos.model import CarriedConnection, Context, Decision, Network
 from cedos.selector.decision.liveness import silent_s, why_dead

@@ -13,7 +13,7 @@ import structlog
 
 from cedos.controller.events import FlowSample, FlowsSampled
 from cedos.daemon.driver import ControllerDriver
-from cedos.daemon.networks.observer import Observer
+from cedos.daemon.observer import Observer
 from cedos.host.monitor.events import FlowSnapshots
 from cedos.host.profiler.profiler import Profiler
 from cedos.model import Direction

@@ -15,7 +15,7 @@ from cedos.controller.commands import NOWHERE
 from cedos.controller.events import HostDefault
 from cedos.errors import CedosError, HostError, PrivilegeError, SteeringError
 from cedos.host.costly_reads import CostlyReads
-from cedos.host.steer.barring.barring import Barring
+from cedos.host.steer.barring import Barring
 from cedos.host.steer.held_sysctls import HeldSysctls
 from cedos.host.steer.journal.journal import Journal, JournalKeeper
 from cedos.host.steer.journal.records import FILTER, ROUTING, JournalReading, Record, host_record
@@ -29,7 +29,7 @@ from cedos.host.steer.mptcp.receive_window import ReceiveWindow
 from cedos.host.steer.packet_filter import PacketFilter, track_flows
 from cedos.host.steer.refusals import refusals
 from cedos.host.steer.repairs import Repairs
-from cedos.host.steer.rescue.rescues import Rescues
+from cedos.host.steer.rescues import Rescues
 from cedos.host.steer.restore import restore
 from cedos.host.steer.retransmission import bound_retransmission
 from cedos.host.steer.routing.plan import Destination

@@ -22,7 +22,7 @@ from cedos.controller.flows.living_flow import LivingFlow
 from cedos.controller.rule import RuleRequest
 from cedos.daemon import api_backend
 from cedos.daemon.api_backend import ApiBackend
-from cedos.daemon.flows.told_connections import ToldConnections
+from cedos.daemon.told_connections import ToldConnections
 from cedos.errors import ConfigError, NotFoundError
 from cedos.host.monitor.flows import own_flows
 from cedos.host.monitor.flows.flow_source import OpenSockets

@@ -30,7 +30,7 @@ from cedos.controller.flows.living_flows import LivingFlows
 from cedos.controller.networks.observation import NetworkObservation
 from cedos.controller.outbox import Outbox
 from cedos.daemon.budgets.metering import radios_of
-from cedos.daemon.networks.observer import Observer, joules_taken
+from cedos.daemon.observer import Observer, joules_taken
 from cedos.daemon.startup import probing_config
 from cedos.host.monitor.probing.prober import Prober
 from cedos.host.monitor.probing.result import ProbeKind, ProbeOutcome, Spent
@@ -80,7 +80,7 @@ async def test_a_well_known_host_is_asked_only_where_it_lies_beyond_the_router(
         asked.append(target)
         return TlsAnswer.PROVEN
 
-    monkeypatch.setattr("cedos.daemon.networks.observer.shake_hands", shake_hands)
+    monkeypatch.setattr("cedos.daemon.observer.shake_hands", shake_hands)
     for target, answer in (("gateway", None), ("1.1.1.1", TlsAnswer.PROVEN)):
         watched = Watched(target)
         watched.observer.shake_hands("wlan0", 3, 1.0)

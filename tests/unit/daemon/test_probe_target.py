@@ -6,7 +6,7 @@ from ipaddress import ip_address, ip_interface
 import pytest
 
 from cedos.config import Config
-from cedos.daemon.networks.observer import probe_target
+from cedos.daemon.observer import probe_target
 from cedos.model import Address, Network, NetworkKind, NextHop
 
 FE80 = ip_address("fe80::1")

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.api.messages import CarriedReport
-from cedos.daemon.flows import told_connections
-from cedos.daemon.flows.told_connections import ToldConnections
+from cedos.daemon import told_connections
+from cedos.daemon.told_connections import ToldConnections
 from cedos.errors import ConfigError
 from cedos.model import CarriedConnection, Network, NetworkKind, Strategy, StrategyKind
 from cedos.storage.history import History

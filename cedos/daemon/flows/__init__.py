@@ -1,1 +1,0 @@
-"""The living flows as the daemon knows them, and what finished ones teach."""

@@ -1,1 +1,0 @@
-"""The networks of this host as the daemon sees them: observed, probed, noticed when silent."""

@@ -1,1 +1,0 @@
-"""Networks that a spent hard budget closes to programs."""

@@ -1,1 +1,0 @@
-"""First packets into a dead network go out again over another one."""
