@@ -356,16 +356,17 @@ class SteeredDestinations:
             self._turns.popleft()
 
     def _leave(self, known: Iterable[_SteeredDestination], context: Context) -> None:
-        """Forget the verdicts that lead over a network which is down or dead while another one lives.
+        """Forget the verdicts that lead over a network which is down, or dead while another one lives.
 
         Once a network lives again, forget all: they were chosen without it.
         """
         dead = dead_networks(context, self._decider.usable)
-        before, living = self._living, {each.name for each in self._decider.usable if each.up}
-        self._living = living = living - dead.keys()
-        for each in known if living else ():
+        up = {each.name for each in self._decider.usable if each.up}
+        before, self._living = self._living, up - dead.keys()
+        back, there = self._living - before, self._living or up
+        for each in known:
             if each.decision is not None and (
-                living - before or not living.issuperset(each.decision.choice.networks)
+                back or not there.issuperset(each.decision.choice.networks)
             ):
                 each.decision, each.decided_at_s = None, -math.inf
                 if each.visits is not None:

@@ -143,3 +143,10 @@ def test_a_hint_that_ends_before_its_turn_has_none() -> None:
     (number,) = script.controller.hints.in_force
     script.tell(HintWithdrawn(number), at_s=10.01)
     assert led(script.wait(12.0)) == {}
+
+
+def test_no_destination_is_led_over_the_network_that_went_last(script: Script) -> None:
+    script.networks(WLAN, at_s=10.0)
+    script.wait(10.0 + ROUND_S)
+    found = script.networks(at_s=15.0) + script.wait(15.0 + ROUND_S)
+    assert led(found) == {}
