@@ -124,11 +124,13 @@ class Decider:
         """Return the decision for new connections that is in force from now on, and what is seen now.
 
         The one before holds, and nothing is recorded, while its choice is still possible and not clearly
-        (by `margin`) worse than the best.
+        (by `margin`) worse than the best. Then what is seen now does not say why.
         """
+        if before is not None:
+            seen = self.considered(transfer, context, before, version=version, worded=False)
+            if seen.choice == before.choice:
+                return before, seen
         seen = self.considered(transfer, context, before, version=version)
-        if before is not None and seen.choice == before.choice:
-            return before, seen
         return self.record(seen), seen
 
     def considered(
@@ -138,12 +140,13 @@ class Decider:
         before: Decision | None,
         *,
         version: int | None = None,
+        worded: bool = True,
     ) -> Decision:
         """Return what would be decided by what is known now, and why; not recorded.
 
-        `version`: the IP version that the transfer needs; None: any.
+        `version`: the IP version that the transfer needs; None: any. `worded`: whether to say why.
         """
-        decision = self._decide(transfer, context, version=version)
+        decision = self._decide(transfer, context, version=version, worded=worded)
         if before is None or decision.choice == before.choice:
             return decision
         costs = {each.strategy: each.cost for each in decision.evaluations}
@@ -152,6 +155,8 @@ class Decider:
             return decision
         if any(why_dead(context, name) for name in decision.choice.networks[:1]):
             return replace(decision, choice=before.choice)  # no network works
+        if not worded:
+            return replace(decision, choice=before.choice)
         better = decision.choice.networks[0] if decision.choice.networks else "to wait"
         little = f"{better} would be better, but too little for a change"
         return replace(decision, choice=before.choice, reason=sentences(little, decision.reason))
@@ -215,7 +220,7 @@ class Decider:
 
     def weighed(self, transfer: Transfer, context: Context) -> tuple[Evaluation, ...]:
         """Return what each network would take for a transfer; nothing is decided."""
-        return self._decide(transfer, context).evaluations
+        return self._decide(transfer, context, worded=False).evaluations
 
     def again(
         self,
@@ -224,18 +229,20 @@ class Decider:
         transfer: Transfer,
         context: Context,
         margin: float,
+        *,
+        worded: bool = True,
     ) -> Decision:
         """Decide on the rest of a living flow's transfer; not recorded, as it may well stay.
 
-        `margin`: the share that a move must save.
+        `margin`: the share that a move must save. `worded`: whether to say why.
         """
         remaining = max(flow.remaining_bytes or 0, self.choices.default_size_bytes)
         case = self.case(rest_of(transfer, remaining), context, _MPTCP)
+        case.worded = worded
         version = flow.key.remote.version  # its subflows are of this one alone
-        there = [
+        case.networks = [
             each if each.leads_out(version) else replace(each, up=False) for each in case.networks
         ]
-        case = replace(case, networks=there)
         may_try: frozenset[str] = frozenset()
         if flow.unread and not flow.tried_since(context.at_s - _TRIED_S):
             names = (network.name for network in self.usable)
@@ -266,12 +273,20 @@ class Decider:
         kinds: Collection[StrategyKind] = _SINGLE,
         sent: Sent | None = None,
         version: int | None = None,
+        *,
+        worded: bool = True,
     ) -> Decision:
         case = self.case(transfer, context, kinds, sent)
-        if version is None:
-            return self._with_barred(decide(case))
-        decision = decide(replace(case, networks=having(case.networks, version)))
-        lacking = [each.name for each in case.networks if each.up and not each.carries(version)]
+        case.worded = worded
+        networks = case.networks
+        if version is not None:
+            case.networks = having(networks, version)
+        decision = decide(case)
+        lacking = [
+            each.name
+            for each in networks
+            if worded and version is not None and each.up and not each.carries(version)
+        ]
         if lacking:
             without = (
                 f"{' and '.join(lacking)} {'have' if len(lacking) > 1 else 'has'} no IPv{version}"
@@ -310,6 +325,8 @@ class Decider:
         )
 
     def _with_barred(self, decision: Decision) -> Decision:
+        if not decision.reason or not self.barred:
+            return decision
         told = decision.reason.lower()
         untold = [why for why in self.barred.values() if why.lower() not in told]
         return replace(decision, reason=sentences(decision.reason, *untold))

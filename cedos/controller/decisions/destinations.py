@@ -215,10 +215,14 @@ class DestinationTrials:
         if not found.answered:
             self._outbox.give(AskNetwork(name))
             return
+        usual = decider.considered(
+            *(tried.decision.transfer, context, tried.decision),
+            version=ip_network(tried.destination[0]).version,
+        )
         decision = replace(
-            tried.decision,
+            usual,
             choice=Strategy(StrategyKind.SINGLE, (name,)),
-            reason=sentences(found.why, tried.decision.reason),
+            reason=sentences(found.why, usual.reason),
         )
         self._running = _RunningTrial(tried.destination, name, decision, now_s + _TRIED_S)
 

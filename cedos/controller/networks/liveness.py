@@ -259,9 +259,10 @@ class Liveness:
         if not self._pings or Witness.PING not in self._heard:
             return None
         lost = sum(not answered for _, answered in self._pings)
-        others_s = self._heard_of(set(Witness) - {Witness.PING})
-        if lost == len(self._pings) and others_s >= self._pings[0][0]:
-            return None
+        if lost == len(self._pings):
+            others_s = self._heard_of(set(Witness) - {Witness.PING})
+            if others_s >= self._pings[0][0]:
+                return None
         return Indicator(lost / len(self._pings), self._pings[-1][0], active=True)
 
     @property

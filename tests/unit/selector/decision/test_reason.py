@@ -178,7 +178,7 @@ def test_what_is_slower_and_chosen_for_a_deadline_says_so(
     assert "median" not in reason
 
 
-def test_nothing_is_called_cheaper_that_takes_more(host: Any) -> None:
+def test_nothing_is_called_cheaper_that_takes_more_and_words_change_no_choice(host: Any) -> None:
     draw = Random(1)
     for _ in range(500):
         samples = [
@@ -196,10 +196,13 @@ def test_nothing_is_called_cheaper_that_takes_more(host: Any) -> None:
             made_unix_s=0.0,
         )
         living = Living(
-            Strategy(StrategyKind.SINGLE, (draw.choice(["wlan0", "lte0"]),)),
+            Strategy(StrategyKind.SINGLE, (draw.choice(["wlan0", "lte0", "gone0"]),)),
             switch_cost_s=0.1,
             pace_bps=draw.choice([None, 1e6]),
         )
+        untold = replace(case, worded=False)
+        assert decide(untold) == replace(decide(case), reason="")
+        assert decide_again(untold, living) == replace(decide_again(case, living), reason="")
         for decision in (decide(case), decide_again(case, living)):
             for less, more in re.findall(r"([\d.]+) J instead of ([\d.]+) J", decision.reason):
                 assert float(less) < float(more), decision.reason
