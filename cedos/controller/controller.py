@@ -220,7 +220,9 @@ class Controller:
                 self.networks.keeper.update(network, indicators)
             case on.Attached(network, point, name):
                 if self.networks.keeper.observe_attachment(network, point, name, now_s):
+                    # Another access point is another place.
                     self.portals.recheck(now_s, network)
+                    self._outbox.give(give.AskNetwork(network))
             case on.CountersRead(network, received_bytes, sent_bytes):
                 self.networks.on_counters(network, received_bytes, sent_bytes, now_s)
                 self.portals.on_bytes(network, received_bytes, now_s)

@@ -181,7 +181,6 @@ class Observer:
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._networks: Sequence[Network] = ()
         self._helpers: Sequence[Network] = ()
-        self._points: dict[str, str] = {}
         probes = config.probes
         self._target = probe_target(config)
         self.prober = Prober(
@@ -212,7 +211,6 @@ class Observer:
         """Take the networks. Of helpers the bytes are metered, and nothing is asked."""
         self._count_helpers()  # of those that are gone
         self._networks, self._helpers = networks, helpers
-        self._points = {n.name: p for n in networks if (p := self._points.get(n.name)) is not None}
         self._watch_open()
 
     def barred(self, names: Collection[str]) -> None:
@@ -288,15 +286,9 @@ class Observer:
         now_s = time.monotonic()
         await read_each(self._providers, network, now_s, partial(self._read_from, network.name))
         points = (each.access_point(network) for each in self._providers)
-        # Another access point is another place: check for a portal, and ping anew.
         point = next((each for each in points if each is not None), None)
-        before = self._points.get(network.name)
-        if point is not None and before != point.bssid:
-            self._points[network.name] = point.bssid
+        if point is not None and point.bssid != self._known.keeper.access_point(network.name):
             self._post(Attached(network.name, *point))
-        if point is not None and before not in (None, point.bssid):
-            _log.info("another access point", network=network.name, point=point.bssid)
-            await self.prober.ping(network)
         counted = await self.count(network)
         if counted is not None:
             self._post(CountersRead(network.name, counted.received_bytes, counted.sent_bytes))

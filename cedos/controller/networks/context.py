@@ -199,6 +199,11 @@ class ContextKeeper:
     def observe_losses(self, network: str, sent: int, lost: int, at_s: float) -> None:
         self._network(network).losses.observe(sent, lost, at_s)
 
+    def access_point(self, network: str) -> str | None:
+        """Return the access point that the network was last seen at; None: none was."""
+        known = self._networks.get(network)
+        return known.attachment.point if known is not None and known.attachment else None
+
     def observe_attachment(self, network: str, point: str, name: str, at_s: float) -> bool:
         """Take the access point that the network is attached to; return whether it is another one."""
         known = self._network(network)

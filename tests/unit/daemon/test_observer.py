@@ -1,6 +1,7 @@
 """The observer: it questions networks and hands events on, and keeps nothing itself."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address, ip_interface
 from pathlib import Path
@@ -34,8 +35,9 @@ from cedos.daemon.observer import Observer, joules_taken
 from cedos.daemon.startup import probing_config
 from cedos.host.monitor.probing.prober import Prober
 from cedos.host.monitor.probing.result import ProbeKind, ProbeOutcome, Spent
+from cedos.host.monitor.providers.provider import AccessPoint, GuardedProvider
 from cedos.kernel.rtnetlink import Counters
-from cedos.model import Address, Direction, Network, NetworkKind, NextHop
+from cedos.model import Address, Direction, Indicator, Network, NetworkKind, NextHop
 
 pytestmark = pytest.mark.anyio
 
@@ -108,6 +110,37 @@ async def test_pings_that_end_and_counters_are_events(monkeypatch: pytest.Monkey
     assert [(each.network, each.rtt_s) for each in pings] == [("wlan0", 0.03), ("lte0", None)]
     assert CountersRead("wlan0", 2000, 20) in watched.events
     assert not [each for each in watched.events if isinstance(each, Attached)]
+
+
+class Roaming:
+    """A provider of a network's access point."""
+
+    name = "roaming"
+    point = AccessPoint("02:00:00:00:00:01", "home")
+
+    async def read(self, network: Network, now_s: float) -> Mapping[str, Indicator]:
+        return {}
+
+    def access_point(self, network: Network) -> AccessPoint:
+        return self.point
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_an_access_point_is_told_of_until_the_controller_knows_it() -> None:
+    watched, roaming = Watched(), Roaming()
+    watched.observer._providers = [GuardedProvider(roaming, print)]
+    keeper = watched.known.keeper
+    for bssid in ("02:00:00:00:00:01", "02:00:00:00:00:02"):
+        roaming.point = AccessPoint(bssid, "home")
+        await watched.observer._read(WLAN)
+        assert Attached("wlan0", bssid, "home") in watched.events
+        keeper.observe_attachment("wlan0", bssid, "home", 1.0)
+        watched.events.clear()
+        await watched.observer._read(WLAN)
+        assert not [each for each in watched.events if isinstance(each, Attached)]
+    watched.observer._counters.close()
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ from ipaddress import ip_address
 import pytest
 from kit.controller import KEY, LTE, WLAN, Script, of_kind
 
-from cedos.controller.commands import AskName, RescueFlow, TellVerdict
+from cedos.controller.commands import AskName, AskNetwork, RescueFlow, TellVerdict
 from cedos.controller.events import (
+    Attached,
     CommandDone,
     CountersRead,
     Event,
@@ -37,6 +38,12 @@ def script() -> Script:
 
 def known(script: Script, name: str, network: str = "wlan0") -> Indicator | None:
     return script.controller.context(script.now_s).networks.get(network, {}).get(name)
+
+
+def test_another_access_point_is_another_place_that_is_asked_at_once(script: Script) -> None:
+    for point, asked in (("a", []), ("a", []), ("b", [AskNetwork("wlan0")])):
+        found = script.tell(Attached("wlan0", point, "home"))
+        assert of_kind(AskNetwork, found) == asked
 
 
 @pytest.mark.parametrize("rescued", [False, True])
