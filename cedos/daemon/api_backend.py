@@ -258,7 +258,7 @@ class ApiBackend:
         return await self.deadlines.report(report, uid)
 
     async def transfers(self) -> list[TransferInTable]:
-        return self.deadlines.listed()
+        return await self.deadlines.listed()
 
     async def report_carried(self, report: CarriedReport, uid: int) -> None:
         self.carried.on_report(report, uid, time.monotonic(), time.time())

@@ -9,13 +9,20 @@ from typing import Any, cast
 import pytest
 from kit.controller import LTE, WLAN, Script
 
-from cedos.api.transfers import TransferReport
+from cedos.api.transfers import TransferReport, TurnMessage
 from cedos.controller.commands import Command, KeepAwake, KeepTransfers, SetAlarm, TurnsChanged
 from cedos.controller.controller import Controller
-from cedos.controller.events import BatteryRead, ClockRead, DecisionMade, Event, NetworksChanged
+from cedos.controller.events import (
+    BatteryRead,
+    ClockRead,
+    DecisionMade,
+    Event,
+    NetworksChanged,
+    TransferReported,
+)
 from cedos.daemon import state_file
 from cedos.daemon.deadlines.kept_transfers import FILE
-from cedos.daemon.deadlines.transfers import WHAT, Transfers
+from cedos.daemon.deadlines.transfers import AT_ONCE, WHAT, Transfers
 from cedos.daemon.driver import ControllerDriver
 from cedos.errors import ConfigError
 from cedos.selector.deadlines.transfer_table import TransferTable
@@ -130,19 +137,64 @@ async def test_reports_in_a_large_table_wait_for_its_plan(
     urgent = report(200, deadline_unix_s=time.time() + 60.0)
     await host.transfers.report(urgent, 1000)
     await host.pass_s(1.1)
-    assert host.transfers.listed()[0].turn.networks == ("wlan0",)
+    assert (await host.transfers.listed())[0].turn.networks == ("wlan0",)
     host.begin()
-    assert len(host.transfers.listed()) == 201, "the next beat has the table kept"
+    assert len(await host.transfers.listed()) == 201, "the next beat has the table kept"
+
+
+async def test_a_large_table_leaves_the_daemon_time_for_its_other_work(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon listed 1,000 transfers in 0.5 s, and woke those that wait, without a pause."""
+    transfers, work, turn_of, post = host.transfers, [0], Transfers._turn, host.post
+
+    def turn(self: Transfers, *more: Any) -> TurnMessage:
+        work[-1] += 1
+        return turn_of(self, *more)
+
+    def counted(event: Event) -> None:
+        work[-1] += isinstance(event, TransferReported)
+        post(event)
+
+    async def turns_of_the_loop(count: int) -> None:
+        work.append(0)
+        for _ in range(count):
+            await asyncio.sleep(0)
+            work.append(0)
+
+    count = 4 * AT_ONCE
+    told = [await transfers.report(report(number), 0) for number in range(count)]
+    monkeypatch.setattr(Transfers, "_turn", turn)
+    listed = asyncio.ensure_future(transfers.listed())
+    work.clear()
+    await turns_of_the_loop(10)
+    assert len(await listed) == sum(work) == count
+    assert max(work) == AT_ONCE
+    waiting = [
+        asyncio.ensure_future(transfers.report(report(n, seen=each.serial, wait_s=30.0), 0))
+        for n, each in enumerate(told)
+    ]
+    await asyncio.sleep(0.05)
+    monkeypatch.setattr(host, "post", counted)
+    work[:] = [0]
+    decided = len(host.decided)
+    transfers.on_turns([report(number).key for number in range(count)])
+    await turns_of_the_loop(40)
+    assert sum(work) >= count
+    assert 0 < max(work) <= 2 * AT_ONCE  # a report and an answer of each
+    assert len(host.decided) - decided == AT_ONCE
+    for each in waiting:
+        each.cancel()
 
 
 async def test_the_table_survives_the_daemon(host: Host) -> None:
     await host.transfers.report(report(), 1000)  # and is killed
     host.begin()
-    (kept,) = host.transfers.listed()
+    (kept,) = await host.transfers.listed()
     assert (kept.name, kept.uid, kept.running) == ("song", 1000, False)
     (host.folder / FILE).write_text('{"rows": [[1, 2], "x"], "networks": []}')
     host.begin()
-    assert host.transfers.listed() == []
+    assert await host.transfers.listed() == []
 
 
 async def test_what_carried_it_is_known_after_a_kill_of_both(host: Host) -> None:
@@ -155,12 +207,12 @@ async def test_what_carried_it_is_known_after_a_kill_of_both(host: Host) -> None
     after = host.transfers
     again = {"done_bytes": 10_000, "used_bytes": {"lte0": 400}}
     await after.report(report(**again), 1000)
-    (listed,) = after.listed()
+    (listed,) = await after.listed()
     assert (listed.bytes_by_network, listed.earlier_bytes) == ({"phone": 400}, 9600)
     await after.report(
         report(done_bytes=10_000, all_bytes={"wlan0": 9000, "lte0": 400}, seen="?"), 1000
     )
-    (listed,) = after.listed()
+    (listed,) = await after.listed()
     assert (listed.bytes_by_network, listed.earlier_bytes) == ({"wifi": 9000, "phone": 400}, 600)
 
 
@@ -178,7 +230,7 @@ async def test_a_transfer_in_a_pause_is_listed_and_the_others_have_its_turn(host
     assert turn.networks == ()
     async with asyncio.timeout(1.0):
         assert "wlan0" in (await waiting).networks
-    first, second = transfers.listed()
+    first, second = await transfers.listed()
     assert (first.why, first.again_unix_s) == (again["why"], again["again_unix_s"])
     assert first.running
     assert first.turn.networks == ()
@@ -188,7 +240,7 @@ async def test_a_transfer_in_a_pause_is_listed_and_the_others_have_its_turn(host
     assert len(host.decided) > decided
     transfers.keep()
     host.begin()
-    (kept, _) = host.transfers.listed()
+    (kept, _) = await host.transfers.listed()
     assert (kept.why, kept.again_unix_s, kept.running) == (again["why"], None, False)
 
 
@@ -206,11 +258,11 @@ async def test_only_its_user_ends_a_transfer(host: Host) -> None:
     transfers = host.transfers
     await transfers.report(report(), 1000)
     await transfers.report(report(ended=True), 0)
-    assert len(transfers.listed()) == 1
+    assert len(await transfers.listed()) == 1
     with pytest.raises(ConfigError, match="another user"):
         await transfers.report(report(), 0)
     await transfers.report(report(ended=True), 1000)
-    assert transfers.listed() == []
+    assert await transfers.listed() == []
 
 
 async def test_what_was_said_before_the_end_comes_too_late(host: Host) -> None:
@@ -223,12 +275,12 @@ async def test_what_was_said_before_the_end_comes_too_late(host: Host) -> None:
     await asyncio.sleep(0.05)
     await transfers.report(report(said_s=4.0, ended=True), 1000)
     await transfers.report(report(said_s=3.0), 1000)
-    assert transfers.listed() == []
+    assert await transfers.listed() == []
     async with asyncio.timeout(5.0):
         await waiting
-    assert transfers.listed() == []
+    assert await transfers.listed() == []
     await transfers.report(report(said_s=5.0), 1000)  # wanted again
-    assert len(transfers.listed()) == 1
+    assert len(await transfers.listed()) == 1
 
 
 async def test_the_host_stays_awake_only_while_a_transfer_can_move(host: Host) -> None:
@@ -249,7 +301,7 @@ async def test_what_waits_is_listed_with_when_the_host_wakes_for_it(host: Host) 
     await transfers.report(report(2, deadline_unix_s=time.time() + 7200.0), 0)
     await transfers.report(report(1), 0)
     await host.pass_s(2.5)
-    first, second = transfers.listed()
+    first, second = await transfers.listed()
     # 1 MB over a phone of unknown rate (1 Mbit/s is promised) needs minutes; the deadline is in an hour.
     assert first.wakes_unix_s is not None
     assert time.time() + 1800 < first.wakes_unix_s < first.deadline_unix_s - 8
