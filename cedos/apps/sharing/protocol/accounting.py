@@ -39,7 +39,6 @@ _MOST_CONTRACTS_EACH: Final = 64
 LARGE_BYTES: Final = RECORD_BYTES // 2
 _SMALL_PER_S: Final = 1 / 60
 _SMALL_AT_ONCE: Final = 64
-_MOST_UNDECLARED: Final = 10_000
 
 
 @dataclass(slots=True)
@@ -87,7 +86,6 @@ class GatewayAccounts:
         self._paths: dict[Hashable, _CountedPath] = {}
         self._accounts: OrderedDict[bytes, _Account] = OrderedDict()
         self._newest_us: OrderedDict[tuple[bytes, bytes], int] = OrderedDict()
-        self._undeclared: OrderedDict[bytes, int] = OrderedDict()
         self._small: OrderedDict[bytes, TokenBucket] = OrderedDict()
 
     def on_path(self, path: Hashable, requestor: bytes) -> None:
@@ -145,19 +143,7 @@ class GatewayAccounts:
 
     def on_closed(self, path: Hashable) -> None:
         """Forget a path; its bytes stay in its contract's account."""
-        counted = self._paths.pop(path, None)
-        if counted is None or counted.account is not None:
-            return
-        more = counted.up_bytes + counted.down_bytes
-        requestor = counted.requestor
-        self._undeclared[requestor] = self._undeclared.get(requestor, 0) + more
-        self._undeclared.move_to_end(requestor)
-        if len(self._undeclared) > _MOST_UNDECLARED:
-            self._undeclared.popitem(last=False)
-
-    def undeclared_bytes(self, requestor: bytes) -> int:
-        """Return the bytes of a requestor's closed paths that no contract names: its own network's."""
-        return self._undeclared.get(requestor, 0)
+        self._paths.pop(path, None)
 
     @property
     def next_receipts_s(self) -> float:

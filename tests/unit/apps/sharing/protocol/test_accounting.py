@@ -95,7 +95,6 @@ def test_a_path_that_is_not_declared_is_no_helpers() -> None:
     made.on_counts("own", MB, MB)
     made.on_closed("own")
     made.on_counts("own", 9 * MB, 9 * MB)
-    assert made.undeclared_bytes(ann) == 2 * MB
     assert made.receipts(START_S + PERIOD_S) == []
 
 
