@@ -61,6 +61,7 @@ NAMES: Final = {
     "cqi": "CQI",
     "d2sched": "D2Sched as printed", "chance": "ours", "no-delay": "no delay",
     "swtc": "SWTC", "lowest-rtt": "lowest RTT first", "round-robin": "round robin",
+    "kernel-mptcp": "kernel MPTCP",
     "cbsp": "CBSP", "high-bandwidth-first": "high bandwidth first",
     "long-encounter-first": "long encounter first", "least-cost": "least cost (ours)",
     "eapc": "EAPC", "ods": "ODS", "fmtcp": "FMTCP", "cwa-mptcp": "CWA-MPTCP", "co-mptcp": "Co-MPTCP",
@@ -72,7 +73,7 @@ COLOURS: Final = {
     "cedos": BLACK, "cedos-told": GREY, "cedos-told-start": SKY, "mptcp-handover": GREEN,
     "wifi-preferred": BLUE, "local-only": ORANGE, "remote-preferred": BLUE, "adaptive": GREY,
     "brute-force": BLACK, "brute-force, as published": SKY, "error-bounds": RED, "bayesian": GREEN,
-    "swtc": BLACK, "lowest-rtt": ORANGE, "round-robin": BLUE,
+    "swtc": BLACK, "lowest-rtt": ORANGE, "round-robin": BLUE, "kernel-mptcp": GREEN,
     "d2sched": ORANGE, "chance": BLACK, "no-delay": GREY, "clairvoyant": GREEN,
 }  # fmt: skip
 _CYCLE: Final = (BLACK, BLUE, ORANGE, GREEN, RED, PURPLE, SKY, GREY)
