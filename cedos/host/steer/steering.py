@@ -16,7 +16,7 @@ from cedos.controller.events import HostDefault
 from cedos.errors import CedosError, HostError, PrivilegeError, SteeringError
 from cedos.host.costly_reads import CostlyReads
 from cedos.host.steer.barring import Barring
-from cedos.host.steer.held_sysctls import HeldSysctls
+from cedos.host.steer.held_sysctls import HeldSysctls, bound_retransmission
 from cedos.host.steer.journal.journal import Journal, JournalKeeper
 from cedos.host.steer.journal.records import FILTER, ROUTING, JournalReading, Record, host_record
 from cedos.host.steer.kernel.dry import DryKernel
@@ -31,7 +31,6 @@ from cedos.host.steer.refusals import refusals
 from cedos.host.steer.repairs import Repairs
 from cedos.host.steer.rescues import Rescues
 from cedos.host.steer.restore import restore
-from cedos.host.steer.retransmission import bound_retransmission
 from cedos.host.steer.routing.plan import Destination
 from cedos.host.steer.routing.routing import Routing
 from cedos.host.steer.undo import undo_all

@@ -12,7 +12,7 @@ from cedos.model import Direction
 from emu.commands.cedos_emu import group
 from emu.data import collect, datasets, derived, probes
 from emu.data.choices import context_of
-from emu.data.computed import ComputedRows
+from emu.data.collect import ComputedRows
 from emu.data.derived import MOST_LENGTHENED, observed
 from emu.data.measure import Row, history
 from emu.places import places, synth
