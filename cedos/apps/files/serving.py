@@ -82,8 +82,6 @@ class Uploads:
             raise TransferError(
                 f"{request.size} bytes; {self._limits.largest_bytes} are the most for one file here"
             )
-        if self._of_host.get(peer_key, 0) >= _AT_ONCE:
-            raise TransferError(f"{_AT_ONCE} files at once are the most here; try again later")
         async with self._counted(parts), self._begun(peer_key, request, parts) as partial:
             yield partial
 
@@ -92,6 +90,8 @@ class Uploads:
         self, peer_key: bytes, request: PutRequest, parts: list[str]
     ) -> AsyncIterator[Partial]:
         running = self._of_host.get(peer_key, 0)
+        if running >= _AT_ONCE:
+            raise TransferError(f"{_AT_ONCE} files at once are the most here; try again later")
         # Open the folder once: its path may lead elsewhere later.
         folder = self._tree.folder(parts[:-1], make=True)
         self._of_host[peer_key] = running + 1

@@ -21,7 +21,8 @@ _HEAD_END: Final = b"\r\n\r\n"
 def may_be_repeated(words: bytes) -> bool:
     """Tell whether they do no harm if an origin gets them twice: a greeting, or one safe request."""
     if words.startswith(_HANDSHAKE):
-        return True
+        # At most one record: early data may follow, such as a POST (RFC 8446, 2.3).
+        return 5 <= len(words) <= 5 + int.from_bytes(words[3:5])
     if words.startswith(_GREETING):
         return words.find(b"\n") == len(words) - 1
     # Exactly one request: bytes behind it might be another one.

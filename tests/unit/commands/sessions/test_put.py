@@ -375,3 +375,28 @@ def test_what_is_there_already_is_not_counted_again(tmp_path: Path) -> None:
             await uploads.make_folder("c/" * 12)
 
     asyncio.run(run())
+
+
+def test_uploads_that_come_together_have_the_limit_of_a_client(tmp_path: Path) -> None:
+    """All that came while the files were being counted had passed the check already."""
+    begun, refused = [], []
+
+    async def upload(uploads: Uploads, number: int, end: asyncio.Event) -> None:
+        try:
+            async with uploads.begun(b"one", PutRequest(f"{number}", 1, "v")):
+                begun.append(number)
+                await end.wait()
+        except TransferError as error:
+            refused.append(str(error))
+
+    async def run() -> None:
+        uploads, end = Uploads(Tree(tmp_path), UploadLimits(keep_free_bytes=0)), asyncio.Event()
+        tasks = [asyncio.create_task(upload(uploads, number, end)) for number in range(20)]
+        while len(begun) + len(refused) < len(tasks):
+            await asyncio.sleep(0.01)
+        end.set()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(run())
+    assert len(begun) == 8
+    assert set(refused) == {"8 files at once are the most here; try again later"}

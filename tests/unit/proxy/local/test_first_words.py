@@ -16,13 +16,15 @@ pytestmark = pytest.mark.anyio
 Ends = Any
 GET, POST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"POST / HTTP/1.1\r\nHost: x\r\n\r\n"
 HELLO = b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00"
+EARLY_DATA = b"\x17\x03\x03\x00\x04POST"
 
 
 @pytest.mark.parametrize(
     ("words", "may"),
     [
         (GET, True), (b"HEAD / HTTP/1.1\r\n\r\n", True), (b"OPTIONS * HTTP/1.1\r\n\r\n", True),
-        (HELLO, True), (POST, False), (GET + POST, False), (GET[:-1], False), (GET + b"x", False),
+        (HELLO, True), (HELLO[:8], True), (HELLO + EARLY_DATA, False), (POST, False),
+        (GET + POST, False), (GET[:-1], False), (GET + b"x", False),
         (b"GETX / HTTP/1.1\r\n\r\n", False), (b"SSH-2.0-x\r\n", True),
         (b"SSH-2.0-x\r\nmore", False), (b"SSH-2.0", False), (b"", False), (b"\x16", False),
     ],
