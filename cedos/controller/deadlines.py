@@ -280,11 +280,11 @@ class DeadlineTransfers:
         """Plan anew, and tell of the transfers whose turn is another one."""
         now_s = self._planned_at_s = context.at_s
         changed = self.table.plan(self._seen(context), self._decider.unix_s(now_s), now_s)
-        taking_part = [
-            each.key
-            for each, _, runs in self.table.rows(now_s)
-            if runs and each.again_unix_s is None
-        ]
+        listed = self.table.rows(now_s)
+        taking_part = [each.key for each, _, runs in listed if runs and each.again_unix_s is None]
+        if len(self._told) > len(listed):  # the table has forgotten some
+            known = {each.key for each, _, _ in listed}
+            self._told = {key: said for key, said in self._told.items() if key in known}
         news = []
         for key in taking_part:
             serial = self.table.serial(key)

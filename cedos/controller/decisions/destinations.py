@@ -401,6 +401,7 @@ class SteeredDestinations:
     def on_hint_ended(self, place: Place) -> None:
         """Treat a destination like all others again."""
         known = self._known.pop(place, None)
+        self._sizes.pop(place, None)
         if known is not None and (news := self._led(place, known, None)):
             self._outbox.give(SetDestinations(news))
 

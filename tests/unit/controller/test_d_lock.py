@@ -1,12 +1,14 @@
 """The alarm for what must begin, on a clock that a test moves and a host that a test lets sleep."""
 
 import pytest
+from kit.controller import Script
 
 from cedos.controller.commands import KeepAwake, SetAlarm
 from cedos.controller.deadlines import DLock
-from cedos.controller.events import BatteryRead
+from cedos.controller.events import BatteryRead, ClockRead, TransferReported
 from cedos.controller.outbox import Outbox
-from cedos.selector.deadlines.transfer_table import Wake
+from cedos.model import Direction
+from cedos.selector.deadlines.transfer_table import KEPT_S, TableTransfer, Wake
 
 NOW = 1_700_000_000.0
 
@@ -184,3 +186,17 @@ def test_without_an_alarm_only_falling_asleep_is_inhibited() -> None:
     laptop.waits_until(NOW + 10, moving=1)
     assert (laptop.lock.wakes, laptop.lock.set_for, laptop.lock.problem) == (False, None, "")
     assert (laptop.idle, laptop.lid, laptop.told) == (True, False, [])
+
+
+def test_nothing_is_kept_of_a_transfer_that_the_table_has_forgotten() -> None:
+    script = Script()
+    script.tell(ClockRead(NOW))
+    transfers = script.controller.transfers
+    for number in range(3):
+        about = f"film-{number}", 1000, "film", "files.example", Direction.DOWN, 10**6, 0
+        late = TableTransfer(*about, NOW - KEPT_S)
+        script.tell(TransferReported(late, script.now_s))
+    assert len(transfers._told) == 3
+    script.wait(script.now_s + 60.0)
+    assert not transfers.table.rows(script.now_s)
+    assert not transfers._told

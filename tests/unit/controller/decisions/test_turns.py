@@ -150,3 +150,10 @@ def test_no_destination_is_led_over_the_network_that_went_last(script: Script) -
     script.wait(10.0 + ROUND_S)
     found = script.networks(at_s=15.0) + script.wait(15.0 + ROUND_S)
     assert led(found) == {}
+
+
+def test_nothing_is_kept_of_a_destination_whose_hint_has_ended(script: Script) -> None:
+    hint = HintRequest(destination=str(HOSTS[0]), port=80, size_bytes=10**7)
+    script.tell(HintGiven(hint, uid=1000), at_s=9.0)
+    script.tell(HintWithdrawn(script.controller.hints.last))
+    assert PLACES[0] not in script.controller.destinations._sizes
