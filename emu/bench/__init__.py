@@ -25,11 +25,19 @@ def names() -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg)
 
 
-def run(name: str, progress: Callable[[str], None]) -> dict[str, float]:
-    """Run a bench; ConfigError lists those there are, EmulationError where it fails."""
+def run(name: str, progress: Callable[[str], None], parts: Sequence[str] = ()) -> dict[str, float]:
+    """Run a bench, or these of its parts.
+
+    ConfigError lists the benches or parts there are; EmulationError: the bench failed.
+    """
     if name not in names():
         raise ConfigError(f"no bench is called {name!r}: there are {', '.join(names())}")
-    figures: dict[str, float] = importlib.import_module(f"{__name__}.{name}").run(progress)
+    module = importlib.import_module(f"{__name__}.{name}")
+    known: Sequence[str] = getattr(module, "PARTS", ())
+    if unknown := [each for each in parts if each not in known]:
+        there = f"there are {', '.join(known)}" if known else "it has none"
+        raise ConfigError(f"{name} has no part {unknown[0]!r}: {there}")
+    figures: dict[str, float] = module.run(progress, parts) if parts else module.run(progress)
     return figures
 
 

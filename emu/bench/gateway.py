@@ -2,7 +2,7 @@
 
 On an emulated laptop (Wi-Fi 24 Mbit/s, 20 ms; LTE 16 Mbit/s, 50 ms; Mahimahi) with a daemon that is
 told nothing but pings twice a second; programs are redirected by the kernel and know of no proxy. Parts
-(`python -m emu.bench.gateway PART...` runs some of them):
+(`cedos-emu bench gateway PART...` runs some of them):
 
 - sum: one download over both networks against each alone and kernel MPTCP
 - cases: one download in five situations, seconds of each contender from the same instants; of real
@@ -24,7 +24,7 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -81,7 +81,7 @@ class Case:
     lost: bool = False
 
 
-def run(progress: Progress, parts: tuple[str, ...] = ()) -> dict[str, float]:
+def run(progress: Progress, parts: Sequence[str] = ()) -> dict[str, float]:
     """Measure all parts, or these. The first two take half an hour, 150 cuts as long.
 
     Returns:
@@ -102,13 +102,8 @@ def run(progress: Progress, parts: tuple[str, ...] = ()) -> dict[str, float]:
         EmulationError: the testbed or the daemon.
     """
     figures: dict[str, float] = {}
-    all_parts = {
-        "sum": _sum, "cases": _cases, "cuts": _cuts, "pages": pages.measure,
-        "first-bytes": _first_bytes, "call": _call, "packets": _packets, "flows": flows.measure,
-        "idle-clients": idle_clients.measure, "loopback": _loopback,
-    }  # fmt: skip
-    for name in parts or all_parts:
-        figures |= all_parts[name](progress)
+    for name in parts or PARTS:
+        figures |= PARTS[name](progress)
     return figures
 
 
@@ -518,6 +513,8 @@ def _loopback(progress: Progress) -> dict[str, float]:
     }
 
 
-if __name__ == "__main__":
-    for key, value in run(lambda line: print(line, file=sys.stderr), tuple(sys.argv[1:])).items():
-        print(f"{key} {value:.4g}")
+PARTS: Final[Mapping[str, Callable[[Progress], dict[str, float]]]] = {
+    "sum": _sum, "cases": _cases, "cuts": _cuts, "pages": pages.measure,
+    "first-bytes": _first_bytes, "call": _call, "packets": _packets, "flows": flows.measure,
+    "idle-clients": idle_clients.measure, "loopback": _loopback,
+}  # fmt: skip

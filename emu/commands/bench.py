@@ -31,26 +31,30 @@ from emu.console import block, examples
                 "trials     until a Wi-Fi that was slow is used again by connections that cannot move",
                 "uncertainty  microseconds of one decision that weighs its predictors' errors",
             ),
-            examples("cedos-emu bench decision --json decision.json"),
+            examples(
+                "cedos-emu bench decision --json decision.json",
+                "cedos-emu bench gateway sum first-bytes",
+            ),
         ]
     ),
 )
 @click.argument("name", metavar="NAME")
+@click.argument("parts", metavar="[PART]...", nargs=-1)
 @click.option(
     "--json",
     "out",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Also write the figures to this file, with the host they were measured on.",
 )
-def command(name: str, out: Path | None) -> None:
-    """Run the bench NAME on this machine and print its figures.
+def command(name: str, parts: tuple[str, ...], out: Path | None) -> None:
+    """Run the bench NAME, or these PARTs of it, on this machine and print its figures.
 
     Times depend on the machine; run it while nothing else does.
     """
     from emu import bench  # noqa: PLC0415
     from emu.runs import environment  # noqa: PLC0415
 
-    figures = bench.run(name, lambda line: echo(line, err=True))
+    figures = bench.run(name, lambda line: echo(line, err=True), parts)
     width = max(len(key) for key in figures)
     for key, value in figures.items():
         echo(f"{key:<{width}}  {value:.4g}")

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from cedos.errors import ConfigError
 from cedos.model import NetworkKind
 from emu import bench
-from emu.bench import gateway, names, percentile, uncertainty
+from emu.bench import gateway, names, percentile, run, uncertainty
 from emu.bench.gateway_parts import pages
 from emu.bench.gateway_parts.pages import bench_places
 from emu.bench.trials import AGAIN, Case, Fetch, again
@@ -86,3 +87,14 @@ def test_percentiles_are_of_the_values_themselves() -> None:
     assert percentile([4.0, 1.0, 3.0, 2.0], 0.5) == 2.0
     assert percentile(range(1, 101), 0.95) == 95
     assert percentile([7.0], 0.95) == 7.0
+
+
+def test_a_bench_runs_the_parts_that_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = {each: lambda _, key=each: {key: 1.0} for each in ("sum", "cuts")}
+    monkeypatch.setattr(gateway, "PARTS", parts)
+    assert run("gateway", lambda line: None, ["cuts"]) == {"cuts": 1.0}
+    assert run("gateway", lambda line: None) == {"sum": 1.0, "cuts": 1.0}
+    with pytest.raises(ConfigError, match="no part 'pages': there are sum, cuts"):
+        run("gateway", lambda line: None, ["pages"])
+    with pytest.raises(ConfigError, match="it has none"):
+        run("uncertainty", lambda line: None, ["sum"])
