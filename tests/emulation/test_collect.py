@@ -3,10 +3,10 @@
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from kit.waiting import wait_until
 
 from cedos.model import Direction
 from emu.data import datasets
@@ -61,10 +61,7 @@ def test_an_interrupted_collection_leaves_nothing_behind_and_goes_on(
     command += ["--starts", "1", "--size", "3000:down", "--size", "3000:up", "--jobs", "1"]
     first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     partial = tmp_path / "mine.parquet.partial"
-    deadline_s = time.monotonic() + 60
-    while not (partial.exists() and partial.read_text().count("\n")):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.1)
+    wait_until(lambda: partial.exists() and partial.read_text().count("\n"), 60)
     first.send_signal(2)  # Ctrl-C
     output, _ = first.communicate(timeout=30)
     assert first.returncode not in (0, -2), output

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.waiting import wait_until
 
 from cedos.api.transfers import TransferInTable
 from cedos.apps.files.partial import files_of
@@ -96,14 +97,18 @@ class Fetching:
             return 0
 
     def until_more(self, n_bytes: int, limit_s: float = 30.0) -> None:
-        wanted, ends_s = self.have() + n_bytes, time.monotonic() + limit_s
-        while self.have() < wanted:
-            assert time.monotonic() < ends_s, f"stuck at {self.have()} bytes"
-            time.sleep(0.02)
+        wanted = self.have() + n_bytes
+        wait_until(lambda: self.have() >= wanted, limit_s)
 
     def listed(self) -> TransferInTable:
         (found,) = self.daemon.client.transfers()
         return found
+
+    def waiting(self) -> TransferInTable | None:
+        """Return the transfer while its program runs and may use no network yet."""
+        found = self.listed()
+        waits = found.running and found.turn.networks == () and found.turn.begin_unix_s is not None
+        return found if waits else None
 
     def close(self) -> None:
         for process in self.programs:
@@ -135,19 +140,12 @@ def test_over_wifi_as_far_as_possible_though_both_programs_are_killed(fetching: 
     fetching.up()
     # Out of the door.
     fetching.laptop.detach(NetworkKind.WIFI)
-    time.sleep(1.0)
-    left = fetching.listed()
-    assert (left.name, left.running) == ("got", False)
+    wait_until(lambda: not fetching.listed().running)
+    assert fetching.listed().name == "got"
     program = fetching.get(WHEN)
-    ends_s = time.monotonic() + 10.0
-    while not (waits := fetching.listed()).running:
-        assert time.monotonic() < ends_s
-        time.sleep(0.1)
-    time.sleep(3.0)
-    waits = fetching.listed()
-    assert waits.turn.networks == ()
-    assert waits.turn.begin_unix_s is not None
+    waits = wait_until(fetching.waiting)
     assert waits.turn.begin_unix_s > time.time()
+    time.sleep(1.0)
     assert fetching.have() - kept < _ASKED_BYTES
     said = subprocess.run(
         fetching.laptop.client.command(sys.executable, "-m", "cedos", "transfers"),
@@ -164,7 +162,7 @@ def test_over_wifi_as_far_as_possible_though_both_programs_are_killed(fetching: 
     assert fact["in_time"]
     assert fact["received_bytes"].get("lte0", 0) < _ASKED_BYTES
     assert hashlib.sha256((fetching.folder / "got").read_bytes()).digest() == fetching.digest
-    assert fetching.daemon.client.transfers() == []
+    wait_until(lambda: fetching.daemon.client.transfers() == [])
 
 
 def test_a_users_rule_holds_for_what_sessions_carry(fetching: Fetching) -> None:

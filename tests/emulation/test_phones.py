@@ -8,11 +8,11 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from kit.waiting import wait_until
 
 from cedos.errors import EmulationError
 from cedos.model import NetworkKind
@@ -69,10 +69,7 @@ def namespaces(token: str) -> list[str]:
 
 
 def wait_for(condition: Callable[[], bool], within_s: float = 5.0) -> None:
-    deadline_s = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not happen in time"
-        time.sleep(0.02)
+    wait_until(condition, within_s, describe=lambda: "it did not happen in time")
 
 
 def host_state() -> dict[str, str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.waiting import wait_until
 
 from cedos.api.transfers import TransferInTable
 from cedos.commands.transfers import lines
@@ -104,10 +105,10 @@ class Listener:
 
     def every_step_explained(self, *, running: bool) -> None:
         """Each row says what it does or waits for, and why; none is left that came meanwhile."""
-        ends_s = time.monotonic() + 20.0
-        while {each.running for each in self.daemon.client.transfers()} - {running}:
-            assert time.monotonic() < ends_s, self.explained()
-            time.sleep(0.2)
+        wait_until(
+            lambda: all(each.running is running for each in self.daemon.client.transfers()),
+            describe=self.explained,
+        )
         here = {
             f"{each['podcast']}: {each['title']}"
             for each in self.episodes()
@@ -129,10 +130,7 @@ class Listener:
         return sum(each.stat().st_size for each in files if not each.name.endswith(".json"))
 
     def until_here(self, n_bytes: int) -> None:
-        ends_s = time.monotonic() + 30.0
-        while self.have() < n_bytes:
-            assert time.monotonic() < ends_s, f"stuck at {self.have()} bytes"
-            time.sleep(0.02)
+        wait_until(lambda: self.have() >= n_bytes, 30.0)
 
     def suspended(self, *pids: int, for_s: float) -> None:
         for pid in pids:
@@ -199,7 +197,7 @@ def test_episodes_come_though_both_programs_are_killed_and_suspended(walk: Liste
     assert [each["in_time"] for each in episodes] == [True] * 3
     assert all(Path(each["file"]).stat().st_size == EPISODE_BYTES for each in episodes)
     assert sum(each["metered_bytes"] for each in episodes) < MOST_METERED
-    assert walk.daemon.client.transfers() == []
+    wait_until(lambda: walk.daemon.client.transfers() == [])
 
 
 @pytest.mark.long

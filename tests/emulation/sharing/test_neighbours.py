@@ -74,7 +74,7 @@ def test_a_download_uses_all_helpers(street: Street) -> None:
     ("how", "most_s"), [("says so", 0.5), ("is killed", 1.5), ("is gone", 1.5)]
 )
 def test_a_helper_that_leaves_breaks_nothing(street: Street, how: str, most_s: float) -> None:
-    count = 20_000_000
+    count = 12_000_000
     download = street.download(count)
     download.read_until(count // 4)
     left_s = time.monotonic()
@@ -113,9 +113,9 @@ def test_programs_reach_ipv6_hosts_over_helpers(street: Street, tmp_path: Path) 
 
 def test_a_helper_that_drops_what_comes_is_left_within_seconds(street: Street) -> None:
     """It forwards small packets, answers each Hello, and drops the data of a download."""
-    count = 24_000_000
+    count = 15_000_000
     download = street.download(count)
-    download.read_until(count // 4)
+    download.read_until(count // 5)
     helper = street.there.helpers[0].namespace
     rule = ("FORWARD", "-o", LINK, "-m", "length", "--length", "300:65535", "-j", "DROP")
 
@@ -127,9 +127,7 @@ def test_a_helper_that_drops_what_comes_is_left_within_seconds(street: Street) -
     assert before >= HELPERS
     helper.run("iptables", "-I", *rule)
     began_s = time.monotonic()
-    while paths() == before:
-        assert time.monotonic() < began_s + 10.0
-        time.sleep(0.05)
+    wait_until(lambda: paths() != before, every_s=0.05)
     took_s = time.monotonic() - began_s
     helper.run("iptables", "-D", *rule)
     print(f"left after {took_s:.1f} s")

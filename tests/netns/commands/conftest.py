@@ -6,13 +6,13 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.waiting import wait_until
 
 from emu.testbed.netns import Namespace
 
@@ -60,10 +60,7 @@ class World:
         return self.running(self.near, "up", "--config", str(self.config))
 
     def until(self, condition: Callable[[], bool], limit_s: float = 60.0) -> None:
-        deadline_s = time.monotonic() + limit_s
-        while not condition():
-            assert time.monotonic() < deadline_s, self.log_text()[-2000:]
-            time.sleep(0.2)
+        wait_until(condition, limit_s, every_s=0.2, describe=lambda: self.log_text()[-2000:])
 
     def trains(self, status: dict[str, Any]) -> dict[str, dict[str, Any]]:
         """Return the costs of trains, by network."""

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
+from kit.waiting import wait_until
 
 pytestmark = pytest.mark.netns
 
@@ -110,7 +111,7 @@ def test_what_all_programs_carry_counts_whatever_happens(host: Host) -> None:
         assert host.spent_reaches(2100)
         shown = host.budget()
         assert shown["spent_up"]
-        assert "exceeded" in host.cedos("status").stdout
+        wait_until(lambda: "exceeded" in host.cedos("status").stdout)
         # In its column, or below the row where what stands before it is long.
         assert re.search(r"(  |PRICE NOW )used up", host.cedos("budget").stdout)
         assert (

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from kit.waiting import wait_until
 
 from cedos.api.budgets import BudgetMessage
 from cedos.budget_kinds import Resource
@@ -110,10 +111,12 @@ def test_programs_are_stopped_where_it_is_spent_and_nothing_is_left_behind(host:
         (one,) = host.cedos.client.budgets()
         assert (one.hard, one.barred) == (True, ("lte0",))
         assert one.spent >= 0.99 * 2e7  # the last percent is kept for what is on its way
-        status = host.cedos.client.status()
         problem = 'the hard budget "data" is used up: programs are blocked on lte0'
-        assert any(each.startswith(problem) for each in status.problems)
-        assert [bool(network.barred) for network in status.networks] == [False, True]
+        wait_until(
+            lambda: any(each.startswith(problem) for each in host.cedos.client.status().problems)
+        )
+        networks = host.cedos.client.networks()
+        assert [bool(network.barred) for network in networks] == [False, True]
         # More of it: at once.
         assert not host.set(9e14).barred
         assert host.read(host.connect(), 100_000) == 100_000
@@ -121,10 +124,9 @@ def test_programs_are_stopped_where_it_is_spent_and_nothing_is_left_behind(host:
         host.laptop.ip("link", "set", "wlan0", "down")
         assert host.set(1e6).barred == ("lte0",)
         assert host.refused()
-        deadline_s = time.monotonic() + 10
-        while "programs are blocked on lte0" not in host.cedos.client.explain(None).reason:
-            assert time.monotonic() < deadline_s
-            time.sleep(0.1)
+        wait_until(
+            lambda: "programs are blocked on lte0" in host.cedos.client.explain(None).reason, 10
+        )
         host.laptop.ip("link", "set", "wlan0", "up")
         host.laptop.ip("route", "add", "default", "via", "192.168.43.1", "metric", "43")
         process.send_signal(signal.SIGKILL)

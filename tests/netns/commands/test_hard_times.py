@@ -250,7 +250,7 @@ def test_a_disk_that_turns_read_only(tethered: Any, install: Any, tmp_path: Path
         # What is to be undone cannot be written down: what stands already goes on being used.
         laptop.ip("link", "set", "wlan0", "down")
         wait_until(lambda: cedos.client.status().default.network == "lte0")
-        assert any("cannot be kept" in each for each in cedos.client.status().problems)
+        wait_until(lambda: any("cannot be kept" in each for each in cedos.client.status().problems))
         assert memory_mb(process) < MOST_MB
         log = ended(process)
     assert "the journal stays, though all is undone" in log

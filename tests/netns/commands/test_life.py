@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from kit.laptop import Tethered
+from kit.waiting import wait_until
 
 from emu.testbed.netns import Namespace
 
@@ -252,10 +253,7 @@ def test_a_service_reloads_while_connections_live(
         for content, complains in (("[decison]\n", True), ("", False)):
             file.write_text(content)
             process.send_signal(signal.SIGHUP)
-            deadline_s = time.monotonic() + 20
-            while ("decison" in host.cedos("status").stdout) != complains:
-                assert time.monotonic() < deadline_s
-                time.sleep(0.1)
+            wait_until(lambda told=complains: ("decison" in host.cedos("status").stdout) == told)
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=30)
     assert process.returncode == 0, errors

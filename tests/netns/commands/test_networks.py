@@ -87,9 +87,9 @@ def test_one_rescued_connection_has_the_network_asked(
 
         def until(name: str, within_s: float) -> float:
             began_s = time.monotonic()
-            while default() != name:
-                assert time.monotonic() < began_s + within_s, cedos.run("status").stdout
-                time.sleep(0.1)
+            wait_until(
+                lambda: default() == name, within_s, describe=lambda: cedos.run("status").stdout
+            )
             return time.monotonic() - began_s
 
         until("wlan0", 10)
@@ -252,9 +252,8 @@ def test_names_that_no_network_has_are_told(
         assert misspelt in problems
         assert unplugged in problems
         tethered.plug("usb0", 45)
-        while len(cedos.client.networks()) < 3:
-            pass
-        assert not any("usb0" in problem for problem in cedos.client.status().problems)
+        wait_until(lambda: len(cedos.client.networks()) == 3)
+        wait_until(lambda: not any("usb0" in problem for problem in cedos.client.status().problems))
         # What was there once is not misspelt.
         tethered.laptop.ip("link", "delete", "usb0")
         while len(cedos.client.networks()) > 2:

@@ -14,6 +14,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
+from kit.waiting import wait_until
 
 import cedos.commands
 from cedos.api.client import ControlClient
@@ -290,4 +291,4 @@ def test_a_neighbour_cannot_have_a_healthy_connection_closed(
         read_on(connections[8080])
     with pytest.raises(ConnectionAbortedError):
         connections[8443].recv(100)
-    assert "2 connections on wlan0 were closed" in attacked.client.status().closed[0]
+    wait_until(lambda: "2 connections on wlan0 were closed" in str(attacked.client.status().closed))

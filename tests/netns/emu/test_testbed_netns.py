@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from kit.waiting import wait_until
 
 from cedos.errors import EmulationError
 from emu.testbed import kernel
@@ -78,10 +79,7 @@ def begun(make_namespace: MakeNamespace, folder: Path, then: str) -> tuple[Servi
     child = folder / "child"
     command = BEGINS.format(child=child, then=then)
     service = Service(make_namespace("host"), "sh", "-c", command, output=folder / "sh.out")
-    until_s = time.monotonic() + 20
-    while not (child.exists() and child.read_text().strip()):
-        assert time.monotonic() < until_s
-        time.sleep(0.01)
+    wait_until(lambda: child.exists() and child.read_text().strip())
     return service, int(child.read_text())
 
 

@@ -3,12 +3,12 @@
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from kit.waiting import wait_until
 
 from emu.testbed.netns import Namespace
 from tests.netns.session.conftest import World
@@ -115,10 +115,7 @@ class Laptop:
         return process
 
     def _wait(self, until: Callable[[], bool]) -> None:
-        deadline_s = time.monotonic() + 20
-        while not until():
-            assert time.monotonic() < deadline_s
-            time.sleep(0.02)
+        wait_until(until)
 
     def close(self) -> None:
         for process in reversed(self._started):

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from kit.waiting import wait_until
 
 from cedos.kernel.bpf import root_cgroup
 from tests.netns.gateway.conftest import CEDOS, GATEWAY, ORIGIN
@@ -109,10 +110,7 @@ def test_programs_of_a_cgroup_whosever_they_are(laptop: Laptop, cgroup: Path) ->
     for each in (cgroup / "below", cgroup):
         each.rmdir()
     cgroup.mkdir()
-    deadline_s = time.monotonic() + 10
-    while inside(cgroup, OTHER) != "127.0.0.1":
-        assert time.monotonic() < deadline_s
-        time.sleep(0.2)
+    wait_until(lambda: inside(cgroup, OTHER) == "127.0.0.1", 10)
 
 
 SIX = """

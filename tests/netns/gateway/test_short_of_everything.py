@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.waiting import wait_until
 
 from tests.netns.gateway.conftest import ORIGIN
 from tests.netns.gateway.deaths import silent
@@ -80,10 +81,11 @@ def test_without_descriptors_those_that_live_go_on(laptop: Laptop) -> None:
         assert got == data
     flood.stdin.close()
     flood.stdout.close()
-    deadline_s = time.monotonic() + 20
-    while laptop.curl("-x", PROXY, "-o", "/dev/null", f"http://{ORIGIN}:8080/file").wait(30):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.2)
+    wait_until(
+        lambda: (
+            not laptop.curl("-x", PROXY, "-o", "/dev/null", f"http://{ORIGIN}:8080/file").wait(30)
+        )
+    )
     assert laptop.gateway.poll() is None
 
 

@@ -4,6 +4,7 @@ import time
 from typing import Any
 
 import pytest
+from kit.waiting import wait_until
 
 from tests.netns.gateway.conftest import ORIGIN
 
@@ -22,10 +23,11 @@ def small_file(laptop: Laptop, most_s: float) -> None:
 
 
 def said(laptop: Laptop, words: str, within_s: float) -> None:
-    deadline_s = time.monotonic() + within_s
-    while words not in (laptop.folder / "forward.log").read_text():
-        assert time.monotonic() < deadline_s, (laptop.folder / "forward.log").read_text()
-        time.sleep(0.05)
+    wait_until(
+        lambda: words in (laptop.folder / "forward.log").read_text(),
+        within_s,
+        describe=(laptop.folder / "forward.log").read_text,
+    )
 
 
 def carrying(laptop: Laptop) -> Any:

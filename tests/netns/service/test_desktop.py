@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from kit.waiting import wait_until
 
 from emu.testbed.services import Service as Program
 from tests.netns.service.test_units import unit
@@ -55,10 +56,7 @@ class Desktop:
         return next((each for each in self.status()["networks"] if each["name"] == name), None)
 
     def until(self, there: Callable[[], bool]) -> None:
-        deadline_s = time.monotonic() + 20
-        while not there():
-            assert time.monotonic() < deadline_s, (self.log(), self.status())
-            time.sleep(0.2)
+        wait_until(there, describe=lambda: (self.log(), self.status()))
 
     def start(self) -> None:
         done = self.machine.run("systemctl", "start", "cedos", check=False)
@@ -132,7 +130,7 @@ def test_what_networkmanager_and_resolved_say_counts(desktop: Desktop) -> None:
     desktop.machine.run("nm-online", "-q", "-t", "20")
     time.sleep(2)
     desktop.until(lambda: not desktop.status()["problems"])
-    assert all(each["up"] for each in desktop.status()["networks"])
+    desktop.until(lambda: all(each["up"] for each in desktop.status()["networks"]))
     desktop.machine.systemctl("stop", "cedos")
     assert desktop.machine.shown("cedos", "Result") == "success"
     assert desktop.routing() == before
@@ -174,7 +172,9 @@ def test_a_silent_resolver_delays_no_look_up_by_resolved(desktop: Desktop) -> No
     found, took_s = look_up("nothere.example")
     assert not found
     assert took_s < 10  # (two minutes without the daemon: it tries in four ways)
-    assert any("wlan0 does not answer" in each for each in desktop.status()["problems"])
+    desktop.until(
+        lambda: any("wlan0 does not answer" in each for each in desktop.status()["problems"])
+    )
     desktop.phones.run("iptables", "-D", *silence)
     desktop.until(lambda: look_up("there.example")[0] and not desktop.status()["problems"])
 

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from kit.waiting import wait_until
+
 from tests.netns.gateway.conftest import ORIGIN
 
 PROXY = "socks5h://127.0.0.1:1080"
@@ -50,10 +52,7 @@ def test_a_restart_breaks_what_it_carried_and_serves_again(
         return str(made.run("cat", "/run/seen/log", check=False).stdout)
 
     def until(there: Callable[[], bool]) -> None:
-        deadline_s = time.monotonic() + 20
-        while not there():
-            assert time.monotonic() < deadline_s, log()
-            time.sleep(0.1)
+        wait_until(there, describe=log)
 
     done = made.run("systemctl", "start", "cedos-gateway", check=False)
     assert done.returncode == 0, (done.stderr, log(), made.log.read_text())

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.waiting import wait_until
 
 from cedos.kernel.privileges import PART_NAME
 from emu.testbed.services import accepts
@@ -90,10 +91,10 @@ def test_the_unit_runs_with_little_and_leaves_nothing(service: Service) -> None:
     assert "wlan0" in status
     assert service.state() != before
     service.machine.systemctl("reload", "cedos")
-    deadline_s = time.monotonic() + 20
-    while service.machine.shown("cedos", "ActiveState") != "active":
-        assert time.monotonic() < deadline_s, service.log()
-        time.sleep(0.1)
+    wait_until(
+        lambda: service.machine.shown("cedos", "ActiveState") == "active",
+        describe=service.log,
+    )
     assert "reloading the configuration" in service.log()
     service.machine.systemctl("stop", "cedos")
     assert service.state() == before
@@ -106,10 +107,7 @@ def test_after_a_kill_systemd_has_everything_undone(service: Service) -> None:
     service.start()
     assert service.state() != before
     service.machine.systemctl("kill", "--kill-whom=main", f"--signal={signal.SIGKILL}", "cedos")
-    deadline_s = time.monotonic() + 20
-    while service.machine.shown("cedos", "ActiveState") != "failed":
-        assert time.monotonic() < deadline_s
-        time.sleep(0.1)
+    wait_until(lambda: service.machine.shown("cedos", "ActiveState") == "failed")
     assert service.state() == before
 
 
@@ -143,10 +141,10 @@ def test_other_units_run_without_privileges(
     done = made.run("systemctl", "start", "cedos", check=False)
     assert done.returncode == 0, (done.stderr, made.run("cat", "/run/seen/log").stdout)
     port = {"gateway-unit": 7009, "relay-unit": 3128}[what]
-    deadline_s = time.monotonic() + 20
-    while not accepts(tethered.laptop, "127.0.0.1", port):
-        assert time.monotonic() < deadline_s, made.run("cat", "/run/seen/log").stdout
-        time.sleep(0.1)
+    wait_until(
+        lambda: accepts(tethered.laptop, "127.0.0.1", port),
+        describe=lambda: made.run("cat", "/run/seen/log").stdout,
+    )
     pid = made.shown("cedos", "MainPID")
     lines = made.run("cat", f"/proc/{pid}/status").stdout.splitlines()
     facts = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}

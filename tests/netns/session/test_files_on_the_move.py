@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.waiting import wait_until
 
 from cedos import session
 from cedos.apps.files import messages
@@ -257,10 +258,7 @@ async def connected(walk: Walk) -> session.Connection:
 
 
 def until(true: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
-    ends_s = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < ends_s, what
-        time.sleep(0.01)
+    wait_until(true, seconds, describe=lambda: what)
 
 
 def written_down(walk: Walk, connection: session.Connection) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.waiting import wait_until
 
 from cedos.api import lock
 from cedos.api.lock import only_daemon
@@ -112,10 +113,7 @@ def test_a_closed_terminal_undoes_and_ends(folders: Path) -> None:
         start_new_session=True,
     ) as process:  # fmt: skip
         os.close(terminal)
-        deadline_s = time.monotonic() + 20
-        while not shown.read_text():
-            assert time.monotonic() < deadline_s
-            time.sleep(0.05)
+        wait_until(shown.read_text)
         os.close(ours)
         assert process.wait(20) == 0
     assert shown.read_text() == "running balanced True\nundone\n"
