@@ -87,7 +87,7 @@ USUAL = ("network", "open", "look")
 
 
 def steps(kinds: st.SearchStrategy[str]) -> st.SearchStrategy[Step]:
-    """Steps of these kinds."""
+    """Return steps of these kinds."""
     pauses = st.sampled_from((0.0, 0.0, 0.05, 0.2, 1.0, 4.0))
     names, keys = st.sampled_from(sorted(NETWORKS)), st.sampled_from(KEYS)
     return st.builds(Step, kinds, pauses, names, keys, st.integers(0, 5_000_000), st.booleans())
@@ -210,7 +210,7 @@ class World(Script):
         return []
 
     def observed(self, step: Step) -> Sequence[Event]:
-        """Facts about a network, and about the host."""
+        """Return facts about a network, and about the host."""
         now_s, network = self.now_s, step.network
         match step.kind:
             case "ping":
@@ -244,7 +244,7 @@ class World(Script):
         return [on.HostSlept(step.amount / 1000), on.ClockRead(2e9 + now_s)]
 
     def asked(self, step: Step) -> Sequence[Event]:
-        """Wishes of people and programs about connections."""
+        """Return wishes of people and programs about connections."""
         key, network = step.key, step.network
         size = size_of(step.amount)
         match step.kind:
@@ -286,7 +286,7 @@ class World(Script):
         return [on.PrefetchingChanged(report)]
 
     def spent(self, step: Step) -> Sequence[Event]:
-        """What budgets, the battery and transfers with deadlines do."""
+        """Return events of budgets, the battery and transfers with deadlines."""
         now_s, network = self.now_s, step.network
         plan = PLANS[step.amount % len(PLANS)]
         match step.kind:
@@ -339,7 +339,7 @@ class World(Script):
         return [on.TransferReported(transfer, now_s, used, used, 1.0)]
 
     def looked_up(self, step: Step) -> Sequence[Event]:
-        """Names, and who asks for them."""
+        """Return look-ups of programs, and answers that carry names."""
         reply = on.DnsReply(1, 0, False, "updates.example", 1, (step.key.remote,))
         match step.kind:
             case "reply" if step.amount % 3 == 0:
@@ -360,7 +360,7 @@ class World(Script):
         return [on.LookupAnswered(asked, number, failed=step.yes)]
 
     def counted(self, *uses: on.BudgetUse) -> on.BudgetsCounted:
-        """The use of all budgets, of which that of these has changed."""
+        """Return the use of all budgets, of which that of these has changed."""
         self.uses |= {each.name: each for each in uses}
         carried = {name: float(self.step.amount) for name in self.there}
         return on.BudgetsCounted(1e3 + self.now_s, tuple(self.uses.values()), carried)
@@ -414,7 +414,7 @@ class World(Script):
         return []
 
     def answers(self, command: Command) -> Iterator[Event]:
-        """What comes of a command that takes its time."""
+        """Yield the events of a command that takes its time."""
         now_s, yes = self.now_s, self.step.yes
         match command:
             case give.BarNetworks() | give.HoldAnswers():
