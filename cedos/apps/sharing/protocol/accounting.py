@@ -278,6 +278,7 @@ class OwnCounts:
         found = self._counts.get(number)
         if found is None:
             return
+        self._counts.move_to_end(number)  # contracts that ended make room first
         found.own_bytes = max(found.own_bytes, carried_bytes - packets * self.HEADER_BYTES)
         # One count a second is enough to know what was carried a while ago.
         if not found.counts or now_s - found.counts[-1][0] >= 1.0:

@@ -1,7 +1,7 @@
 """The accounts: exact at the gateway, whatever joins, leaves, is killed, comes late, or lies."""
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 import msgspec
@@ -251,6 +251,17 @@ def test_a_helper_notices_within_three_periods_that_it_is_not_paid() -> None:
             noticed = second
     assert noticed is not None
     assert 30 < noticed <= 33
+
+
+def test_a_thousand_contracts_hide_none_that_is_unpaid() -> None:
+    """A neighbour that joined and left each second had the helper forget what another one owes."""
+    signed = agree("ann", "bob")
+    counts, number = own(signed), signed.contract.number
+    for second in range(40):
+        counts.on_carried(number, second * MB, START_S + second)
+        for each in range(30):
+            counts.on_contract(replace(signed.contract, number=f"{second} {each}".encode()))
+    assert counts.unpaid(number, START_S + 40)
 
 
 def test_headers_of_small_packets_are_no_claim() -> None:
