@@ -162,6 +162,7 @@ class _Served:
     source: bytes
     confirm_nonce: bytes
     heard_s: float
+    messages: TokenBucket  # bounds what it says, so that others are heard beside it
     state: ServingState = ServingState.STARTING
     carried_bytes: int = 0
     leaves: LeaveReason = LeaveReason.DONE
@@ -185,7 +186,7 @@ class HelperMachine:
         self._times, self._freshness = SendTimes(), Freshness()
         self._invites = TokenBucket(INVITES_VERIFIED_PER_S, 2 * INVITES_VERIFIED_PER_S, now_s)
         self._answers = TokenBucket(INVITES_ANSWERED_PER_S, INVITES_ANSWERED_PER_S, now_s)
-        self._others = TokenBucket(100, 200, now_s)
+        self._confirms = TokenBucket(100, 200, now_s)
         self._strangers = TokenBucket(20, 40, now_s)
         self._commands: list[HelperCommand] = []
         self._joined: OrderedDict[bytes, _Joined] = OrderedDict()
@@ -219,9 +220,7 @@ class HelperMachine:
             if isinstance(message, InviteMessage):
                 if not self._may_help() or not self._invites.take(now_s):
                     return
-            elif message.to != self._me or not (
-                self._others if self._is_expected(message, source) else self._strangers
-            ).take(now_s):
+            elif message.to != self._me or not self._bucket(message, source).take(now_s):
                 return
             certificate = datagram.verified(self._trust, now_s)
         except UntrustedError:
@@ -405,7 +404,7 @@ class HelperMachine:
         contract = contract_of(joined.join.message, joined.join.digest, self._me)
         self._served[requestor] = _Served(
             certificate, link, joined.join, datagram.raw, contract, confirm.source, confirm.nonce,
-            heard_s=now_s,
+            heard_s=now_s, messages=TokenBucket(20, 40, now_s),
         )  # fmt: skip
         self._commands.append(
             StartForwarding(
@@ -478,13 +477,15 @@ class HelperMachine:
         able = self._helping and uplink is not None and self._has_battery(uplink)
         return able and self.left_bytes > 0
 
-    def _is_expected(self, message: ShareMessage, source: LinkAddress) -> bool:
-        """Judge a message before its signature is checked, which costs more."""
+    def _bucket(self, message: ShareMessage, source: LinkAddress) -> TokenBucket:
+        """Return what bounds such messages before their signatures are checked, which costs more."""
         if isinstance(message, ConfirmMessage):
             joins = [each.join for each in self._joined.values()]
             joins += [each.join for each in self._served.values()]
-            return any(each.digest == message.join for each in joins)
-        return any(each.link == source for each in self._served.values())
+            expected = any(each.digest == message.join for each in joins)
+            return self._confirms if expected else self._strangers
+        buckets = (each.messages for each in self._served.values() if each.link == source)
+        return next(buckets, self._strangers)
 
     def _may_serve(self, requestor: bytes, source: bytes) -> bool:
         """Return whether a requestor may send from an address; that of another one it may not take."""

@@ -25,7 +25,13 @@ from cedos.apps.sharing.protocol.certificates import (
     UntrustedError,
     sealed,
 )
-from cedos.apps.sharing.protocol.commands import AddPath, RemovePath, SendDatagram, StartForwarding
+from cedos.apps.sharing.protocol.commands import (
+    AddPath,
+    LinkAddress,
+    RemovePath,
+    SendDatagram,
+    StartForwarding,
+)
 from cedos.apps.sharing.protocol.messages import (
     ConfirmMessage,
     HelloMessage,
@@ -308,6 +314,29 @@ def test_a_flood_of_one_member_leaves_room_for_others() -> None:
     assert len(bob.commands()) == 1, "one answer a second to each"
     bob.receive_datagram(pack(identity("ann"), flood[0]), WHERE, START_S)
     assert len(bob.commands()) == 1
+
+
+def test_a_flood_of_one_that_is_helped_leaves_the_others_heard() -> None:
+    """A live requestor that said Hello without end drove the others off: the helper was deaf to them."""
+    link, eve = conversation(), identity("eve")
+    bob, now = link.helpers["bob"], link.now + 1.0
+
+    def say(who: HostIdentity, message: ShareMessage, where: LinkAddress) -> list[bytes]:
+        bob.receive_datagram(pack(who, message), where, now)
+        return [each.data for each in bob.commands() if isinstance(each, SendDatagram)]
+
+    def head(number: int) -> tuple[int, bytes]:
+        return int(now * 1e6) + number, number.to_bytes(16)
+
+    (join,) = say(eve, InviteMessage(*head(1), 1_000_000, None), WHERE)
+    offer = unpack(join)
+    assert isinstance(offer.message, JoinMessage)
+    agreed = (BOB, offer.message.nonce, offer.digest, bytes([10, 0, 0, 99]))
+    say(eve, ConfirmMessage(*head(2), *agreed), WHERE)
+    bob.on_forwarding(key_of("eve").public, now)
+    answered = sum(len(say(eve, HelloMessage(*head(n), BOB), WHERE)) for n in range(3, 400))
+    assert 0 < answered < 100
+    assert say(identity("ann"), HelloMessage(*head(400), BOB), link.address("asker"))
 
 
 def test_a_flood_of_strangers_costs_a_bounded_number_of_verifications(
