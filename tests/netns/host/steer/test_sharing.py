@@ -310,7 +310,7 @@ def test_the_kernel_stops_what_exceeds_the_limit(there: Neighbours, shared: Shar
 def test_a_requestor_s_connections_leave_room_in_the_helper_s_table(
     there: Neighbours, shared: Shared
 ) -> None:
-    """64,000 SYNs of a requestor were as many entries among the connections of the helper itself."""
+    """Each SYN of a requestor was an entry among the connections of the helper itself."""
     refused = ("-p", "tcp", "--dport", str(PORT), "--syn", "-j", "DROP")
     with there.requestor.entered(), contextlib.ExitStack() as kept:
         living = socket.create_connection((str(GATEWAY), PORT), 5, (str(shared.own), 0))
