@@ -98,7 +98,7 @@ with socket.create_server(("{ORIGIN}", 9000), backlog=1024):
 POUR = """
 import socket
 held = []
-for _ in range(400):
+for _ in range(40):
     one = socket.create_connection(("127.0.0.1", 1081))
     one.setblocking(False)
     held.append(one)
