@@ -1,6 +1,8 @@
 """`cedos-emu share`: neighbours who share their networks, and a shell on the one who has none."""
 
 import os
+import sys
+from pathlib import Path
 
 import click
 
@@ -8,6 +10,9 @@ from cedos.commands.console.option_types import BIT_RATE
 from cedos.commands.console.render import echo
 from emu.commands.shell import run_in_foreground
 from emu.console import examples
+
+# A video at the paper's rate, a minute long.
+_VIDEO_BPS, _VIDEO_S, _BUFFER_S = 1_271_000, 60.0, 6.0
 
 
 @click.command(
@@ -46,7 +51,7 @@ def command(
 
     All hosts have joined the gateway and are registered there, and the helpers help. In the shell,
     `cedos share request` finds them, and programs use them through `cedos forward`. The web server
-    is http://198.51.100.1/bytes/N, which answers N bytes.
+    is http://198.51.100.1/bytes/N, which answers N bytes; it has a page with a video, too.
     """
     from cedos.model import NetworkKind  # noqa: PLC0415
     from emu.places.traces import Trace  # noqa: PLC0415
@@ -54,11 +59,15 @@ def command(
     from emu.testbed.neighbours import Neighbourhood  # noqa: PLC0415
     from emu.testbed.programs.servers import Servers  # noqa: PLC0415
     from emu.testbed.programs.sharing import SharingHosts  # noqa: PLC0415
+    from emu.workloads.web import video  # noqa: PLC0415
 
+    media = video.make((_VIDEO_BPS,), duration_s=_VIDEO_S, segment_s=2.0)
+    planned = video.PlannedVideo(0, "video", 0.0, media, media.segments, 0, _BUFFER_S, tls=False)
+    sites = video.nginx_servers([media], video.PLAYER, tls=False)
     trace = Trace.constant(rate)
     access = Access(NetworkKind.CELLULAR, up=trace, down=trace, rtt_s=rtt / 1000)
     there = Neighbourhood([access] * helpers, own=access if own else None)
-    with there, Servers(there), SharingHosts(there) as hosts:
+    with there, Servers(there, sites=sites), SharingHosts(there) as hosts:
         for number in range(helpers):
             price = f"{0.5 + 0.1 * number:.2f}EUR/GB"
             helper = hosts.help(
@@ -71,7 +80,14 @@ def command(
         echo("  cedos share request --rate 8Mbit --budget 2EUR &")
         echo("  cedos forward &")
         echo("  curl -o /dev/null -x socks5h://127.0.0.1:1080 http://198.51.100.1/bytes/20000000")
-        echo("and cedos share; cedos share receipts. `kill PROCESS` of a helper: it leaves.")
+        echo(
+            f"  chromium --no-sandbox --proxy-server=socks5://127.0.0.1:1080 '{video.url(planned)}'"
+        )
+        echo("and cedos share; cedos share receipts. A helper leaves by `kill PROCESS`, and")
+        echo(f"walks away by `ip -n {there.air.name} link set helper-0 down`.")
         wanted = arguments or (os.environ.get("SHELL", "/bin/sh"),)
         line = there.requestor.command(*wanted)
-        ctx.exit(run_in_foreground(line, wanted[0], os.environ | hosts.variables("requestor")))
+        # `cedos` is found, wherever its folder is.
+        path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
+        variables = os.environ | hosts.variables("requestor") | {"PATH": path}
+        ctx.exit(run_in_foreground(line, wanted[0], variables))

@@ -220,7 +220,7 @@ def watch(tab: Tab, planned: PlannedVideo, *, zero_at_s: float, limit_s: float) 
     length_s = planned.segments * planned.media.segment_s
     started_at_s = time.monotonic()
     deadline_at_s = started_at_s + length_s + limit_s
-    tab.go(_url(planned))
+    tab.go(url(planned))
     state: dict[str, Any] | None = None
     while (left_s := deadline_at_s - time.monotonic()) > 0:
         # Events tell of crashes; all else is asked for.
@@ -233,7 +233,8 @@ def watch(tab: Tab, planned: PlannedVideo, *, zero_at_s: float, limit_s: float) 
     return _watched(planned, started_at_s, time.monotonic() - started_at_s, state)
 
 
-def _url(planned: PlannedVideo) -> str:
+def url(planned: PlannedVideo) -> str:
+    """Return the address of the page that plays the video."""
     media = planned.media
     wanted = {
         "mime": MIME,
