@@ -8,6 +8,7 @@ indicators and look-ups: the emulated laptop of the shipped runs has none.
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache, partial
 from ipaddress import ip_address, ip_interface
 from pathlib import Path
@@ -55,6 +56,7 @@ from cedos.host.profiler.profiler import Profiler
 from cedos.model import Budget, Direction, FlowKey, NetworkKind, NextHop, SizeEstimate
 from cedos.model import Network as Facts
 from cedos.selector.budgets.keeper import Period
+from cedos.selector.decision.liveness import dead_networks
 from cedos.storage import model_files
 from emu.simulator.connection import Transfer
 from emu.simulator.link import Clock, Network, Parcel
@@ -134,6 +136,23 @@ class SimulatedLaptop:
         self._schedule.networks_changed(self._facts)
         self._ping()
         clock.after(_COUNTERS_S, self._count)
+
+    def set_up(self, kind: NetworkKind, up: bool) -> None:
+        """Bring an interface up or down; a network without one carries nothing."""
+        name = INTERFACES[kind]
+        self._links[name].up_again() if up else self._links[name].fail()
+        self._facts = [replace(each, up=up) if each.name == name else each for each in self._facts]
+        self._later(NetworksChanged(tuple(self._facts)))
+
+    def usable(self) -> set[str]:
+        """Return the networks that are up, as the daemon knows, and not barred."""
+        return {each.name for each in self.controller.decider.usable if each.up}
+
+    def hears_nothing(self) -> bool:
+        """Return whether a network is silent, dead or down, as far as the daemon knows."""
+        controller = self.controller
+        dead = dead_networks(controller.context(self._now_s()), controller.decider.usable)
+        return bool(controller.networks.silent or dead) or len(self.usable()) < len(self._links)
 
     # -- transfers ----------------------------------------------------------------------------
 

@@ -123,6 +123,9 @@ class Direction:
         self._queued = 0
         self._failed = True
 
+    def up_again(self) -> None:
+        self._failed = False
+
     def put(self, parcel: Parcel) -> None:
         """Queue a parcel. The queue drops the last packets of what exceeds its room."""
         if self._failed:
@@ -206,6 +209,10 @@ class Network:
         """Carry nothing any more, without a word to either end."""
         self.down.fail()
         self.up.fail()
+
+    def up_again(self) -> None:
+        self.down.up_again()
+        self.up.up_again()
 
     def to_client(self, parcel: Parcel) -> None:
         """Send a parcel from the server: delayed, then queued in front of the radio, or lost."""
