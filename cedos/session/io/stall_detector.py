@@ -114,6 +114,7 @@ class StallDetector:
                 info.rtt_s,
                 info.rtt_min_s,
                 info.repeated_segments,
+                now - info.receive_idle_s,
             ),
             now,
         )

@@ -34,6 +34,9 @@ PAUSED_S: Final = 0.100
 SILENT_S: Final = 0.220
 _PAUSED_FACTOR: Final = 2.0
 _SILENT_FACTOR: Final = 3.0
+# While the peer's data arrive over the path, its acknowledgements may wait behind them in the queue of
+# its uplink. The path lives then, and both limits are longer by this time.
+_BEHIND_S: Final = 0.5
 # The weight of the longest time between two signs of progress at the next sign.
 _REMEMBERED: Final = 0.9
 # A pause lengthens `limit_s` by half at most: after one second of silence, the network's next death must
@@ -58,6 +61,7 @@ class PathProgress:
 
     `waits`: data is on its way. `delivered` counts what has arrived, in order or not; the last of it was
     acknowledged at `acknowledged_at_s`. `repeated`: the segments that the kernel has sent again.
+    `received_at_s`: when the peer's data last arrived over the path.
     """
 
     waits: bool
@@ -66,6 +70,7 @@ class PathProgress:
     rtt_s: float | None
     rtt_min_s: float | None
     repeated: int
+    received_at_s: float
 
 
 class PathWatch:
@@ -102,9 +107,10 @@ class PathWatch:
         usual_s = max(usual_s or 0.0, seen.rtt_min_s or 0.0)
         self.limit_s = max(SILENT_S, _SILENT_FACTOR * usual_s)
         self.silent_s = now - self._since_s
-        if self.silent_s >= self.limit_s:
+        behind_s = _BEHIND_S if now - seen.received_at_s < PAUSED_S else 0.0
+        if self.silent_s >= self.limit_s + behind_s:
             self.voice = PathVoice.SILENT
-        elif self.silent_s >= max(PAUSED_S, _PAUSED_FACTOR * usual_s):
+        elif self.silent_s >= max(PAUSED_S, _PAUSED_FACTOR * usual_s) + behind_s:
             self.voice = PathVoice.PAUSES
         else:
             self.voice = PathVoice.SPEAKS

@@ -146,7 +146,7 @@ class PlayedHost:
         self._estimator.info = SimpleNamespace(
             waits=True, delivered_segments=int(1_000 * at_s), rtt_s=0.05, rtt_min_s=0.05,
             acknowledged_idle_s=self.now_s - at_s, retries=0, repeated_segments=0, unsent_bytes=0,
-            in_flight_bytes=1_000, segment_bytes=1_000,
+            in_flight_bytes=1_000, segment_bytes=1_000, receive_idle_s=100.0,
         )  # fmt: skip
         return True
 

@@ -1,5 +1,6 @@
 """A path that is silent, crawls, flaps, or rests and is probed."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -34,8 +35,9 @@ def seen(
     rtt_s: float | None = 0.02,
     waits: bool = True,
     repeated: int = 0,
+    received_at_s: float = -math.inf,
 ) -> PathProgress:
-    return PathProgress(waits, delivered, at_s, rtt_s, 0.02, repeated)
+    return PathProgress(waits, delivered, at_s, rtt_s, 0.02, repeated, received_at_s)
 
 
 def test_where_nothing_waits_nothing_is_silent() -> None:
@@ -50,6 +52,23 @@ def test_a_long_path_is_given_three_of_its_round_trips(rtt_s: float | None, limi
     watch.observe(seen(5, 0.0, rtt_s=rtt_s), 0.0)
     assert watch.observe(seen(5, 0.0, rtt_s=rtt_s), limit_s - 0.01) is not PathVoice.SILENT
     assert watch.observe(seen(5, 0.0, rtt_s=rtt_s), limit_s + 0.01) is PathVoice.SILENT
+
+
+def test_a_path_over_which_the_peer_sends_is_silent_half_a_second_later() -> None:
+    """The peer's upload fills its queue, and its acknowledgements wait behind the upload."""
+    watch = PathWatch()
+    watch.observe(seen(5, 0.0), 0.0)
+    for now in (0.15, 0.25, 0.55):
+        assert watch.observe(seen(5, 0.0, received_at_s=now - 0.05), now) is PathVoice.SPEAKS
+    assert watch.observe(seen(5, 0.0, received_at_s=0.65), 0.7) is PathVoice.PAUSES
+    assert watch.observe(seen(5, 0.0, received_at_s=0.7), 0.75) is PathVoice.SILENT
+
+
+def test_a_path_is_silent_as_soon_as_the_peer_sends_no_more_there() -> None:
+    watch = PathWatch()
+    watch.observe(seen(5, 0.0), 0.0)
+    assert watch.observe(seen(5, 0.0, received_at_s=0.25), 0.3) is PathVoice.SPEAKS
+    assert watch.observe(seen(5, 0.0, received_at_s=0.25), 0.36) is PathVoice.SILENT
 
 
 def test_a_network_that_answers_in_bursts_is_not_taken_for_dead_by_its_pauses() -> None:
