@@ -1,15 +1,10 @@
-"""Keepers: one budget over all its periods, with its use, its purchases and its price.
+"""Keepers: one budget over all its periods, with its use and its price.
 
 **Period.** A budget's period follows from the instant alone, by the local calendar, where bills are
 written. So a clock that jumps, and jumps back, finds the same period again. A keeper is told the period
 and the use: the calendar and the counters are elsewhere.
 
 **Forecast.** The use at the end of the period, if it goes on as lately, as a range for people.
-
-**Units** (pay as you go; dissertation, 3.2.2.7). Within a bought unit, data costs what the unit's
-own controller says: it is paid, and has to last for the period. Beyond the unit a next one must be
-bought, whole, so its money counts at once. Less money spent is always better, so none is bought
-ahead: a transfer worth less than a unit waits for free networks.
 """
 
 from calendar import monthrange

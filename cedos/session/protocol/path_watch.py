@@ -81,8 +81,9 @@ class PathWatch:
     def __init__(self) -> None:
         self.voice = PathVoice.SPEAKS
         self.silent_s = 0.0  # how long data has waited without any progress
-        # A longer silence counts as silent: three times the usual time between two signs of progress,
-        # which is a round trip at first and less where acknowledgements flow.
+        # A longer wait counts as silence: three times the usual time between two signs of progress,
+        # which is a round trip at first and less where acknowledgements flow. While the peer's data
+        # arrive, `_BEHIND_S` is added.
         self.limit_s = SILENT_S
         self._delivered = 0
         self._since_s: float | None = None  # the last progress; None: nothing waited

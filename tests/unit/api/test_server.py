@@ -195,7 +195,7 @@ def test_requests_are_bounded(control: Path) -> None:
     ],
 )
 def test_an_odd_request_is_refused_without_a_trace(control: Path, request_head: bytes) -> None:
-    """Each put a traceback into the log, as often as a member liked."""
+    """A member filled the log with tracebacks by such requests before."""
     with capture_logs() as logs:
         status, _ = raw(control, request_head + b"Host: x\r\nContent-Length: 3\r\n\r\nabc")
     assert status == 400

@@ -411,7 +411,7 @@ class DarkLink(Link):
 async def test_a_user_s_names_that_no_server_answers_for_delay_no_other_user(
     loopback_resolver: LoopbackResolver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """64 of one user's held all places of this host at the gateway, and 512 all of the resolver."""
+    """A user with 64 questions held all places at the gateway before, with 512 all of the resolver."""
     users: dict[int, int | None] = {}
 
     def find(_owners: SocketOwners, _protocol: int, program: Any, _to: Any) -> SocketOwner | None:

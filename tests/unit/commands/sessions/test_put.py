@@ -378,7 +378,7 @@ def test_what_is_there_already_is_not_counted_again(tmp_path: Path) -> None:
 
 
 def test_uploads_that_come_together_have_the_limit_of_a_client(tmp_path: Path) -> None:
-    """All that came while the files were being counted had passed the check already."""
+    """Uploads that came while the gateway counted the files passed a check before."""
     begun, refused = [], []
 
     async def upload(uploads: Uploads, number: int, end: asyncio.Event) -> None:

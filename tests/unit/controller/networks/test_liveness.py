@@ -242,7 +242,7 @@ def test_nothing_is_condemned_for_ever(events: list[tuple[str, Witness, float, f
 def test_a_network_lives_again_with_the_first_ping_after_an_outage(
     events: list[tuple[str, Witness, float, float]],
 ) -> None:
-    """Nothing is heard in an outage; what was heard before it leaves no miss unexplained."""
+    """The host hears nothing in an outage, so that the outage explains each miss."""
     missed = [each for each in events if each[0] in ("missed", "silent")]
     liveness, now_s = happened([("carried", Witness.PING, 0.0, 0.0), *missed])
     liveness.silent(0.5, now_s + 1.0, Witness.PING)
