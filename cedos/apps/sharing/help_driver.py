@@ -18,7 +18,7 @@ from cedos.errors import CedosError, SharingError
 from cedos.host.steer.kernel.forwarding_filter import ForwardedRequestor
 from cedos.host.steer.sharing.forwarding import NOTHING, Forwarding
 
-_COUNT_S: Final = 1.0
+_COUNT_S: Final = 2.0  # reading the counters starts a process
 _UPLINK_S: Final = 10.0
 _OVERHEAD: Final = 0.1
 

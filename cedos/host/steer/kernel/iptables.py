@@ -235,15 +235,14 @@ class Counted(NamedTuple):
 
 
 def counters(table: str, prefix: str) -> dict[str, list[Counted]]:
-    """Return by chain what each of its rules has matched; OSError: iptables refuses."""
+    """Return by chain what each of its rules has matched in IPv4; OSError: iptables refuses."""
     found: defaultdict[str, list[Counted]] = defaultdict(list)
-    for program in programs().values():
-        done = _run([f"{program}-save", "-c", "-t", table])
-        if done.returncode != 0:
-            raise OSError(errno.EIO, " ".join(done.stderr.split()))
-        for line in done.stdout.splitlines():
-            if (rule := _COUNTED.match(line)) and rule["chain"].startswith(prefix):
-                found[rule["chain"]].append(Counted(int(rule["packets"]), int(rule["bytes"])))
+    done = _run([f"{programs().get(4, 'iptables')}-save", "-c", "-t", table])
+    if done.returncode != 0:
+        raise OSError(errno.EIO, " ".join(done.stderr.split()))
+    for line in done.stdout.splitlines():
+        if (rule := _COUNTED.match(line)) and rule["chain"].startswith(prefix):
+            found[rule["chain"]].append(Counted(int(rule["packets"]), int(rule["bytes"])))
     return dict(found)
 
 
