@@ -10,7 +10,7 @@ rule, a hint, a network that went) is decided at once.
 
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -72,6 +72,8 @@ JUDGED_PER_S: Final = 10
 # core.
 _SHARE: Final = 30.0
 _DECIDED_APART_S: Final = 0.1
+# A look comes this long after the beat at which counters are read, for it depends on them.
+_AFTER_COUNTERS_S: Final = 0.005
 
 
 class Controller:
@@ -141,6 +143,8 @@ class Controller:
         self._turn_at_s = -math.inf
         # What the last look and the last decision found.
         self._asked_at_s: dict[str, float] = {}
+        self._looked = True
+        self._sent_at_look: int | None = None
         self._stalled: frozenset[FlowKey] = frozenset()
         self._dead: frozenset[str] = frozenset()
         self._lives: dict[str, NetworkLife] = {}
@@ -367,13 +371,13 @@ class Controller:
     def _due(self, context: Context) -> bool:
         """Return whether to decide now; if so, note the time.
 
-        While no flow lives, there is a decision every `idle_interval_s`, and at once if a network died or
-        came back, or there is an urgent reason.
+        While no flow lives, or none sends, there is a decision every `idle_interval_s`, and at once if a
+        network died or came back, or there is an urgent reason.
         """
         dead = frozenset(dead_networks(context, self.decider.networks))
         urgent, self._outbox.urgent = self._outbox.urgent or dead != self._dead, False
         self._dead = dead
-        interval_s = 0.0 if len(self.flows) else self.config.idle_interval_s
+        interval_s = 0.0 if len(self.flows) and self._looked else self.config.idle_interval_s
         if not urgent and context.at_s - self._decided_at_s < interval_s:
             return False
         self._decided_at_s = context.at_s
@@ -478,10 +482,26 @@ class Controller:
         elif self.moves.may_move(flow) and not event.progressed:
             self.moves.reconsider(flow, self._context(now_s))
 
+    def worth_a_look(self, asked_at_s: Mapping[str, float]) -> bool:
+        """Return whether the sockets may tell anything new; `asked_at_s`: of pings without an answer yet.
+
+        They do not if no network has sent a byte since the last look: what arrives is acknowledged, too.
+        """
+        if self.networks.pending(asked_at_s) or self.networks.silent:
+            return True
+        sent_bytes = self.networks.sent_bytes
+        sends = sent_bytes is None or sent_bytes != self._sent_at_look
+        # How much helpers have carried is known by the sockets alone.
+        sends = sends or bool(self.decider.helpers)
+        return bool(len(self.flows)) and (sends or any(flow.under_way for flow in self.flows))
+
     def _on_samples(self, event: FlowsSampled, now_s: float) -> None:
         asked_at_s = self._asked_at_s = self.networks.pending(event.asked_at_s)
         full = now_s - self._full_at_s >= self.config.interval_s - CLOSE_S / 2
         # A look that is a little early counts, or every second one would be late.
+        self._looked = event.looked
+        if event.looked:
+            self._sent_at_look = self.networks.sent_bytes
         if event.looked and full:
             self._full_at_s = now_s
         used = self.networks.on_samples(
@@ -528,7 +548,7 @@ class Controller:
         if event.looked and busy:
             self._look_at_s = now_s + min(interval_s, max(CLOSE_S, _SHARE * event.took_s))
         else:
-            self._look_at_s = next_beat_s(now_s, interval_s)
+            self._look_at_s = next_beat_s(now_s, interval_s) + _AFTER_COUNTERS_S
 
     def _on_close(self, event: FlowClosed, now_s: float) -> None:
         self.rescuer.on_close(event.key)

@@ -54,6 +54,12 @@ class NetworkObservation:
         # Of hosts before the router: when they last carried much, and their flows' bytes so far.
         self._near_at_s: dict[str, float] = {}
         self._near_bytes: dict[FlowKey, int] = {}
+        self._sent_bytes: dict[str, int] = {}
+
+    @property
+    def sent_bytes(self) -> int | None:
+        """Return the sum of the interfaces' counters of sent bytes; None: none is known."""
+        return sum(self._sent_bytes.values()) if self._sent_bytes else None
 
     def context(self, now_s: float, *, keep: bool = True) -> Context:
         """Return all that is known now; `keep`: the events of the next moment may use it again."""
@@ -85,6 +91,7 @@ class NetworkObservation:
         for gone in left:
             self.keeper.forget(gone)
             self.heard_at_s.pop(gone, None)
+            self._sent_bytes.pop(gone, None)
         self._networks = networks
         for network in networks:
             self.keeper.observe_up(network.name, network.up, now_s)
@@ -101,6 +108,7 @@ class NetworkObservation:
 
     def on_counters(self, network: str, received_bytes: int, sent_bytes: int, now_s: float) -> None:
         """Take an interface's counters, which give rates unless hosts on the link had a part in them."""
+        self._sent_bytes[network] = sent_bytes
         if now_s - self._near_at_s.get(network, -math.inf) < _NEAR_S:
             self.keeper.uncounted(network)
         else:

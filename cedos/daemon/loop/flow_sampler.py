@@ -43,9 +43,8 @@ class FlowSampler:
             self.observer.follow_heard()  # also of flows that ended since the last look
 
     async def _look(self) -> None:
-        known = self.driver.controller
         asked_at_s = self.observer.prober.asked_at_s()
-        if not (len(known.flows) or known.networks.pending(asked_at_s) or known.networks.silent):
+        if not self.driver.controller.worth_a_look(asked_at_s):
             self.driver.post(FlowsSampled((), asked_at_s, looked=False))
             return
         began_s = time.monotonic()

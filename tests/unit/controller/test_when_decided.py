@@ -25,6 +25,7 @@ from cedos.controller.events import (
     BudgetUse,
     ChoiceAsked,
     ClockRead,
+    CountersRead,
     Event,
     FlowOpened,
     FlowSample,
@@ -90,6 +91,26 @@ def test_each_second_while_a_flow_lives_and_every_ten_without(
         script.tell(ProvidersRead(), at_s=float(second))
         script.wait(second + 0.5)
     assert script.decided_at_s == [float(second) for second in seconds]
+
+
+def test_flows_that_send_nothing_are_not_looked_at_and_wait_for_a_decision(
+    script: Deciding,
+) -> None:
+    """An idle laptop with a terminal open was looked at and decided on each second."""
+    known = script.controller
+
+    def second(at_s: float, sent_bytes: int) -> bool:
+        script.tell(CountersRead("wlan0", 0, sent_bytes), ProvidersRead(), at_s=at_s)
+        worth = known.worth_a_look({})
+        script.tell(FlowsSampled((), {}, looked=worth), at_s=at_s)
+        script.wait(at_s + 0.5)
+        return worth
+
+    script.tell(FlowOpened(KEY, 8.9, 1.0), at_s=8.9)
+    assert [second(9.0, 500), second(10.0, 500), second(11.0, 500)] == [True, False, False]
+    assert script.decided(11.5) == [9.0]
+    assert [second(12.0, 552), second(13.0, 600)] == [True, True], "it sends again"
+    assert script.decided(13.5) == [12.0, 13.0]
 
 
 def test_a_network_that_dies_or_returns_counts_at_once(script: Deciding) -> None:
@@ -235,13 +256,13 @@ def test_a_flow_that_rests_is_looked_at_each_second_and_no_flow_never() -> None:
     script = Looking()
     script.run(20.0)
     assert {looked for _, looked in script.looks} == {False}
-    assert script.pauses_s() <= {1.0, 0.02, 0.98, 1.02}
+    assert script.pauses_s() <= {1.0, 0.025, 0.975, 1.025}
     script.tell(FlowOpened(KEY, 20.0, 1.0))
     script.samples, script.downloads = [SAMPLE], False
     script.looks.clear()
     script.run(30.0)
     assert script.pauses_s() == {1.0}
-    assert {round(at_s % 1.0, 3) for at_s, _ in script.looks} == {0.02}, "an idle host wakes once"
+    assert {round(at_s % 1.0, 3) for at_s, _ in script.looks} == {0.025}, "an idle host wakes once"
 
 
 def test_a_pending_ping_is_waited_for_closely_and_its_silence_is_told() -> None:
