@@ -73,8 +73,8 @@ class StallDetector:
         every_s = _CHECK_S
         if len(self._paths) > 1:
             # The next check is at the moment at which the first path would count as silent.
-            due_s = [each.limit_s - each.silent_s for each in self._watches.values()]
-            every_s = min([_CHECK_SEVERAL_S, *(each for each in due_s if each > 0.0)])
+            due_s = [each.due_s for each in self._watches.values() if each.due_s > 0.0]
+            every_s = min([_CHECK_SEVERAL_S, *due_s])
             every_s = max(every_s, _LEAST_CHECK_S)
         self.timer = self._driver.loop.call_later(every_s, self._check)
 

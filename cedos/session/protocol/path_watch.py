@@ -76,7 +76,9 @@ class PathProgress:
 class PathWatch:
     """The watch of one path."""
 
-    __slots__ = ("_delivered", "_repeated", "_since_s", "_usual_s", "limit_s", "silent_s", "voice")
+    __slots__ = (
+        "_delivered", "_repeated", "_since_s", "_usual_s", "due_s", "limit_s", "silent_s", "voice",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.voice = PathVoice.SPEAKS
@@ -85,6 +87,8 @@ class PathWatch:
         # which is a round trip at first and less where acknowledgements flow. While the peer's data
         # arrive, `_BEHIND_S` is added.
         self.limit_s = SILENT_S
+        # In how long the path would count as silent if nothing came any more, the peer's data neither.
+        self.due_s = SILENT_S
         self._delivered = 0
         self._since_s: float | None = None  # the last progress; None: nothing waited
         self._usual_s: float | None = None
@@ -93,7 +97,7 @@ class PathWatch:
     def observe(self, seen: PathProgress, now: float) -> PathVoice:
         # Without data on its way the path owes no sign.
         if not seen.waits:
-            self._since_s, self.silent_s = None, 0.0
+            self._since_s, self.silent_s, self.due_s = None, 0.0, self.limit_s
             self.voice = PathVoice.SPEAKS
             return self.voice
         # The wait begins now, or after the last sign of progress.
@@ -108,7 +112,10 @@ class PathWatch:
         usual_s = max(usual_s or 0.0, seen.rtt_min_s or 0.0)
         self.limit_s = max(SILENT_S, _SILENT_FACTOR * usual_s)
         self.silent_s = now - self._since_s
-        behind_s = _BEHIND_S if now - seen.received_at_s < PAUSED_S else 0.0
+        arrives_s = PAUSED_S - (now - seen.received_at_s)  # the peer's data count for so long
+        behind_s = _BEHIND_S if arrives_s > 0.0 else 0.0
+        left_s = self.limit_s - self.silent_s
+        self.due_s = max(left_s, min(arrives_s, left_s + behind_s))
         if self.silent_s >= self.limit_s + behind_s:
             self.voice = PathVoice.SILENT
         elif self.silent_s >= max(PAUSED_S, _PAUSED_FACTOR * usual_s) + behind_s:

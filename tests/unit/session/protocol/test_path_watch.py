@@ -71,6 +71,20 @@ def test_a_path_is_silent_as_soon_as_the_peer_sends_no_more_there() -> None:
     assert watch.observe(seen(5, 0.0, received_at_s=0.25), 0.36) is PathVoice.SILENT
 
 
+@pytest.mark.parametrize("heard_s", [math.inf, 0.09, 0.02, 0.0], ids="{:g} s ago".format)
+@pytest.mark.parametrize("silent_s", [0.05, 0.2, 0.3, 0.7])
+def test_a_path_says_when_it_will_count_as_silent(silent_s: float, heard_s: float) -> None:
+    """The detector's next look is then, also where the peer's data arrive."""
+    watch, heard_at_s = PathWatch(), silent_s - heard_s
+    watch.observe(seen(5, 0.0), 0.0)
+    watch.observe(seen(5, 0.0, received_at_s=heard_at_s), silent_s)
+    due_at_s = silent_s + watch.due_s
+    for later_s, silent in ((-0.002, False), (0.002, True)):
+        now = max(due_at_s + later_s, silent_s)
+        voice = watch.observe(seen(5, 0.0, received_at_s=heard_at_s), now)
+        assert (voice is PathVoice.SILENT) is (silent or due_at_s < silent_s)
+
+
 def test_a_network_that_answers_in_bursts_is_not_taken_for_dead_by_its_pauses() -> None:
     watch = PathWatch()
     watch.observe(seen(0, 0.0), 0.0)
