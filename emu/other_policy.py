@@ -110,7 +110,7 @@ class OtherPolicy:
             return
         decider, context = controller.decider, controller.context(now_s)
         self._begun[event.key] = _Beginning(
-            decider.case(decider.unknown(), context, _WAYS),
+            decider.case(decider.unknown(), context, _WAYS, decider.usable),
             decider.networks,
             frozenset(dead_networks(context, decider.networks)),
         )

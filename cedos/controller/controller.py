@@ -263,16 +263,8 @@ class Controller:
                 self.budgets.wanted_phone = use
             case on.PrefetchingChanged(report):
                 self.prefetching.on_report(report, now_s)
-            case on.ChoiceAsked(transfer, redundant, multipath, sent, detour):
-                decision, verdict = self.decider.choose_route(
-                    transfer,
-                    self._context(now_s),
-                    redundant=redundant,
-                    multipath=multipath,
-                    sent=sent,
-                    detour=detour,
-                )
-                self._outbox.give(give.AnswerChoice(decision, verdict))
+            case on.ChoiceAsked():
+                self._outbox.give(self.decider.choose(event, self._context(now_s)))
             case on.HintGiven():
                 self.hints.on_given(event, self._context(now_s), now_s)
             case on.HintWithdrawn(number):

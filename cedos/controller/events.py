@@ -493,7 +493,7 @@ class HintWithdrawn:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceAsked:
-    """A program asks how to carry out a transfer (`Decider.choose_route`)."""
+    """A program asks how to carry out a transfer (`Decider.choose`)."""
 
     transfer: Transfer
     redundant: bool

@@ -3,9 +3,9 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from cedos.controller.commands import RecordDecision
+from cedos.controller.commands import AnswerChoice, RecordDecision
 from cedos.controller.config import Choices
-from cedos.controller.events import HostDefault
+from cedos.controller.events import ChoiceAsked, HostDefault
 from cedos.controller.flows.living_flow import LivingFlow
 from cedos.controller.flows.living_flows import LivingFlows
 from cedos.controller.outbox import Outbox
@@ -28,7 +28,7 @@ from cedos.selector.decision.helpers import with_helpers
 from cedos.selector.decision.liveness import having, silent_s, usable, why_dead
 from cedos.selector.decision.living import Living, rest_of
 from cedos.selector.decision.reason import sentences
-from cedos.selector.decision.sessions import Detour, DetourVerdict, Looks, weigh
+from cedos.selector.decision.sessions import Looks, weigh
 from cedos.selector.energy import not_worth_a_spare
 from cedos.selector.objective import Objective
 
@@ -161,55 +161,32 @@ class Decider:
         little = f"{better} would be better, but too little for a change"
         return replace(decision, choice=before.choice, reason=sentences(little, decision.reason))
 
-    def choose(
-        self,
-        transfer: Transfer,
-        context: Context,
-        *,
-        redundant: bool,
-        multipath: bool = False,
-        sent: Sent | None = None,
-    ) -> Decision:
-        """Decide on one transfer that the caller carries out, redundantly if it can and may.
+    def choose(self, asked: ChoiceAsked, context: Context) -> AnswerChoice:
+        """Decide on one transfer that a program carries out, redundantly if it can and may.
 
         Only what is short and waited for is worth sending twice, whatever bytes cost. With `multipath`
-        they can spread it over several networks, as MPTCP does. `sent`: it is under way already, and
-        has no answer; then it is only sent again or waited for.
+        the program can spread it over several networks, as MPTCP does. `sent`: it is under way already,
+        and has no answer; then it is only sent again or waited for. A given `detour` is judged, too.
         """
-        return self.choose_route(
-            transfer, context, redundant=redundant, multipath=multipath, sent=sent
-        )[0]
-
-    def choose_route(
-        self,
-        transfer: Transfer,
-        context: Context,
-        *,
-        redundant: bool,
-        multipath: bool,
-        sent: Sent | None = None,
-        detour: Detour | None = None,
-    ) -> tuple[Decision, DetourVerdict | None]:
-        """Choose as `choose` does, and judge whether a given `detour` is worth taking."""
-        kinds = set(_SINGLE)
-        twice = redundant and transfer.label == _SHORT_AND_URGENT
+        transfer, sent, kinds = asked.transfer, asked.sent, set(_SINGLE)
+        twice = asked.redundant and transfer.label == _SHORT_AND_URGENT
         if twice and self.choices.redundant:
             kinds.add(StrategyKind.REDUNDANT)
-        if multipath and sent is None:
+        if asked.multipath and sent is None:
             kinds.add(StrategyKind.MPTCP)
         decision = self._decide(transfer, context, kinds, sent)
         if StrategyKind.MPTCP in kinds and self.helpers:
-            case = self.case(transfer, context, kinds)
+            case = self.case(transfer, context, kinds, self.usable)
             decision = with_helpers(case, decision, self.helpers)
-        if StrategyKind.MPTCP in kinds and detour is None:
+        if StrategyKind.MPTCP in kinds and asked.detour is None:
             decision = self._looks.beside(decision, self.usable)
         if twice and not self.choices.redundant:
             decision = replace(decision, reason=sentences(decision.reason, _NEVER_TWICE))
-        if detour is None:
-            return self.record(decision), None
-        route = weigh(decision, self.usable, detour)
+        if asked.detour is None:
+            return AnswerChoice(self.record(decision), None)
+        route = weigh(decision, self.usable, asked.detour)
         told = replace(decision, reason=sentences(route.reason, decision.reason))
-        return self.record(told), route
+        return AnswerChoice(self.record(told), route)
 
     def not_worth_a_spare(self, now_s: float) -> frozenset[str]:
         """Return the networks over which spare subflows cost more than they are worth now."""
@@ -229,20 +206,18 @@ class Decider:
         transfer: Transfer,
         context: Context,
         margin: float,
-        *,
-        worded: bool = True,
     ) -> Decision:
         """Decide on the rest of a living flow's transfer; not recorded, as it may well stay.
 
-        `margin`: the share that a move must save. `worded`: whether to say why.
+        `margin`: the share that a move must save. Only a move says why.
         """
         remaining = max(flow.remaining_bytes or 0, self.choices.default_size_bytes)
-        case = self.case(rest_of(transfer, remaining), context, _MPTCP)
-        case.worded = worded
         version = flow.key.remote.version  # its subflows are of this one alone
-        case.networks = [
-            each if each.leads_out(version) else replace(each, up=False) for each in case.networks
+        networks = [
+            each if each.leads_out(version) else replace(each, up=False) for each in self.usable
         ]
+        rest = rest_of(transfer, remaining)
+        case = self.case(rest, context, _MPTCP, networks, worded=False)
         may_try: frozenset[str] = frozenset()
         if flow.unread and not flow.tried_since(context.at_s - _TRIED_S):
             names = (network.name for network in self.usable)
@@ -276,12 +251,12 @@ class Decider:
         *,
         worded: bool = True,
     ) -> Decision:
-        case = self.case(transfer, context, kinds, sent)
-        case.worded = worded
-        networks = case.networks
-        if version is not None:
-            case.networks = having(networks, version)
-        decision = decide(case)
+        networks = self.usable
+        if sent is not None:
+            # What a helper has not answered may be sent again over this host's own networks.
+            networks = [*networks, *(each for each in self.helpers if each.name == sent.network)]
+        able = networks if version is None else having(networks, version)
+        decision = decide(self.case(transfer, context, kinds, able, sent, worded=worded))
         lacking = [
             each.name
             for each in networks
@@ -299,14 +274,13 @@ class Decider:
         transfer: Transfer,
         context: Context,
         kinds: Collection[StrategyKind],
+        networks: Sequence[Network],
         sent: Sent | None = None,
+        *,
+        worded: bool = True,
     ) -> Case:
-        """Return all that a decision on a transfer takes into account."""
+        """Return all that a decision on a transfer takes into account; `networks`: to choose from."""
         choices = self.choices
-        networks = self.usable
-        if sent is not None:
-            # What a helper has not answered may be sent again over this host's own networks.
-            networks = [*networks, *(each for each in self.helpers if each.name == sent.network)]
         return Case(
             transfer=transfer,
             context=context,
@@ -322,6 +296,7 @@ class Decider:
             made_unix_s=self.unix_s(context.at_s),
             sent=sent,
             barred=self.barred,
+            worded=worded,
         )
 
     def _with_barred(self, decision: Decision) -> Decision:

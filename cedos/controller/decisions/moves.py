@@ -1,7 +1,6 @@
 """The moves of living MPTCP connections."""
 
 import math
-from dataclasses import replace
 
 from cedos.controller.commands import LeaveSpares, MoveConnection, ReleasePath
 from cedos.controller.decisions.decider import Decider
@@ -64,8 +63,8 @@ class Moves:
             # It is over before a move could help, unless it takes longer than it should.
             flow.expects(self._default.small_s(strategy), context.at_s)
             return False
-        about = flow, strategy, transfer, context, self._margin(flow, context.at_s)
-        decision = self._decider.again(*about, worded=False)
+        margin = self._margin(flow, context.at_s)
+        decision = self._decider.again(flow, strategy, transfer, context, margin)
         rest_s = next((e.time_s for e in decision.evaluations if e.strategy == strategy), math.inf)
         flow.expects(rest_s, context.at_s)
         if decision.choice == strategy:
@@ -73,7 +72,6 @@ class Moves:
         often = flow.switched_since(context.at_s - _OFTEN_S) >= _MOST_OFTEN
         if often and not self._lost(strategy, context) and not _flees(strategy, decision, context):
             return False
-        decision = replace(decision, reason=self._decider.again(*about).reason)
         self._outbox.give(MoveConnection(flow.token, decision.choice))
         flow.on_decision(decision)
         flow.forget_rate()

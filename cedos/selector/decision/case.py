@@ -29,7 +29,7 @@ _MAX_S = MaxS()
 _PRICE_PER_METERED_MB = 0.01
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Case:
     """A transfer to be decided on, what is known, and what counts."""
 
@@ -53,7 +53,8 @@ class Case:
     sent: Sent | None = None
     # The networks that programs are kept off, each with the reason in words.
     barred: Mapping[str, str] = field(default_factory=dict)
-    worded: bool = True  # whether the decision says why, which takes a quarter of its time
+    # Whether the decision says why, which takes a quarter of its time. A living flow's move always does.
+    worded: bool = True
     number: int = 0  # the decision's number in the records
     made_unix_s: float = 0.0  # the time of the decision in the records
 

@@ -8,6 +8,7 @@ from kit.controller import LTE, WLAN
 from cedos.controller.commands import RecordDecision
 from cedos.controller.config import Choices
 from cedos.controller.decisions.decider import Decider
+from cedos.controller.events import ChoiceAsked
 from cedos.controller.flows.living_flows import LivingFlows
 from cedos.controller.outbox import Outbox
 from cedos.model import (
@@ -61,7 +62,7 @@ def test_a_program_that_can_send_twice_does_where_it_may_and_where_it_pays(
     )
     decider, outbox = decider_by(choices)
     transfer = Transfer(SizeEstimate(4000, 4000, 4000, "hint"), label=label)
-    decision = decider.choose(transfer, Context(10.0, {}), redundant=can)
+    decision = decider.choose(ChoiceAsked(transfer, can, False), Context(10.0, {})).decision
     assert str(decision.choice) == expected
     assert outbox.take() == [RecordDecision(decision)], "so that it can be explained"
     assert ("Sending twice saves" in decision.reason) is expected.startswith("redundant")
@@ -77,7 +78,7 @@ def test_a_program_that_can_spread_a_transfer_may_be_told_to() -> None:
     decider, _ = decider_by(choices)
     transfer = Transfer(SizeEstimate(10**7, 10**7, 10**7, "hint"), label=LONG)
     chosen = [
-        str(decider.choose(transfer, Context(10.0, {}), redundant=False, multipath=can).choice)
+        str(decider.choose(ChoiceAsked(transfer, False, can), Context(10.0, {})).decision.choice)
         for can in (True, False)
     ]
     assert chosen == ["mptcp(wlan0, lte0)", "single(wlan0)"]
@@ -97,9 +98,8 @@ def test_sending_twice_begins_when_the_first_copy_stays_silent(
     )  # fmt: skip
     decider, _ = decider_by(choices)
     transfer = Transfer(SizeEstimate(4000, 4000, 4000, "hint"), label=SHORT)
-    decision = decider.choose(
-        transfer, Context(10.0, {}), redundant=True, sent=Sent("wlan0", waited_s)
-    )
+    asked = ChoiceAsked(transfer, True, False, Sent("wlan0", waited_s))
+    decision = decider.choose(asked, Context(10.0, {})).decision
     assert str(decision.choice) == expected
     assert "No answer over wlan0 for " in decision.reason
     staying = decision.evaluations[0]
@@ -116,7 +116,8 @@ def test_what_was_sent_over_a_metered_network_is_paid() -> None:
     decider, _ = decider_by(choices)
     transfer = Transfer(SizeEstimate(4000, 4000, 4000, "hint"), label=SHORT)
     for sent, metered in (None, [0, 4000, 4000]), (Sent("lte0", 0.1), [0, 0, 0]):
-        decision = decider.choose(transfer, Context(10.0, {}), redundant=True, sent=sent)
+        asked = ChoiceAsked(transfer, True, False, sent)
+        decision = decider.choose(asked, Context(10.0, {})).decision
         assert [each.metered_bytes for each in decision.evaluations] == metered
 
 
@@ -128,13 +129,12 @@ def test_a_route_is_recorded_with_its_reason() -> None:
     decider, outbox = decider_by(choices)
     transfer = Transfer(SizeEstimate(4000, 4000, 4000, "hint"), label=SHORT)
     for rtt_s, direct in ((0.01, False), (2.0, True)):
-        decision, route = decider.choose_route(
-            transfer, Context(10.0, {}), redundant=True, multipath=True, detour=Detour(rtt_s, 443)
-        )
-        assert route is not None
-        assert route.direct is direct
-        assert decision.reason.startswith("direct: " if direct else "through the gateway")
-        assert outbox.take() == [RecordDecision(decision)]
+        asked = ChoiceAsked(transfer, True, True, detour=Detour(rtt_s, 443))
+        answer = decider.choose(asked, Context(10.0, {}))
+        assert answer.detour is not None
+        assert answer.detour.direct is direct
+        assert answer.decision.reason.startswith("direct: " if direct else "through the gateway")
+        assert outbox.take() == [RecordDecision(answer.decision)]
 
 
 @pytest.mark.parametrize("multipath", [True, False])
@@ -148,7 +148,8 @@ def test_what_can_be_spread_looks_at_a_network_whose_rate_is_old(multipath: bool
     )
     transfer = Transfer(SizeEstimate(16_000_000, 16_000_000, 16_000_000, "hint"), label=LONG)
     known = {"wlan0": {"past1_bps": Indicator(4e6, 0.0)}}
-    made = decider.choose(transfer, Context(10.0, known), redundant=False, multipath=multipath)
+    asked = ChoiceAsked(transfer, False, multipath)
+    made = decider.choose(asked, Context(10.0, known)).decision
     assert str(made.choice) == ("mptcp(lte0, wlan0)" if multipath else "single(lte0)")
     assert ("to show what it does" in made.reason) is multipath
     assert outbox.take() == [RecordDecision(made)]

@@ -57,6 +57,21 @@ def test_a_living_connection_moves_when_its_size_is_known(script: Script) -> Non
     assert script.recorded().transfer.flow == KEY
 
 
+def test_a_move_takes_one_decision_and_says_why(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+    predict = script.model.predict
+    monkeypatch.setattr(
+        script.model, "predict", lambda seen: asked.append(seen["size_bytes"]) or predict(seen)
+    )
+    script.connection(movable=True)
+    script.told(5_000_000, at_once=True)
+    assert len(script.given(MoveConnection)) == 1
+    assert asked == [5_000_000.0]
+    assert script.recorded().reason
+
+
 @pytest.mark.parametrize("spare", ["none yet", "gone"])
 def test_a_connection_without_a_spare_path_stays(script: Script, spare: str) -> None:
     flow = script.connection(movable=spare == "gone")

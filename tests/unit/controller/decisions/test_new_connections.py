@@ -7,6 +7,7 @@ from kit.controller import LTE, ONLY_WLAN, SERVER, WHY_BARRED, WLAN, Script, siz
 
 from cedos.controller.commands import SetDefault, SetDestinations, SetMark
 from cedos.controller.events import (
+    ChoiceAsked,
     CommandFailed,
     HintGiven,
     HintWithdrawn,
@@ -156,7 +157,8 @@ def test_with_no_other_way_than_a_barred_network_nothing_is_chosen_at_all(script
     assert script.recorded().reason == f"No network works: {WHY[0].lower()}{WHY[1:]}"
     guess = Transfer(SizeEstimate(3000, 3000, 3000, "hint"))
     context = script.controller.context(11.0)
-    decision = script.controller.decider.choose(guess, context, redundant=True)
+    asked = ChoiceAsked(guess, True, False)
+    decision = script.controller.decider.choose(asked, context).decision
     assert decision.choice.kind is StrategyKind.DEFER
     made = len(script.decisions)
     script.decide(12.0)

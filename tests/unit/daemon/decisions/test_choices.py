@@ -11,6 +11,7 @@ import pytest
 from cedos import config
 from cedos.controller.config import Choices
 from cedos.controller.decisions.decider import Decider
+from cedos.controller.events import ChoiceAsked
 from cedos.controller.flows.learning import Learning
 from cedos.controller.flows.living_flows import LivingFlows
 from cedos.controller.outbox import Outbox
@@ -70,7 +71,8 @@ def test_a_model_trained_with_other_features_is_refused_and_the_rule_of_thumb_de
     decider = Decider(found, LivingFlows(), Outbox())
     decider.networks_changed(BOTH)
     transfer = Transfer(SizeEstimate(4000, 4000, 4000, "hint"))
-    assert "rule of thumb" in decider.choose(transfer, Context(10.0, {}), redundant=False).reason
+    asked = ChoiceAsked(transfer, False, False)
+    assert "rule of thumb" in decider.choose(asked, Context(10.0, {})).decision.reason
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -85,9 +87,11 @@ def test_a_method_other_than_the_default_is_told_with_every_decision(
     decider = Decider(gambling, LivingFlows(), Outbox())
     decider.networks_changed(BOTH)
     transfer = Transfer(SizeEstimate(4000, 4000, 4000, "hint"))
-    twice = decider.choose(transfer, Context(10.0, {}), redundant=True)
+    twice, once = (
+        decider.choose(ChoiceAsked(transfer, redundant, False), Context(10.0, {})).decision
+        for redundant in (True, False)
+    )
     assert str(twice.choice).startswith("single" if method == "trusting" else "redundant")
-    once = decider.choose(transfer, Context(10.0, {}), redundant=False)
     # What everybody does by default need not be said.
     for decision in (twice, once):
         assert (chosen.method.words in decision.reason) is (method != "brute-force")
