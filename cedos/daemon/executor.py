@@ -24,10 +24,9 @@ from cedos.daemon.deadlines.sleep_inhibitor import StayAwake
 from cedos.daemon.deadlines.transfers import Transfers
 from cedos.daemon.decisions.decision_log import DecisionLog
 from cedos.daemon.driver import ControllerDriver
+from cedos.daemon.flows import FlowEvents, FlowSampler
 from cedos.daemon.lookups.answer_watch import AnswerWatch
 from cedos.daemon.lookups.watch import LookupWatch
-from cedos.daemon.loop.flow_events import FlowRecords
-from cedos.daemon.loop.flow_sampler import FlowSampler
 from cedos.daemon.observer import Observer
 from cedos.errors import CedosError
 from cedos.host.monitor.networks.counters import received_bytes
@@ -50,7 +49,7 @@ class HostExecutor:
     steering: Steering
     observer: Observer
     sampler: FlowSampler
-    records: FlowRecords
+    flows: FlowEvents
     log: DecisionLog
     lookups: LookupWatch | None
     answers: AnswerWatch | None
@@ -142,14 +141,14 @@ class HostExecutor:
             case do.RecordDecision(decision):
                 self.log.record(decision)
             case do.RecordFlow(record, _):
-                self.records.add(record)
+                self.flows.keep(record)
             case do.ForgetFlow(key):
-                self.records.forget(key)
+                self.flows.forget(key)
             case do.FollowHint(number, hint, mark):
-                for learned in self.records.profiler.hint(number, hint, mark):
+                for learned in self.flows.profiler.hint(number, hint, mark):
                     post(learned)
             case do.ForgetHint(number):
-                self.records.profiler.unhint(number)
+                self.flows.profiler.unhint(number)
             case do.KeepRules(rules):
                 state_file.write(self.state / RULES_FILE, rules, RULES)
             case do.TellVerdict():

@@ -34,11 +34,9 @@ from cedos.daemon.decisions.decision_log import DecisionLog
 from cedos.daemon.driver import ControllerDriver
 from cedos.daemon.event_log import EventLog
 from cedos.daemon.executor import RULES, RULES_FILE, HostExecutor
+from cedos.daemon.flows import FlowEvents, FlowSampler, PacketHandler
 from cedos.daemon.lookups.answer_watch import AnswerWatch, OwnQueue
 from cedos.daemon.lookups.watch import LookupWatch
-from cedos.daemon.loop.flow_events import FlowEvents, FlowRecords
-from cedos.daemon.loop.flow_sampler import FlowSampler
-from cedos.daemon.loop.packet_handler import PacketHandler
 from cedos.daemon.observer import Observer
 from cedos.daemon.privileged.process import PrivilegedProcess
 from cedos.daemon.privileged.separate import (
@@ -295,6 +293,7 @@ class Daemon:
             steering=steering,
             profiler=self._profiler,
             packets=self._packets,
+            history=history,
         )
         self._executor = HostExecutor(
             state,
@@ -302,7 +301,7 @@ class Daemon:
             steering,
             self._observer,
             self._sampler,
-            FlowRecords(driver, self._profiler, history),
+            self._events,
             self._log,
             self._lookups,
             self._answers,

@@ -49,7 +49,7 @@ from cedos.controller.events import (
     TimerFired,
 )
 from cedos.daemon.decisions.choices import choices
-from cedos.daemon.loop.flow_events import sizes_known
+from cedos.daemon.flows import sizes_known
 from cedos.daemon.startup import controller_config
 from cedos.host.monitor.probing.schedule import ProbeSchedule
 from cedos.host.profiler.profiler import Profiler

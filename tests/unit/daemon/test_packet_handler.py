@@ -8,7 +8,7 @@ from kit.controller import KEY, Script, ScriptedDriver, size_of
 
 from cedos.controller.commands import MoveConnection
 from cedos.controller.events import FlowOpened, SizeLearned
-from cedos.daemon.loop.packet_handler import PacketHandler
+from cedos.daemon.flows import PacketHandler
 from cedos.model import Direction, FlowKey
 
 HOME, FAR = KEY.local, KEY.remote

@@ -16,8 +16,8 @@ from cedos.controller.events import (
     SizesKnown,
     SubflowJoined,
 )
-from cedos.daemon.loop import flow_events
-from cedos.daemon.loop.flow_events import FlowEvents, FlowRecords
+from cedos.daemon import flows
+from cedos.daemon.flows import FlowEvents
 from cedos.host.profiler.profiler import Profiler
 from cedos.model import Direction, FlowKey
 
@@ -34,21 +34,20 @@ class Host:
         self.read_before_s: list[float] = []
         self.marks: dict[FlowKey, int] = {}
         self._events: list[FlowOpened | FlowClosed] = []
-        driver = cast(Any, self.driver)
-        self.records = FlowRecords(driver, self.profiler, None)
         self.subject = FlowEvents(
-            driver=driver,
+            driver=cast(Any, self.driver),
             monitor=cast(Any, self),
             steering=cast(Any, None),
             profiler=self.profiler,
             packets=cast(Any, SimpleNamespace(read_before=self.read_before_s.append)),
+            history=None,
         )
 
     async def tells(self, *events: FlowOpened | FlowClosed) -> None:
         self._events = list(events)
         await self.subject.follow_flows()
         for command in self.driver.commands(RecordFlow):
-            self.records.add(command.record)
+            self.subject.keep(command.record)
 
     async def events(self) -> AsyncIterator[FlowOpened | FlowClosed]:
         for event in self._events:
@@ -63,7 +62,7 @@ async def test_an_opening_is_told_with_whose_it_is_and_what_is_known_of_its_dest
 ) -> None:
     host = Host()
     own = replace(KEY, local_port=4002)
-    monkeypatch.setattr(flow_events, "is_own", lambda key: key == own)
+    monkeypatch.setattr(flows, "is_own", lambda key: key == own)
     host.profiler.history.learn(str(SERVER), 80, Direction.DOWN, 4_000_000)
     await host.tells(FlowOpened(own, 9.0, 100.0), FlowOpened(KEY, 9.0, 100.0))
     opened = [each for each in host.driver.posted if isinstance(each, FlowOpened)]
@@ -97,5 +96,5 @@ async def test_a_flow_that_was_none_is_forgotten_by_the_profiler() -> None:
     host._events = [FlowClosed(key, 102.0, 0, 500, at_s=40.0)]
     await host.subject.follow_flows()
     for command in host.driver.commands(ForgetFlow):
-        host.records.forget(command.key)
+        host.subject.forget(command.key)
     assert len(host.profiler) == 0

@@ -14,7 +14,7 @@ from cedos.controller.events import (
     PingEnded,
     SizeLearned,
 )
-from cedos.daemon.loop.flow_sampler import FlowSampler
+from cedos.daemon.flows import FlowSampler
 from cedos.model import Direction, FlowKey
 
 pytestmark = pytest.mark.anyio
