@@ -165,10 +165,10 @@ class BarNetworks:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaveUnasked:
-    """Ask nothing of these networks, and of all others as usual: programs are kept off them."""
+class WatchNetworks:
+    """Ping and probe these networks, where that is allowed: the barred ones count as down."""
 
-    networks: frozenset[str]
+    networks: tuple[Network, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,7 +383,6 @@ Command = (
     | KeepRules
     | KeepTransfers
     | LeaveSpares
-    | LeaveUnasked
     | LookAtFirstPacket
     | LookAtFlows
     | LookUpName
@@ -405,5 +404,6 @@ Command = (
     | Tell
     | TellVerdict
     | TurnsChanged
+    | WatchNetworks
     | WatchSilence
 )

@@ -427,6 +427,7 @@ class Controller:
         )
 
     def _usable_changed(self, now_s: float) -> None:
+        self._outbox.give(give.WatchNetworks(tuple(self.decider.usable)))
         self.probing.networks_changed(self.decider.usable, now_s)
         self.portals.networks_changed(self.decider.usable, now_s)
         if self.config.rescue:

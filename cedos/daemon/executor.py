@@ -129,6 +129,8 @@ class HostExecutor:
             case do.SendProbe(name, kinds, train_up):
                 _log.debug("probing", network=name, kinds=kinds, train_up=train_up)
                 observer.send_probe(name, kinds, train_up=train_up)
+            case do.WatchNetworks(networks):
+                observer.watch(networks)
             case do.WatchSilence(networks):
                 observer.prober.silent(networks)
             case do.NoteUse(networks):
@@ -169,8 +171,6 @@ class HostExecutor:
             # -- hard budgets
             case do.BarNetworks(networks):
                 self._start(self._end(command, steering.barring.bar, networks))
-            case do.LeaveUnasked(networks):
-                observer.barred(networks)
             # -- transfers with deadlines
             case do.TurnsChanged(keys):
                 self.transfers.on_turns(keys)

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from ipaddress import ip_address
@@ -55,7 +55,6 @@ from cedos.model import (
     Network,
     NetworkKind,
 )
-from cedos.selector.decision.liveness import usable
 from cedos.selector.energy import PowerModel
 from cedos.selector.probing.value import probe_cost
 
@@ -177,7 +176,6 @@ class Observer:
             self._manager.on_change(lambda: post(PortalDoubted()))
         self._counters = InterfaceCounters()
         self._counting: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._barred: frozenset[str] = frozenset()
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._networks: Sequence[Network] = ()
         self._helpers: Sequence[Network] = ()
@@ -211,15 +209,9 @@ class Observer:
         """Take the networks. Of helpers the bytes are metered, and nothing is asked."""
         self._count_helpers()  # of those that are gone
         self._networks, self._helpers = networks, helpers
-        self._watch_open()
 
-    def barred(self, names: Collection[str]) -> None:
-        """Take the networks that programs are kept off: they are counted, and not asked anything."""
-        self._barred = frozenset(names)
-        self._watch_open()
-
-    def _watch_open(self) -> None:
-        networks = usable(self._networks, self._barred)
+    def watch(self, networks: Sequence[Network]) -> None:
+        """Ping and probe these networks, where that is allowed."""
         if self._config.probes.enabled:
             self.prober.networks_changed(networks)
 
@@ -267,7 +259,6 @@ class Observer:
             for provider in self._providers:
                 stack.push_async_callback(provider.close)
             await stack.enter_async_context(self.prober)
-            self._watch_open()
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._read_providers(), name="providers")
                 tasks.create_task(self._follow_probes(), name="probes")

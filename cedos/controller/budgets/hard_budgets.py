@@ -6,11 +6,11 @@ reckoned with, as far as the rate of the last moments tells, so that a budget is
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from cedos.budget_kinds import Resource, Tariff
-from cedos.controller.commands import BarNetworks, CountUse, LeaveUnasked, Tell
+from cedos.controller.commands import BarNetworks, CountUse, Tell
 from cedos.controller.events import BudgetsCounted, BudgetUse
 from cedos.controller.outbox import Outbox
 from cedos.model import Budget, Network
@@ -28,6 +28,14 @@ _LEAK_BYTES: Final = 100_000
 
 # A budget's name, its resource and its networks. A budget that counts something else starts anew.
 _Counted = tuple[str, Resource, tuple[str, ...]]
+
+
+@dataclass(slots=True)
+class _Course:
+    """The pace of a budget, and the beginning of the period and the supply for which it bars, if any."""
+
+    pace: Pace
+    barred_for: tuple[float, float] | None = None
 
 
 class HardBudgets:
@@ -53,8 +61,7 @@ class HardBudgets:
         self._accounts: list[Account] = []
         self._until: dict[str, str] = {}
         self._stages: dict[str, tuple[float, Stage]] = {}
-        self._paces: dict[_Counted, Pace] = {}
-        self._closed: dict[_Counted, tuple[float, float]] = {}
+        self._courses: dict[_Counted, _Course] = {}
         self._facts: dict[str, tuple[str, float, float, str]] = {}
         self._failed = ""
         self._check_at_s: float | None = None
@@ -138,7 +145,8 @@ class HardBudgets:
 
     def _check(self, now_s: float) -> bool:
         uses = [each for each in self._counted.uses if self._budgets[each.name].hard]
-        self._accounts = [self._account(each, now_s) for each in uses]
+        before, self._courses = self._courses, {}
+        self._accounts = [self._account(each, before, now_s) for each in uses]
         self._until = {each.name: each.until for each in uses}
         names = [network.name for network in self._networks]
         metered = [network.name for network in self._networks if network.metered]
@@ -152,7 +160,7 @@ class HardBudgets:
                 self._outbox.give(Tell("blocked", {"networks": barred or "none any more"}))
         next_s = min(
             (
-                self._paces[_counted(account.budget)].next_check_s(account.left, now_s)
+                self._courses[_counted(account.budget)].pace.next_check_s(account.left, now_s)
                 for account in self._accounts
                 if not account.over and account.stage is not Stage.SPENT
             ),
@@ -162,23 +170,21 @@ class HardBudgets:
         self._check_at_s = now_s + next_s if next_s < LATEST_S else None
         return self._name_reasons()
 
-    def _account(self, use: BudgetUse, now_s: float) -> Account:
+    def _account(self, use: BudgetUse, before: Mapping[_Counted, _Course], now_s: float) -> Account:
         budget = self._budgets[use.name]
         counted = _counted(budget)
         tariff = Tariff(self._money_per_mb)
         usual = budget.resource.meter.usual_per_s(_USUAL_BPS / 8.0, tariff)
-        pace = self._paces.setdefault(counted, Pace(usual))
-        pace.observe(use.spent, now_s)
+        course = self._courses[counted] = before.get(counted) or _Course(Pace(usual))
+        course.pace.observe(use.spent, now_s)
         over = self._counted.unix_s >= use.period.ends_s
         account = Account(budget, use.spent, use.period.ends_s, over)
         key = (use.period.begins_s, account.supply)
         # What was barred, as what was coming would spend it, is not opened for what then is left.
-        closed = self._closed.get(counted) == key
-        account = replace(account, coming=math.inf if closed else pace.coming(account.supply))
-        if account.stage is Stage.SPENT:
-            self._closed[counted] = key
-        else:
-            self._closed.pop(counted, None)
+        barred = course.barred_for == key
+        coming = math.inf if barred else course.pace.coming(account.supply)
+        account = replace(account, coming=coming)
+        course.barred_for = key if account.stage is Stage.SPENT else None
         return account
 
     def _name_reasons(self) -> bool:
@@ -190,8 +196,6 @@ class HardBudgets:
         }
         if self._unable or facts == self._facts:
             return False
-        if facts.keys() != self._facts.keys():
-            self._outbox.give(LeaveUnasked(frozenset(facts)))
         self._facts = facts
         self.why = {name: self._reason(name) for name in sorted(facts)}
         return True

@@ -155,7 +155,7 @@ def test_a_log_replays_to_the_same_commands_wherever_it_begins(
     found = replayed(tmp_path / "log")
     assert (found.events, found.different) == (len(EVENTS) - begins, [])
     assert sum(found.commands.values()) == len(given)
-    told = ("SetRuled", "AnswerLookup", "BarNetworks", "LeaveUnasked", "TurnsChanged")
+    told = ("SetRuled", "AnswerLookup", "BarNetworks", "WatchNetworks", "TurnsChanged")
     for each in (*told, "KeepTransfers", "SendProbe") if not begins else ():
         assert found.commands[each] >= 1, each
     written = str(list(records(tmp_path / "log")))

@@ -67,6 +67,7 @@ class Watched:
         self.known = NetworkObservation(Outbox(), LivingFlows())
         self.observer = Observer(config, None, self.events.append, self.known)
         self.observer.networks_changed([WLAN, LTE])
+        self.observer.watch([WLAN, LTE])
 
     async def rest(self) -> None:
         for _ in range(20):

@@ -10,7 +10,7 @@ from kit.controller import LTE, WLAN, Script
 
 from cedos.budget_kinds import Resource
 from cedos.controller.budgets.hard_budgets import HardBudgets
-from cedos.controller.commands import BarNetworks, Command, CountUse, LeaveUnasked, Tell
+from cedos.controller.commands import BarNetworks, Command, CountUse, Tell, WatchNetworks
 from cedos.controller.controller import Controller
 from cedos.controller.events import (
     BudgetRemoved,
@@ -41,9 +41,9 @@ class Spending(Script):
         self.carried = {"lte0": 5e9, "wlan0": 1e10}
         self.begins_s = 0.0
         self.refuses = ""
-        # What the kernel was asked to bar; `unasked`: what is not asked anything.
+        # What the kernel was asked to bar; `watched`: the networks that are pinged.
         self.bars: list[tuple[str, ...]] = []
-        self.unasked: frozenset[str] = frozenset()
+        self.watched: set[str] = set()
         self.told: list[str] = []  # what people were told
 
     @property
@@ -93,8 +93,8 @@ class Spending(Script):
             case BarNetworks(networks):
                 self.bars.append(networks)
                 return [CommandDone(command)]
-            case LeaveUnasked(networks):
-                self.unasked = networks
+            case WatchNetworks(networks):
+                self.watched = {each.name for each in networks if each.up}
             case Tell(what, _):
                 self.told.append(what)
         return []
@@ -114,7 +114,7 @@ def test_it_warns_twice_then_bars_and_says_so(script: Spending) -> None:
     assert "almost used up: 8 MB of 1 GB left" in script.hard.problems[0]
     assert script.bars == []
     script.use(8e6, 100.0)
-    assert (script.barred, script.unasked) == (["lte0"], {"lte0"})
+    assert (script.barred, script.watched) == (["lte0"], {"wlan0"})
     assert USED_UP in script.controller.decider.barred["lte0"]
     (problem,) = script.hard.problems
     assert "programs are blocked on lte0 until 2026-12-01 00:00" in problem
@@ -170,8 +170,17 @@ def test_a_new_period_more_supply_and_removal_lift_it(script: Spending) -> None:
             case "removed":
                 script.budgets = []
         script.use()
-        assert (script.barred, script.unasked) == ([], frozenset()), lift
+        assert (script.barred, script.watched) == ([], {"wlan0", "lte0"}), lift
         assert script.controller.decider.barred == {}, lift
+
+
+def test_nothing_is_kept_of_budgets_that_are_gone(script: Spending) -> None:
+    for number in range(3):
+        script.budgets = [replace(DATA, name=f"trip-{number}")]
+        script.use(1e9)
+    script.budgets = []
+    script.use()
+    assert not script.hard._courses
 
 
 def test_a_network_that_vanishes_is_barred_when_it_comes_back_and_another_metered_one_too(
