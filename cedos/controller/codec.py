@@ -29,7 +29,7 @@ from cedos.controller.events import Event
 from cedos.controller.hiding import Hider, without_names
 
 # The version of the event log's format: of events, of the header and of the state (`snapshot.py`).
-LOG_FORMAT: Final = 16
+LOG_FORMAT: Final = 17
 # The largest record in bytes: a state with some ten thousand flows.
 LARGEST_BYTES: Final = 8_000_000
 _ADDRESSES: Final = frozenset({IPv4Address, IPv6Address})

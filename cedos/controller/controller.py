@@ -37,10 +37,9 @@ from cedos.controller.decisions.stuck import StuckConnections
 from cedos.controller.decisions.user_rules import RuledDestinations, UserRules
 from cedos.controller.events import Event, FlowClosed, FlowOpened, FlowsSampled
 from cedos.controller.flows.finished_transfer import FinishedTransfer, finished_transfer
-from cedos.controller.flows.learning import Learning
+from cedos.controller.flows.learning import Learning, Reliability
 from cedos.controller.flows.living_flow import LivingFlow
 from cedos.controller.flows.living_flows import LivingFlows
-from cedos.controller.flows.reliability import Reliability
 from cedos.controller.held_answers import HeldAnswers
 from cedos.controller.lookups import Lookups
 from cedos.controller.networks.observation import NetworkObservation
@@ -497,25 +496,23 @@ class Controller:
             self._sent_at_look = self.networks.sent_bytes
         if event.looked and full:
             self._full_at_s = now_s
-        used = self.networks.on_samples(
-            self.flows.at_home(event.samples), now_s, full=event.looked and full
-        )
+        here, elsewhere = self.flows.apart(event.samples)
+        used = self.networks.on_samples(here, now_s, full=event.looked and full)
         if used:
             self._outbox.give(give.NoteUse(used))
         if event.looked:
-            urgent = self._take_samples(event, asked_at_s, now_s)
+            seen = self.flows.on_samples(event.samples, now_s)
+            if self.portals.observe_flows(here, elsewhere, now_s):
+                self._outbox.wake()
+            urgent = self._take_seen(seen, asked_at_s, now_s)
             if urgent or full:
                 self._outbox.wake(urgent)
         self._plan_look(event, bool(asked_at_s), now_s)
 
-    def _take_samples(
-        self, event: FlowsSampled, asked_at_s: dict[str, float], now_s: float
+    def _take_seen(
+        self, seen: Iterable[LivingFlow], asked_at_s: dict[str, float], now_s: float
     ) -> bool:
         """Take how the flows are; return whether that is a reason to decide at once."""
-        seen = self.flows.on_samples(event.samples, now_s)
-        here, elsewhere = self.flows.at_home(event.samples), self.flows.elsewhere(event.samples)
-        if self.portals.observe_flows(here, elsewhere, now_s):
-            self._outbox.wake()
         for flow in seen:
             network, transfer = flow.small_on, flow.transfer
             if network is None or transfer is None:
@@ -547,9 +544,10 @@ class Controller:
         self.rescuer.on_close(event.key)
         flow = self.flows.find(event.key)
         path = flow.paths[event.key] if flow is not None else None
-        carrier = path.network if path is not None and not path.rescued else None
+        rescued = self.flows.is_rescued(event.key)
+        carrier = path.network if path is not None and not rescued else None
         # An answer to a flow that another network carries, or a host on the link, shows no portal.
-        if event.rtt_s is not None and (path is None or path.rescued or path.near):
+        if event.rtt_s is not None and (path is None or rescued or path.near):
             self.portals.answered_elsewhere(event.key)
         self.networks.on_close(event, carrier, now_s)
         record = self.flows.on_close(event)

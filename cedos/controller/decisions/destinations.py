@@ -193,8 +193,8 @@ class DestinationTrials:
             self._outbox.wake()
         return running.decision
 
-    def reconsider(self, places: Mapping[Place, Visits], context: Context) -> None:
-        """End the trial that is over, and begins one where it is worth it."""
+    def reconsider(self, places: Iterable[tuple[Place, Visits]], context: Context) -> None:
+        """End the trial that is over, and begin one where it is worth it."""
         running, now_s = self._running, context.at_s
         if running is not None and not running.taken:
             if now_s < running.until_s and not in_doubt(context, running.network):
@@ -202,11 +202,11 @@ class DestinationTrials:
             self._trials.on_miss(running.network, now_s)
         self._running = None
         since_s = now_s - OF_LATE_S
-        recurring = [
+        recurring = (
             Recurring(place, visits.decision, begun, partial(self._barred, visits, place[1], now_s))
-            for place, visits in places.items()
+            for place, visits in places
             if visits.decision is not None and (begun := visits.since(since_s))
-        ]
+        )
         decider = self._decider
         found = self._trials.due(recurring, context, decider.usable, decider.objective)
         if found is None:
@@ -332,7 +332,7 @@ class SteeredDestinations:
             if not self._ruled(each.address, place[1])
         }
         self._leave(free.values(), context)
-        visited = {p: each.visits for p, each in free.items() if each.visits is not None}
+        visited = ((p, each.visits) for p, each in free.items() if each.visits is not None)
         self._trials.reconsider(visited, context)
         for place, known in self._known.items():
             over |= self._led(place, known, self._network_of(place) if place in free else None)

@@ -1,12 +1,16 @@
-"""Teach the predictors what came of their predictions: the method "bayesian" (dissertation, 4.3.3)."""
+"""Compare predictions with what came of them, and teach the predictors.
 
-from collections.abc import Mapping, Sequence
+They are taught by the method "bayesian" (dissertation, 4.3.3).
+"""
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from cedos.controller.flows.finished_transfer import FinishedTransfer
-from cedos.model import Context
+from cedos.model import Context, FlowRecord
 from cedos.selector.decision.features import features
-from predictors.base import Distribution
+from predictors.base import Calibration, Distribution, Judged, calibration
 from predictors.completion import CompletionModel
 from predictors.posterior import Posterior
 
@@ -52,3 +56,33 @@ class Learning:
         expected = predicted.get(transfer.strategy)
         if expected is not None and expected.mean >= LEAST_S:
             self._posterior.learn(predicted, transfer.strategy, transfer.time_s)
+
+
+# The number of latest transfers of each network that count.
+TRANSFERS = 200
+
+_NETWORKS = 32
+
+
+class Reliability:
+    """The measure of how well each network is predicted: by the last flows over it alone."""
+
+    def __init__(self, records: Iterable[FlowRecord] = ()) -> None:
+        """Begin with earlier `records`, the oldest first."""
+        self._judged: dict[str, deque[Judged]] = {}
+        for record in records:
+            self.add(record)
+
+    def add(self, record: FlowRecord) -> None:
+        prediction = record.prediction
+        if prediction is None or prediction.strategy.startswith("mptcp"):
+            return
+        judged = self._judged.pop(prediction.network, None) or deque(maxlen=TRANSFERS)
+        judged.append(Judged(*prediction.expected[prediction.strategy], prediction.took_s))
+        # The network of the newest transfer is last, so the one not heard of for longest goes first.
+        self._judged[prediction.network] = judged
+        if len(self._judged) > _NETWORKS:
+            del self._judged[next(iter(self._judged))]
+
+    def of(self, network: str) -> Calibration | None:
+        return calibration(self._judged.get(network, ()))

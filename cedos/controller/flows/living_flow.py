@@ -83,13 +83,8 @@ class FlowPath:
     network: str | None
     sample: FlowSample | None = None
     closed: FlowClosed | None = None
-    rescued: bool = False
     near: bool = False
     unread: bool = False
-
-    def carried_by(self, network: str, *, rescued: bool) -> None:
-        """Note the network that carries the path; `rescued`: not that of its local address."""
-        self.network, self.rescued = network, rescued
 
     def on_sample(self, sample: FlowSample) -> bool:
         """Take a look at its socket; return whether it moved bytes since the last one."""
@@ -179,10 +174,8 @@ class LivingFlow:
         self.context = context
 
     def carried_bytes(self, direction: Direction) -> int:
-        return sum(
-            path.bytes_down if direction is Direction.DOWN else path.bytes_up
-            for path in self.paths.values()
-        )
+        down = direction is Direction.DOWN
+        return sum([each.bytes_down if down else each.bytes_up for each in self.paths.values()])
 
     @property
     def remaining_bytes(self) -> int | None:
@@ -444,22 +437,24 @@ class LivingFlow:
         """
         self.count_transfers()
         direction = self.transfer.direction if self.transfer else Direction.DOWN
-        self._carried_at.append((now_s, self.carried_bytes(direction)))
+        carried = self.carried_bytes(direction)
+        self._carried_at.append((now_s, carried))
         while len(self._carried_at) > 2 and self._carried_at[1][0] <= now_s - _RATE_S:
             self._carried_at.popleft()
         self.rate_bps = None
         self.stalled_s = 0.0
         if direction is Direction.DOWN:
-            self.pace.observe(now_s, self.carried_bytes(direction), unread=self.unread)
+            unread = self.unread
+            self.pace.observe(now_s, carried, unread=unread)
             self.read_slowly |= self.pace.sets(now_s)
-            if self.unread:
+            if unread:
                 self._watch = None  # nothing can come
         if self.transfer is None:
             return
         if (stalled_s := self._stall_s(now_s)) is not None:
             self.rate_bps, self.stalled_s = 0.0, stalled_s
             return
-        (before_at_s, before), (_, carried) = self._carried_at[0], self._carried_at[-1]
+        before_at_s, before = self._carried_at[0]
         if now_s - before_at_s < _LEAST_RATE_S or carried <= before or self.pace.sets(now_s):
             return
         samples = [path.sample for path in self.paths.values() if path.sample]

@@ -5,7 +5,7 @@ flow with several, joined by its token.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from heapq import nlargest
 from ipaddress import IPv4Network, IPv6Network
@@ -49,6 +49,7 @@ class LivingFlows:
         self._prefixes: Mapping[Address, IPv4Network | IPv6Network] = {}
         self._used_at_s: dict[str, float] = {}
         self._heard_at_s: dict[str, float] = {}
+        self._rescued: set[FlowKey] = set()  # the paths that another network carries
 
     def idle_s(self, now_s: float) -> dict[str, float]:
         """Return network -> seconds since a flow last moved bytes over it; absent: never."""
@@ -88,14 +89,11 @@ class LivingFlows:
         }
 
     def __iter__(self) -> Iterator[LivingFlow]:
-        seen: set[int] = set()
-        for flow in list(self._by_key.values()):
-            if id(flow) not in seen:
-                seen.add(id(flow))
-                yield flow
+        # (A flow of several paths is here under the key of each.)
+        return iter(dict.fromkeys(self._by_key.values()))
 
     def __len__(self) -> int:
-        return len({id(flow) for flow in self._by_key.values()})
+        return len(set(self._by_key.values()))
 
     def networks_changed(self, networks: Iterable[Network]) -> None:
         """Take all networks: a path belongs to the one that has its local address."""
@@ -123,20 +121,25 @@ class LivingFlows:
         """Note that another network carries a path than its local address says (`decisions.rescue`)."""
         flow = self._by_key.get(key)
         if flow is not None:
-            flow.paths[key].carried_by(network, rescued=network != self._owners.get(key.local))
+            flow.paths[key].network = network
+            if network != self._owners.get(key.local):
+                self._rescued.add(key)
+            else:
+                self._rescued.discard(key)
         return flow
 
-    def at_home(self, samples: Iterable[FlowSample]) -> list[FlowSample]:
-        """Return the samples of paths whose local address is that of the network that carries them."""
-        return [sample for sample in samples if not self._is_rescued(sample.key)]
+    def is_rescued(self, key: FlowKey) -> bool:
+        """Return whether another network carries a path than its local address says."""
+        return key in self._rescued
 
-    def elsewhere(self, samples: Iterable[FlowSample]) -> list[FlowSample]:
-        """Return the samples of rescued paths, which another network carries."""
-        return [sample for sample in samples if self._is_rescued(sample.key)]
-
-    def _is_rescued(self, key: FlowKey) -> bool:
-        flow = self._by_key.get(key)
-        return flow is not None and key in flow.paths and flow.paths[key].rescued
+    def apart(
+        self, samples: Sequence[FlowSample]
+    ) -> tuple[Sequence[FlowSample], Sequence[FlowSample]]:
+        """Return the samples of paths that their own network carries, and those of rescued ones."""
+        if not self._rescued:
+            return samples, ()
+        rescued = [sample for sample in samples if sample.key in self._rescued]
+        return [sample for sample in samples if sample.key not in self._rescued], rescued
 
     def on_open(self, event: FlowOpened) -> LivingFlow:
         """Add the flow of a first packet. A further subflow is told apart when its token is known."""
@@ -216,6 +219,7 @@ class LivingFlows:
             return None
         for key in flow.paths:
             self._by_key.pop(key, None)
+            self._rescued.discard(key)
         if flow.token is not None:
             self._by_token.pop(flow.token, None)
         return flow.record()

@@ -1,8 +1,9 @@
 """The networks as their flows, pings, counters and providers show them, as one context."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from ipaddress import IPv4Network, IPv6Network
 from typing import Final
 
 from cedos.controller.commands import AskName, WatchSilence
@@ -10,12 +11,115 @@ from cedos.controller.events import SYN_SENT, FlowClosed, FlowOpened, FlowSample
 from cedos.controller.flows.living_flows import LivingFlows
 from cedos.controller.networks.context import ContextKeeper
 from cedos.controller.networks.delivery import DeliveryWatch
-from cedos.controller.networks.helpers import HelperBytes
-from cedos.controller.networks.passive import PassiveWatch
 from cedos.controller.networks.rates import LEAST_BYTES
 from cedos.controller.networks.silence import Due, RoundTrips, Silence
 from cedos.controller.outbox import Outbox
 from cedos.model import Address, Context, FlowKey, Network
+
+# After fewer bytes, the receiver's round trip may be that of the interval before.
+_BULK_BYTES = 15_000
+
+
+@dataclass(slots=True)
+class PassiveSample:
+    """Fresh round-trip times, whether bytes moved, how many of the segments were sent a second time."""
+
+    rtts_s: list[float] = field(default_factory=list)
+    carried: bool = False
+    segments: int = 0
+    segments_again: int = 0
+
+
+class PassiveWatch:
+    """The round trips and losses of networks by their living flows; of their rates tells `delivery`."""
+
+    def __init__(self) -> None:
+        self._before: dict[FlowKey, FlowSample] = {}
+
+    def observe(
+        self, samples: Iterable[FlowSample], networks: Iterable[Network]
+    ) -> Mapping[str, PassiveSample]:
+        """Return what flows show of each network that has their local addresses, by its name."""
+        owner = {address.ip: n.name for n in networks for address in n.addresses}
+        before, self._before = self._before, {}
+        found: dict[str, PassiveSample] = {}
+        for sample in samples:
+            self._before[sample.key] = sample
+            name = owner.get(sample.key.local)
+            if name is None:
+                continue
+            glimpse = found.setdefault(name, PassiveSample())
+            old = before.get(sample.key)
+            glimpse.carried |= old is None or (old.bytes_down, old.bytes_up) != (
+                sample.bytes_down,
+                sample.bytes_up,
+            )
+            if old is not None and old.bytes_down <= sample.bytes_down:
+                _compare(glimpse, old, sample)
+        return found
+
+
+def _compare(glimpse: PassiveSample, old: FlowSample, new: FlowSample) -> None:
+    down, up = new.bytes_down - old.bytes_down, new.bytes_up - old.bytes_up
+    # The smoothed estimate moves when something sent is acknowledged, and stands still on a pure
+    # download; the receiver's own moves with the data.
+    if new.rtt_s is not None and up > 0:
+        glimpse.rtts_s.append(new.rtt_s)
+    elif new.receive_rtt_s is not None and down >= _BULK_BYTES:
+        glimpse.rtts_s.append(new.receive_rtt_s)
+    glimpse.segments += max(new.segments - old.segments, 0)
+    glimpse.segments_again += max(new.retransmits - old.retransmits, 0)
+
+
+class HelperBytes:
+    """The payload of connections by helper: several share an interface, whose counter has their sum.
+
+    The kernel counts it by connection, as the gateway does that signs the receipts.
+    """
+
+    def __init__(self) -> None:
+        self._owners: dict[Address, str] = {}
+        # Helpers of before the daemon's start: what their connections carried then is not counted.
+        self._strangers: frozenset[Address] | None = None
+        self._seen: dict[FlowKey, tuple[int, int]] = {}
+        self._totals: dict[str, tuple[int, int]] = {}
+
+    def of(self, helper: str) -> tuple[int, int]:
+        """Return the bytes received and sent by way of the helpers of this name."""
+        return self._totals.get(helper, (0, 0))
+
+    def networks_changed(self, helpers: Sequence[Network]) -> None:
+        """Take the helpers of now; the connections of those that are gone are forgotten."""
+        self._owners = {each.ip: helper.name for helper in helpers for each in helper.addresses}
+        if self._strangers is None:
+            self._strangers = frozenset(self._owners)
+        self._seen = {key: seen for key, seen in self._seen.items() if key.local in self._owners}
+
+    def on_samples(self, samples: Iterable[FlowSample]) -> set[str]:
+        """Take a look at the connections; return the helpers that have carried something since."""
+        found = {self._count(each) for each in samples if each.key.local in self._owners}
+        return {name for name in found if name is not None}
+
+    def on_close(self, event: FlowClosed) -> None:
+        """Take the final figures of a connection."""
+        if event.key.local in self._owners:
+            self._count(event)
+            self._seen.pop(event.key, None)
+
+    def _count(self, now: FlowSample | FlowClosed) -> str | None:
+        """Add what a connection has carried since the last look; return its helper if that is more."""
+        key, carried = now.key, (now.bytes_down, now.bytes_up)
+        is_old = key not in self._seen and key.local in (self._strangers or ())
+        before = carried if is_old else self._seen.get(key, (0, 0))
+        self._seen[key] = carried
+        down, up = (max(new - old, 0) for new, old in zip(carried, before, strict=True))
+        if not down + up:
+            return None
+        name = self._owners[key.local]
+        received, sent = self.of(name)
+        self._totals[name] = received + down, sent + up
+        return name
+
 
 # For this time after traffic with a host in front of the router, the interface's counters also
 # contain that traffic.
@@ -25,6 +129,7 @@ _UDP_KEPT_S: Final = 120.0
 # A round trip counts as current if it ended within this time before its flow did.
 _JUST_ANSWERED_S: Final = 0.5
 _MOMENT_S: Final = 0.01
+_NO_OWNER: Final = None, ()
 
 
 class NetworkObservation:
@@ -46,6 +151,8 @@ class NetworkObservation:
         self._flows = flows
         self._networks: Sequence[Network] = ()
         self._helpers: Sequence[Network] = ()
+        # By own address the network, and the prefixes of its link.
+        self._owners: dict[Address, tuple[str, tuple[IPv4Network | IPv6Network, ...]]] = {}
         self._recent: Context | None = None
         self._delivery = DeliveryWatch()
         self._passive = PassiveWatch()
@@ -93,6 +200,11 @@ class NetworkObservation:
             self.heard_at_s.pop(gone, None)
             self._sent_bytes.pop(gone, None)
         self._networks = networks
+        self._owners = {
+            address.ip: (network.name, tuple(each.network for each in network.addresses))
+            for network in networks
+            for address in network.addresses
+        }
         for network in networks:
             self.keeper.observe_up(network.name, network.up, now_s)
 
@@ -143,14 +255,13 @@ class NetworkObservation:
             return
         self._delivery.on_close(event)
         self.by_helpers.on_close(event)
-        remote = event.key.remote
         if event.key.protocol == "udp" and event.bytes_down:
-            self.on_heard(network, remote, now_s - _UDP_KEPT_S, Witness.DATAGRAM)
+            self.heard(network, Witness.DATAGRAM, now_s - _UDP_KEPT_S)
         # Most flows are too short to be seen alive: what their round trips took is known at the end.
         answered_s = event.idle_ack_s
         if event.rtt_s is None or answered_s is None:
             return
-        self.on_heard(network, remote, now_s - answered_s, Witness.TRANSFER)
+        self.heard(network, Witness.TRANSFER, now_s - answered_s)
         if answered_s <= _JUST_ANSWERED_S:
             self.keeper.observe_rtt(network, event.rtt_s, now_s)
 
@@ -161,10 +272,9 @@ class NetworkObservation:
 
         `full`: also take round trips and losses, which need more time between two looks than rates.
         """
-        beyond = [each for each in samples if self._before_router(each.key) is None]
+        beyond = self._beyond(samples)
         for name, stretches in self._delivery.observe(beyond, self._networks, now_s).items():
             self.keeper.observe_delivery(name, stretches)
-        self._take_answers(samples)
         self._take_helpers(samples, now_s)
         if not full:
             return frozenset()
@@ -183,27 +293,28 @@ class NetworkObservation:
         links = {helper.index for helper in self._helpers if helper.name in busy}
         self._near_at_s |= {each.name: now_s for each in self._networks if each.index in links}
 
-    def _take_answers(self, samples: Sequence[FlowSample]) -> None:
-        """Note what came from beyond the routers: it shows that their networks carry."""
+    def _beyond(self, samples: Sequence[FlowSample]) -> list[FlowSample]:
+        """Return the samples of flows beyond the routers; what came there shows that networks carry."""
+        beyond: list[FlowSample] = []
         heard_at_s: dict[str, float] = {}
-        owner = {address.ip: (n.name, address) for n in self._networks for address in n.addresses}
         before, self._near_bytes = self._near_bytes, {}
         for sample in samples:
-            name, subnet = owner.get(sample.key.local, (None, None))
-            if name is None or subnet is None:
-                continue
+            key = sample.key
+            name, prefixes = self._owners.get(key.local, _NO_OWNER)
             # A host on the link: keep its bytes out of the network's rate.
-            if sample.key.remote in subnet.network:
-                self._near_bytes[sample.key] = sample.bytes_down + sample.bytes_up
-                self._carried_near(name, sample, before.get(sample.key, 0))
+            if name is not None and any(key.remote in prefix for prefix in prefixes):
+                self._near_bytes[key] = sample.bytes_down + sample.bytes_up
+                self._carried_near(name, sample, before.get(key, 0))
                 continue
+            beyond.append(sample)
             # A host beyond the router that has answered: its network carries.
             heard_s = min(sample.idle_down_s, sample.idle_ack_s)
-            if sample.state != SYN_SENT and math.isfinite(heard_s):
+            if name is not None and sample.state != SYN_SENT and math.isfinite(heard_s):
                 at_s = sample.at_s - heard_s
                 heard_at_s[name] = max(at_s, heard_at_s.get(name, at_s))
         for name, at_s in heard_at_s.items():
             self.heard(name, Witness.TRANSFER, at_s)
+        return beyond
 
     # -- silence ------------------------------------------------------------------------------
 
@@ -254,10 +365,8 @@ class NetworkObservation:
 
     def _before_router(self, key: FlowKey) -> str | None:
         """Return the network of a flow to a host on its link, which says nothing of the Internet."""
-        for network in self._networks:
-            if any(key.local == address.ip for address in network.addresses):
-                return network.name if self._on_link(network.name, key.remote) else None
-        return None
+        name, prefixes = self._owners.get(key.local, _NO_OWNER)
+        return name if any(key.remote in prefix for prefix in prefixes) else None
 
     def _carried_near(self, name: str, seen: FlowSample | FlowClosed, before_bytes: int) -> None:
         if seen.bytes_down + seen.bytes_up - before_bytes >= LEAST_BYTES:

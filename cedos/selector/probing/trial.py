@@ -123,25 +123,33 @@ class Trials:
 
     def due(
         self,
-        recurring: Collection[Recurring],
+        recurring: Iterable[Recurring],
         context: Context,
         networks: Iterable[Network],
         objective: Objective,
     ) -> Trial | None:
-        """Return the trial that is worth it now; None: none is."""
+        """Return the trial that is worth it now; None: none is.
+
+        `recurring` is asked only where a network has been tried, or may be.
+        """
         if isinstance(objective, MaxSPerE):  # its costs are no seconds
             return None
         now_s = context.at_s
+        known: Collection[Recurring] | None = None
         for network in networks:
             if not network.up or network.metered:
                 continue
             tried = self._networks[network.name]
-            # The last trial had success: the next one need not wait long.
-            if tried.is_chosen(network.name, recurring):
-                tried.pause_s = _AGAIN_S
-            if now_s < tried.not_before_s or not _idle(context, network.name):
+            may_begin = now_s >= tried.not_before_s and _idle(context, network.name)
+            if not may_begin and tried.pause_s == _AGAIN_S:
                 continue
-            found = _worth(recurring, context, network, objective)
+            known = list(recurring) if known is None else known
+            # The last trial had success: the next one need not wait long.
+            if tried.is_chosen(network.name, known):
+                tried.pause_s = _AGAIN_S
+            if not may_begin:
+                continue
+            found = _worth(known, context, network, objective)
             if found is None or (not found.answered and now_s < tried.ask_not_before_s):
                 continue
             # First it must answer a ping, and it is asked seldom.

@@ -165,7 +165,7 @@ def test_what_finds_no_answer_goes_over_the_best_network_that_lives() -> None:
     assert place.script.recorded().transfer.flow == KEY
     assert place.script.controller.rescuer.living == {KEY: "eth0"}
     flow = place.script.flow(KEY)
-    assert flow.paths[KEY].rescued
+    assert place.script.controller.flows.is_rescued(KEY)
     assert flow.paths[KEY].network == "eth0"
     ended = place.script.tell(FlowClosed(KEY, 121.0, 900, 300, at_s=21.0), at_s=21.0)
     assert EndRescue(KEY) in ended
@@ -280,7 +280,7 @@ def test_many_are_looked_at_together_and_a_refusal_is_tried_again() -> None:
     place.connect(late, at_s=BEGAN_S + 0.3)
     place.wait(BEGAN_S + 0.7)
     assert late not in {key for key, _, _ in place.rescued}
-    assert not place.script.flow(late).paths[late].rescued
+    assert not place.script.controller.flows.is_rescued(late)
     place.refuses = False
     place.wait(BEGAN_S + 1.1)
     assert late in {key for key, _, _ in place.rescued}

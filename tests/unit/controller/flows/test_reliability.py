@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from cedos.controller.flows.reliability import TRANSFERS, Reliability
+from cedos.controller.flows.learning import TRANSFERS, Reliability
 from cedos.model import Direction, FlowRecord, Prediction
 
 EXPECTED = {"wifi": (0.5, 1.0, 2.0, 1.2), "mptcp_wifi": (0.5, 1.0, 2.0, 1.2)}

@@ -3,7 +3,7 @@
 from ipaddress import ip_address, ip_interface
 
 from cedos.controller.events import FlowClosed, FlowSample
-from cedos.controller.networks.helpers import HelperBytes
+from cedos.controller.networks.observation import HelperBytes
 from cedos.model import FlowKey, Network, NetworkKind
 
 GATEWAY = ip_address("198.51.100.9")

@@ -3,7 +3,7 @@ from ipaddress import ip_address, ip_interface
 
 from cedos.controller.events import FlowSample
 from cedos.controller.networks.context import Losses
-from cedos.controller.networks.passive import PassiveSample, PassiveWatch
+from cedos.controller.networks.observation import PassiveSample, PassiveWatch
 from cedos.model import FlowKey, Indicator, Network, NetworkKind
 
 WIFI = Network("home", "wlan0", 1, NetworkKind.WIFI, False, (ip_interface("10.0.1.2/24"),))
