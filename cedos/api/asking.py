@@ -305,15 +305,15 @@ class FollowedTransfer:
         OWN_TABLE.remove(key, self._networks())
         self._next_begins()
 
-    async def end(self, *, patient: bool = True) -> bool:
+    async def end(self) -> bool:
         """Report that the transfer is complete or given up.
 
-        Return whether the daemon heard it. `patient`: wait for a daemon that restarts.
+        Return whether the daemon heard it; one that restarts is waited for.
         """
         self.leave()
         # Without this report, the daemon would list the transfer as waiting for good.
         report = msgspec.structs.replace(self._next_report(), ended=True, wait_s=0.0)
-        until_s = time.monotonic() + (_RESTARTS_S if patient and self._in_daemons_table else 0.0)
+        until_s = time.monotonic() + (_RESTARTS_S if self._in_daemons_table else 0.0)
         while True:
             try:
                 await self._ask(report)

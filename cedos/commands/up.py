@@ -62,10 +62,7 @@ from cedos.kernel import own_file, privileges, process_limits
     metavar="FILE",
     help="Record all events from the start (later: `cedos record`); names of hosts are replaced.",
 )
-@click.option("--record-names", is_flag=True, help="Record the names of hosts as they are.")
-def command(
-    config_file: Path | None, dry_run: bool, wait: bool, record: Path | None, record_names: bool
-) -> None:
+def command(config_file: Path | None, dry_run: bool, wait: bool, record: Path | None) -> None:
     """Decide for every transfer which network to use, and steer it there.
 
     The daemon watches this host's networks and flows and predicts how long a transfer would take
@@ -118,7 +115,6 @@ def command(
                 wait=wait,
                 privileged=privileged,
                 record=free_name(record) if record is not None else None,
-                record_names=record_names,
             )
             return running
 

@@ -50,8 +50,7 @@ def command(since: str, as_json: bool) -> None:
     them by neighbour.
 
     Below are the servers with most bytes, those over metered networks first: from open connections
-    and the last 200,000 that ended (`max_rows` in [history]). Connections that ended while no
-    daemon ran are missing.
+    and the last 200,000 that ended. Connections that ended while no daemon ran are missing.
 
     A server behind a gateway has its own row, "github.com (through gw.example.org)". If the
     session with the gateway used several networks at once, a connection's bytes are divided like

@@ -190,13 +190,9 @@ class ProbesConfig(Section, frozen=True, kw_only=True):
     portal_body: Annotated[str, Meta(max_length=1000)] = "NetworkManager is online"
     server: str = ""
     key_file: Path | None = None
-    train_packets: Annotated[int, Meta(ge=2, le=200)] = 50
-    train_packet_bytes: Annotated[int, Meta(ge=64, le=1452)] = 1200
     rule: Literal["value", "change", "fixed"] = "value"
     full_interval_s: Interval = 30.0
     threshold: Annotated[float, Meta(ge=0, le=100)] = 0.5
-    seconds_per_joule: Annotated[float, Meta(ge=0, le=1000)] = 0.01
-    seconds_per_mb: Annotated[float, Meta(ge=0, le=1000)] = 0.2
 
     def __post_init__(self) -> None:
         _target(self.target, "target", IPv4Address, "1.1.1.1")
@@ -229,18 +225,9 @@ class EnergyConfig(Section, frozen=True, kw_only=True):
 
 
 class ProfilerConfig(Section, frozen=True, kw_only=True):
-    """`[profiler]`: sizes from the first packets of flows, and guesses without (Delphi, 4.2)."""
+    """`[profiler]`: sizes from the first packets of flows."""
 
     enabled: bool = True
-    default_size_bytes: Size = 3_000
-    default_large_bytes: Size = 100_000
-
-    def __post_init__(self) -> None:
-        if self.default_large_bytes < self.default_size_bytes:
-            raise ValueError(
-                f"default_large_bytes ({self.default_large_bytes}) must not be less than"
-                f" default_size_bytes ({self.default_size_bytes})"
-            )
 
 
 class SteeringConfig(Section, frozen=True, kw_only=True):
@@ -295,7 +282,6 @@ class HistoryConfig(Section, frozen=True, kw_only=True):
 
     enabled: bool = True
     path: Path | None = None
-    max_rows: Annotated[int, Meta(ge=1_000, le=100_000_000)] = 200_000
 
 
 class ProvidersConfig(Section, frozen=True, kw_only=True):

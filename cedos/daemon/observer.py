@@ -112,13 +112,7 @@ def probe_server(config: Config) -> ProbeServer | None:
     if not probes.enabled or probes.key_file is None or not probes.server:
         return None
     address, port = endpoint(probes.server)
-    return ProbeServer(
-        address,
-        port,
-        read_key(probes.key_file),
-        packets=probes.train_packets,
-        packet_bytes=probes.train_packet_bytes,
-    )
+    return ProbeServer(address, port, read_key(probes.key_file))
 
 
 def joules_taken(config: Config) -> Price:

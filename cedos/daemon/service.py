@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypedDict
@@ -59,7 +58,7 @@ from cedos.host.monitor.providers.battery import BatteryReader
 from cedos.host.monitor.providers.metered import HostMetered
 from cedos.host.profiler.capture import Capture
 from cedos.host.profiler.profiler import Profiler
-from cedos.host.profiler.sizes import CHUNKED, Prior, SizeHistory
+from cedos.host.profiler.sizes import SizeHistory
 from cedos.host.steer.journal.journal import JournalKeeper
 from cedos.host.steer.kernel.answer_filter import QUEUE
 from cedos.host.steer.kernel.interface import SteeringKernel
@@ -87,14 +86,13 @@ async def run(
     wait: bool = True,
     privileged: PrivilegedProcess | None = None,
     record: Path | None = None,
-    record_names: bool = False,
 ) -> None:
     """Run the daemon until it is cancelled; everything it changed is undone when it returns.
 
     `config_file` is the one that `config` was read from; `complaints`: further problems that `status`
     is to name, now and later; `wait`: also begin without two usable networks; `privileged`:
     the process that has the privileges, None: this one, or a dry run, which needs none; `record`: the
-    file of the event log, `record_names`: with names of hosts.
+    file of the event log.
 
     Raises:
         HostError: there are not two usable networks (unless it may wait for them), or the kernel
@@ -152,7 +150,6 @@ async def run(
             dry_run=dry_run,
             privileged=privileged,
             record=record,
-            record_names=record_names,
         )
         stack.callback(daemon.finished)
         await daemon.networks_changed()
@@ -209,7 +206,6 @@ class Daemon:
         dry_run: bool,
         privileged: PrivilegedProcess | None,
         record: Path | None = None,
-        record_names: bool = False,
     ) -> None:
         self._state = state
         self._privileged = privileged
@@ -220,11 +216,7 @@ class Daemon:
         self._sizes = sizes
         self._own_problems, self._complaints = problems, complaints
         self._bus = bus
-        self._profiler = Profiler(
-            sizes,
-            unknown=Prior(config.profiler.default_size_bytes),
-            chunked=replace(CHUNKED, median_bytes=config.profiler.default_large_bytes),
-        )
+        self._profiler = Profiler(sizes)
         chosen = choices(config, state, problems)
         self._learning = chosen.model if isinstance(chosen.model, Learning) else None
         self._log = DecisionLog(history)
@@ -242,7 +234,7 @@ class Daemon:
         self._driver = driver = ControllerDriver(self._controller)
         recorded = None
         if record is not None:
-            recorded = EventLog(record, self._controller, names=record_names)
+            recorded = EventLog(record, self._controller)
         decider, ruled = self._controller.decider, self._controller.ruled
         steering.keep_to(ruled.may_use)
         steering.when_left_alone(

@@ -12,7 +12,7 @@ from cedos.controller.config import Choices, ControllerConfig, ProbingConfig
 from cedos.daemon import state_file
 from cedos.errors import HistoryError, HostError
 from cedos.host.monitor.networks.links import LinkMonitor
-from cedos.host.monitor.probing.result import ProbeKind
+from cedos.host.monitor.probing.result import TRAIN_PACKET_BYTES, TRAIN_PACKETS, ProbeKind
 from cedos.host.profiler.capture import Capture, open_capture
 from cedos.host.profiler.sizes import SizeHistory
 from cedos.model import Budget, Network
@@ -52,7 +52,7 @@ def history(
     """Return the history; None where nothing is to be kept."""
     if not config.history.enabled:
         return None
-    opened = History(config.history.path or path, max_rows=config.history.max_rows)
+    opened = History(config.history.path or path)
     stack.callback(opened.close)
     if opened.notice:
         problems.append(opened.notice)
@@ -115,9 +115,7 @@ def probing_config(probes: ProbesConfig) -> ProbingConfig:
         probes.interval_s,
         probes.full_interval_s,
         probes.threshold,
-        probes.seconds_per_joule,
-        probes.seconds_per_mb,
-        probes.train_packets * probes.train_packet_bytes if probes.server else 0,
+        train_bytes=TRAIN_PACKETS * TRAIN_PACKET_BYTES if probes.server else 0,
     )
 
 

@@ -89,7 +89,7 @@ class History:
         path: Path,  # the file; its folder is made
         *,
         # Records of each kind to keep; the oldest go. 20,000 take about 50 MB.
-        max_rows: int = 20_000,
+        max_rows: int = 200_000,
         # Records of each kind to keep in memory while the disk is of no use.
         max_waiting: int = 1_000,
         retry_s: float = 30.0,  # seconds from a failure to the next try

@@ -83,10 +83,6 @@ class Coverage:
             found.append(Contact(since_s, begin_s, begin_s + detection_s))
         return found
 
-    def covered_at(self, at_s: float) -> bool:
-        within_s = at_s % self.period_s
-        return not any(begin_s <= within_s < end_s for begin_s, end_s in self.bare)
-
     def contact_at(self, at_s: float) -> Contact | None:
         """Return the contact that the host believes to be in; None where it knows that there is none."""
         if self._never:

@@ -196,7 +196,8 @@ def test_episodes_come_though_both_programs_are_killed_and_suspended(walk: Liste
     episodes = walk.episodes()
     assert [each["in_time"] for each in episodes] == [True] * 3
     assert all(Path(each["file"]).stat().st_size == EPISODE_BYTES for each in episodes)
-    assert sum(each["metered_bytes"] for each in episodes) < MOST_METERED
+    used = walk.daemon.client.usage(0.0).networks
+    assert sum(each.metered_bytes for each in used) < MOST_METERED
     wait_until(lambda: walk.daemon.client.transfers() == [])
 
 

@@ -341,7 +341,7 @@ PARSERS: dict[str, Parser] = {
             streams.StreamBytes(1, 7, b"some").pack(),
             streams.StreamRefused(1, HTTPStatus.BAD_GATEWAY, "dns_error", "no").pack(),
             streams.StreamWindow(1, 9).pack(),
-            streams.OpenAssociation(1, True).pack(),
+            streams.OpenAssociation(1).pack(),
         ),
         (ValueError,),
     ),

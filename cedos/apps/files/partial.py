@@ -56,10 +56,9 @@ class PartOf(msgspec.Struct, frozen=True):
 
 
 class NotedBytes(msgspec.Struct, frozen=True):
-    """Received bytes by interface; `metered_bytes` of them came over metered networks."""
+    """Received bytes by interface."""
 
     by_network: dict[str, _Bytes] = {}
-    metered_bytes: _Bytes = 0
 
 
 class PartNote:
@@ -245,9 +244,9 @@ class Partial:
         except OSError as error:
             raise disk_error(self.path, error) from error
 
-    def note_networks(self, by_network: Mapping[str, int], metered_bytes: int = 0) -> None:
+    def note_networks(self, by_network: Mapping[str, int]) -> None:
         """Note all received bytes by network, for the next program after a crash."""
-        noted = NotedBytes(dict(by_network), metered_bytes)
+        noted = NotedBytes(dict(by_network))
         # None: no byte was received yet, or the file is whole.
         if self._noted is not None and self._noted != noted:
             with suppress(OSError):

@@ -22,7 +22,7 @@ import msgspec
 
 from cedos.api import asking
 from cedos.apps.files import web_getting
-from cedos.apps.files.partial import PartNote, files_of
+from cedos.apps.files.partial import files_of
 from cedos.apps.files.web_getting import Distance, LeadingNetworks, WebWay, is_web
 from cedos.config import toml_file
 from cedos.config.directories import directories
@@ -81,7 +81,6 @@ class EpisodeState(StrEnum):
 class Episode(msgspec.Struct):
     """An episode of a subscription; `came_unix_s` is 0 until the file is here.
 
-    `by_network` has the received bytes of each interface, `metered_bytes` those of metered networks.
     `least`: how far its feed's server is, and its own must be.
     """
 
@@ -95,8 +94,6 @@ class Episode(msgspec.Struct):
     state: EpisodeState = EpisodeState.WANTED
     why: str = ""
     came_unix_s: float = 0.0
-    by_network: dict[str, int] = {}
-    metered_bytes: int = 0
     least: Distance = Distance.INTERNET
     suffix: str = ""
 
@@ -128,11 +125,6 @@ class Episode(msgspec.Struct):
             with suppress(OSError):
                 return each.stat().st_size
         return 0
-
-    def read_note(self) -> None:
-        """Take the bytes by network from the part's note, which is newer than the book after a kill."""
-        if (found := PartNote(Path(self.file)).read()) is not None:
-            self.by_network, self.metered_bytes = dict(found[1].by_network), found[1].metered_bytes
 
 
 class _Subscriptions(msgspec.Struct, forbid_unknown_fields=True):

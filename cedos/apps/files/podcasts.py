@@ -25,12 +25,12 @@ from cedos.config.directories import directories
 from cedos.errors import DiskError, TransferBusyError, TransferError, WebError
 from cedos.session.io.links import Egress
 
-_MOST_FOLLOWED: Final = 64  # episodes with a row in the table of transfers
+_MOST_AT_ONCE: Final = 64  # episodes with a row in the table of transfers
 _LOOK_S: Final = 1.0
 _PAUSE_S: Final = 5.0
 _LONGEST_PAUSE_S: Final = 3600.0
 _SOON_S: Final = 300.0  # a longer pause is at most half of the time until the deadline
-_ENOUGH: Final = 4  # attempts in vain, after which an episode lets others go first
+_ENOUGH: Final = 4  # attempts in vain, after which a late episode is left to the next run
 _SAID_S: Final = 60.0
 # Episodes come unattended, and their feed says which: one takes no more, and the disk keeps so much.
 _MOST_BYTES: Final = 8 * 10**9
@@ -56,7 +56,6 @@ class WantedEpisode:
         self._changed = asyncio.Event()
         self._used: dict[str, int] = {}
         self._again_s = 0.0
-        episode.read_note()
         self._have = self._furthest = episode.here_bytes()
 
     @property
@@ -79,10 +78,7 @@ class WantedEpisode:
     async def follow(
         self, attempt: Callable[["WantedEpisode", Egress], Awaitable[None]], *, stay: bool
     ) -> None:
-        """Have it in the table, with attempts over the networks of its turn, until it has ended.
-
-        After some attempts in vain it leaves the table, for others that wait for a row.
-        """
+        """Have it in the table, with attempts over the networks of its turn, until it has ended."""
         self._following = following = FollowedTransfer(
             directories().socket,
             self._report,
@@ -90,11 +86,9 @@ class WantedEpisode:
             self.check,
         )
         telling = asyncio.create_task(following.run())
-        until, paused = self.failures + _ENOUGH, False
+        paused = False
         try:
-            while self.episode.state is EpisodeState.WANTED and self.failures < until:
-                if self.is_given_up and not stay:
-                    break
+            while self.episode.state is EpisodeState.WANTED and (stay or not self.is_given_up):
                 # The table learns at once that a pause has begun or ended.
                 if paused is not bool(self.pause_s):
                     paused = not paused
@@ -154,7 +148,6 @@ class WantedEpisode:
             done_bytes=self._have,
             deadline_unix_s=episode.by_unix_s,
             used_bytes=self._used,
-            all_bytes=episode.by_network,
             why=episode.why[:300],
             again_unix_s=time.time() + self.pause_s if self.pause_s else None,
         )
@@ -173,9 +166,7 @@ class WantedEpisode:
         """Count received bytes. Only more than there ever were ends a row of failures."""
         new = have - self._have if have >= self._have else have  # a changed file begins anew
         self._have = have
-        for counts in (self._used, self.episode.by_network):
-            counts[egress.interface] = counts.get(egress.interface, 0) + new
-        self.episode.metered_bytes += new * egress.metered
+        self._used[egress.interface] = self._used.get(egress.interface, 0) + new
         if have > self._furthest:
             self._furthest, self.failures = have, 0
 
@@ -201,24 +192,22 @@ class EpisodeFetching:
         DiskError: the disk is full, or cannot be written at all.
         """
         await asyncio.to_thread(self._library.forget_ended)
-        rows = asyncio.Semaphore(_MOST_FOLLOWED)
-        wanted: dict[str, WantedEpisode] = {}
         tasks: dict[str, asyncio.Task[None]] = {}
+        pending: dict[str, WantedEpisode] = {}
         try:
             while True:
-                # Take new episodes, the most urgent first: rows are given in that order.
-                for episode in self._library.wanted():
-                    if episode.key not in wanted:
-                        wanted[episode.key] = WantedEpisode(episode)
-                ended = {key for key, task in tasks.items() if task.done()}
-                pending = [each for key, each in wanted.items() if key not in ended]
-                if not stay and not pending:
+                pending = {key: each for key, each in pending.items() if not tasks[key].done()}
+                # Take new episodes, the most urgent first, as long as the table has rows for them.
+                new = [
+                    WantedEpisode(each) for each in self._library.wanted() if each.key not in tasks
+                ][: _MOST_AT_ONCE - len(pending)]
+                if not stay and not pending and not new:
                     return
-                await self._look(pending)
-                for key, each in wanted.items():
-                    if key not in tasks:
-                        bringing = self._bring(each, rows, stay=stay)
-                        tasks[key] = asyncio.create_task(bringing)
+                await self._look([*pending.values(), *new])
+                for each in new:
+                    pending[each.episode.key] = each
+                    bringing = self._bring(each, stay=stay)
+                    tasks[each.episode.key] = asyncio.create_task(bringing)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_LOOK_S):
                         await self._ended.wait()
@@ -232,12 +221,10 @@ class EpisodeFetching:
             await asyncio.gather(*tasks.values(), return_exceptions=True)
             self._library.save()
 
-    async def _bring(self, each: WantedEpisode, rows: asyncio.Semaphore, *, stay: bool) -> None:
+    async def _bring(self, each: WantedEpisode, *, stay: bool) -> None:
         episode = each.episode
         try:
-            while episode.state is EpisodeState.WANTED and (stay or not each.is_given_up):
-                async with rows:
-                    await each.follow(self._attempt, stay=stay)
+            await each.follow(self._attempt, stay=stay)
         finally:
             self._ended.set()
         if episode.state is EpisodeState.WANTED:
@@ -297,7 +284,6 @@ class EpisodeFetching:
         def on_bytes(have: int, size: int | None) -> None:
             each.on_bytes(egress, have)
             episode.size_bytes = size or episode.size_bytes
-            partial.note_networks(episode.by_network, episode.metered_bytes)
             if max(have, size or 0) > _MOST_BYTES:
                 raise TransferError(f"it is larger than {_MOST_BYTES // 10**9} GB")
             if shutil.disk_usage(folder).free < _KEEP_FREE_BYTES:

@@ -215,12 +215,6 @@ def _forwarding(text: str) -> tuple[tuple[str, int], tuple[str, int]]:
     " daemon, with --fail closed and with -n.",
 )  # fmt: skip
 @click.option(
-    "--udp", type=click.Choice(["hedged", "doubled"]), default="hedged", show_default=True,
-    help="Datagrams (--redirect, and SOCKS 5's UDP ASSOCIATE). hedged: over one network, and also over"
-    " another one while the first does not answer in time. doubled: over all networks at once, so that a"
-    " call loses only what all of them lose.",
-)  # fmt: skip
-@click.option(
     "-n", "--network", "networks", metavar="INTERFACE", multiple=True,
     help="Reach the gateway over this interface only; may be repeated.  [default: all; the daemon chooses"
     " among them]",
@@ -245,7 +239,6 @@ def command(
     file: Path | None,
     fail: str,
     detour: str,
-    udp: str,
     networks: tuple[str, ...],
     log_level: logs.Level,
     log_format: logs.Format,
@@ -304,7 +297,6 @@ def command(
                 [(address or _LOOPBACK[0], port) for address, port in dns],
                 domains,
                 udp=_UDP not in directs,
-                everywhere=udp == "doubled",
                 priced=detour == "worth" and not networks,
             )
         )
@@ -341,7 +333,6 @@ async def _run(
     domains: tuple[str, ...],
     *,
     udp: bool,
-    everywhere: bool,
     priced: bool,
 ) -> None:
     told = DaemonRoutes(directories().socket)
@@ -383,7 +374,7 @@ async def _run(
     def direct(port: int, gateway_rtt_s: float | None) -> bool:
         return priced and told.direct(port, gateway_rtt_s)
 
-    proxy = LocalProxy(link, fail, everywhere=everywhere, direct=direct, rules=ruled)
+    proxy = LocalProxy(link, fail, direct=direct, rules=ruled)
     await ruled.follow()
     routes = EgressReader()
     datagrams = (

@@ -36,7 +36,7 @@ _FAILED_S: Final = 60.0
         ),
         ("cedos-pod", "Look for new episodes, bring what is wanted, and end."),
         ("cedos-pod --stay", "Go on, and look again every half hour."),
-        ("cedos-pod --list", "Show what is here, what is wanted until when, and its bytes."),
+        ("cedos-pod --list", "Show what is here, and what is wanted until when."),
         ("cedos-pod --remove news", "End a subscription; files stay."),
     ],
     exits={
@@ -182,24 +182,12 @@ async def _bring(
         networks.close()
 
 
-def _counts(each: Episode) -> dict[str, int]:
-    """Return received bytes by kind of network; `earlier`: before the last crash, over any."""
-    each.read_note()
-    total = sum(each.by_network.values())
-    return {
-        "unmetered_bytes": max(total - each.metered_bytes, 0),
-        "metered_bytes": each.metered_bytes,
-        "earlier_bytes": max(each.here_bytes() - total, 0),
-    }
-
-
 def _print_json(library: Library) -> None:
     episodes: list[dict[str, Any]] = []
     for each in library.episodes:
-        counts = _counts(each)
         shown = {name: value for name, value in msgspec.to_builtins(each).items() if name != "guid"}
         in_time = each.state is EpisodeState.HERE and each.came_unix_s <= each.by_unix_s
-        episodes.append(shown | counts | {"here_bytes": each.here_bytes(), "in_time": in_time})
+        episodes.append(shown | {"here_bytes": each.here_bytes(), "in_time": in_time})
     podcasts = [
         {"name": name, **msgspec.to_builtins(each)} for name, each in library.podcasts.items()
     ]
@@ -213,12 +201,7 @@ def _print(library: Library) -> None:
         echo(f"{name}  (by {wanted.by}, {wanted.url})")
         for each in library.episodes:
             if each.podcast == name:
-                counts = ", ".join(
-                    f"{size(count)} {kind.removesuffix('_bytes')}"
-                    for kind, count in _counts(each).items()
-                    if count
-                )
-                echo(f"  {each.title}: {_state(each)}{counts and f'; {counts}'}")
+                echo(f"  {each.title}: {_state(each)}")
 
 
 def _state(each: Episode) -> str:

@@ -12,6 +12,7 @@ from cedos.controller.flows.learning import Learning
 from cedos.daemon import state_file
 from cedos.daemon.budgets.metering import money_per_mb, radios_of
 from cedos.errors import ModelError
+from cedos.host.profiler.sizes import UNKNOWN
 from cedos.selector.energy import PowerModel
 from cedos.selector.objective import MaxS, MaxSPerE, Objective, WeightedCost
 from cedos.selector.uncertainty import method_of
@@ -60,7 +61,7 @@ def choices(
     return Choices(
         objective=objective(config),
         model=model,
-        default_size_bytes=config.profiler.default_size_bytes,
+        default_size_bytes=int(UNKNOWN.median_bytes),
         margin=config.decision.hysteresis,
         switch_cost_s=config.decision.switch_cost_s,
         destinations=config.steering.destinations,

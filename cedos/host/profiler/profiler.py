@@ -50,12 +50,9 @@ class Profiler:
         self,
         history: SizeHistory | None = None,
         *,
-        unknown: Prior = UNKNOWN,
-        chunked: Prior = CHUNKED,
         max_flows: int = 8192,
     ) -> None:
         self.history = history if history is not None else SizeHistory()
-        self._unknown, self._chunked = unknown, chunked
         self._max_flows = max_flows
         self._flows: OrderedDict[FlowKey, ProfiledFlow] = OrderedDict()
         self._hints = TransferHints()
@@ -215,7 +212,7 @@ class Profiler:
         there, back = ways(captured.outgoing)
         if request.chunked:
             flow.streams[there].body_at = position + (request.head_bytes or len(captured.payload))
-            basis = EstimateBasis(in_chunks(flow.hosts), self._chunked)
+            basis = EstimateBasis(in_chunks(flow.hosts), CHUNKED)
             return [self._estimated(flow, there, position, basis)]
         body = request.content_length or 0
         self._learn(flow, there, body)
@@ -227,9 +224,7 @@ class Profiler:
         base = max(flow.streams[back].position, flow.streams[back].carried_bytes)
         before = self.history.resource(resource)
         evidence = () if before is None else (before,)
-        return [
-            self._estimated(flow, back, base, EstimateBasis(flow.hosts, self._unknown, evidence))
-        ]
+        return [self._estimated(flow, back, base, EstimateBasis(flow.hosts, UNKNOWN, evidence))]
 
     def _response(
         self, captured: CapturedPacket, response: http.HttpResponse, now_s: float
@@ -264,10 +259,10 @@ class Profiler:
         flow.streams[way].body_at = position + (response.head_bytes or len(captured.payload))
         flow.body_of = resource if status == 200 else None
         flow.body_chunked = response.chunked
-        basis = EstimateBasis(flow.hosts, self._unknown)
+        basis = EstimateBasis(flow.hosts, UNKNOWN)
         if response.chunked:
             before = self.history.resource(flow.body_of)
-            basis = of_chunks(flow.hosts, self._chunked, response, before)
+            basis = of_chunks(flow.hosts, CHUNKED, response, before)
         return [self._estimated(flow, way, position, basis)]
 
     def _flow(self, key: FlowKey, *, client: bool | None = None) -> ProfiledFlow:
@@ -336,7 +331,7 @@ class Profiler:
 
     def _prior(self, flow: ProfiledFlow, direction: Direction) -> Prior:
         whole = WHOLE.get((flow.port, direction)) if flow.opaque and flow.client else None
-        return whole or self._unknown
+        return whole or UNKNOWN
 
     def _reannounce(self, flow: ProfiledFlow) -> list[SizeLearned]:
         """Return the present transfer's estimate again, as hints may have changed it."""

@@ -173,12 +173,12 @@ class GatewayLink:
         return None if self._chooser is None else self._chooser.last_decision(label)
 
     async def associate(
-        self, *, everywhere: bool, begun: Callable[[ProxiedAssociation], None] | None = None
+        self, begun: Callable[[ProxiedAssociation], None] | None = None
     ) -> ProxiedAssociation:
         """Open an association, from which the gateway sends datagrams. `begun` and errors: as `open`."""
 
         def ask(streams: Multiplexer) -> ProxiedAssociation:
-            association = streams.associate(everywhere=everywhere)
+            association = streams.associate()
             if begun is not None:
                 begun(association)
             if self._carried is not None and association.server:

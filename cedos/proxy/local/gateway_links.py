@@ -73,12 +73,10 @@ class GatewayLinks:
         )
 
     async def associate(
-        self, *, everywhere: bool, begun: Callable[[ProxiedAssociation], None] | None = None
+        self, begun: Callable[[ProxiedAssociation], None] | None = None
     ) -> ProxiedAssociation:
         """Open an association for datagrams. Arguments and errors: `GatewayLink.associate`."""
-        return await self._opened(
-            lambda link, asked: link.associate(everywhere=everywhere, begun=asked), begun
-        )
+        return await self._opened(lambda link, asked: link.associate(asked), begun)
 
     async def ask(self, message: bytes) -> bytes:
         """Return a gateway's answer to a DNS message. GatewayUnreachableError: none answers."""

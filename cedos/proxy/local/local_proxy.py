@@ -81,7 +81,6 @@ class LocalProxy:
         link: GatewayLinks,  # the gateways
         fail: Fail = Fail.OPEN,  # the rule for new connections while no gateway answers
         *,
-        everywhere: bool = False,  # whether programs' datagrams go over all networks at once
         # Tells whether a connection to a port goes direct, by the round trip to the gateway.
         direct: Callable[[int, float | None], bool] = lambda *_: False,
         rules: RuleBook | None = None,  # the user's rules; connections under a rule go direct
@@ -89,7 +88,6 @@ class LocalProxy:
     ) -> None:
         self._link = link
         self._fail = fail
-        self._everywhere = everywhere
         self._wanted_direct = direct
         self._rules = rules or RuleBook()
         self._direct = Origins(
@@ -287,7 +285,6 @@ class LocalProxy:
             came,
             refused,
             fails_open=self._fail is Fail.OPEN,
-            everywhere=self._everywhere,
         )
 
     def goes_direct(self, host: str) -> bool:

@@ -54,11 +54,9 @@ class ProgramPackets:
         refused: Refused,  # called with a destination that refuses packets
         *,
         fails_open: bool,  # whether packets go direct while the gateway is out of reach
-        everywhere: bool,  # whether packets go over all networks at once
     ) -> None:
         self._link, self._goes_direct = link, goes_direct
-        self._came, self._refused = came, refused
-        self._fails_open, self._everywhere = fails_open, everywhere
+        self._came, self._refused, self._fails_open = came, refused, fails_open
         self._loop = asyncio.get_running_loop()
         self._ways: OrderedDict[_Destination, _Way] = OrderedDict()
         self._direct = PacketRelay(permitted, self._answered, self._not_direct)
@@ -113,7 +111,7 @@ class ProgramPackets:
     async def _open(self) -> None:
         """Open an association; if that fails, send the packets that waited another way."""
         try:
-            association = await self._link.associate(everywhere=self._everywhere, begun=self._asked)
+            association = await self._link.associate(self._asked)
         except (GatewayUnreachableError, RefusedError) as error:
             _log.debug("no association", why=str(error))
             self._not_before_s = self._loop.time() + AGAIN_S

@@ -25,8 +25,8 @@ LIFETIME_S: Final = 1.0
 class AssociationSession(StreamSession, Protocol):
     """The session of an association."""
 
-    def send_packet(self, data: bytes, lifetime_s: float, everywhere: bool = False) -> None:
-        """Send a datagram that is good for so many seconds; `everywhere`: over all paths at once."""
+    def send_packet(self, data: bytes, lifetime_s: float) -> None:
+        """Send a datagram that is good for so many seconds."""
 
 
 class ProxiedAssociation:
@@ -36,7 +36,6 @@ class ProxiedAssociation:
         received: to be set: called with each packet that comes.
         undelivered: to be set: called with each report that a packet was not delivered.
         ended: to be set: called once the association is closed, whatever closed it.
-        everywhere: whether packets are sent over all networks at once.
         lossy: True: data that is sent may be lost.
         server, port: the first packet's destination; "" and 0 before.
         sent_bytes, received_bytes: of packets' data.
@@ -47,7 +46,6 @@ class ProxiedAssociation:
         self.number = number
         self.lossy = True
         self.after: tuple[int, ...] = ()
-        self.everywhere = False
         self.server, self.port = "", 0
         self.sent_bytes = self.received_bytes = 0
         self.received: Callable[[ProgramPacket], None] = lambda _packet: None
@@ -65,9 +63,8 @@ class ProxiedAssociation:
 
     # What a program's end calls
 
-    def ask(self, *, everywhere: bool) -> None:
-        self.everywhere = everywhere
-        self._say(OpenAssociation(self.number, everywhere))
+    def ask(self) -> None:
+        self._say(OpenAssociation(self.number))
 
     async def accepted(self) -> None:
         """Wait for the gateway's answer. RefusedError; StreamBrokenError."""
@@ -87,7 +84,7 @@ class ProxiedAssociation:
                 self.server, self.port = host, port
             self.sent_bytes += len(data)
             packed = ProgramPacket(self.number, host, port, data).pack()
-            self._session.send_packet(packed, LIFETIME_S, self.everywhere)
+            self._session.send_packet(packed, LIFETIME_S)
 
     def tell_undelivered(self, host: str, port: int, why: Obstacle) -> None:
         if not self._gone:

@@ -19,7 +19,6 @@ _OPEN: Final = struct.Struct("!BIHB")
 _REFUSED: Final = struct.Struct("!BIHB")
 _OFFSET: Final = struct.Struct("!BIQ")
 _RESET: Final = struct.Struct("!BI")
-_ASSOCIATE: Final = struct.Struct("!BIB")
 OPEN, ACCEPTED, REFUSED, DATA, END, RESET, WINDOW, ASSOCIATE, FETCH = range(1, 10)
 
 
@@ -108,16 +107,12 @@ class StreamWindow(Struct, frozen=True, gc=False):
 
 
 class OpenAssociation(Struct, frozen=True, gc=False):
-    """A request for an association (docs/stream-protocol.md, "Datagrams").
-
-    `everywhere`: answers are to be sent over all networks at once.
-    """
+    """A request for an association (docs/stream-protocol.md, "Datagrams")."""
 
     stream: int
-    everywhere: bool
 
     def pack(self) -> bytes:
-        return _ASSOCIATE.pack(ASSOCIATE, self.stream, self.everywhere)
+        return _HEAD.pack(ASSOCIATE, self.stream)
 
 
 Frame = (
@@ -170,11 +165,7 @@ def _parsed(kind: int, stream: int, data: bytes) -> Frame:
         exact = _OFFSET.size
         frame = StreamEnd(stream, number) if kind == END else StreamWindow(stream, number)
     elif kind == ASSOCIATE:
-        _, _, flags = _ASSOCIATE.unpack_from(data)
-        exact = _ASSOCIATE.size
-        if flags > 1:
-            raise ValueError("an association with flags that do not exist")
-        frame = OpenAssociation(stream, flags == 1)
+        frame = OpenAssociation(stream)
     elif kind in (ACCEPTED, RESET):
         frame = StreamAccepted(stream) if kind == ACCEPTED else StreamReset(stream)
     else:

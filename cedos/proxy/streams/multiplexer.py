@@ -125,16 +125,16 @@ class Multiplexer:
         stream.ask(host, port, fetch=fetch)
         return stream
 
-    def associate(self, *, everywhere: bool = False) -> ProxiedAssociation:
+    def associate(self) -> ProxiedAssociation:
         """Open an association; packets may be sent at once. StreamBrokenError."""
         association = self._made_association(self._number())
-        association.ask(everywhere=everywhere)
+        association.ask()
         return association
 
-    def send_packet(self, data: bytes, lifetime_s: float, everywhere: bool = False) -> None:
+    def send_packet(self, data: bytes, lifetime_s: float) -> None:
         """Send a datagram; it is lost if the session has ended, or if it is too large."""
         with suppress(SessionError, ValueError):
-            self.connection.send_datagram(data, lifetime_s, everywhere=everywhere)
+            self.connection.send_datagram(data, lifetime_s)
 
     async def run(self) -> None:
         """Take frames until the session ends; then break all streams."""
@@ -306,7 +306,6 @@ class Multiplexer:
             self._may_open(frame.stream, self._associated)
             if self._associated is not None:
                 association = self._made_association(frame.stream)
-                association.everywhere = frame.everywhere
                 self._associated(association)
                 for packet in self._early.take(frame.stream, self._loop.time()):
                     association.took_packet(packet)

@@ -67,17 +67,15 @@ def _before(one: int, other: int) -> bool:
 class OutgoingDatagram:
     """A datagram that is sent or waits for it.
 
-    `everywhere`: it goes over each path at once. `on`: the paths that carry it. `arrived`: the peer's
-    kernel has acknowledged it on one of them.
+    `on`: the paths that carry it. `arrived`: the peer's kernel has acknowledged it on one of them.
     """
 
-    __slots__ = ("arrived", "at_s", "everywhere", "expires_s", "frame", "on")
+    __slots__ = ("arrived", "at_s", "expires_s", "frame", "on")
 
-    def __init__(self, frame: bytes, at_s: float, lifetime_s: float, everywhere: bool) -> None:
+    def __init__(self, frame: bytes, at_s: float, lifetime_s: float) -> None:
         self.frame = frame
         self.at_s = at_s
         self.expires_s = at_s + lifetime_s
-        self.everywhere = everywhere
         self.on: tuple[int, ...] = ()
         self.arrived = False
 
@@ -115,7 +113,7 @@ class DatagramSender:
         self._checked_s = now
         self.sent = self.copies = self.expired = 0
 
-    def send(self, payload: bytes, lifetime_s: float, now: float, *, everywhere: bool) -> None:
+    def send(self, payload: bytes, lifetime_s: float, now: float) -> None:
         """Queue a datagram; if too many wait, the oldest is dropped."""
         self._number += 1
         # Numbers that come round begin a new epoch, so that none is used twice.
@@ -125,7 +123,7 @@ class DatagramSender:
         head = packing.datagram_header(
             self._epoch, self._number, int(now * 1000) % _EPOCHS, lifetime_ms, len(payload)
         )
-        self._waiting.append(OutgoingDatagram(head + payload, now, lifetime_s, everywhere))
+        self._waiting.append(OutgoingDatagram(head + payload, now, lifetime_s))
         self._waiting_bytes += len(head) + len(payload)
         self.sent += 1
         # An old datagram is worth less than a new one: drop from the front.
@@ -166,10 +164,7 @@ class DatagramSender:
             copy = bool(each.on)
             # The target owes an acknowledgement, a path has it already, or it has waited for too long.
             late = overdue or copy or now - each.at_s > limit_s
-            # This path carries it if it is the target, if the target is late, or if all paths do.
-            goes = path_id not in each.on and (
-                is_target or late or (each.everywhere and _living(path))
-            )
+            goes = path_id not in each.on and (is_target or late)
             if goes and len(each.frame) <= room_bytes:
                 room_bytes -= len(each.frame)
                 frames.append(each.frame)
@@ -264,8 +259,6 @@ class DatagramSender:
         # An unsent one waits for any path. A copy is only made while the permitted path is overdue.
         if not each.on:
             return True
-        if each.everywhere:
-            return any(path.path_id not in each.on for path in paths if _living(path))
         return overdue and len(each.on) == 1 and len(paths) > 1
 
     def _again(self, datagrams: Sequence[OutgoingDatagram], now: float) -> bool:
@@ -283,10 +276,6 @@ class DatagramSender:
         self._waiting_bytes -= len(each.frame)
         if not each.on:
             self.expired += 1
-
-
-def _living(path: PathState) -> bool:
-    return path.facts.doubt is not PathDoubt.STALLED
 
 
 # The receiver keeps a bit for each of the last numbers, as IPsec's anti-replay window (RFC 4303, 3.4.3).

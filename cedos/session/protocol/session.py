@@ -351,10 +351,8 @@ class Session:
 
     # Datagrams
 
-    def send_datagram(
-        self, data: bytes, lifetime_s: float, now: float, *, everywhere: bool = False
-    ) -> None:
-        """Send a datagram within `lifetime_s`, or never; `everywhere`: over all paths.
+    def send_datagram(self, data: bytes, lifetime_s: float, now: float) -> None:
+        """Send a datagram within `lifetime_s`, or never.
 
         ValueError: it is too large, or the lifetime is out of bounds.
         """
@@ -364,7 +362,7 @@ class Session:
                 f"a datagram of {len(data)} bytes that is good for {lifetime_s} s: at most"
                 f" {LARGEST_BYTES} bytes and {LONGEST_S:g} s are possible"
             )
-        self.datagrams.send(data, lifetime_s, now, everywhere=everywhere)
+        self.datagrams.send(data, lifetime_s, now)
 
     def receive_datagrams(self) -> list[bytes]:
         """Return the datagrams that came in time, each once."""

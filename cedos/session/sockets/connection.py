@@ -580,14 +580,14 @@ class Connection:
 
     # Datagrams
 
-    def send_datagram(self, data: bytes, lifetime_s: float, *, everywhere: bool = False) -> None:
+    def send_datagram(self, data: bytes, lifetime_s: float) -> None:
         """Send a datagram (65,535 bytes, 60 s at most) that arrives once and in time, or never.
 
-        Where no path answers in time another one carries it as well; `everywhere`: each does, at once.
+        Where a path does not answer in time another one carries it as well.
         SessionError: the session has ended. ValueError: it is too large, or its lifetime is none.
         """
         self._check()
-        self._core.send_datagram(data, lifetime_s, self._driver.now(), everywhere=everywhere)
+        self._core.send_datagram(data, lifetime_s, self._driver.now())
         self._sent(_DATAGRAM_RANK)
 
     def on_datagrams(self, call: Callable[[list[bytes]], None] | None) -> None:

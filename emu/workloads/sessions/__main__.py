@@ -31,11 +31,6 @@ COMMANDS: dict[str, Command] = {
     "answer": round_trips.answer,
     "ask_under_load": throughput.ask_under_load,
     "answer_under_load": throughput.answer_under_load,
-    "listen_for": interruptions.listen_for,
-    "accept_over": interruptions.accept_over,
-    "open_over": interruptions.open_over,
-    "give": interruptions.give,
-    "take": interruptions.take,
 }
 
 

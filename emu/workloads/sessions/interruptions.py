@@ -1,4 +1,4 @@
-"""Sessions whose networks change, fall silent or go: resumption, black-outs, silences.
+"""Sessions whose networks change or go: resumption and black-outs.
 
 Resumption is timed from the kernel's answer that the network is there to the first new bytes of the
 stream at the application.
@@ -14,7 +14,6 @@ from pyroute2.iproute.linux import AsyncIPRoute
 
 from cedos import session
 from cedos.errors import SessionError
-from cedos.model import Bulk, Label, Urgency
 from cedos.session.protocol.life import SessionLimits
 from emu.workloads.sessions.pair import Peer
 
@@ -131,85 +130,3 @@ async def black_out(
     stream.connection.abort("measured")
     await stream.connection.drained()
     return {"resume_s": took_s}
-
-
-_PIECE_BYTES: Final = 1 << 16
-# The least recorded distance of arrivals. Longer pauses are exact.
-_APART_S: Final = 0.005
-_OPEN_S: Final = 10.0
-_LIMIT_S: Final = 90.0
-
-
-async def listen_for(peer: Peer, address: str, scheduler: str) -> dict[str, Any]:
-    """Listen for one session under a scheduler."""
-    return await peer.listen_again(address, scheduler)
-
-
-async def accept_over(peer: Peer, label: str, paths: int) -> dict[str, Any]:
-    """Accept a session; end once it has so many paths."""
-    return await _ready(peer, await peer.accept(), label, paths)
-
-
-async def open_over(
-    peer: Peer,
-    to: str,
-    port: int,
-    key: str,
-    scheduler: str,
-    label: str,
-    networks: list[str],
-    **_: Any,
-) -> dict[str, Any]:
-    """Open a session over these interfaces; ends once each of them has its path."""
-    end = await peer.connect(
-        "aead", to, port, key, scheduler=scheduler, networks=networks.__contains__
-    )
-    return await _ready(peer, end, label, len(networks))
-
-
-async def give(peer: Peer, size: int) -> dict[str, Any]:
-    """Send so many bytes; ends when all have arrived."""
-    end = peer.transferring
-    left = size
-    async with asyncio.timeout(_LIMIT_S):
-        while left:
-            await end.write(bytes(min(left, _PIECE_BYTES)))
-            left -= min(left, _PIECE_BYTES)
-        end.finish()
-        await end.read()
-        await end.close()
-    return {}
-
-
-async def take(peer: Peer) -> dict[str, Any]:
-    """Receive all; return `arrivals` (monotonic instants and bytes so far) and `lost_paths`."""
-    end = peer.transferring
-    total, arrivals = 0, [(time.monotonic(), 0)]
-    async with asyncio.timeout(_LIMIT_S):
-        while data := await end.read():
-            total += len(data)
-            _arrived(arrivals, total)
-        arrivals.append((time.monotonic(), total))
-        end.finish()
-        await end.close()
-    return {"arrivals": arrivals}
-
-
-def _arrived(arrivals: list[tuple[float, int]], total: int) -> None:
-    """Note an arrival; of arrivals close together the first and the last are kept."""
-    now = time.monotonic()
-    if len(arrivals) > 2 and now - arrivals[-2][0] < _APART_S:
-        arrivals[-1] = (now, total)
-    else:
-        arrivals.append((now, total))
-
-
-async def _ready(peer: Peer, end: session.Connection, label: str, paths: int) -> dict[str, Any]:
-    urgency, bulk = label.split(",")
-    meant = Label(Urgency(urgency), Bulk(bulk))
-    end.label = meant
-    async with asyncio.timeout(_OPEN_S):
-        while len(end.paths()) < paths:  # noqa: ASYNC110 - no event tells it
-            await asyncio.sleep(0.005)
-    peer.transfers(end)
-    return {}

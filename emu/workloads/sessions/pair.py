@@ -92,7 +92,6 @@ class Peer:
         self.key = KeyPair(os.urandom(32))
         self._listener: session.Listener | None = None
         self._plain: socket.socket | None = None
-        self._transferring: session.Connection | None = None
 
     async def listen(self, address: str) -> dict[str, Any]:
         self._listener = await session.listen((address, 0), key=self.key, clear=True)
@@ -103,22 +102,6 @@ class Peer:
             "raw": self._plain.getsockname()[1],
             "key": self.key.public.hex(),
         }
-
-    async def listen_again(self, address: str, scheduler: str) -> dict[str, Any]:
-        """Listen for one more session, under a scheduler; the earlier listener ends."""
-        if self._listener is not None:
-            await self._listener.close()
-        self._listener = await session.listen((address, 0), key=self.key, scheduler=scheduler)
-        return {"port": self._listener.address[1], "key": self.key.public.hex()}
-
-    def transfers(self, end: session.Connection) -> None:
-        """Make this session the one that the next commands are about."""
-        self._transferring = end
-
-    @property
-    def transferring(self) -> session.Connection:
-        assert self._transferring is not None
-        return self._transferring
 
     @property
     def plain(self) -> socket.socket:

@@ -116,10 +116,8 @@ path = "/h.sqlite"
         ('[probes]\n\ntarget = "::1"', 3, 'target must be an IPv4 address such as "1.1.1.1"'),
         ('[probes]\ntarget_ipv6 = "localhost"', 2, "target_ipv6 must be an IPv6 address"),
         ('[probes]\ndns_name = "a b"', 2, "probes.dns_name must be text"),
-        ("[profiler]\ndefault_large_bytes = 10", 2, "default_large_bytes (10) must not be less"),
         ("[providers]\noffset_s = {a = 1}", 2, "offset_s names a, which has no series"),
         ("[predictors]\nmodel = ''", 2, "predictors.model must be text"),
-        ("[history]\nmax_rows = 1", 2, "from 1000 to 100000000, not 1"),
     ],
 )
 def test_refused(tmp_path: Path, text: str, line: int, message: str) -> None:

@@ -341,7 +341,7 @@ async def test_what_is_not_delivered_is_told(
     await ends.start(patience_s=10.0)
     origin, gone = await sockets(echoes=True), await sockets()
     gone.transport.close()
-    association = await ends.link.associate(everywhere=False)
+    association = await ends.link.associate()
     told: asyncio.Queue[Any] = asyncio.Queue()
     came: asyncio.Queue[Any] = asyncio.Queue()
     association.undelivered, association.received = told.put_nowait, came.put_nowait

@@ -69,6 +69,9 @@ class ProbeResult:
         }
 
 
+TRAIN_PACKETS, TRAIN_PACKET_BYTES = 50, 1200
+
+
 @dataclass(frozen=True, slots=True)
 class ProbeServer:
     """A `cedos probe-server`, and how large its trains are (payload bytes of a datagram)."""
@@ -76,8 +79,8 @@ class ProbeServer:
     address: Address
     port: int
     key: bytes
-    packets: int = 50
-    packet_bytes: int = 1200
+    packets: int = TRAIN_PACKETS
+    packet_bytes: int = TRAIN_PACKET_BYTES
 
 
 # Return the joules of a probe on a kind of network, given the seconds since its radio was last

@@ -71,7 +71,6 @@ def test_the_host_believes_late_and_regains_at_once() -> None:
         *(True, True, False, False, True),
         *(True, False),
     ]
-    assert not net.coverage.covered_at(5.5)
     assert net.next_change_s(0.0) == pytest.approx(8.0)
     assert net.next_change_s(8.0) == pytest.approx(12.0)
     assert net.next_change_s(12.0) == pytest.approx(28.0)

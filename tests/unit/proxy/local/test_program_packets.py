@@ -27,8 +27,7 @@ class Link:
         self.undelivered: Any = None
         self.ended: Callable[[], None] = lambda: None
 
-    async def associate(self, *, everywhere: bool, begun: Callable[[Any], None]) -> Any:
-        assert not everywhere
+    async def associate(self, begun: Callable[[Any], None]) -> Any:
         if self.away:
             raise GatewayUnreachableError("it is away")
         begun(self)
@@ -55,7 +54,6 @@ class Program:
             lambda *_answer: None,
             lambda *place: self.refused.append(place),
             fails_open=fails_open,
-            everywhere=False,
         )
         monkeypatch.setattr(
             self.packets._direct, "send", lambda _host, _port, data: self.direct.append(data)

@@ -37,7 +37,7 @@ FRAMES = st.one_of(
     st.builds(StreamEnd, STREAMS, OFFSETS),
     st.builds(StreamReset, STREAMS),
     st.builds(StreamWindow, STREAMS, OFFSETS),
-    st.builds(OpenAssociation, STREAMS, st.booleans()),
+    st.builds(OpenAssociation, STREAMS),
 )
 
 

@@ -38,9 +38,9 @@ class Wire:
         self.cores = cores
         self.go()
 
-    def send(self, *payloads: bytes, lifetime_s: float = 0.4, everywhere: bool = False) -> None:
+    def send(self, *payloads: bytes, lifetime_s: float = 0.4) -> None:
         for each in payloads:
-            self.core.send_datagram(each, lifetime_s, self.now, everywhere=everywhere)
+            self.core.send_datagram(each, lifetime_s, self.now)
 
     def go(self, *paths: int) -> dict[int, list[bytes]]:
         """Return the datagrams that go over each path now."""
@@ -102,7 +102,7 @@ def test_a_path_that_began_in_a_time_out_is_not_waited_for_that_long(wire: Wire)
     """Its kernel's round trip is that of a lost packet until it has carried more."""
     wire.facts[1].rtt_s, wire.facts[1].rtt_variation_s = 0.78, 0.70
     wire.facts[1].rtt_min_s, wire.facts[2].rtt_s = 0.040, 1.0
-    wire.core.datagrams.send(b"one", 2.0, wire.now, everywhere=False)
+    wire.core.datagrams.send(b"one", 2.0, wire.now)
     assert wire.go() == {1: [b"one"], 2: []}
     wire.now += 0.139
     assert wire.go() == {1: [], 2: []}
@@ -129,12 +129,6 @@ def test_labels_bind_a_datagram_but_not_its_copy(wire: Wire) -> None:
     wire.acknowledge(1)
     wire.send(b"forbidden everywhere")
     assert wire.go() == {1: [], 2: []}
-
-
-def test_everywhere_at_once(wire: Wire) -> None:
-    wire.send(b"one", everywhere=True)
-    assert wire.go(1) == {1: [b"one"]}
-    assert wire.go(1, 2) == {1: [], 2: [b"one"]}
 
 
 def test_what_is_expired_is_never_sent(wire: Wire) -> None:
@@ -262,7 +256,7 @@ def test_over_paths_that_lose_what_arrives_is_in_time_and_once(cores: object, se
     for step in range(200):
         now += 0.010
         payload = b"%d" % step
-        one.send_datagram(payload, 0.3, now, everywhere=chance.random() < 0.2)
+        one.send_datagram(payload, 0.3, now)
         sent[payload] = now
         one.tick(now)
         for number in (1, 2):

@@ -294,7 +294,7 @@ async def test_datagrams_of_any_size_go_both_ways_and_what_is_none_is_told(joine
     for data in (b"", b"small", large):
         near.send_datagram(data, 10.0)
         assert await asyncio.wait_for(came["far"].get(), 20) == data
-        far.send_datagram(data, 10.0, everywhere=True)
+        far.send_datagram(data, 10.0)
         assert await asyncio.wait_for(came["near"].get(), 20) == data
     assert near.datagrams == (3, 0, 0)
     far.on_datagrams(None)
