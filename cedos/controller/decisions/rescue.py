@@ -50,6 +50,8 @@ _CARRIED_BYTES: Final = 15_000
 # a scan, or the host is out of order. The kernel asks all rules of rescued flows for each route.
 _MOST_WATCHED, _MOST_WATCHED_OF_ONE = 2_000, 512
 _MOST_RESCUED, _MOST_RESCUED_OF_ONE = 512, 256
+# The most flows that are looked at in one turn of the event loop: each look asks the kernel.
+_MOST_LOOKS: Final = 32
 
 
 @dataclass(slots=True)
@@ -203,8 +205,10 @@ class Rescuer:
         return self._due[0][0] if self._due else None
 
     def on_timer(self, now_s: float) -> None:
-        """Ask for a look at each flow that is due."""
-        while (at_s := self.next_timer_s()) is not None and at_s <= now_s:
+        """Ask for a look at the flows that are due; at what is left in the next turn."""
+        for _ in range(_MOST_LOOKS):
+            if (at_s := self.next_timer_s()) is None or at_s > now_s:
+                return
             _, _, key = heapq.heappop(self._due)
             self._outbox.give(LookAtFirstPacket(key))
 

@@ -1,11 +1,12 @@
 """The monitor's events of networks, and a queue for the events of flows."""
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from cedos.controller.events import FlowSample
 from cedos.model import Network
@@ -36,6 +37,9 @@ class FlowSnapshots(Protocol):
 
 T = TypeVar("T")
 
+# The time after which a consumer of many events lets the event loop do its other work.
+_TURN_S: Final = 0.005
+
 
 class Mailbox(Generic[T]):
     """Events on their way to one consumer. A consumer that stands still loses the oldest, counted."""
@@ -46,6 +50,9 @@ class Mailbox(Generic[T]):
         self._limit = limit
         self._wake = asyncio.Event()
         self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._items)
 
     def put(self, item: T) -> None:
         if len(self._items) >= self._limit:
@@ -61,8 +68,12 @@ class Mailbox(Generic[T]):
 
     async def iterate(self) -> AsyncIterator[T]:
         while True:
+            began_s = time.monotonic()
             while self._items:
                 yield self._items.popleft()
+                if time.monotonic() - began_s > _TURN_S:
+                    await asyncio.sleep(0)
+                    began_s = time.monotonic()
             if self._closed:
                 return
             self._wake.clear()

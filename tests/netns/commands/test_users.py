@@ -7,15 +7,18 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kit.laptop import Installed
+from kit.waiting import wait_until
 
 from cedos.commands.sessions.shared.transfers import say_if_closed
 from cedos.controller.decisions.hints import MOST_OF_A_USER
 from cedos.controller.hint import HintRequest
+from cedos.errors import CedosError
 
 ALICE, BOB, MALLORY = 70_001, 70_002, 70_003  # the first two are of the daemon's group
 GROUP, NOBODYS_GROUP = 0, 70_000
@@ -110,6 +113,42 @@ def test_who_opens_connections_without_end_keeps_no_other_user_out(cedos: Instal
         assert time.monotonic() - began_s < 2.0
         holding.join()
         assert held == [400]
+
+
+def test_a_user_who_opens_connections_without_end_holds_up_no_other_user(
+    tethered: Any, cedos: Installed
+) -> None:
+    """The daemon handled all that waited before anything else: it answered up to 40 s later."""
+
+    def pour() -> int:
+        number, until_s = 0, time.monotonic() + 20.0
+        while time.monotonic() < until_s:
+            number += 1
+            time.sleep(0.0002)
+            with socket.socket() as one:
+                one.setblocking(False)
+                one.connect_ex(("198.51.100.1", 1024 + number % 60_000))
+        return number
+
+    def answers() -> bool:
+        try:
+            return bool(cedos.client.status().networks)
+        except CedosError:
+            return False
+
+    tethered.phones.ip("address", "add", "198.51.100.1/32", "dev", "lo")
+    with cedos.up() as process, ThreadPoolExecutor(1) as others:
+        with tethered.laptop.entered():
+            poured = others.submit(as_user, ALICE, GROUP, pour)
+        time.sleep(6.0)
+        answered = 0
+        while not poured.done():
+            answered += answers()
+            time.sleep(0.2)
+        assert poured.result() > 2_000
+        assert answered >= 12
+        wait_until(answers)
+        cedos.ends(process)
 
 
 def test_a_network_without_a_default_route_works_for_who_is_bound_to_it(

@@ -71,6 +71,11 @@ _GRACE_S = 0.05
 _EVENT_S = 1.0
 # The most flows from outside that wait for a socket, and the most known UDP flows of this host.
 _MOST_CALLERS, _MOST_UDP = 1024, 2048
+# A program can open flows faster than they are handled. Beyond so many waiting events openings are not
+# told, as if the kernel had dropped them; a comparison finds the flows that live on.
+_MOST_WAITING = 1024
+# The number of tracked flows that a comparison reads in one turn of the event loop.
+_AT_ONCE = 256
 # If openings were not seen at the start, test again after these times.
 _CHECKED_AGAIN_S = (2.0, 4.0, 8.0)
 
@@ -208,14 +213,16 @@ class FlowMonitor:
 
     def _open(self, key: FlowKey, at_unix_s: float, *, incoming: bool = False) -> None:
         known = self._living.get(key)
-        if known is not None:
-            # A look at the sockets may have come just before this event: then announce the flow now. One
-            # that has lived for longer was announced, or is older than this monitor.
-            if known.opened_unix_s is not None or time.monotonic() - known.seen_at_s > _EVENT_S:
-                return
-            known.opened_unix_s = at_unix_s
-        else:
-            self._living[key] = _Living(at_unix_s)
+        # A look at the sockets may have come just before this event: then announce the flow now. One
+        # that has lived for longer was announced, or is older than this monitor.
+        if known is not None and (
+            known.opened_unix_s is not None or time.monotonic() - known.seen_at_s > _EVENT_S
+        ):
+            return
+        if len(self._mailbox) >= _MOST_WAITING:
+            self._doubt.set()
+            return
+        self._living.setdefault(key, _Living(None)).opened_unix_s = at_unix_s
         self._mailbox.put(FlowOpened(key, time.monotonic(), at_unix_s, incoming))
         if key.protocol == "udp" and (oldest := self._udp.put(key, None)) is not None:
             self._close(FlowClosed(oldest, time.time(), 0, 0, exact=False))
@@ -237,6 +244,8 @@ class FlowMonitor:
         if closed.key.protocol == "udp":
             self._udp.pop(closed.key)
         started = known.opened_unix_s if known is not None else None
+        if started is None and len(self._mailbox) >= _MOST_WAITING:
+            return  # its opening was not told either
         self._mailbox.put(replace(closed, at_s=time.monotonic(), started_unix_s=started))
 
     def _overflow(self) -> None:
@@ -266,7 +275,9 @@ class FlowMonitor:
             before = {key: known for key, known in before.items() if key.protocol == "tcp"}
         # 2. Open the flows that exist and were not known.
         present = {sample.key for sample in await self.snapshot()}
-        for entry in entries:
+        for number, entry in enumerate(entries):
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)  # there may be hundreds of thousands
             found = conntrack.flow_of(entry, self._is_local)
             if found is None or found[1] or found[0].protocol != "udp":
                 continue
@@ -275,6 +286,8 @@ class FlowMonitor:
                 self._open(found[0], time.time())
         for key in present - before.keys():
             if (new := self._living.get(key)) is not None and new.opened_unix_s is None:
+                if len(self._mailbox) >= _MOST_WAITING:
+                    break
                 new.opened_unix_s = time.time()
                 self._mailbox.put(FlowOpened(key, time.monotonic(), new.opened_unix_s))
         # 3. Close the flows that were known and do not exist. Wait for events that may still come: they

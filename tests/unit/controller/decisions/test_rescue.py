@@ -32,6 +32,7 @@ from cedos.controller.events import (
     HostDefaultsChanged,
     PingEnded,
     RuleSet,
+    TimerFired,
 )
 from cedos.controller.rule import RuleRequest
 from cedos.model import FlowKey, Network, NetworkKind, NextHop
@@ -284,6 +285,20 @@ def test_many_are_looked_at_together_and_a_refusal_is_tried_again() -> None:
     place.refuses = False
     place.wait(BEGAN_S + 1.1)
     assert late in {key for key, _, _ in place.rescued}
+
+
+def test_a_turn_of_the_event_loop_looks_at_few() -> None:
+    """Each look asks the kernel: a program with thousands of first packets held up all else."""
+    place = Place(**ALL)
+    place.connect(*(replace(KEY, local_port=41000 + number) for number in range(200)))
+    controller, late_s = place.script.controller, BEGAN_S + 5.0
+    seen = []
+    while (due_s := controller.rescuer.next_timer_s()) is not None and due_s <= late_s:
+        controller.handle(TimerFired(), late_s)
+        looks = [each for each in controller.commands() if isinstance(each, LookAtFirstPacket)]
+        seen.append(len(looks))
+    assert max(seen) <= 32
+    assert sum(seen) == 200
 
 
 def test_in_a_dry_run_each_is_said_once() -> None:
