@@ -179,6 +179,10 @@ class TransferTable:
             if unix_s > row.transfer.deadline_unix_s + KEPT_S and not self._runs(row, now):
                 del self._rows[key]
         changed = False
+        if not self._rows:  # most hosts have none, most of the time
+            changed = any(plan.served for plan in self._plans.values())
+            self._plans = dict.fromkeys(Direction, DeadlinePlan())
+            return changed
         for way in Direction:
             flows = self.flows(way, now)
             states = self.networks.states(seen, way, now, used=bool(flows))

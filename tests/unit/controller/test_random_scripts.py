@@ -8,7 +8,7 @@ from random import Random
 from typing import Any, get_args
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kit.controller import KEY, LTE, MONTH, ONLY_LTE, ONLY_WLAN, WLAN, Script, size_of, spent
 
@@ -458,7 +458,9 @@ class World(Script):
                 moved = self.moved_at_s[token]
                 moved.append(self.now_s)
                 often = len(moved) > MOST_MOVES and self.now_s - moved[0] < WITHIN_S
-                free = self.refusing or self.forced or bool(self.controller.networks.silent)
+                verdicts = self.controller.networks.keeper.verdicts(self.now_s).values()
+                leaves = bool(self.controller.networks.silent) or any(v.condemned for v in verdicts)
+                free = self.refusing or self.forced or leaves
                 assert not often or free, f"it flaps: {list(moved)}"
             case give.RescueFlow(_, network):
                 led = {network}
@@ -524,8 +526,17 @@ def test_whatever_happens_commands_name_networks_that_are_up(happened: list[Step
 CALM = st.sampled_from(("look", "look", "look", "ping", "rates", "size", "hint"))
 
 
+# Both networks die by turns: a connection leaves the dead one at once, however often it has moved.
+DYING = [
+    *(Step("look", 0.0, "eth0", KEYS[0], 0, False) for _ in range(4)),
+    Step("look", 0.0, "eth0", KEYS[1], 1, True),
+    *(Step("look", after_s, "eth0", KEYS[0], 0, False) for after_s in (1.0, 4.0, 4.0)),
+]
+
+
 @settings(max_examples=10)
 @given(st.lists(steps(CALM), max_size=25))
+@example(DYING)
 def test_while_networks_stay_no_connection_moves_more_than_six_times_in_ten_seconds(
     happened: list[Step],
 ) -> None:

@@ -44,6 +44,21 @@ def test_it_waits_for_wifi_and_goes_over_it(table: TransferTable) -> None:
     assert table.turn("a", 1.0).networks == ("wlan0",)
 
 
+def test_an_empty_table_is_not_planned(
+    table: TransferTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon plans each second, and fitting the stays of networks takes most of an event."""
+    table.report(transfer(), 0.0)
+    assert plan(table, WIFI)
+    table.end("a")
+    with monkeypatch.context() as patched:
+        patched.setattr(HostNetworks, "states", None)
+        assert plan(table, WIFI, now=1.0), "the last one has no turn any more"
+        assert not plan(table, WIFI, now=2.0)
+    table.report(transfer("b"), 3.0)
+    assert plan(table, WIFI, now=3.0)
+
+
 def test_a_wifi_that_has_just_gone_is_expected_back_and_the_last_begin_is_told(
     table: TransferTable,
 ) -> None:
