@@ -44,7 +44,7 @@ from cedos.controller.flows.living_flow import LivingFlow
 from cedos.controller.hint import HintRequest
 from cedos.controller.probing import ProbeAnswer, Probing
 from cedos.controller.rule import RuleRequest
-from cedos.daemon.budgets import messages, used
+from cedos.daemon.budgets import used
 from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.daemon.budgets.prefetching import PrefetchingPrograms
 from cedos.daemon.deadlines.transfers import Transfers
@@ -183,7 +183,7 @@ class ApiBackend:
         return await known.of(flow, time.time(), self.driver.context(), networks)
 
     async def standing_budgets(self) -> list[BudgetMessage]:
-        return messages.messages(self._known, self.budgets.source, time.time())
+        return budget_messages(self._known, self.budgets.source, time.time())
 
     async def usage(self, since_unix_s: float) -> UsageMessage:
         if self.history is not None:  # what has just ended would be nowhere
@@ -371,6 +371,41 @@ def _probing_message(
         threshold=answer.verdict.threshold,
         sent=None if sent is None else SentProbeMessage(age_s=now_s - sent[0], why=sent[1]),
     )
+
+
+def budget_messages(
+    controller: Controller, source: Callable[[str], str], unix_s: float
+) -> list[BudgetMessage]:
+    """Return all budgets and how they stand, with their prices, and what networks each one bars.
+
+    `source`: where a budget was set, by its name.
+    """
+    budgets, hard, found = controller.budgets, controller.hard, []
+    for standing in budgets.standings(unix_s):
+        budget, suspended = standing.budget, budgets.suspended(standing.budget)
+        expected = standing.forecast
+        spent_up = not standing.over and standing.rate >= PROHIBITIVE and not suspended
+        priced = not (spent_up or standing.over or suspended)
+        message = BudgetMessage.of(
+            budget,
+            spent=standing.spent,
+            begins_unix_s=standing.period.begins_s,
+            ends_unix_s=standing.period.ends_s,
+            forecast=expected.likely if expected else None,
+            forecast_low=expected.low if expected else None,
+            forecast_high=expected.high if expected else None,
+            s_per_unit=standing.rate if priced else None,
+            spent_up=spent_up,
+            bought_s=standing.bought_s,
+            over=standing.over,
+            suspended=suspended,
+            source=source(budget.name),
+            controller=budgets.keepers[budget.name].controller.name,
+            barred=hard.barred_by(budget.name),
+            unkept=hard.unkept(budget.name),
+        )
+        found.append(message)
+    return found
 
 
 def _carried_bytes(flow: LivingFlow) -> int:

@@ -2,11 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import TypedDict
 
 import structlog
 
@@ -59,9 +58,7 @@ from cedos.host.monitor.providers.metered import HostMetered
 from cedos.host.profiler.capture import Capture
 from cedos.host.profiler.profiler import Profiler
 from cedos.host.profiler.sizes import SizeHistory
-from cedos.host.steer.journal.journal import JournalKeeper
 from cedos.host.steer.kernel.answer_filter import QUEUE
-from cedos.host.steer.kernel.interface import SteeringKernel
 from cedos.host.steer.steering import Steering
 from cedos.kernel import process_limits
 from cedos.kernel.service_manager import Notifier
@@ -130,7 +127,8 @@ async def run(
                 filter_flows=config.steering.iptables,
                 rescue=config.steering.rescue and config.steering.iptables,
                 retransmission=config.steering.retransmission,
-                **_by(privileged),
+                kernel=None if privileged is None else SeparateKernel(privileged),
+                open_journal=None if privileged is None else partial(SeparateJournal, privileged),
             )
         )
         daemon = Daemon(
@@ -161,21 +159,6 @@ async def run(
         dry = {"dry_run": "nothing is changed"} if dry_run else {}
         _log.info("ready", networks=seen, **dry)
         await daemon.run(notifier, server)
-
-
-class _By(TypedDict, total=False):
-    kernel: SteeringKernel
-    open_journal: Callable[[], JournalKeeper]
-
-
-def _by(privileged: PrivilegedProcess | None) -> _By:
-    """Return the parts that change the host."""
-    if privileged is None:
-        return {}
-    return {
-        "kernel": SeparateKernel(privileged),
-        "open_journal": lambda: SeparateJournal(privileged),
-    }
 
 
 def _happened(event: NetworkEvent) -> str:

@@ -10,14 +10,16 @@ from cedos.api.messages import NetworkMessage
 from cedos.api.programs import (
     PrefetchingAnswer,
     PrefetchingRequest,
+    PriceMessage,
     ProgramMessage,
     RadioMessage,
 )
+from cedos.controller.budgets.keepers import BudgetKeepers
 from cedos.controller.events import PrefetchingChanged
-from cedos.daemon.budgets.messages import price_messages
 from cedos.daemon.budgets.metering import Metering
 from cedos.daemon.driver import ControllerDriver
 from cedos.model import NetworkKind
+from cedos.selector.budgets.controller import PROHIBITIVE, steps
 from cedos.selector.energy import Radio
 
 # The programs of one user that count, of the 16 of all. Further ones are answered all the same.
@@ -84,3 +86,21 @@ class PrefetchingPrograms:
             )
             for network in known
         }
+
+
+def price_messages(budgets: BudgetKeepers, unix_s: float) -> list[PriceMessage]:
+    """Return the prices of all budgets that have one."""
+    found = []
+    for keeper, quote in budgets.quoted(unix_s):
+        budget = keeper.budget
+        spent_up = quote.rate >= PROHIBITIVE
+        left = budget.supply - keeper.spent
+        found.append(
+            PriceMessage(
+                resource=budget.resource.value,
+                networks=budget.networks,
+                s_per_unit=None if spent_up else quote.rate,
+                steps=() if spent_up else tuple(steps(quote, left)),
+            )
+        )
+    return found

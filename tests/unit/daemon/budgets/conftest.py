@@ -16,8 +16,8 @@ from cedos.controller.config import Choices
 from cedos.controller.controller import Controller
 from cedos.controller.events import BatteryRead, CommandDone, Event, NetworksChanged
 from cedos.daemon import state_file
+from cedos.daemon.api_backend import budget_messages
 from cedos.daemon.budgets.host_budgets import LEARNED, LEARNED_FILE, HostBudgets
-from cedos.daemon.budgets.messages import messages
 from cedos.daemon.budgets.metering import Metering, money_per_mb, radios_of
 from cedos.daemon.decisions.choices import objective
 from cedos.daemon.startup import controller_config
@@ -100,7 +100,7 @@ class Host:
         return self.controller.decider.objective
 
     def messages(self) -> list[BudgetMessage]:
-        return messages(self.controller, self.budgets.source, self.now_s)
+        return budget_messages(self.controller, self.budgets.source, self.now_s)
 
     def standings(self) -> list[Standing]:
         return self.known.standings(self.now_s)
