@@ -525,10 +525,11 @@ class Controller:
         self._note_verdicts(now_s)
         # Late is a network that is silent, a transfer that stands still, and one of which nothing has
         # come for twice the time that it was expected to take (dissertation, 4.4.3.1).
-        stalled = frozenset(flow.key for flow in self.flows if flow.rate_bps == 0.0)
+        flows = list(self.flows)
+        stalled = frozenset([flow.key for flow in flows if flow.rate_bps == 0.0])
         stands = not stalled <= self._stalled
         self._stalled = stalled
-        overdue = [flow for flow in self.flows if flow.overdue(now_s)]
+        overdue = [flow for flow in flows if flow.overdue(now_s)]
         return silent or stands or bool(overdue)
 
     def _plan_look(self, event: FlowsSampled, asked: bool, now_s: float) -> None:

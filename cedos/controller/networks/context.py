@@ -266,6 +266,13 @@ class ContextKeeper:
             verdicts=verdicts,
         )
 
+    def round_trips(self, now_s: float) -> dict[str, dict[str, Indicator]]:
+        """Return the `rtt_s` and the `rtt_min_s` of each network, as far as they are known."""
+        return {
+            name: self._preferred(self._round_trips(known, now_s), known)
+            for name, known in self._networks.items()
+        }
+
     def verdicts(self, now_s: float) -> dict[str, NetworkVerdict]:
         """Return the state of each network."""
         return {name: known.liveness.verdict(now_s) for name, known in self._networks.items()}
@@ -273,12 +280,17 @@ class ContextKeeper:
     def _merged(
         self, known: _NetworkState, verdict: NetworkVerdict, now_s: float
     ) -> dict[str, Indicator]:
-        merged = self._derived(known, verdict, now_s)
+        return self._preferred(self._derived(known, verdict, now_s), known)
+
+    def _preferred(
+        self, derived: dict[str, Indicator], known: _NetworkState
+    ) -> dict[str, Indicator]:
+        """Return derived indicators and a provider's, which are preferred unless they are old."""
         for name, indicator in known.given.items():
-            derived = merged.get(name)
-            if derived is None or indicator.measured_at_s >= derived.measured_at_s - self._grace_s:
-                merged[name] = indicator
-        return merged
+            own = derived.get(name)
+            if own is None or indicator.measured_at_s >= own.measured_at_s - self._grace_s:
+                derived[name] = indicator
+        return derived
 
     def _derived(
         self, known: _NetworkState, verdict: NetworkVerdict, now_s: float
@@ -286,12 +298,7 @@ class ContextKeeper:
         derived = known.losses.indicators()
         for rates in known.rates.values():
             derived |= rates.indicators()
-        if known.rtts:
-            at_s, _, active = known.rtts[-1]
-            values = self._since(known, now_s - self._rtt_window_s)
-            derived["rtt_s"] = Indicator(statistics.median(values), at_s, active)
-            values = self._since(known, now_s - self._rtt_min_window_s)
-            derived["rtt_min_s"] = Indicator(min(values), at_s, active)
+        derived |= self._round_trips(known, now_s)
         derived |= known.liveness.indicators(verdict, now_s)
         if known.up is not None:
             at_s, up = known.up
@@ -299,6 +306,17 @@ class ContextKeeper:
                 at_s = max(at_s, loss.measured_at_s)
             derived["available"] = Indicator(float(up and not verdict.condemned), at_s)
         return derived
+
+    def _round_trips(self, known: _NetworkState, now_s: float) -> dict[str, Indicator]:
+        if not known.rtts:
+            return {}
+        at_s, _, active = known.rtts[-1]
+        late = statistics.median(self._since(known, now_s - self._rtt_window_s))
+        least = min(self._since(known, now_s - self._rtt_min_window_s))
+        return {
+            "rtt_s": Indicator(late, at_s, active),
+            "rtt_min_s": Indicator(least, at_s, active),
+        }
 
     @staticmethod
     def _since(known: _NetworkState, since_s: float) -> list[float]:

@@ -106,10 +106,10 @@ class DeliveryWatch:
             if sample.key in ended:  # while the sockets were dumped; its end says all
                 continue
             key, old = sample.key, before.get(sample.key)
-            self._before[key] = sample
+            self._before[key], name = sample, owner.get(key.local)
             began_s = since_s if old else self._opened_at_s.pop(key, None)
-            self._round_trip(owner.get(key.local), sample)
-            self._add(parts, owner.get(key.local), began_s, old, sample)
+            self._round_trip(name, sample)
+            self._add(parts, name, began_s, old, sample)
             stalled_s = max(_STALLED_S, _STALLED_RTTS * (sample.rtt_s or 0.0))
             if sample.idle_down_s > stalled_s:
                 self._stood_down[key] = sample.bytes_down

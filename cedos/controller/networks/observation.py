@@ -97,6 +97,8 @@ class HelperBytes:
 
     def on_samples(self, samples: Iterable[FlowSample]) -> set[str]:
         """Take a look at the connections; return the helpers that have carried something since."""
+        if not self._owners:
+            return set()
         found = {self._count(each) for each in samples if each.key.local in self._owners}
         return {name for name in found if name is not None}
 
@@ -331,7 +333,7 @@ class NetworkObservation:
 
         `asked_at_s`: of `pending`.
         """
-        known = self.keeper.snapshot(now_s).networks
+        known = self.keeper.round_trips(now_s)
         rtts = {name: each["rtt_s"] for name, each in known.items() if "rtt_s" in each}
         found = self._silence.check(
             self._flows.path_waits(),
