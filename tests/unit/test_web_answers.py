@@ -101,7 +101,6 @@ def test_any_field_is_something_or_a_transfer_error(text: str) -> None:
     assert there is None or there.scheme in ("http", "https")
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("hints", [3, 1_000_000])
 async def test_a_server_that_only_says_that_it_goes_on_is_given_up(hints: int) -> None:
     """Such a server had a minute for each request, and every read took 60 ms of a processor."""

@@ -25,8 +25,6 @@ from cedos.selector.deadlines.transfer_table import TransferTable
 from cedos.session.io.advice import KnownNetwork, Question
 from cedos.session.sockets.metered_gate import OWN_TABLE
 
-pytestmark = pytest.mark.anyio
-
 URGENT = Question(Label(Urgency.FOREGROUND, Bulk.SMALL), 4_000)
 BULK = Question(Label(Urgency.BACKGROUND, Bulk.LARGE), 64_000)
 

@@ -268,7 +268,6 @@ def test_waiting_requests_are_bounded_for_each_user(
         assert ControlClient(control).status().pid == 7
 
 
-@pytest.mark.anyio
 async def test_no_user_s_requests_are_answered_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """400 connections of a member kept the daemon from noticing a lost network for 6 s."""
     limits, answered, users = OpenConnections(lambda: ()), [0], [1000, 1001] * 50
@@ -420,7 +419,6 @@ def test_a_daemon_that_dies_in_the_middle(tmp_path: Path) -> None:
         os.waitpid(child, 0)
 
 
-@pytest.mark.anyio
 async def test_a_socket_that_was_removed_is_made_again(fake_daemon: Any, tmp_path: Path) -> None:
     path = tmp_path / "run" / "control.sock"
     async with server.ControlServer(fake_daemon, path) as listening:

@@ -9,8 +9,6 @@ import pytest
 from cedos.controller.beat import LATE_S
 from cedos.daemon.aligned_sleep import aligned_sleep
 
-pytestmark = pytest.mark.anyio
-
 
 class Clock:
     """Sleeps at once; notes when whoever slept would have woken."""

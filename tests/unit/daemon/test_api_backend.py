@@ -38,8 +38,6 @@ from cedos.model import (
 from cedos.storage.history import History
 from cedos.storage.usage import Usage
 
-pytestmark = pytest.mark.anyio
-
 RESOLVER = (ip_address("127.0.0.1"), 53)
 
 

@@ -8,8 +8,6 @@ from structlog.testing import capture_logs
 
 from cedos.daemon.life import Complaints
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_that_they_are_used_up_is_told_once_a_minute() -> None:
     now_s = [0.0]

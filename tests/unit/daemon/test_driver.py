@@ -19,7 +19,7 @@ from cedos.daemon.driver import ControllerDriver
 from cedos.host.monitor.networks.sleep_watch import SleepWatch
 from cedos.model import Transfer
 
-pytestmark = [pytest.mark.anyio, pytest.mark.jumping]
+pytestmark = pytest.mark.jumping
 
 
 class Played:

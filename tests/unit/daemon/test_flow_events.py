@@ -21,8 +21,6 @@ from cedos.daemon.flows import FlowEvents
 from cedos.host.profiler.profiler import Profiler
 from cedos.model import Direction, FlowKey
 
-pytestmark = pytest.mark.anyio
-
 
 class Host:
     """A monitor that tells what a test says, and who is told of it."""

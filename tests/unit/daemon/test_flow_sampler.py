@@ -17,8 +17,6 @@ from cedos.controller.events import (
 from cedos.daemon.flows import FlowSampler
 from cedos.model import Direction, FlowKey
 
-pytestmark = pytest.mark.anyio
-
 SAMPLE = FlowSample(KEY, 10.0, 1, None, 0.02, 0.02, None, 50_000, 300, 0, 0.01, 0, idle_ack_s=0.1)
 
 

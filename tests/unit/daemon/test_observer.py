@@ -39,8 +39,6 @@ from cedos.host.monitor.providers.provider import AccessPoint, GuardedProvider
 from cedos.kernel.rtnetlink import Counters
 from cedos.model import Address, Direction, Indicator, Network, NetworkKind, NextHop
 
-pytestmark = pytest.mark.anyio
-
 GATEWAY = ip_address("10.0.0.1")
 WLAN = Network(
     *("wlan0", "wlan0", 2, NetworkKind.WIFI, False, (ip_interface("10.0.0.2/24"),)),

@@ -16,8 +16,6 @@ from cedos.errors import ConfigError
 from cedos.model import CarriedConnection, Network, NetworkKind, Strategy, StrategyKind
 from cedos.storage.history import History
 
-pytestmark = pytest.mark.anyio
-
 PHONE = Network(name="phone", interface="usb0", index=4, kind=NetworkKind.CELLULAR, metered=True)
 BOTH = Strategy(StrategyKind.MPTCP, ("wlan0", "phone"))
 USER = 1000

@@ -35,9 +35,6 @@ class FakeBus:
         pass
 
 
-pytestmark = pytest.mark.anyio
-
-
 @pytest.fixture
 def files(tmp_path: Path) -> Files:
     return Files(tmp_path)

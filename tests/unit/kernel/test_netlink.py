@@ -44,9 +44,6 @@ def test_messages_come_back_and_a_truncated_one_ends_them(
     assert shorter == found[: len(shorter)]
 
 
-pytestmark = pytest.mark.anyio
-
-
 INTERVAL_S = 0.05
 
 

@@ -17,8 +17,6 @@ from cedos.proxy.local.socks import SocksPacket, parse_packet
 from cedos.proxy.streams.association import ProxiedAssociation
 from cedos.proxy.streams.frames import Obstacle
 
-pytestmark = pytest.mark.anyio
-
 Ends = Any
 ASSOCIATE = b"\x05\x01\x00\x05\x03\x00\x01" + bytes(6)
 ANSWER_S = 5.0

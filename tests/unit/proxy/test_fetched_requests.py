@@ -21,8 +21,6 @@ from cedos.proxy.streams.stream import WINDOW_BYTES
 from cedos.session.protocol.crypto import host_id
 from cedos.session.sockets.sockets import connect
 
-pytestmark = pytest.mark.anyio
-
 Ends = Any
 LARGE = 8 * WINDOW_BYTES
 

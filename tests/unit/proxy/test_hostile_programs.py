@@ -18,8 +18,6 @@ from cedos.proxy.local import local_proxy
 from cedos.proxy.local.name_stub import NameStub
 from tests.unit.proxy.conftest import Ends
 
-pytestmark = pytest.mark.anyio
-
 
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     writer.write(await reader.read() + b"end")

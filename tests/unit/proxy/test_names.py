@@ -111,7 +111,6 @@ async def loopback_resolver() -> AsyncIterator[LoopbackResolver]:
     made.close()
 
 
-pytestmark = pytest.mark.anyio
 NO_SUCH_NAME = names.NO_SUCH_NAME
 
 

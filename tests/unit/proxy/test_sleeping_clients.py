@@ -11,8 +11,6 @@ from kit.waiting import until
 
 from cedos.session.sockets import flow_table
 
-pytestmark = pytest.mark.anyio
-
 Ends = Any
 
 

@@ -10,7 +10,6 @@ import pytest
 
 from cedos.proxy.splice import Tunnel, TunnelBytes, make_buffer
 
-pytestmark = pytest.mark.anyio
 BUFFER = make_buffer()
 RESET = struct.pack("ii", 1, 0)
 

@@ -32,8 +32,6 @@ from cedos.session.protocol.crypto import KeyPair
 from cedos.session.sockets.connection import Connection
 from cedos.session.sockets.sockets import connect
 
-pytestmark = pytest.mark.anyio
-
 Ends = Any
 
 

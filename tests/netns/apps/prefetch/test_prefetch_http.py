@@ -16,9 +16,6 @@ SERVER = "198.18.0.2"
 CONTENT = os.urandom(2_000_000)
 
 
-pytestmark = pytest.mark.anyio
-
-
 @pytest.fixture
 async def prefetcher(wires: Any, nginx: Path) -> AsyncIterator[Prefetcher]:
     (nginx / "file").write_bytes(CONTENT)

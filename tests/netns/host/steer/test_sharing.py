@@ -205,7 +205,6 @@ def test_the_requestors_address_leads_by_the_helper_to_the_gateway(
     assert 500 < shared.carried() < 2000
 
 
-@pytest.mark.anyio
 async def test_the_daemons_monitor_sees_a_network_with_a_price(
     there: Neighbours, shared: Shared
 ) -> None:

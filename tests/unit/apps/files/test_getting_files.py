@@ -25,7 +25,6 @@ from cedos.commands.console.progress import ProgressLine
 from cedos.errors import SessionError, SessionRefusedError, TransferError
 
 
-@pytest.mark.anyio
 async def test_a_server_that_does_not_answer_is_what_the_line_waits_for() -> None:
     progress, answers = Progress(), asyncio.Event()
     line = ProgressLine("song", progress, quiet=True)
@@ -426,7 +425,6 @@ class PlacedEnd(End):
         return [SimpleNamespace(peer=self._address)]
 
 
-@pytest.mark.anyio
 async def test_one_address_leaves_threads_to_others(root: Path) -> None:
     """Twenty sessions that had a large folder listed kept others waiting for 4 s of a processor."""
     listening, tree = Listening(), SlowTree(root)

@@ -3,7 +3,6 @@
 import asyncio
 from contextlib import suppress
 
-import pytest
 from kit.bus import PlayedBus
 
 from cedos.apps.files.playing import search_wifi
@@ -51,14 +50,12 @@ async def looked(host: Host, *, wanted: bool = True) -> int:
     return len(host.scanned)
 
 
-@pytest.mark.anyio
 async def test_nobody_looks_while_wifi_carries_or_nobody_is_at_the_screen() -> None:
     assert await looked(Host(), wanted=False) == 0
     assert await looked(Host(idle=True)) == 0
     assert await looked(Host(idle=None)) == 3
 
 
-@pytest.mark.anyio
 async def test_a_radio_that_refuses_and_a_host_without_networkmanager_are_left_alone() -> None:
     host = Host()
     host.refuses = True

@@ -231,7 +231,6 @@ BAD = [
 ]
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(("bad", "why"), BAD)
 async def test_the_good_one_comes_in_the_pause_of_the_bad_one(
     tmp_path: Path, server: OddWebServer, bad: str, why: str
@@ -246,7 +245,6 @@ async def test_the_good_one_comes_in_the_pause_of_the_bad_one(
     assert [each["why"] for each in kept] == [why, ""]
 
 
-@pytest.mark.anyio
 async def test_a_late_one_is_left_to_the_next_run_after_four_attempts(
     tmp_path: Path, server: OddWebServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,7 +257,6 @@ async def test_a_late_one_is_left_to_the_next_run_after_four_attempts(
     assert server.requests["status/503"] == 4
 
 
-@pytest.mark.anyio
 async def test_in_its_pause_it_is_in_the_table_and_has_no_turn(
     tmp_path: Path, server: OddWebServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,7 +279,6 @@ async def test_in_its_pause_it_is_in_the_table_and_has_no_turn(
     assert not list(OWN_TABLE.table.rows(time.monotonic()))
 
 
-@pytest.mark.anyio
 async def test_with_time_the_phone_is_not_used(tmp_path: Path, server: OddWebServer) -> None:
     listener = Listener(tmp_path, server.url("good"), server.url("good"))
     listener.networks.there = (PHONE,)
@@ -293,7 +289,6 @@ async def test_with_time_the_phone_is_not_used(tmp_path: Path, server: OddWebSer
     assert listener.states == [EpisodeState.HERE] * 2
 
 
-@pytest.mark.anyio
 async def test_the_phone_brings_what_would_be_late(tmp_path: Path, server: OddWebServer) -> None:
     listener = Listener(tmp_path, server.url("good"), by_s=1.0)
     listener.networks.there = (PHONE,)
@@ -304,7 +299,6 @@ async def test_the_phone_brings_what_would_be_late(tmp_path: Path, server: OddWe
     assert any(why in each for each in listener.said)
 
 
-@pytest.mark.anyio
 async def test_new_episodes_of_a_feed(tmp_path: Path, server: OddWebServer) -> None:
     listener = Listener(tmp_path)
     server.files["feed"] = feed_of(("One", server.url("good")), ("Two", server.url("none")))
@@ -318,7 +312,6 @@ async def test_new_episodes_of_a_feed(tmp_path: Path, server: OddWebServer) -> N
         await listener.update(server.url("feed"))
 
 
-@pytest.mark.anyio
 async def test_a_feed_made_to_take_long_is_given_up(
     tmp_path: Path, server: OddWebServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -329,7 +322,6 @@ async def test_a_feed_made_to_take_long_is_given_up(
         await Listener(tmp_path).update(server.url("feed"))
 
 
-@pytest.mark.anyio
 async def test_episodes_leave_room_on_the_disk(
     tmp_path: Path, server: OddWebServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -343,7 +335,6 @@ async def test_episodes_leave_room_on_the_disk(
     assert listener.states == [EpisodeState.REFUSED]
 
 
-@pytest.mark.anyio
 async def test_a_full_disk_ends_the_run(
     tmp_path: Path, server: OddWebServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -357,7 +348,6 @@ async def test_a_full_disk_ends_the_run(
     assert listener.states == [EpisodeState.WANTED]
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("what", ["a long name", "a file for a folder", "busy", "not writable"])
 async def test_one_failure_of_the_disk_is_one_failure(
     tmp_path: Path, server: OddWebServer, monkeypatch: pytest.MonkeyPatch, what: str
@@ -391,7 +381,6 @@ def refuse(kind: type[Partial], file: str) -> Callable[[Path, str], Partial]:
     return opened
 
 
-@pytest.mark.anyio
 async def test_an_unfinished_episode_follows_its_feed(tmp_path: Path, server: OddWebServer) -> None:
     """Its address has a token, which the publisher renews."""
     listener = Listener(tmp_path)

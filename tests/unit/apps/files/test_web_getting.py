@@ -19,8 +19,6 @@ from cedos.errors import TransferError, WebError
 from cedos.model import Label, NetworkKind, Strategy
 from cedos.session.io.advice import KnownNetwork, Question
 
-pytestmark = pytest.mark.anyio
-
 REFUSED = [
     ("circle", "the server redirects in circles"),
     ("ftp", "127.0.0.1 leads to what is no URL of a web server"),

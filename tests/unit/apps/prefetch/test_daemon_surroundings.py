@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
 from kit.waiting import until
 
 from cedos.api.programs import PriceMessage
@@ -20,8 +19,6 @@ from cedos.selector.budgets.controller import PROHIBITIVE
 from cedos.selector.prefetch import queue
 from cedos.selector.prefetch.queue import Taking
 from cedos.selector.prefetch.reason import PrefetchVerdict
-
-pytestmark = pytest.mark.anyio
 
 
 async def test_networks_with_their_radios_come_from_the_daemon(control: Path) -> None:

@@ -11,7 +11,6 @@ from cedos.apps.prefetch.turn import FetchError, Turn
 from cedos.errors import DaemonUnreachableError
 from cedos.model import Urgency
 
-pytestmark = pytest.mark.anyio
 Application = Any
 
 

@@ -4,8 +4,6 @@ import asyncio
 import socket
 from typing import Any
 
-import pytest
-
 from cedos.apps.prefetch.http import (
     FIRST_BYTES,
     LEAST_BYTES,
@@ -80,7 +78,6 @@ def test_a_host_that_does_not_count_is_never_busy() -> None:
     assert not OtherPrograms(lambda: None).busy(1.0)
 
 
-@pytest.mark.anyio
 async def test_while_it_waits_the_other_end_may_send_hardly_anything() -> None:
     """Not reading is not enough: the kernel would go on to fill its buffer at the full rate."""
     clear = True
@@ -113,7 +110,6 @@ async def test_while_it_waits_the_other_end_may_send_hardly_anything() -> None:
         await server.wait_closed()
 
 
-@pytest.mark.anyio
 async def test_nothing_is_begun_while_others_begin_something() -> None:
     clear = False
     turn = Turn(None, Label(Urgency.BACKGROUND, Bulk.LARGE), clear=lambda: clear)

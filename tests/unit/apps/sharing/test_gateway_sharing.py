@@ -158,7 +158,6 @@ def test_questions_of_one_client_beyond_eight_a_second_are_not_answered(tmp_path
     store.close()
 
 
-@pytest.mark.anyio
 async def test_a_failure_to_count_does_not_end_the_gateway(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,6 @@ from cedos.apps.sharing.store import SharingStore
 from cedos.host.steer.kernel.forwarding_filter import ForwardedRequestor
 from cedos.host.steer.kernel.iptables import Counted
 
-pytestmark = pytest.mark.anyio
 SOURCE = IPv4Address("169.254.7.7")
 WHERE = ("169.254.0.9", 7, 1)
 

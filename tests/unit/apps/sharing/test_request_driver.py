@@ -60,7 +60,6 @@ class _Paths:
         self.removed = address
 
 
-@pytest.mark.anyio
 async def test_a_helper_whose_path_cannot_be_made_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

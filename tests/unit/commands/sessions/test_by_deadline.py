@@ -239,9 +239,6 @@ def test_by_how_much_it_was_too_late(late_s: float, said: str) -> None:
     assert too_late({}) == ""
 
 
-pytestmark = pytest.mark.anyio
-
-
 class Session:
     """A session with a server over two networks; it keeps the paths that it may, and opens no others."""
 

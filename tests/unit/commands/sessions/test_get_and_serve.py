@@ -352,7 +352,6 @@ async def asked(connection: session.Connection) -> int:
     return answer.size
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("more", [(), ("--remember", "here.sessions"), ("--forget",)])
 async def test_an_idle_session_survives_kill_9_at_once(
     programs: Programs, more: tuple[str, ...]
@@ -380,7 +379,6 @@ async def test_an_idle_session_survives_kill_9_at_once(
     await connection.close()
 
 
-@pytest.mark.anyio
 async def test_who_is_not_let_in_any_more_does_not_come_back(programs: Programs) -> None:
     clients = programs.folder / "clients.toml"
     me = KeyPair(os.urandom(32))
@@ -413,7 +411,6 @@ def test_a_server_whose_sessions_cannot_be_kept_serves(programs: Programs) -> No
     assert server.returncode == 0
 
 
-@pytest.mark.anyio
 async def test_clients_that_ask_and_go_leave_files_for_others(programs: Programs) -> None:
     """Let clients with new keys ask and go: each left eight files open for as long as it wanted."""
     server = programs.start(

@@ -16,7 +16,7 @@ from cedos.errors import DaemonUnreachableError
 from cedos.model import NetworkKind
 from cedos.session.io.links import Egress
 
-pytestmark = [pytest.mark.anyio, pytest.mark.jumping]
+pytestmark = pytest.mark.jumping
 
 NAMED = RuleRequest(host="updates.example", never=("metered",))
 PREFIX = RuleRequest(host="198.51.100.0/24", port=22, only=("wlan0",))

@@ -3,13 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from cedos.budget_kinds import Resource
 from cedos.controller.events import BatteryRead
 from cedos.model import Budget, Every
-
-pytestmark = pytest.mark.anyio
 
 Host = Any
 DATA = Budget("data", Resource.DATA, 1e9, "2026-12-01T00:00:00", every=Every.MONTH)

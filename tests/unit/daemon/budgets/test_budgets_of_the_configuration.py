@@ -11,8 +11,6 @@ from cedos.config import BudgetConfig, Config
 from cedos.errors import ConfigError
 from cedos.model import Budget, Every
 
-pytestmark = pytest.mark.anyio
-
 Host = Any
 MakeHost = Callable[..., Host]
 ONCE = Config(budgets={"trip": BudgetConfig(until="2026-12-24", data="1GB")})

@@ -15,8 +15,6 @@ from cedos.daemon.budgets.host_budgets import MOST
 from cedos.errors import ConfigError, NotFoundError
 from cedos.model import Budget, Every
 
-pytestmark = pytest.mark.anyio
-
 Host = Any
 MakeHost = Callable[..., Any]
 DATA = Budget("data", Resource.DATA, 1e9, "2026-12-01T00:00:00", every=Every.MONTH)

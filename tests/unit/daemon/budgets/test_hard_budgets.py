@@ -3,15 +3,11 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-import pytest
-
 from cedos.budget_kinds import Resource
 from cedos.config import BudgetConfig, Config, NetworkConfig, PlanConfig
 from cedos.model import Budget, Every
 
 from .conftest import Host
-
-pytestmark = pytest.mark.anyio
 
 DAY_S = 86_400.0
 DATA = Budget("data", Resource.DATA, 1e9, "2026-12-01T00:00:00", every=Every.MONTH, hard=True)

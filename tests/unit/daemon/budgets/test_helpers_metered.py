@@ -11,8 +11,6 @@ from cedos.controller.events import NetworksChanged
 from cedos.kernel.rtnetlink import Counters
 from cedos.model import Budget, Network, NetworkKind
 
-pytestmark = pytest.mark.anyio
-
 HELPER = Network(
     "helper-1", "wlan0", 2, NetworkKind.HELPER, True, (ip_interface("169.254.1.5/32"),),
     leads_to=ip_address("198.51.100.9"), money_per_mb=0.0005,

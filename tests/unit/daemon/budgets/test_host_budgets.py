@@ -17,8 +17,6 @@ from cedos.errors import ConfigError
 from cedos.model import Budget, Every, PhoneUse
 from cedos.selector.budgets.controller import PROHIBITIVE
 
-pytestmark = pytest.mark.anyio
-
 Host = Any
 MakeHost = Callable[..., Any]
 DATA = Budget("data", Resource.DATA, 1e9, "2026-12-01T00:00:00", every=Every.MONTH)

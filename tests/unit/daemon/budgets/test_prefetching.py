@@ -19,8 +19,6 @@ from cedos.selector.budgets.controller import PROHIBITIVE
 
 from .conftest import LTE, WLAN, Host
 
-pytestmark = pytest.mark.anyio
-
 DATA = Budget("data", Resource.DATA, 1e8, "2026-11-22T09:00:00")
 ENERGY = Budget("energy", Resource.ENERGY, 1e4, "2026-11-22T09:00:00")
 

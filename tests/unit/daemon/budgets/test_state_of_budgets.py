@@ -13,8 +13,6 @@ from cedos.kernel.rtnetlink import Counters
 from cedos.model import Budget, Every, Network, NetworkKind
 from cedos.storage.usage import Usage
 
-pytestmark = pytest.mark.anyio
-
 Host = Any
 ONCE = Budget("once", Resource.DATA, 1e9, "2026-11-24T11:00:00")
 DATA = Budget("data", Resource.DATA, 1e9, "2026-12-01T00:00:00", every=Every.MONTH)

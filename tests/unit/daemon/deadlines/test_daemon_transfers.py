@@ -28,7 +28,7 @@ from cedos.errors import ConfigError
 from cedos.selector.deadlines.transfer_table import TransferTable
 from cedos.selector.objective import WeightedCost
 
-pytestmark = [pytest.mark.anyio, pytest.mark.jumping]
+pytestmark = pytest.mark.jumping
 
 
 class Host:

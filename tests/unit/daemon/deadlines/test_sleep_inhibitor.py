@@ -15,8 +15,6 @@ from cedos.daemon.deadlines.sleep_inhibitor import LID, SleepInhibitor, StayAwak
 from cedos.errors import HostError
 from cedos.host.monitor.bus import SystemBus
 
-pytestmark = pytest.mark.anyio
-
 
 class Logind:
     """Gives locks as logind does: a pipe, whose end of ours tells when the lock is given back."""

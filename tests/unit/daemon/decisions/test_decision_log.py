@@ -15,8 +15,6 @@ from cedos.daemon.decisions.decision_log import DecisionLog
 from cedos.model import Decision, FlowKey, Strategy, StrategyKind
 from cedos.storage.history import History
 
-pytestmark = pytest.mark.anyio
-
 HERE, THERE = ip_address("192.0.2.1"), ip_address("198.51.100.1")
 KEY = FlowKey(HERE, 1111, THERE, 443)
 

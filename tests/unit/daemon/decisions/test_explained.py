@@ -29,8 +29,6 @@ from cedos.model import (
 )
 from cedos.storage.history import History
 
-pytestmark = pytest.mark.anyio
-
 KEY = FlowKey(ip_address("192.0.2.1"), 1111, ip_address("198.51.100.1"), 443)
 NETWORKS = tuple(
     Network(name, name, number, NetworkKind.WIFI, metered=False)

@@ -127,7 +127,6 @@ def test_a_dropped_segment_is_read_again_when_it_comes_again(watch: Watch) -> No
     assert watch.passed == {1: True, 2: False, 3: False, 4: True}
 
 
-@pytest.mark.anyio
 async def test_resolvers_are_asked_one_after_the_other(
     watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:

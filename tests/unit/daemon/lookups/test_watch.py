@@ -71,7 +71,6 @@ def test_names_of_a_local_network_are_left_alone(world: World, name: str) -> Non
     assert is_local(name)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(("code", "refused"), [(0, False), (2, True), (3, True), (5, True)])
 async def test_an_answer_is_kept_until_the_controller_wants_it_given(
     world: World, code: int, refused: bool
@@ -91,7 +90,6 @@ def test_a_failure_is_given_where_no_resolver_has_the_name(world: World) -> None
     assert (reply.number, reply.code, reply.name, reply.addresses) == (7, 2, "nothere.example", ())
 
 
-@pytest.mark.anyio
 async def test_each_question_has_a_number_of_its_own(world: World) -> None:
     """A host that saw the program's question in one network could forge its answer in the other."""
     question = world.question()
@@ -102,7 +100,6 @@ async def test_each_question_has_a_number_of_its_own(world: World) -> None:
     assert await world.ask() == ResolverReplied(KEY, 7, 1, None)
 
 
-@pytest.mark.anyio
 async def test_an_answer_to_another_question_is_none(world: World) -> None:
     world.question()
 

@@ -12,8 +12,6 @@ from dbus_fast.aio import MessageBus
 from cedos.host.monitor.bus import BusError, SystemBus
 from cedos.host.monitor.dns.resolvers import HostResolvers
 
-pytestmark = pytest.mark.anyio
-
 RESOLVED = "org.freedesktop.resolve1"
 _BUS = "org.freedesktop.DBus"
 

@@ -10,8 +10,6 @@ from dbus_fast.aio import MessageBus
 
 from cedos.host.monitor.bus import BusError, SystemBus
 
-pytestmark = pytest.mark.anyio
-
 _BUS = "org.freedesktop.DBus"
 
 

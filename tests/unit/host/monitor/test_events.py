@@ -3,11 +3,7 @@
 import asyncio
 import time
 
-import pytest
-
 from cedos.host.monitor.events import Mailbox
-
-pytestmark = pytest.mark.anyio
 
 
 async def test_a_mailbox_nobody_empties_drops_the_oldest_and_counts() -> None:

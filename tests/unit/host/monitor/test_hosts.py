@@ -2,7 +2,6 @@
 
 import struct
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kit.bus import PlayedBus
@@ -11,8 +10,6 @@ from cedos.controller.events import BatteryRead
 from cedos.host.monitor.providers import battery, cellular, wifi
 from cedos.kernel.netlink import attribute
 from cedos.model import Indicator, Network, NetworkKind
-
-pytestmark = pytest.mark.anyio
 
 WIFI = Network("home", "wlan0", 1, NetworkKind.WIFI, False)
 LTE = Network("phone", "wwan0", 2, NetworkKind.CELLULAR, True)

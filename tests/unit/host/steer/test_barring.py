@@ -11,7 +11,6 @@ from cedos.host.steer.journal.journal import FILE_NAME
 from cedos.host.steer.steering import Steering
 from cedos.kernel.mptcp import DestroySubflow
 
-pytestmark = pytest.mark.anyio
 KEEPS = "net.mptcp.close_timeout"
 
 

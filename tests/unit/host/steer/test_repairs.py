@@ -14,7 +14,7 @@ from cedos.host.steer.held_sysctls import HeldSysctls
 from cedos.host.steer.packet_filter import PacketFilter
 from cedos.host.steer.repairs import Repairs
 
-pytestmark = [pytest.mark.anyio, pytest.mark.jumping]
+pytestmark = pytest.mark.jumping
 
 
 class Repaired:

@@ -7,8 +7,6 @@ import pytest
 from cedos.host.steer.journal.sysctls import RETRANSMISSION, TCP_RETRIES, TCP_RTO_MAX
 from cedos.host.steer.steering import Steering
 
-pytestmark = pytest.mark.anyio
-
 USUAL = {key: usual for key, (usual, _) in RETRANSMISSION.items()}
 OURS = {key: ours for key, (_, ours) in RETRANSMISSION.items()}
 

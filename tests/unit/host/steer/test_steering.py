@@ -17,8 +17,6 @@ from cedos.kernel.policy_routing import SeenRoute
 from cedos.kernel.sock_diag import TcpSocket
 from cedos.model import Strategy, StrategyKind
 
-pytestmark = pytest.mark.anyio
-
 
 def single(name: str) -> Strategy:
     return Strategy(StrategyKind.SINGLE, (name,))

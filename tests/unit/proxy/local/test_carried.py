@@ -226,7 +226,6 @@ async def sink(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
     await writer.drain()
 
 
-@pytest.mark.anyio
 async def test_a_connection_is_told_of_while_it_lives_and_once_it_is_over(
     ends: Ends, daemon: Daemon
 ) -> None:
@@ -253,7 +252,6 @@ async def test_a_connection_is_told_of_while_it_lives_and_once_it_is_over(
     teller.cancel()
 
 
-@pytest.mark.anyio
 async def test_without_a_daemon_nothing_piles_up_and_a_later_one_hears_what_lives(
     ends: Ends, daemon: Daemon
 ) -> None:
@@ -277,7 +275,6 @@ async def test_without_a_daemon_nothing_piles_up_and_a_later_one_hears_what_live
     teller.cancel()
 
 
-@pytest.mark.anyio
 async def test_a_report_is_no_larger_than_a_daemon_takes(daemon: Daemon) -> None:
     endless = CarriedConnections(asyncio.get_running_loop().time)
     for _ in range(MOST_TOLD):
@@ -292,7 +289,6 @@ async def test_a_report_is_no_larger_than_a_daemon_takes(daemon: Daemon) -> None
     assert max(len(msgspec.json.encode(each)) for each in daemon.reports) < 64 * 1024
 
 
-@pytest.mark.anyio
 async def test_the_last_second_is_told_at_the_end(ends: Ends, daemon: Daemon) -> None:
     """`ssh` by way of `cedos forward -W` may be over before anybody has looked."""
     await ends.start()

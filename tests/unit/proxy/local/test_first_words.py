@@ -11,8 +11,6 @@ from cedos.proxy.local.gateway_link import GatewayLink, GatewayUnreachableError
 from cedos.proxy.local.local_proxy import Fail
 from cedos.proxy.splice import reset_on_close
 
-pytestmark = pytest.mark.anyio
-
 Ends = Any
 GET, POST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"POST / HTTP/1.1\r\nHost: x\r\n\r\n"
 HELLO = b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00"

@@ -16,8 +16,6 @@ from cedos.proxy.local.joined_gateway import JoinedGateway
 from cedos.proxy.streams.stream import ProxiedStream
 from cedos.session.protocol.crypto import KeyPair
 
-pytestmark = pytest.mark.anyio
-
 
 class TwoGateways:
     """Two independent gateways, with a key each, on loopback; the laptop knows both."""

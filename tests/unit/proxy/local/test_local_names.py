@@ -15,8 +15,6 @@ from cedos.proxy.local.name_stub import NameStub
 from cedos.proxy.names import answered_here, read
 from tests.unit.proxy.conftest import Ends
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> Path:

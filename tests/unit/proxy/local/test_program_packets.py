@@ -11,8 +11,6 @@ from cedos.proxy.local.gateway_link import GatewayUnreachableError
 from cedos.proxy.local.program_packets import ProgramPackets
 from cedos.proxy.streams.frames import Obstacle, UndeliveredPacket
 
-pytestmark = pytest.mark.anyio
-
 HOST, OTHER = "203.0.113.9", "203.0.113.10"
 
 

@@ -17,8 +17,6 @@ from cedos.proxy.local.program_packets import Came, Refused
 from cedos.proxy.local.redirected_datagrams import RedirectedDatagrams, unreachable
 from cedos.proxy.local.redirection import SentTo
 
-pytestmark = pytest.mark.anyio
-
 FIRST, SECOND = "127.128.0.1", "127.128.0.2"
 ALICE, BOB = 1000, 1001
 

@@ -8,7 +8,6 @@ from cedos.proxy.local import gateway_link
 from cedos.proxy.local.local_proxy import Listening
 from tests.unit.proxy.conftest import Ends
 
-pytestmark = pytest.mark.anyio
 UNUSED_S = 0.5
 
 

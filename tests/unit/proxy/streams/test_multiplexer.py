@@ -15,8 +15,6 @@ from cedos.proxy.streams.unread import Unread
 from cedos.session.protocol.schedulers.interface import rank_of
 from cedos.session.sockets.connection import Connection
 
-pytestmark = pytest.mark.anyio
-
 ROOM_BYTES = 100_000
 PROGRAM_BYTES = 200_000
 

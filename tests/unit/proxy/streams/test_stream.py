@@ -23,8 +23,6 @@ from cedos.proxy.streams.stream import (
 )
 from cedos.session.protocol.packing import RECORD_BYTES
 
-pytestmark = pytest.mark.anyio
-
 
 class Sent:
     """A session with room for everything, which lends so much."""

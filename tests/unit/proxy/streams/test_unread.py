@@ -67,7 +67,6 @@ class Anything:
         pass
 
 
-@pytest.mark.anyio
 async def test_what_a_client_left_behind_does_not_wait_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -23,7 +23,7 @@ from cedos.session.protocol.schedulers.interface import PathFacts
 from cedos.session.protocol.schedulers.plain import LabelMapping
 from cedos.session.protocol.session import Session
 
-pytestmark = [pytest.mark.anyio, pytest.mark.jumping]
+pytestmark = pytest.mark.jumping
 
 BULK, URGENT = 3, 0
 WIFI = Strategy(StrategyKind.SINGLE, ("wlan0",))

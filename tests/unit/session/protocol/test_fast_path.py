@@ -118,7 +118,6 @@ def test_a_ping_pong_takes_its_acknowledgements_along() -> None:
     assert one.sender.replay.held_bytes < 200
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("at_once", [True, False])
 async def test_who_waits_goes_on_at_once_where_that_is_right(at_once: bool) -> None:
     loop = asyncio.get_running_loop()
@@ -143,7 +142,6 @@ async def test_who_waits_goes_on_at_once_where_that_is_right(at_once: bool) -> N
     assert (went_on, seen) == ([True], [at_once])
 
 
-@pytest.mark.anyio
 async def test_who_waits_can_be_cancelled_and_can_run_out_of_time() -> None:
     waiter = Waiter(asyncio.get_running_loop())
     with pytest.raises(TimeoutError):

@@ -27,8 +27,6 @@ FOREGROUND = Label(Urgency.FOREGROUND, Bulk.SMALL)
 BACKGROUND = Label(Urgency.BACKGROUND, Bulk.LARGE)
 Joined = Callable[..., Awaitable[tuple[session.Connection, session.Connection]]]
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture
 async def joined() -> AsyncIterator[Joined]:

@@ -21,8 +21,6 @@ from cedos.proxy.gateway.admission import DestinationRules
 from cedos.proxy.gateway.origin import Origins
 from cedos.session.protocol.crypto import KeyPair
 
-pytestmark = pytest.mark.anyio
-
 
 def said(port: int, why: str = "", *, host: str = "127.0.0.1") -> str:
     async def ask() -> str:

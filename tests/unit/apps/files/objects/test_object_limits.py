@@ -18,7 +18,6 @@ from cedos.apps.files.objects.object_store import MOST_OPEN
 from cedos.errors import SessionError, TransferError
 from cedos.session.protocol.crypto import KeyPair, host_id
 
-pytestmark = pytest.mark.anyio
 Fetching = Any
 
 

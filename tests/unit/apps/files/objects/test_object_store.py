@@ -9,7 +9,6 @@ from cedos.apps.files.client_store import LONGEST_RECORD, MEMORY_BYTES, Cost, co
 from cedos.apps.files.objects.object_store import KEPT_S, ObjectStore, StoredObject
 from cedos.errors import TransferError
 
-pytestmark = pytest.mark.anyio
 UNIT = 10_000
 ME, OTHER, THIRD = "1" * 32, "2" * 32, "3" * 32
 

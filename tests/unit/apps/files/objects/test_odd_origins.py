@@ -52,7 +52,6 @@ async def fetched(folder: Path, head: bytes) -> StoredObject:
         await fetcher.close()
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("head", "words"),
     [
@@ -76,7 +75,6 @@ async def test_what_cannot_be_used_is_refused(tmp_path: Path, head: bytes, words
         await fetched(tmp_path, head)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     "field",
     [
@@ -125,7 +123,6 @@ def test_any_head_is_an_object_or_a_transfer_error(
             raise
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     "head",
     [

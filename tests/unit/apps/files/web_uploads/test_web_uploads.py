@@ -21,7 +21,6 @@ from cedos.errors import TransferError
 from cedos.session.protocol.crypto import KeyPair, host_id
 from tests.unit.apps.files.web_uploads.conftest import CREATED
 
-pytestmark = pytest.mark.anyio
 Uploading = Any
 
 

@@ -2,8 +2,6 @@ import asyncio
 from ipaddress import ip_address, ip_interface
 from pathlib import Path
 
-import pytest
-
 from cedos.host.monitor.dns.resolvers import (
     FileWatch,
     Resolvers,
@@ -11,8 +9,6 @@ from cedos.host.monitor.dns.resolvers import (
     parse_resolv_conf,
     parse_resolved,
 )
-
-pytestmark = pytest.mark.anyio
 
 GOOGLE, HOME, V6 = ip_address("8.8.8.8"), ip_address("10.0.1.1"), ip_address("fe80::1")
 

@@ -13,8 +13,6 @@ from cedos.kernel.conntrack import Tracked, Tuple
 from cedos.kernel.sock_diag import SocketFacts
 from cedos.model import Address, FlowKey
 
-pytestmark = pytest.mark.anyio
-
 OWN, PEER = ip_address("10.0.1.2"), ip_address("198.51.100.1")
 KEY = FlowKey(OWN, 5000, PEER, 443)
 SOCKET = SocketFacts(KEY, 1, 77, 0.03, 0.02, 1e6, 1_000, 200, 1, 0.0, 0.1, 0, counted=True)

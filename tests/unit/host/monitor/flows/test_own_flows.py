@@ -18,8 +18,6 @@ from cedos.host.monitor.probing import dns_probe, udp_train
 from cedos.host.monitor.probing.result import ProbeServer
 from cedos.model import FlowKey, Network, NetworkKind
 
-pytestmark = pytest.mark.anyio
-
 HERE = ip_address("127.0.0.1")
 LO = Network(
     *("lo", "lo", 1, NetworkKind.ETHERNET, False, (ip_interface("127.0.0.1/8"),)), resolvers=(HERE,)

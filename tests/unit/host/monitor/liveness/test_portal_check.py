@@ -17,8 +17,6 @@ from cedos.host.monitor.liveness.portal_check import PortalCheck, leads_nowhere
 from cedos.host.monitor.liveness.portal_verdict import PortalFinding, PortalVerdict, TestPage
 from cedos.model import Address, Network, NetworkKind, NextHop
 
-pytestmark = pytest.mark.anyio
-
 SIX = ip_address("::1")
 LO6 = Network(
     *("lo", "lo", 1, NetworkKind.ETHERNET, False, (ip_interface("::1/128"),)), resolvers=(SIX,)

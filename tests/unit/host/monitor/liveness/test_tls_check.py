@@ -9,8 +9,6 @@ import pytest
 from cedos.host.monitor.liveness.tls_check import TlsAnswer, shake_hands
 from cedos.model import Network, NetworkKind
 
-pytestmark = pytest.mark.anyio
-
 HERE = ip_address("127.0.0.1")
 LO = Network("lo", "lo", 1, NetworkKind.ETHERNET, False, (ip_interface("127.0.0.1/8"),))
 

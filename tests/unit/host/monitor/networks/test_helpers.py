@@ -69,7 +69,6 @@ class Genuine:
         return Hardware(genuine=True)
 
 
-@pytest.mark.anyio
 async def test_the_monitor_keeps_them_apart_from_this_hosts_own_networks() -> None:
     tables = PlayedTables()
     async with LinkMonitor(tables=tables, hardware=Genuine()) as monitor:

@@ -18,8 +18,6 @@ from cedos.kernel.policy_routing import DefaultRoute
 from cedos.kernel.rtnetlink import Link, LinkAddress
 from cedos.model import NetworkKind
 
-pytestmark = pytest.mark.anyio
-
 
 class Genuine:
     def look_up(self, link: Link) -> Hardware:

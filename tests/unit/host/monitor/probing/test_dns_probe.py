@@ -15,8 +15,6 @@ from cedos.host.monitor.probing.dns_probe import NO_ANSWER
 from cedos.host.monitor.probing.result import ProbeOutcome
 from cedos.model import Network, NetworkKind
 
-pytestmark = pytest.mark.anyio
-
 HERE = ip_address("127.0.0.1")
 LO = Network("lo", "lo", 1, NetworkKind.ETHERNET, False)
 Answer = Callable[[bytes], list[bytes]]

@@ -17,8 +17,6 @@ from cedos.host.monitor.probing.schedule import ProbeSchedule
 from cedos.host.monitor.probing.server import ProbeLimits, ProbeServing
 from cedos.model import Address, Direction, Network, NetworkKind, NextHop
 
-pytestmark = pytest.mark.anyio
-
 TARGET = ip_address("198.51.100.1")
 WIFI = Network("home", "wlan0", 1, NetworkKind.WIFI, False)
 LTE = Network("phone", "lte0", 2, NetworkKind.CELLULAR, True)

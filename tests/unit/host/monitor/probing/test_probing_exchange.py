@@ -12,8 +12,6 @@ from cedos.host.monitor.probing.dispersion import INDICATORS
 from cedos.host.monitor.probing.result import ProbeServer
 from cedos.model import Direction
 
-pytestmark = pytest.mark.anyio
-
 Serving = Callable[..., Any]
 Measured = Callable[..., Any]
 

@@ -11,8 +11,6 @@ import pytest
 from cedos.host.monitor.probing import wire
 from cedos.model import Direction
 
-pytestmark = pytest.mark.anyio
-
 Serving = Callable[..., Any]
 KEY = b"k" * 32
 

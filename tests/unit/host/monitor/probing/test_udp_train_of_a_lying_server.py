@@ -13,8 +13,6 @@ from cedos.host.monitor.probing import udp_train, wire
 from cedos.host.monitor.probing.result import ProbeServer
 from cedos.model import Direction
 
-pytestmark = pytest.mark.anyio
-
 Measured = Callable[..., Any]
 HERE = ip_address("127.0.0.1")
 KEY = b"k" * 32

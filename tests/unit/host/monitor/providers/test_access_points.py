@@ -11,8 +11,6 @@ from cedos.host.monitor.providers.provider import AccessPoint
 from cedos.kernel.netlink import attribute
 from cedos.model import Network, NetworkKind
 
-pytestmark = pytest.mark.anyio
-
 
 def listed(
     bssid: str, ssid: bytes = b"home", *, status: int | None = None, seen_ms: int = 100

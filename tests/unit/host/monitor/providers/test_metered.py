@@ -9,8 +9,6 @@ from cedos.host.monitor.providers.metered import HostMetered, parse_device
 from cedos.kernel.interface_kind import MeteredWord
 from cedos.kernel.netlink import attribute
 
-pytestmark = pytest.mark.anyio
-
 DEVICES = "/org/freedesktop/NetworkManager/Devices"
 
 

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
 from dbus_fast import Variant
 
 from cedos.controller.events import BatteryRead
@@ -12,8 +11,6 @@ from cedos.host.monitor.providers import networkmanager as nm
 from cedos.host.monitor.providers.battery import BatteryReader
 from cedos.host.monitor.providers.cellular import CellularProvider
 from cedos.model import Network, NetworkKind
-
-pytestmark = pytest.mark.anyio
 
 WIFI = Network("home", "wlan0", 3, NetworkKind.WIFI, False)
 LTE = Network("stick", "wwan0", 4, NetworkKind.CELLULAR, True)

@@ -10,8 +10,6 @@ from cedos.controller.networks.context import ContextKeeper
 from cedos.host.monitor.providers.provider import AccessPoint, GuardedProvider, read_each
 from cedos.model import Indicator, Network, NetworkKind
 
-pytestmark = pytest.mark.anyio
-
 WIFI = Network("home", "wlan0", 1, NetworkKind.WIFI, False)
 
 

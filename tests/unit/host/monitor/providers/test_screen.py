@@ -3,7 +3,6 @@
 import asyncio
 from typing import Any
 
-import pytest
 from dbus_fast import Variant
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,8 +10,6 @@ from kit.waiting import until
 
 from cedos.host.monitor.bus import SystemBus
 from cedos.host.monitor.providers.screen import Screen, parse_seat, parse_session
-
-pytestmark = pytest.mark.anyio
 
 SEAT = "/org/freedesktop/login1/seat/seat0"
 FIRST, SECOND = (f"/org/freedesktop/login1/session/_3{n}" for n in (1, 2))

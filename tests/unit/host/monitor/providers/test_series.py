@@ -7,8 +7,6 @@ from cedos.errors import PlaceError
 from cedos.host.monitor.providers.series import Series, SeriesProvider
 from cedos.model import Indicator, Network, NetworkKind
 
-pytestmark = pytest.mark.anyio
-
 HEADER = "t_s,down_mbps,up_mbps,rtt_ms,rssi_dbm,rsrp_dbm,rsrq_db,sinr_db,cqi,available,speed_mps"
 WIFI = Network("home", "wlan0", 1, NetworkKind.WIFI, False, (ip_interface("10.0.1.2/24"),))
 
