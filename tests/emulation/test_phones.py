@@ -1,6 +1,5 @@
 """The emulated laptop stands, changes, and goes without a trace."""
 
-import asyncio
 import os
 import re
 import signal
@@ -175,13 +174,9 @@ def test_one_network_is_a_laptop_too() -> None:
             laptop.attach(WIFI, WIFI)
 
 
-def test_inside_an_event_loop_it_says_what_would_be_right() -> None:
-    async def build() -> None:
-        with Laptop():
-            pass
-
-    with pytest.raises(EmulationError, match="to_thread"):
-        asyncio.run(build())
+async def test_inside_an_event_loop_it_says_what_would_be_right() -> None:
+    with pytest.raises(EmulationError, match="to_thread"), Laptop():
+        pass
 
 
 def test_two_laptops_stand_side_by_side() -> None:

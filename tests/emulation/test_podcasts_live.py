@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.nginx import nginx
 from kit.waiting import wait_until
 
 from cedos.api.transfers import TransferInTable
@@ -35,16 +36,6 @@ CONFIG = (
     f'[probes]\ntarget = "{SERVER}"\ninterval_s = 0.5\nidle_interval_s = 0.5\n'
     "asleep_interval_s = 0.5\ndns = false\n[providers]\nhost = false\n"
 )
-FEED_NGINX = """
-daemon off; master_process off; pid {folder}/feed.pid; error_log {folder}/feed.log;
-events {{ worker_connections 64; }}
-http {{
-  access_log off;
-  client_body_temp_path {folder}/t1; proxy_temp_path {folder}/t2; fastcgi_temp_path {folder}/t3;
-  uwsgi_temp_path {folder}/t4; scgi_temp_path {folder}/t5;
-  server {{ listen 127.0.0.1:8080; root {folder}/www; }}
-}}
-"""
 
 
 class Listener:
@@ -61,8 +52,8 @@ class Listener:
         (folder / "www" / "feed.xml").write_text(
             f"<rss><channel><title>News</title>{items}</channel></rss>"
         )
-        (folder / "feed.conf").write_text(FEED_NGINX.format(folder=folder))
-        self.nginx = laptop.client.popen("/usr/sbin/nginx", "-c", str(folder / "feed.conf"))
+        server = f"server {{ listen 127.0.0.1:8080; root {folder}/www; }}"
+        self.nginx = nginx(folder / "nginx", server, where=laptop.client)
         self.daemon = Daemon(laptop.client, folder / "daemon", CONFIG)
         self.environment = self.daemon.environment | {
             "XDG_CONFIG_HOME": str(folder / "config"),

@@ -63,13 +63,12 @@ class Host:
 
     def eventually_usable(self, count: int) -> None:
         """Until `status` shows so many usable networks."""
-        deadline_s = time.monotonic() + 20
-        while True:
+
+        def usable() -> int:
             status = json.loads(self.cedos("status", "--json").stdout)
-            if sum(network["up"] for network in status["networks"]) == count:
-                return
-            assert time.monotonic() < deadline_s, status["networks"]
-            time.sleep(0.1)
+            return sum(network["up"] for network in status["networks"])
+
+        wait_until(lambda: usable() == count)
 
     def routing(self) -> list[str]:
         shown = ("rule", "-6 rule", "route show table all", "-6 route show table all")

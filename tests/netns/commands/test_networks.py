@@ -128,11 +128,8 @@ def test_dead_flows_and_own_look_ups_are_not_listed(
             return [flow.flow for flow in cedos.client.flows()]
 
         def until(count: int) -> list[str]:
-            deadline_s = time.monotonic() + 10
-            while len(flows := listed()) != count:
-                assert time.monotonic() < deadline_s, flows
-                time.sleep(0.05)
-            return flows
+            wait_until(lambda: len(listed()) == count, 10, describe=listed)
+            return listed()
 
         with laptop.entered():
             client = socket.create_connection(("192.168.43.1", 80), timeout=5)

@@ -9,11 +9,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
+from kit.nginx import nginx
 from kit.waiting import wait_until
 
 import cedos.commands
@@ -30,13 +31,6 @@ LIES = (
     b"GET /huge HTTP/1.1\r\nHost: bank.example\r\n\r\n",
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200),
 )
-NGINX = """
-daemon off; pid {folder}/pid; user root; worker_processes 1; error_log stderr;
-events {{ worker_connections 64; }}
-http {{ access_log off; server {{ listen 80 default_server; root {folder}; }}
-  client_body_temp_path {folder}/a; proxy_temp_path {folder}/b; fastcgi_temp_path {folder}/c;
-  uwsgi_temp_path {folder}/d; scgi_temp_path {folder}/e; }}
-"""
 
 
 class Attacked:
@@ -57,11 +51,8 @@ class Attacked:
                 *("metric", str(600 + net)),
             )
         (folder / "small").write_bytes(bytes(20_000))
-        (folder / "nginx.conf").write_text(NGINX.format(folder=folder))
-        self._nginx = self.far.popen(
-            *("nginx", "-c", str(folder / "nginx.conf"), "-p", str(folder)),
-            stderr=subprocess.DEVNULL,
-        )
+        server = f"server {{ listen 80 default_server; root {folder}; }}"
+        self._nginx = nginx(folder / "nginx", server, where=self.far)
         (folder / "cedos.toml").write_text(
             f'[probes]\ntarget = "{SERVER}"\ndns = false\nportal_url = ""\n[providers]\nhost = false\n'
             '[steering]\nclose_stuck = "after 1s"\n'
@@ -76,15 +67,13 @@ class Attacked:
         self.state = folder / "state"
 
     def ready(self) -> None:
-        deadline_s = time.monotonic() + 60
-        while True:
-            try:
-                if self.client.status().default.network is not None:
-                    return
-            except CedosError:
-                assert self.daemon.poll() is None
-            assert time.monotonic() < deadline_s
-            time.sleep(0.1)
+        def decides() -> bool:
+            with suppress(CedosError):
+                return self.client.status().default.network is not None
+            assert self.daemon.poll() is None
+            return False
+
+        wait_until(decides, 60)
 
     def fetch(self) -> None:
         self.laptop.run("curl", "-sS", "-m", "10", "-o", "/dev/null", f"http://{SERVER}/small")

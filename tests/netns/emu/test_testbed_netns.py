@@ -1,7 +1,6 @@
 """The testbed in namespaces: the kernel's settings, services, TCP memory."""
 
 import socket
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -93,10 +92,7 @@ def alive(pid: int) -> bool:
 
 
 def gone(pid: int) -> bool:
-    until_s = time.monotonic() + 10
-    while alive(pid) and time.monotonic() < until_s:
-        time.sleep(0.01)
-    return not alive(pid)
+    return wait_until(lambda: not alive(pid), 10)
 
 
 @pytest.mark.parametrize("then", ["exit 0", "exec sleep 600", "trap '' TERM; wait"])

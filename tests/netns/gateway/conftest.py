@@ -64,7 +64,7 @@ class Laptop:
                 env=self.environment("server"),
             )
         self._started.append(process)
-        self._wait(lambda: "ready" in (self.folder / "gateway.log").read_text())
+        wait_until(lambda: "ready" in (self.folder / "gateway.log").read_text())
         return process
 
     def start_gateway_again(self, *before: str) -> None:
@@ -82,7 +82,7 @@ class Laptop:
                 *(CEDOS, "forward", *options), stderr=out, env=self.environment("laptop")
             )
         self._started.append(process)
-        self._wait(lambda: "listens" in log.read_text() or "carries" in log.read_text())
+        wait_until(lambda: "listens" in log.read_text() or "carries" in log.read_text())
         return process
 
     def keep(self, process: "subprocess.Popen[bytes]") -> None:
@@ -105,7 +105,7 @@ class Laptop:
                 stderr=log,
             )
         self._started.append(process)
-        self._wait(lambda: self.far.run("ss", "-Hltn", "sport", "=", f":{port}").stdout != "")
+        wait_until(lambda: self.far.run("ss", "-Hltn", "sport", "=", f":{port}").stdout != "")
 
     def curl(self, *words: str) -> "subprocess.Popen[bytes]":
         process = self.near.popen(
@@ -113,9 +113,6 @@ class Laptop:
         )
         self._started.append(process)
         return process
-
-    def _wait(self, until: Callable[[], bool]) -> None:
-        wait_until(until)
 
     def close(self) -> None:
         for process in reversed(self._started):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.waiting import wait_until
 
 from emu.workloads.call import heard
 from tests.netns.gateway.conftest import CEDOS, GATEWAY, ORIGIN
@@ -89,7 +90,7 @@ class Names:
                 env=self.laptop.environment("server" if whose == "gateway" else whose),
             )  # fmt: skip
         self.laptop.keep(process)
-        self.laptop._wait(
+        wait_until(
             lambda: any(word in log.read_text() for word in ("ready", "carries", "looks names up"))
         )
 

@@ -7,24 +7,20 @@ import time
 from pathlib import Path
 from typing import Any
 
+from kit.nginx import certificate, nginx
+from kit.waiting import wait_until
+
 from cedos.apps.files.partial import files_of
 from tests.netns.gateway.conftest import ORIGIN
 
 Laptop = Any
 GET = str(Path(sys.executable).with_name("cedos-get"))
 SIZE = 6_000_000
-NGINX = """
-daemon off; master_process off; pid {folder}/nginx.pid; error_log {folder}/error.log;
-events {{}}
-http {{
-  log_format short '$status $body_bytes_sent'; access_log {folder}/access.log short;
-  client_body_temp_path {folder}/t1; proxy_temp_path {folder}/t2; fastcgi_temp_path {folder}/t3;
-  uwsgi_temp_path {folder}/t4; scgi_temp_path {folder}/t5;
-  server {{
-    listen {origin}:80; listen {origin}:443 ssl;
-    ssl_certificate {folder}/cert.pem; ssl_certificate_key {folder}/key.pem;
-    root {folder}/www; limit_rate 3m;
-  }}
+SERVER = """
+server {{
+  listen {origin}:80; listen {origin}:443 ssl;
+  ssl_certificate {folder}/cert.pem; ssl_certificate_key {folder}/key.pem;
+  root {folder}/www; limit_rate 3m;
 }}
 """
 
@@ -35,16 +31,8 @@ def serve(laptop: Laptop, data: bytes) -> Path:
     (folder / "www").mkdir(parents=True)
     (folder / "www" / "file").write_bytes(data)
     os.utime(folder / "www" / "file", (1e9, 1e9))
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
-         "-keyout", folder / "key.pem", "-out", folder / "cert.pem", "-days", "2",
-         "-subj", f"/CN={ORIGIN}", "-addext", f"subjectAltName=IP:{ORIGIN}"],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    (folder / "nginx.conf").write_text(NGINX.format(folder=folder, origin=ORIGIN))
-    process = laptop.far.popen("/usr/sbin/nginx", "-c", str(folder / "nginx.conf"))
-    laptop.keep(process)
-    laptop._wait(lambda: laptop.far.run("ss", "-Hltn", "sport", "=", ":443").stdout != "")
+    certificate(folder, ORIGIN)
+    laptop.keep(nginx(folder, SERVER.format(folder=folder, origin=ORIGIN), where=laptop.far))
     return folder
 
 
@@ -73,11 +61,11 @@ def test_a_laptop_that_is_away_finds_at_the_gateway_what_it_asked_for(
     target = tmp_path / "got"
     getting = get(laptop, target)
     part = files_of(tmp_path / "got")[0]
-    laptop._wait(lambda: part.exists() and part.stat().st_size > 500_000)
+    wait_until(lambda: part.exists() and part.stat().st_size > 500_000)
     for name in ("wlan0", "lte0"):
         laptop.near.ip("link", "set", name, "down")
     log = served / "access.log"
-    laptop._wait(lambda: log.read_text() != "")  # nginx has sent all of it
+    wait_until(lambda: log.read_text() != "")  # nginx has sent all of it
     had = part.stat().st_size
     assert had < SIZE // 2
     assert log.read_text() == f"200 {SIZE}\n"
@@ -112,7 +100,7 @@ def test_so_does_a_program_that_knows_of_no_gateway(laptop: Laptop) -> None:
     for name in ("wlan0", "lte0"):
         laptop.near.ip("link", "set", name, "down")
     log = served / "access.log"
-    laptop._wait(lambda: log.read_text() != "")  # nginx has sent all of it
+    wait_until(lambda: log.read_text() != "")  # nginx has sent all of it
     assert len(got) < SIZE // 2
     assert log.read_text() == f"200 {SIZE}\n"
     for name in ("wlan0", "lte0"):

@@ -75,7 +75,7 @@ def test_without_descriptors_those_that_live_go_on(laptop: Laptop) -> None:
         stack.callback(flood.wait)
         stack.callback(flood.kill)
         flood.stdout.readline()
-        laptop._wait(lambda: len(list(Path(f"/proc/{pid}/fd").iterdir())) >= 120)
+        wait_until(lambda: len(list(Path(f"/proc/{pid}/fd").iterdir())) >= 120)
         got += curl.stdout.read()
         assert curl.wait(10) == 0, curl.stderr.read()
         assert got == data

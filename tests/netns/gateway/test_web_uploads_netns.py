@@ -8,25 +8,20 @@ import time
 from pathlib import Path
 from typing import Any
 
+from kit.nginx import nginx
+from kit.waiting import wait_until
+
 from tests.netns.gateway.conftest import ORIGIN
 
 Laptop = Any
 PUT = str(Path(sys.executable).with_name("cedos-put"))
 SIZE = 4_000_000
 # An origin less patient than most: who is silent for 1 s is given up.
-NGINX = """
-user root; daemon off; master_process off; pid {folder}/nginx.pid; error_log {folder}/error.log;
-events {{}}
-http {{
-  log_format short '$status $request_method $request_length $request_time';
-  access_log {folder}/access.log short;
-  client_body_temp_path {folder}/t1; proxy_temp_path {folder}/t2; fastcgi_temp_path {folder}/t3;
-  uwsgi_temp_path {folder}/t4; scgi_temp_path {folder}/t5;
-  client_body_timeout 1s; client_max_body_size 20m;
-  server {{
-    listen {origin}:80; root {folder}/www; dav_methods PUT; create_full_put_path on;
-    location /small/ {{ client_max_body_size 1m; }}
-  }}
+SERVER = """
+server {{
+  listen {origin}:80; root {folder}/www; dav_methods PUT; create_full_put_path on;
+  client_body_timeout 1s;
+  location /small/ {{ client_max_body_size 1m; }}
 }}
 """
 
@@ -34,9 +29,9 @@ http {{
 def serve(laptop: Laptop) -> Path:
     folder: Path = laptop.folder / "nginx"
     (folder / "www").mkdir(parents=True)
-    (folder / "nginx.conf").write_text(NGINX.format(folder=folder, origin=ORIGIN))
-    laptop.keep(laptop.far.popen("/usr/sbin/nginx", "-c", str(folder / "nginx.conf")))
-    laptop._wait(lambda: laptop.far.run("ss", "-Hltn", "sport", "=", ":80").stdout != "")
+    server = SERVER.format(folder=folder, origin=ORIGIN)
+    log = "$status $request_method $request_length $request_time"
+    laptop.keep(nginx(folder, server, log=log, where=laptop.far))
     return folder
 
 
@@ -78,7 +73,7 @@ def test_pieces_become_one_request(laptop: Laptop, tmp_path: Path) -> None:
     def have() -> int:
         return sum(each.stat().st_size for each in kept.rglob("*.part"))
 
-    laptop._wait(lambda: have() > 500_000)
+    wait_until(lambda: have() > 500_000)
     first.kill()  # the program, then the gateway, then both networks
     first.wait()
     laptop.gateway.kill()
@@ -87,7 +82,7 @@ def test_pieces_become_one_request(laptop: Laptop, tmp_path: Path) -> None:
     assert 0 < had < SIZE
     laptop.start_gateway_again()
     second = put(laptop, source, url)
-    laptop._wait(lambda: have() > had)
+    wait_until(lambda: have() > had)
     away(laptop, 2.0)
     out, err = second.communicate(timeout=60)
     assert second.returncode == 0, err

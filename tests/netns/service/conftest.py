@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from kit.waiting import wait_until
 
 from emu.testbed.netns import Namespace
 from tests.netns.gateway.conftest import laptop
@@ -89,13 +90,12 @@ def machine(tmp_path: Path) -> Iterator[Callable[..., Machine]]:
             )
         started.append(process)
         made = Machine(_child(process, log), log)
-        deadline_s = time.monotonic() + _UP_S
-        while made.run("systemctl", "is-system-running", check=False).stdout.strip() not in {
-            "running",
-            "degraded",
-        }:
-            assert time.monotonic() < deadline_s, log.read_text()
-            time.sleep(0.1)
+
+        def runs() -> bool:
+            state = made.run("systemctl", "is-system-running", check=False).stdout.strip()
+            return state in {"running", "degraded"}
+
+        wait_until(runs, _UP_S, every_s=0.1, describe=log.read_text)
         return made
 
     yield start

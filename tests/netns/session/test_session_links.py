@@ -108,11 +108,11 @@ def test_the_host_itself_and_a_tunnel(make_namespace: MakeNamespace) -> None:
 
 
 @pytest.mark.parametrize("what", ["carrier", "address", "route"])
-def test_changes_are_told(make_namespace: MakeNamespace, what: str) -> None:
+async def test_changes_are_told(make_namespace: MakeNamespace, what: str) -> None:
     near, far = two_networks(make_namespace)
     near.ip("route", "add", "default", "via", "10.9.1.1")
 
-    async def scenario() -> None:
+    with near.entered():
         told = asyncio.Event()
         links = EgressTable(told.set)
         try:
@@ -129,9 +129,6 @@ def test_changes_are_told(make_namespace: MakeNamespace, what: str) -> None:
                     await told.wait()
         finally:
             links.close()
-
-    with near.entered():
-        asyncio.run(scenario())
 
 
 def test_a_link_that_comes_up_says_when(make_namespace: MakeNamespace) -> None:

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from kit.waiting import until
 
 from cedos import session
 from cedos.model import Bulk, Label, Urgency
@@ -75,8 +76,7 @@ def transfer(
 
     async def both_up(connection: session.Connection) -> None:
         connection.label = label
-        while len(connection.paths()) < 2:
-            await asyncio.sleep(0.005)
+        await until(lambda: len(connection.paths()) >= 2)
 
     async def far() -> None:
         connection = await listener.accept()
@@ -222,8 +222,7 @@ def test_a_path_that_died_alone_is_replaced_once(world: Any) -> None:
     async def near() -> None:
         connection = await world.connect()
         connection.label = FOREGROUND
-        while len(connection.paths()) < 2:
-            await asyncio.sleep(0.005)
+        await until(lambda: len(connection.paths()) >= 2)
         ports = {
             path.connection.getsockname()[1]
             for path in connection.flow.paths.values()

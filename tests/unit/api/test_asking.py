@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 from aiohttp import web
+from kit.waiting import until
 
 from cedos.api import asking
 from cedos.api.asking import DaemonChooser, DaemonRoutes, FollowedTransfer, forget
@@ -143,10 +144,7 @@ async def test_a_decision_that_counts_no_more_is_not_found(monkeypatch: pytest.M
 
 
 async def told(routes: DaemonRoutes, port: int) -> None:
-    deadline_s = time.monotonic() + 5
-    while port not in routes._answers:
-        assert time.monotonic() < deadline_s
-        await asyncio.sleep(0.01)
+    await until(lambda: port in routes._answers)
 
 
 async def test_the_first_connection_does_not_wait_and_the_next_one_knows(

@@ -23,8 +23,6 @@ from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMessage
 from aiohttp.streams import EMPTY_PAYLOAD
 from aiohttp.test_utils import make_mocked_request
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from kit.waiting import wait_until
 from structlog.testing import capture_logs
 
@@ -168,13 +166,6 @@ def test_bad_hints(control: Path, fake_daemon: Any, body: bytes, message: str) -
     with pytest.raises(CedosError, match=message):
         raise CedosError(answer["error"])
     assert fake_daemon.hints == {}
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(body=st.binary(max_size=200))
-def test_any_bytes_are_no_hint_and_do_no_harm(control: Path, body: bytes) -> None:
-    head = f"POST /v1/hints HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
-    assert raw(control, head.encode() + body)[0] == 400
 
 
 def test_requests_are_bounded(control: Path) -> None:

@@ -205,43 +205,30 @@ def test_refusals_are_plain() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "size"),
-    [("3000", 3000), ("20kB", 20_000), ("1.5GB", 1_500_000_000), ("2M", 2_000_000), ("7 B", 7)],
+    ("kind", "text", "value"),
+    [
+        *((SIZE, "3000", 3000), (SIZE, "20kB", 20_000), (SIZE, "1.5GB", 1_500_000_000)),
+        *((SIZE, "2M", 2_000_000), (SIZE, "7 B", 7), (DURATION, "500ms", 0.5)),
+        *((BIT_RATE, "640k", 640e3), (BIT_RATE, "2.5M", 2.5e6), (BIT_RATE, "640kbit/s", 640e3)),
+        (BIT_RATE, "1 Gbps", 1e9),
+    ],
 )
-def test_sizes(text: str, size: int) -> None:
-    assert SIZE.convert(text, None, None) == size
-
-
-@pytest.mark.parametrize("text", ["", "0", "-1", "big", "1e3", "1 PB", "9999999TB", "3kb"])
-def test_what_is_no_size(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="is not a size such as"):
-        SIZE.convert(text, None, None)
+def test_amounts(kind: click.ParamType, text: str, value: float) -> None:
+    assert kind.convert(text, None, None) == value
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("4", 4.0), ("500ms", 0.5), ("2min", 120.0), ("1.5 h", 5400.0)]
+    ("kind", "texts", "said"),
+    [
+        (SIZE, "|0|-1|big|1e3|1 PB|9999999TB|3kb", "is not a size such as"),
+        (DURATION, "|0|-1s|soon|1y", "is no duration such as"),
+        (BIT_RATE, "|0|999|fast|640 kB|11G", "is not a bit rate such as"),
+    ],
 )
-def test_durations(text: str, seconds: float) -> None:
-    assert DURATION.convert(text, None, None) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "0", "-1s", "soon", "1y"])
-def test_what_is_no_duration(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="is no duration such as"):
-        DURATION.convert(text, None, None)
-
-
-@pytest.mark.parametrize(
-    ("text", "bps"), [("640k", 640e3), ("2.5M", 2.5e6), ("640kbit/s", 640e3), ("1 Gbps", 1e9)]
-)
-def test_bit_rates(text: str, bps: float) -> None:
-    assert BIT_RATE.convert(text, None, None) == bps
-
-
-@pytest.mark.parametrize("text", ["", "0", "999", "fast", "640 kB", "11G"])
-def test_what_is_no_bit_rate(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="is not a bit rate such as"):
-        BIT_RATE.convert(text, None, None)
+def test_what_is_no_amount(kind: click.ParamType, texts: str, said: str) -> None:
+    for text in texts.split("|"):
+        with pytest.raises(click.BadParameter, match=said):
+            kind.convert(text, None, None)
 
 
 def test_others_are_faults_of_ours() -> None:

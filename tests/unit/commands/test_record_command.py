@@ -7,7 +7,6 @@ from click.testing import CliRunner
 
 from cedos.api.recording import RecordingMessage, RecordingRequest
 from cedos.commands import record
-from cedos.commands.cedos import COMMANDS
 
 TOLD = RecordingMessage(
     on=True, files=("/var/lib/cedos/records/a.log",), since_unix_s=0.0, size_bytes=1234, events=5678
@@ -67,7 +66,3 @@ def test_a_path_is_refused_before_the_daemon_is_asked(daemon: Played, name: str)
     assert done.exit_code == 2
     assert "no plain name" in done.output
     assert daemon.asked == []
-
-
-def test_it_is_listed() -> None:
-    assert "record" in COMMANDS

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from kit.waiting import until
 
 from cedos.kernel import tcp_info
 from cedos.proxy.gateway import origin
@@ -111,9 +112,7 @@ async def test_uploads_that_no_server_reads_fill_the_gateway_up_to_a_limit(
     assert await asyncio.wait_for(reader.read(), 5) == b"aend"
     writer.close()
     never.close()
-    async with asyncio.timeout(5):
-        while unread.total_bytes:
-            await asyncio.sleep(0.02)
+    await until(lambda: not unread.total_bytes)
     for each in writers:
         each.transport.abort()
 
@@ -202,8 +201,7 @@ async def test_look_ups_that_are_given_up_keep_their_share_until_they_end(
         assert threading.active_count() - before <= 16
     finally:
         answer.set()
-    while origins._looking_up:
-        await asyncio.sleep(0.01)
+    await until(lambda: not origins._looking_up)
     assert await origins.addresses("answers.test", 80, b"one") == ["1.1.1.1"]
 
 

@@ -466,9 +466,6 @@ async def test_a_user_s_connections_leave_some_to_other_users(
     await one.close()
 
 
-def test_it_listens_for_this_host_alone() -> None:
-    async def run() -> None:
-        with pytest.raises(HostError, match="serves this host only"):
-            NameStub(Link(), fails_open=True).open("192.0.2.1", 53)  # type: ignore[arg-type]
-
-    asyncio.run(run())
+async def test_it_listens_for_this_host_alone() -> None:
+    with pytest.raises(HostError, match="serves this host only"):
+        NameStub(Link(), fails_open=True).open("192.0.2.1", 53)  # type: ignore[arg-type]

@@ -96,16 +96,6 @@ def test_a_watch_agrees_with_the_formula(steps: list[tuple[float, float, float]]
     assert watch.energy_j(at_s + 100.0) == pytest.approx(expected_j)
 
 
-@pytest.mark.parametrize(
-    ("device", "technology"),
-    [("nexus-one", "3g"), ("nexus-one", "wifi"), ("lte-2012", "lte"), ("delphi", "lte")],
-)
-def test_shipped_radios_are_there(device: str, technology: str) -> None:
-    radio = radios()[device][technology]
-    assert radio.source
-    assert radio.active_w(Direction.UP) > 0.0
-
-
 def test_shipped_figures_are_the_sources() -> None:
     known = radios()
     assert known["nexus-one"]["3g"].tail_j == pytest.approx(4 * 0.892 + 6 * 0.396)

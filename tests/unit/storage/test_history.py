@@ -238,57 +238,6 @@ def test_without_a_folder_the_history_lives_in_memory_and_recovers(tmp_path: Pat
     history.close()
 
 
-# Fills the file up to the limit on file sizes, which stands for a full disk; then lifts it.
-FULL = """
-import resource, sys
-from pathlib import Path
-sys.path.insert(0, {tests!r})
-from test_history import a_decision, numbers
-from cedos.storage.history import History
-clock = lambda: now
-now = 0.0
-history = History(Path({path!r}), max_waiting=50, retry_s=30.0, clock=clock)
-soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
-number = 0
-while history.problem is None and number < 10_000:
-    number += 1
-    history.add_decision(a_decision(number))
-    history.flush()
-assert history.problem is not None, "never full"
-written = number - 1
-assert history.waiting == 1
-assert numbers(history)[0] == number
-for number in range(number + 1, number + 21):
-    history.add_decision(a_decision(number))
-    history.flush()
-known = numbers(history)
-assert known == list(range(number, 0, -1))[:len(known)], known
-assert len(known) >= 21
-resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-history.flush()
-assert history.problem is not None, "tried before its time"
-now = 31.0
-history.flush()
-assert history.problem is None, history.problem
-assert history.waiting == 0
-history.close()
-again = History(Path({path!r}))
-assert numbers(again) == list(range(number, 0, -1))[:1000]
-again.close()
-print("recovered", number)
-"""
-
-
-def test_a_full_disk_costs_nothing_that_fits_in_memory(path: Path) -> None:
-    script = FULL.format(tests=str(Path(__file__).parent), path=str(path))
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("recovered")
-
-
 KILLED = """
 import sys
 from pathlib import Path

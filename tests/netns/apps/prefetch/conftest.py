@@ -1,14 +1,13 @@
 """A client with two interfaces towards one server: `wlan0` before `lte0`."""
 
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.nginx import nginx
 
 from cedos.apps.prefetch.surroundings import NetworkFacts, News, View, prices_of
 from cedos.model import NetworkKind
@@ -16,21 +15,15 @@ from emu.testbed.netns import Namespace
 
 SERVER = "198.18.0.2"
 _WIRES = {"wlan0": 1, "lte0": 2}
-_NGINX = """
-daemon off; master_process off; user root; pid {directory}/nginx.pid; error_log stderr;
-events {{ }}
-http {{
-  access_log {directory}/access.log; default_type application/octet-stream;
-  client_body_temp_path {directory}/uploads;
-  server {{ listen {server}:80; root {directory}/www;
-    location /slow/ {{ alias {directory}/www/; limit_rate {rate}; }}
-    location /weak/ {{ alias {directory}/www/; limit_rate {rate}; etag off;
-                       add_header Last-Modified ""; if_modified_since off; }}
-    location /plain/ {{ alias {directory}/www/; max_ranges 0; limit_rate {rate}; }}
-    location /denied {{ return 403; }}
-    location /busy {{ return 503; }}
-    location /moved {{ return 302 /file; }}
-  }}
+_SERVER = """
+server {{ listen {server}:80; root {directory}/www; default_type application/octet-stream;
+  location /slow/ {{ alias {directory}/www/; limit_rate {rate}; }}
+  location /weak/ {{ alias {directory}/www/; limit_rate {rate}; etag off;
+                     add_header Last-Modified ""; if_modified_since off; }}
+  location /plain/ {{ alias {directory}/www/; max_ranges 0; limit_rate {rate}; }}
+  location /denied {{ return 403; }}
+  location /busy {{ return 503; }}
+  location /moved {{ return 302 /file; }}
 }}
 """
 
@@ -104,25 +97,12 @@ def wires(
 
 
 @pytest.fixture
-def nginx(wires: Wires) -> Iterator[Path]:
+def www(wires: Wires) -> Iterator[Path]:
     """nginx at the server, 1 MB/s below `/slow`; the folder that it serves."""
     root = wires.directory / "www"
     root.mkdir()
-    config = wires.directory / "nginx.conf"
-    config.write_text(_NGINX.format(directory=wires.directory, server=SERVER, rate="1m"))
-    with ExitStack() as stack:
-        process = wires.server.popen(
-            *("nginx", "-p", str(wires.directory), "-c", str(config), "-e", "stderr"),
-            stdin=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-        )
-        stack.callback(process.wait, 10)
-        stack.callback(process.terminate)
-        for _ in range(200):
-            if (wires.directory / "nginx.pid").exists():
-                break
-            assert process.poll() is None
-            wires.client.run("sleep", "0.02")
-        assert process.stderr is not None
-        stack.callback(process.stderr.close)
-        yield root
+    server = _SERVER.format(directory=wires.directory, server=SERVER, rate="1m")
+    process = nginx(wires.directory, server, where=wires.server)
+    yield root
+    process.terminate()
+    process.wait(10)

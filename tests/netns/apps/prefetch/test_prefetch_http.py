@@ -17,19 +17,16 @@ CONTENT = os.urandom(2_000_000)
 
 
 @pytest.fixture
-async def prefetcher(wires: Any, nginx: Path) -> AsyncIterator[Prefetcher]:
-    (nginx / "file").write_bytes(CONTENT)
-    os.utime(nginx / "file", (1e9, 1e9))
+async def prefetcher(wires: Any, www: Path) -> AsyncIterator[Prefetcher]:
+    (www / "file").write_bytes(CONTENT)
+    os.utime(www / "file", (1e9, 1e9))
     with wires.client.entered():
         async with Prefetcher(wires, every_s=0.05, silence_s=1.0) as mine:
             yield mine
 
 
 def statuses(wires: Any) -> list[str]:
-    return [
-        line.split('"')[2].split()[0]
-        for line in (wires.directory / "access.log").read_text().splitlines()
-    ]
+    return [line.split()[0] for line in (wires.directory / "access.log").read_text().splitlines()]
 
 
 async def test_it_comes_over_the_network_that_was_chosen(
@@ -58,14 +55,14 @@ async def test_a_lost_network_costs_only_what_was_on_its_way(
 
 
 async def test_another_version_is_not_glued_to_the_first(
-    prefetcher: Prefetcher, wires: Any, nginx: Path
+    prefetcher: Prefetcher, wires: Any, www: Path
 ) -> None:
     fetcher = HttpFetcher(f"http://{SERVER}/slow/file")
     future = prefetcher.prefetch(fetcher, size=len(CONTENT))
     await until(lambda: fetcher._part.size > 300_000)
     new = os.urandom(1_500_000)
-    (nginx / "new").write_bytes(new)
-    (nginx / "new").replace(nginx / "file")
+    (www / "new").write_bytes(new)
+    (www / "new").replace(www / "file")
     wires.lose("wlan0")
     await until(lambda: future.ready)
     assert (await future.get()).content == new

@@ -1,17 +1,16 @@
 """Bad networks: a hot spot with a portal (a real nginx and dnsmasq), one that is dead, one that flaps."""
 
-import os
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Self
 
 import pytest
+from kit.laptop import Installed
+from kit.nginx import nginx
+from kit.waiting import wait_until
 
-from cedos.api.client import ControlClient
 from cedos.api.messages import StatusMessage
 from cedos.errors import CedosError
 from cedos.model import NetworkLife
@@ -25,16 +24,6 @@ FILTERS = ("0.0.0.0", "10.9.1.1")
 # The first check of a network ends 2.5 s after it was joined. A second one would tell after 5.7 s.
 WITHIN_S = 5.0
 LOGIN = "Please log in. " * 400
-NGINX = """
-daemon off; pid {folder}/{name}.pid; user root; worker_processes 1; error_log stderr;
-events {{ worker_connections 64; }}
-http {{
-  access_log off; client_body_temp_path {folder}/{name}-a; proxy_temp_path {folder}/{name}-b;
-  fastcgi_temp_path {folder}/{name}-c; uwsgi_temp_path {folder}/{name}-d;
-  scgi_temp_path {folder}/{name}-e;
-  server {{ listen {port} default_server; {locations} }}
-}}
-"""
 
 
 class Surroundings:
@@ -89,10 +78,8 @@ class Surroundings:
         self.laptop.ip("route", "add", "default", "via", f"10.9.{net}.1", "dev", name, *metric)
 
     def _nginx(self, where: Namespace, name: str, locations: str, port: int = 80) -> None:
-        file = self._folder / f"{name}.conf"
-        text = NGINX.format(folder=self._folder, name=name, locations=locations, port=port)
-        file.write_text(text)
-        self._start(where, "nginx", "-c", str(file), "-p", str(self._folder))
+        server = f"server {{ listen {port} default_server; {locations} }}"
+        self._processes.append(nginx(self._folder / name, server, where=where))
 
     def _dnsmasq(self, where: Namespace, *options: str) -> None:
         usual = ("--keep-in-foreground", "--conf-file=/dev/null", "--no-resolv", "--no-hosts")
@@ -144,54 +131,24 @@ class Surroundings:
             process.wait(10)
 
 
-class Host:
+class Host(Installed):
     """The daemon on the laptop."""
 
-    def __init__(
-        self,
-        around: Surroundings,
-        folder: Path,
-        page: str,
-        *,
-        interval_s: float = 0.5,
-        dns: bool = False,
-    ) -> None:
-        self.around = around
-        self._folder = folder
-        (folder / "cedos.toml").write_text(
-            f'[probes]\ntarget = "{SERVERS[0]}"\ninterval_s = {interval_s}\n'
-            f"idle_interval_s = {interval_s}\n"
-            f'dns = {str(dns).lower()}\ndns_name = "portal.test"\n'
-            f'portal_url = "{page}"\nportal_body = "all is well"\n'
-            "[providers]\nhost = false\n"
-            # Both are equally quick here: the one that costs nothing is used while it can be.
-            '[decision]\nobjective = "balanced"\nphone = "only without Wi-Fi"\n'
-        )
-        environment = {"CEDOS_STATE_DIR": f"{folder}/state", "CEDOS_RUNTIME_DIR": f"{folder}/run"}
-        self.environment = os.environ | environment
-        self._process: subprocess.Popen[bytes] = around.laptop.popen(
-            *(sys.executable, "-m", "cedos", "up", "--config", str(folder / "cedos.toml")),
-            env=self.environment,
-            stderr=subprocess.PIPE,
-        )
-        self._client = ControlClient(folder / "run" / "control.sock")
+    around: Surroundings
 
     def status(self) -> StatusMessage | None:
-        try:
-            assert self._process.poll() is None, "the daemon ended"
-            return self._client.status()
-        except CedosError:
-            return None
+        with suppress(CedosError):
+            return self.client.status()
+        return None
 
     def until(self, condition: Callable[[StatusMessage], bool], limit_s: float) -> float:
         """The instant at which the condition holds."""
-        deadline_s = time.monotonic() + limit_s
-        while True:
-            status = self.status()
-            if status is not None and condition(status):
-                return time.monotonic()
-            assert time.monotonic() < deadline_s, status
-            time.sleep(0.05)
+        wait_until(
+            lambda: (status := self.status()) is not None and condition(status),
+            limit_s,
+            describe=self.status,
+        )
+        return time.monotonic()
 
     def until_status(
         self, condition: Callable[[StatusMessage], bool], limit_s: float
@@ -202,27 +159,39 @@ class Host:
         assert found is not None
         return found
 
-    def run(self, *command: str) -> str:
-        """Return the output of a command of cedos."""
-        whole = self.around.laptop.command(sys.executable, "-m", "cedos", *command)
-        done = subprocess.run(
-            whole, env=self.environment, capture_output=True, text=True, check=True
-        )
-        return done.stdout
+    def rests_on(self, name: str, for_s: float) -> None:
+        """Fail if the default is another network at any time within `for_s` seconds."""
+        end_s = time.monotonic() + for_s
+        while time.monotonic() < end_s:
+            # A daemon on a busy machine may not answer in time.
+            if (status := self.status()) is not None:
+                assert status.default.network == name, status.default.reason
+            time.sleep(0.2)
 
     def address(self) -> str:
         """The local address of a new connection (not to the test page's server)."""
         url = f"http://{SERVERS[1]}/"
         return self.around.laptop.run("curl", "-sS", "--max-time", "5", url).stdout
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self._process.send_signal(signal.SIGTERM)
-        _, output = self._process.communicate(timeout=20)
-        assert self._process.returncode == 0, output.decode()
-        assert "Traceback" not in output.decode()
+@contextmanager
+def daemon(
+    around: Surroundings, folder: Path, page: str, *, interval_s: float = 0.5, dns: bool = False
+) -> Iterator[Host]:
+    base = (
+        f'[probes]\ntarget = "{SERVERS[0]}"\ninterval_s = {interval_s}\n'
+        f"idle_interval_s = {interval_s}\n"
+        f'dns = {str(dns).lower()}\ndns_name = "portal.test"\n'
+        f'portal_url = "{page}"\nportal_body = "all is well"\n'
+        "[providers]\nhost = false\n"
+        # Both are equally quick here: the one that costs nothing is used while it can be.
+        '[decision]\nobjective = "balanced"\nphone = "only without Wi-Fi"\n'
+    )
+    host = Host(around.laptop, folder, base=base)
+    host.around = around
+    with host.up() as process:
+        yield host
+        host.ends(process)
 
 
 @pytest.fixture
@@ -254,7 +223,7 @@ DEAF = "-A INPUT -i wlan0 -p udp --dport 53 -j DROP"
 def test_a_portal_is_noticed_left_and_used_again_after_the_log_in(
     around: Surroundings, tmp_path: Path
 ) -> None:
-    with Host(around, tmp_path, "http://portal.test/nm") as host:
+    with daemon(around, tmp_path, "http://portal.test/nm") as host:
         host.until(uses("wlan0"), 60)
         assert host.address() == "10.9.1.2"
         for rule in (REDIRECTED, ANSWERED, DEAF):
@@ -296,7 +265,7 @@ def test_a_log_in_page_opens_over_its_own_network(around: Surroundings, tmp_path
     def rules() -> str:
         return around.laptop.run("ip", "rule").stdout
 
-    with Host(around, tmp_path, "http://portal.test/nm") as host:
+    with daemon(around, tmp_path, "http://portal.test/nm") as host:
         host.until(uses("wlan0"), 60)
         around.leave()
         host.until(uses("lte0"), 20)
@@ -311,7 +280,7 @@ def test_a_log_in_page_opens_over_its_own_network(around: Surroundings, tmp_path
         asked = around.laptop.run("curl", "-sS", "--max-time", "5", f"http://{SERVERS[1]}/")
         assert asked.stdout == "10.9.2.2", "everything else goes over the other network"
         command = ("rule", "add", "--host", HOTEL, "--only", "wlan0")
-        assert "such network" not in host.run(*command)
+        assert "such network" not in host.run(*command).stdout
         assert page("login.hotel.test", HOTEL, "/in") == LOGIN
         host.run("rule", "remove", "1")
         assert HOTEL in rules()
@@ -327,7 +296,7 @@ def test_a_filtering_resolver_condemns_no_network(
     around: Surroundings, tmp_path: Path, address: str
 ) -> None:
     around.filtered(address)
-    with Host(around, tmp_path, "http://portal.test/nm", interval_s=2.0) as host:
+    with daemon(around, tmp_path, "http://portal.test/nm", interval_s=2.0) as host:
         host.until(uses("wlan0"), 60)
         end_s = time.monotonic() + 8.0
         while time.monotonic() < end_s:
@@ -353,14 +322,9 @@ def test_with_every_check_switched_off_connections_decide(
 ) -> None:
     """Pings are dropped: nothing at all tells that the network lives, until it is used."""
     around.spot.run("iptables", "-A", "FORWARD", "-p", "icmp", "-j", "DROP")
-    with Host(around, tmp_path, "", dns=False) as host:
+    with daemon(around, tmp_path, "", dns=False) as host:
         host.until(uses("wlan0"), 60)
-        end_s = time.monotonic() + 10.0
-        while time.monotonic() < end_s:
-            status = host.status()
-            assert status is not None
-            assert status.default.network == "wlan0", status.default.reason
-            time.sleep(0.2)
+        host.rests_on("wlan0", 10.0)
         assert host.address() == "10.9.1.2"
         around.spot.run("iptables", "-I", "FORWARD", "-j", "DROP")
         for server in SERVERS[1:]:  # each is rescued, though its address is Wi-Fi's
@@ -377,7 +341,7 @@ def test_a_network_that_is_dead_from_the_start_and_one_that_flaps(
     around: Surroundings, tmp_path: Path
 ) -> None:
     around.spot.run("iptables", "-A", "FORWARD", "-j", "DROP")
-    with Host(around, tmp_path, "http://portal.test/nm") as host:
+    with daemon(around, tmp_path, "http://portal.test/nm") as host:
         host.until(uses("lte0"), 60)
         assert host.address() == "10.9.2.2"
         around.logged_in()
@@ -396,7 +360,7 @@ def test_a_network_that_is_dead_from_the_start_and_one_that_flaps(
 
 def test_a_router_that_drops_pings_is_not_dead(around: Surroundings, tmp_path: Path) -> None:
     around.spot.run("iptables", "-A", "FORWARD", "-p", "icmp", "-j", "DROP")
-    with Host(around, tmp_path, "http://portal.test/nm") as host:
+    with daemon(around, tmp_path, "http://portal.test/nm") as host:
         host.until(uses("wlan0"), 60)
         # Far longer than five pings take: only the test page, and now and then a page, are answered.
         end_s = time.monotonic() + 12.0
@@ -428,7 +392,7 @@ def test_with_the_uplink_dead_pages_come_within_a_second(
         " -w '%{time_namelookup} %{time_starttransfer}' http://portal.test/x"
     )
     took_s: list[float] = []
-    with Host(around, tmp_path, "http://portal.test/nm", interval_s=2.0) as host:
+    with daemon(around, tmp_path, "http://portal.test/nm", interval_s=2.0) as host:
         for _ in range(4):
             # That it says so may be from before it noticed the last time: what counts is where it rests.
             host.until(lambda status: uses("wlan0")(status) and host.address() == "10.9.1.2", 60)
@@ -451,7 +415,7 @@ def _icmp_dropped(around: Surroundings) -> int:
 def test_without_a_test_page_unanswered_connections_tell_it(
     around: Surroundings, tmp_path: Path
 ) -> None:
-    with Host(around, tmp_path, "") as host:
+    with daemon(around, tmp_path, "") as host:
         host.until(uses("wlan0"), 60)
         around.portal()
         began_s = time.monotonic()
@@ -469,12 +433,7 @@ def test_a_router_that_drops_pings_is_not_dead_before_anybody_used_it(
     """
     around.spot.run("iptables", "-A", "FORWARD", "-p", "icmp", "-j", "DROP")
     around.spot.run("iptables", *DEAF.split())
-    with Host(around, tmp_path, "", interval_s=2.0, dns=True) as host:
+    with daemon(around, tmp_path, "", interval_s=2.0, dns=True) as host:
         host.until(uses("wlan0"), 60)
-        end_s = time.monotonic() + 10.0
-        while time.monotonic() < end_s:
-            status = host.status()
-            assert status is not None
-            assert status.default.network == "wlan0", status.default.reason
-            time.sleep(0.2)
+        host.rests_on("wlan0", 10.0)
         assert host.address() == "10.9.1.2"

@@ -86,10 +86,10 @@ async def take(events: AsyncIterator[FlowEvent], wanted: Callable[[FlowEvent], b
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
-def test_a_tcp_flow_opens_and_closes_with_its_bytes(bench: Bench, family: int) -> None:
+async def test_a_tcp_flow_opens_and_closes_with_its_bytes(bench: Bench, family: int) -> None:
     track(bench.near)
 
-    async def scenario() -> None:
+    with bench.near.entered():
         async with LinkMonitor() as links, FlowMonitor(links.is_local) as flows:
             assert flows.problem == ""
             events = flows.events()
@@ -111,14 +111,12 @@ def test_a_tcp_flow_opens_and_closes_with_its_bytes(bench: Bench, family: int) -
             assert closed.started_unix_s == opened.at_unix_s
             assert closed.ended_unix_s >= opened.at_unix_s
 
-    with bench.near.entered():
-        asyncio.run(scenario())
 
-
-def test_an_incoming_flow_has_this_hosts_side_as_local(bench: Bench) -> None:
+async def test_an_incoming_flow_has_this_hosts_side_as_local(bench: Bench) -> None:
     track(bench.far)
 
-    async def scenario() -> None:
+    with bench.near.entered():
+
         def is_local(address: object) -> bool:
             return address == ip_address("10.9.1.1")
 
@@ -139,14 +137,11 @@ def test_an_incoming_flow_has_this_hosts_side_as_local(bench: Bench) -> None:
         finally:
             await flows.__aexit__(None, None, None)
 
-    with bench.near.entered():
-        asyncio.run(scenario())
 
-
-def test_a_snapshot_knows_mptcp_tokens(bench: Bench) -> None:
+async def test_a_snapshot_knows_mptcp_tokens(bench: Bench) -> None:
     bench.near.sysctl("net.mptcp.enabled", 1)
 
-    async def scenario() -> None:
+    with bench.near.entered():
         loop = asyncio.get_running_loop()
         async with LinkMonitor() as links, FlowMonitor(links.is_local) as flows:
             with (
@@ -172,16 +167,13 @@ def test_a_snapshot_knows_mptcp_tokens(bench: Bench) -> None:
                 assert tokens[plain] is None
                 assert tokens[mptcp]
 
-    with bench.near.entered():
-        asyncio.run(scenario())
 
-
-def test_a_udp_flow_closes_with_its_bytes(bench: Bench) -> None:
+async def test_a_udp_flow_closes_with_its_bytes(bench: Bench) -> None:
     track(bench.near)
     bench.near.sysctl("net.netfilter.nf_conntrack_udp_timeout", 1)
     bench.near.sysctl("net.netfilter.nf_conntrack_udp_timeout_stream", 1)
 
-    async def scenario() -> None:
+    with bench.near.entered():
         loop = asyncio.get_running_loop()
         async with LinkMonitor() as links, FlowMonitor(links.is_local) as flows:
             events = flows.events()
@@ -207,12 +199,9 @@ def test_a_udp_flow_closes_with_its_bytes(bench: Bench) -> None:
             assert (closed.bytes_up, closed.bytes_down) == (128, 1_028)
             assert closed.exact
 
+
+async def test_without_connection_tracking_ends_still_show(bench: Bench) -> None:
     with bench.near.entered():
-        asyncio.run(scenario())
-
-
-def test_without_connection_tracking_ends_still_show(bench: Bench) -> None:
-    async def scenario() -> None:
         async with LinkMonitor() as links, FlowMonitor(links.is_local) as flows:
             assert "connection tracking is not active for IPv4 and IPv6" in flows.problem
             events = flows.events()
@@ -226,9 +215,6 @@ def test_without_connection_tracking_ends_still_show(bench: Bench) -> None:
             port = await download(bench, socket.AF_INET6, 10_000, 10)
             first = await take(events, lambda e: e.key.local_port == port)
             assert isinstance(first, FlowOpened)
-
-    with bench.near.entered():
-        asyncio.run(scenario())
 
 
 def test_an_overflow_is_counted_and_made_good(bench: Bench) -> None:
@@ -271,8 +257,8 @@ def test_an_overflow_is_counted_and_made_good(bench: Bench) -> None:
 
 @pytest.mark.parametrize("protocol", [0, MPTCP], ids=["tcp", "mptcp"])
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
-def test_the_mark_of_a_living_socket(bench: Bench, family: int, protocol: int) -> None:
-    async def scenario() -> None:
+async def test_the_mark_of_a_living_socket(bench: Bench, family: int, protocol: int) -> None:
+    with bench.near.entered():
         async with LinkMonitor() as links, FlowMonitor(links.is_local) as flows:
             for mark in (0, 0xCE00_0007):
                 with (
@@ -288,6 +274,3 @@ def test_the_mark_of_a_living_socket(bench: Bench, family: int, protocol: int) -
                     key = FlowKey(ip_address(near[0]), near[1], ip_address(far[0]), far[1])
                     assert await flows.mark(key) == (mark or None)
                     assert await flows.mark(replace(key, local_port=1)) is None
-
-    with bench.near.entered():
-        asyncio.run(scenario())

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Callable
 from ipaddress import IPv4Interface, IPv6Interface, ip_address
 from pathlib import Path
 
+from kit.waiting import wait_until
+
 from cedos.host.monitor.dns.resolvers import HostResolvers
 from cedos.host.monitor.events import Change, NetworkEvent
 from cedos.host.monitor.networks.counters import InterfaceCounters
@@ -36,10 +38,10 @@ async def until(
     raise AssertionError("the events ended")
 
 
-def test_a_network_through_its_life(make_namespace: MakeNamespace) -> None:
+async def test_a_network_through_its_life(make_namespace: MakeNamespace) -> None:
     near, far = pair(make_namespace)
 
-    async def scenario() -> None:
+    with near.entered():
         async with LinkMonitor() as monitor:
             events = monitor.events()
             (found,) = monitor.networks()
@@ -81,15 +83,12 @@ def test_a_network_through_its_life(make_namespace: MakeNamespace) -> None:
             assert monitor.networks() == []
             assert not monitor.is_local(ip_address("10.9.1.2"))
 
-    with near.entered():
-        asyncio.run(scenario())
 
-
-def test_ipv6_and_a_gateway_less_link(make_namespace: MakeNamespace) -> None:
+async def test_ipv6_and_a_gateway_less_link(make_namespace: MakeNamespace) -> None:
     near, _ = pair(make_namespace, "wwan0")
     near.sysctl("net.ipv6.conf.wwan0.accept_dad", 0)
 
-    async def scenario() -> None:
+    with near.entered():
         async with LinkMonitor() as monitor:
             events = monitor.events()
             near.ip("link", "set", "wwan0", "up")
@@ -103,11 +102,8 @@ def test_ipv6_and_a_gateway_less_link(make_namespace: MakeNamespace) -> None:
             assert routed.network.gateways == (ip_address("fd09::1"),)
             assert monitor.metrics() == {"wwan0": 600}
 
-    with near.entered():
-        asyncio.run(scenario())
 
-
-def test_default_routes_among_thousands_of_others(
+async def test_default_routes_among_thousands_of_others(
     make_namespace: MakeNamespace, tmp_path: Path
 ) -> None:
     near, _ = pair(make_namespace)
@@ -121,7 +117,7 @@ def test_default_routes_among_thousands_of_others(
     )
     near.ip("-batch", str(tmp_path / "routes"))
 
-    async def scenario() -> None:
+    with near.entered():
         async with LinkMonitor() as monitor:
             (network,) = monitor.networks()
             assert network.gateways == (ip_address("fd09::1"),)
@@ -130,11 +126,8 @@ def test_default_routes_among_thousands_of_others(
             assert changed.network.gateways == (ip_address("10.9.1.1"), ip_address("fd09::1"))
             assert monitor.metrics() == {"wlan0": 300}
 
-    with near.entered():
-        asyncio.run(scenario())
 
-
-def test_several_next_hops_and_a_gateway_of_the_other_ip_version(
+async def test_several_next_hops_and_a_gateway_of_the_other_ip_version(
     make_namespace: MakeNamespace,
 ) -> None:
     near, far = pair(make_namespace)
@@ -145,7 +138,7 @@ def test_several_next_hops_and_a_gateway_of_the_other_ip_version(
         near.ip("address", "add", f"fd09:{number}::2/64", "dev", name, "nodad")
         near.ip("link", "set", name, "up")
 
-    async def scenario() -> None:
+    with near.entered():
         async with LinkMonitor() as monitor:
             assert [network.gateways for network in monitor.networks()] == [(), ()]
             events = monitor.events()
@@ -164,21 +157,19 @@ def test_several_next_hops_and_a_gateway_of_the_other_ip_version(
             via = await until(events, lambda e: e.network.up)
             assert via.network.gateways == (ip_address("fd09:1::1"),)
 
-    with near.entered():
-        asyncio.run(scenario())
 
-
-def test_other_tables_routes_and_containers_links_are_no_news(
+async def test_other_tables_routes_and_containers_links_are_no_news(
     make_namespace: MakeNamespace,
 ) -> None:
     near, _ = pair(make_namespace)
     near.ip("address", "add", "10.9.1.2/24", "dev", "wlan0")
     near.ip("link", "set", "wlan0", "up")
+    # The kernel may notice a carrier as late as a second after the link was set up.
+    wait_until(lambda: "state UP" in near.ip("link", "show", "wlan0"))
 
-    async def scenario() -> None:
+    with near.entered():
         async with LinkMonitor({"br0": {"ignore": True}}) as monitor:
             events = monitor.events()
-            await asyncio.sleep(0.3)
             table = ("table", "1234")
             near.ip("route", "add", "default", "via", "10.9.1.1", "dev", "wlan0", *table)
             near.ip("rule", "add", "to", "10.1.1.1", *table)
@@ -190,16 +181,13 @@ def test_other_tables_routes_and_containers_links_are_no_news(
             assert event.network.up
             assert [network.name for network in monitor.networks()] == ["wlan0"]
 
-    with near.entered():
-        asyncio.run(scenario())
 
-
-def test_byte_counters(make_namespace: MakeNamespace) -> None:
+async def test_byte_counters(make_namespace: MakeNamespace) -> None:
     near, _ = pair(make_namespace)
     near.ip("address", "add", "10.9.1.2/24", "dev", "wlan0")
     near.ip("link", "set", "wlan0", "up")
 
-    async def scenario() -> None:
+    with near.entered():
         counters = InterfaceCounters()
         try:
             async with LinkMonitor() as monitor:
@@ -217,28 +205,22 @@ def test_byte_counters(make_namespace: MakeNamespace) -> None:
         finally:
             counters.close()
 
-    with near.entered():
-        asyncio.run(scenario())
 
-
-def test_the_users_word_on_an_interface(make_namespace: MakeNamespace) -> None:
+async def test_the_users_word_on_an_interface(make_namespace: MakeNamespace) -> None:
     near, _ = pair(make_namespace, "veth-work")
 
-    async def scenario() -> None:
+    with near.entered():
         given = {"veth-work": {"kind": "cellular", "metered": False, "name": "phone"}}
         async with LinkMonitor(given) as monitor:
             (phone,) = monitor.networks()
             assert (phone.name, phone.interface) == ("phone", "veth-work")
             assert (phone.kind, phone.metered) == (NetworkKind.CELLULAR, False)
 
-    with near.entered():
-        asyncio.run(scenario())
 
-
-def test_a_phones_hotspot_over_wifi_is_metered(make_namespace: MakeNamespace) -> None:
+async def test_a_phones_hotspot_over_wifi_is_metered(make_namespace: MakeNamespace) -> None:
     near, _ = pair(make_namespace)
 
-    async def scenario() -> None:
+    with near.entered():
         async with LinkMonitor() as monitor:
             events = monitor.events()
             near.ip("address", "add", "192.168.1.7/24", "dev", "wlan0")
@@ -249,17 +231,14 @@ def test_a_phones_hotspot_over_wifi_is_metered(make_namespace: MakeNamespace) ->
             hotspot = await until(events, lambda e: e.network.metered)
             assert hotspot.network.kind is NetworkKind.WIFI
 
-    with near.entered():
-        asyncio.run(scenario())
 
-
-def test_a_new_resolv_conf_is_noticed(make_namespace: MakeNamespace, tmp_path: Path) -> None:
+async def test_a_new_resolv_conf_is_noticed(make_namespace: MakeNamespace, tmp_path: Path) -> None:
     near, _ = pair(make_namespace)
     near.ip("address", "add", "10.9.1.2/24", "dev", "wlan0")
     file = tmp_path / "resolv.conf"
     file.write_text("nameserver 127.0.0.53\n")
 
-    async def scenario() -> None:
+    with near.entered():
         async with LinkMonitor(resolvers=HostResolvers(None, file)) as monitor:
             events = monitor.events()
             assert monitor.networks()[0].resolvers == ()
@@ -267,6 +246,3 @@ def test_a_new_resolv_conf_is_noticed(make_namespace: MakeNamespace, tmp_path: P
             (tmp_path / "new").rename(file)
             event = await until(events, lambda e: bool(e.network.resolvers))
             assert event.network.resolvers == (ip_address("10.9.1.1"),)
-
-    with near.entered():
-        asyncio.run(scenario())

@@ -117,7 +117,7 @@ def test_a_loss_is_told_after_what_came_before_it(host: Namespace, tmp_path: Pat
     heard_in(host, scenario, receive_buffer_bytes=100_000)
 
 
-def test_what_has_to_wait_for_others_waits_and_is_not_lost(
+async def test_what_has_to_wait_for_others_waits_and_is_not_lost(
     host: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ends of flows wait until the openings before them have been told."""
@@ -129,7 +129,7 @@ def test_what_has_to_wait_for_others_waits_and_is_not_lost(
         asked.append(len(asked) >= 2)
         return asked[-1]
 
-    async def live() -> None:
+    with host.entered():
         listener = NetlinkListener(
             _ROUTE, [_IPV4_ROUTES], heard.datagram, heard.lost, interval_s=0.01, before=before
         )
@@ -138,8 +138,5 @@ def test_what_has_to_wait_for_others_waits_and_is_not_lost(
             while len(heard.all) < 10:
                 await asyncio.sleep(0.01)
         listener.close()
-
-    with host.entered():
-        asyncio.run(live())
     assert heard.all == list(range(10))
     assert asked == [False, False, True]

@@ -66,12 +66,12 @@ def echoes(namespace: Namespace, version: int, interface: str) -> int:
 
 @pytest.mark.parametrize("version", [4, 6])
 @pytest.mark.parametrize("unprivileged", [False, True])
-def test_ping_goes_through_the_networks_interface(
+async def test_ping_goes_through_the_networks_interface(
     bench: Bench, version: int, unprivileged: bool
 ) -> None:
     bench.near.sysctl("net.ipv4.ping_group_range", "0 0" if unprivileged else "1 0")
 
-    async def scenario() -> None:
+    with bench.near.entered():
         async with (
             LinkMonitor() as links,
             Prober(lambda n: TARGETS[version], ping_timeout_s=5.0) as prober,
@@ -87,13 +87,10 @@ def test_ping_goes_through_the_networks_interface(
                     gained = echoes(bench.far, version, name) - count
                     assert gained == (3 if name == network.interface else 0), name
 
-    with bench.near.entered():
-        asyncio.run(scenario())
-
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_dns_time_through_the_right_interface(bench: Bench, version: int) -> None:
-    async def scenario() -> None:
+async def test_dns_time_through_the_right_interface(bench: Bench, version: int) -> None:
+    with bench.near.entered():
         loop = asyncio.get_running_loop()
         family = socket.AF_INET if version == 4 else socket.AF_INET6
         with bench.far.entered():
@@ -130,12 +127,9 @@ def test_dns_time_through_the_right_interface(bench: Bench, version: int) -> Non
                 assert silent.problem == "no answer in time"
                 assert silent.indicators == {}
 
-    with bench.near.entered():
-        asyncio.run(scenario())
-
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_trains_go_through_the_networks_interface(bench: Bench, version: int) -> None:
+async def test_trains_go_through_the_networks_interface(bench: Bench, version: int) -> None:
     """And the shaped network is measured as the slower one, both ways."""
     rate_bps = 5e6
     for side in (bench.near, bench.far):
@@ -143,7 +137,7 @@ def test_trains_go_through_the_networks_interface(bench: Bench, version: int) ->
         side.run("tc", "qdisc", "add", *shape.split())
     key = b"k" * 32
 
-    async def scenario() -> None:
+    with bench.near.entered():
         with bench.far.entered():
             serving = ProbeServing(TARGETS[version], 7007, key, ProbeLimits(1e9, 1e9))
             server_task = await serving.__aenter__()
@@ -164,12 +158,9 @@ def test_trains_go_through_the_networks_interface(bench: Bench, version: int) ->
         finally:
             await server_task.__aexit__(None, None, None)
 
+
+async def test_the_schedule_pings_and_sees_the_far_end_drop(bench: Bench) -> None:
     with bench.near.entered():
-        asyncio.run(scenario())
-
-
-def test_the_schedule_pings_and_sees_the_far_end_drop(bench: Bench) -> None:
-    async def scenario() -> None:
         schedule = ProbeSchedule(in_use_s=0.1, idle_s=0.2)
         async with (
             LinkMonitor() as links,
@@ -192,17 +183,11 @@ def test_the_schedule_pings_and_sees_the_far_end_drop(bench: Bench) -> None:
             assert None not in seen["wlan0"]
             assert len(seen["lte0"]) > len(seen["wlan0"])
 
+
+async def test_a_network_without_route_is_a_loss_at_once(bench: Bench) -> None:
     with bench.near.entered():
-        asyncio.run(scenario())
-
-
-def test_a_network_without_route_is_a_loss_at_once(bench: Bench) -> None:
-    async def scenario() -> None:
         async with LinkMonitor() as links, Prober(lambda n: TARGETS[6]) as prober:
             bench.near.ip("-6", "route", "del", "default", "dev", "lte0")
             lte = next(n for n in links.networks() if n.interface == "lte0")
             result = await asyncio.wait_for(prober.ping(lte), 0.9)
             assert (result.problem, result.spent.bytes) == ("the network takes nothing", 0)
-
-    with bench.near.entered():
-        asyncio.run(scenario())

@@ -4,7 +4,7 @@ import asyncio
 import os
 import random
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from pathlib import Path
 
 import pytest
@@ -46,28 +46,33 @@ def killed(host) -> None:
         os.waitpid(child, 0)
 
 
+def place(parts: Sized, chance: random.Random) -> int:
+    """Return the index of a part; how many there are changes hardly which one, and no later draw."""
+    return int(chance.random() * len(parts))
+
+
 def cut(path: Path, data: bytes, chance: random.Random) -> None:
-    path.write_bytes(data[: chance.randrange(len(data))])
+    path.write_bytes(data[: place(data, chance)])
 
 
 def cut_between_lines(path: Path, data: bytes, chance: random.Random) -> None:
     lines = data.splitlines(keepends=True)
-    path.write_bytes(b"".join(lines[: chance.randrange(len(lines))]))
+    path.write_bytes(b"".join(lines[: place(lines, chance)]))
 
 
 def beginning_lost(path: Path, data: bytes, chance: random.Random) -> None:
-    path.write_bytes(data[chance.randrange(len(data)) :])
+    path.write_bytes(data[place(data, chance) :])
 
 
 def zeros(path: Path, data: bytes, chance: random.Random) -> None:
-    begin = chance.randrange(len(data))
+    begin = place(data, chance)
     path.write_bytes(data[:begin] + bytes(len(data) - begin))
 
 
 def bits(path: Path, data: bytes, chance: random.Random) -> None:
     flipped = bytearray(data)
     for _ in range(30):
-        flipped[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        flipped[place(data, chance)] ^= 1 << chance.randrange(8)
     path.write_bytes(flipped)
 
 
@@ -77,7 +82,7 @@ def noise(path: Path, data: bytes, chance: random.Random) -> None:
 
 def noise_within(path: Path, data: bytes, chance: random.Random) -> None:
     lines = data.splitlines(keepends=True)
-    lines[chance.randrange(len(lines))] = chance.randbytes(99) + b"\n"
+    lines[place(lines, chance)] = chance.randbytes(99) + b"\n"
     path.write_bytes(b"".join(lines))
 
 
@@ -135,10 +140,9 @@ def sysctls(host) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("damages", "seed", "least_exact"), [(EACH, 0, 1), (SEEDED, 16, 4), (SEEDED, 17, 4)]
+    ("damages", "seed", "least_exact"), [(EACH, 0, 1), (SEEDED, 16, 4), (SEEDED, 17, 3)]
 )
 def test_damaged_journals(host, damages, seed, least_exact):
-    chance = random.Random(seed)
     before, own, rules = host.state(), sysctls(host), host.client.ip("rule")
     path, elsewhere = host.directory / FILE_NAME, host.directory / "elsewhere"
     elsewhere.write_text("as it was\n")
@@ -146,7 +150,7 @@ def test_damaged_journals(host, damages, seed, least_exact):
     for damage in damages:
         killed(host)
         assert host.client.ip("rule") != rules
-        damage(path, path.read_bytes(), chance)
+        damage(path, path.read_bytes(), random.Random(f"{seed} {damage.__name__}"))
         with host.client.entered():
             undone = restore(host.directory)
         why = (damage.__name__, undone)

@@ -376,23 +376,18 @@ def test_a_refusal_is_final(root: Path, tmp_path: Path) -> None:
         Answer(10, 0, "v", -1e18),
     ],
 )
-def test_a_server_that_answers_absurdly(tmp_path: Path, answer: Answer) -> None:
-    async def run() -> None:
-        async def connect() -> Any:
-            client, server = End(), End()
-            client.other, server.other = server, client
-            await server.write(pack(answer))
-            server.finish()
-            return client
+async def test_a_server_that_answers_absurdly(tmp_path: Path, answer: Answer) -> None:
+    async def connect() -> Any:
+        client, server = End(), End()
+        client.other, server.other = server, client
+        await server.write(pack(answer))
+        server.finish()
+        return client
 
-        partial = Partial(tmp_path / "got", "s")
-        try:
-            await Getting("file", partial, ServerLink(connect), 60.0).run()
-        finally:
-            partial.close()
-
+    partial = Partial(tmp_path / "got", "s")
     with pytest.raises(TransferError, match=r"from byte|invalid answer: .*modified"):
-        asyncio.run(run())
+        await Getting("file", partial, ServerLink(connect), 60.0).run()
+    partial.close()
 
 
 def test_one_key_is_one_client() -> None:

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kit.waiting import until
 
 from cedos import session
 from cedos.api.transfers import TurnMessage
-from cedos.apps.files.partial import files_of
 from cedos.apps.files.server_link import Progress
 from cedos.apps.files.serving import Serving
 from cedos.apps.files.tree import Tree
@@ -55,7 +55,9 @@ def no_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, str(tmp_path / name))
 
 
-def test_they_share_one_session_and_one_that_is_not_there_harms_nobody(tmp_path: Path) -> None:
+async def test_they_share_one_session_and_one_that_is_not_there_harms_nobody(
+    tmp_path: Path,
+) -> None:
     served, here = tmp_path / "served", tmp_path / "here"
     served.mkdir()
     here.mkdir()
@@ -74,29 +76,24 @@ def test_they_share_one_session_and_one_that_is_not_there_harms_nobody(tmp_path:
     def fails(name: str, target: Path, error: CedosError) -> None:
         failed.append(f"{target.name}: {error}")
 
-    async def run() -> list[Connection]:
-        key = KeyPair(os.urandom(32))
-        listener = await session.listen(("127.0.0.1", 0), key=key)
-        counting = Counting(listener)
-        serving = Serving(Tree(served), counting, {})  # type: ignore[arg-type]
-        running = asyncio.create_task(serving.run())
-        server = KnownServer("127.0.0.1", listener.address[1], key.public)
-        both = Endpoints(KeyPair(os.urandom(32)), server, None, None, (), 10.0, 60.0)
-        later = FilesByDeadline(time.time() + 300.0, True, ends, fails)
-        for name in ("absent.bin", *files):
-            later.add(source(f"there/{name}"), here / name, both)
-        async with asyncio.timeout(40.0):
-            await later.run()
-        after_s.append(time.monotonic() - done_s[-1])
-        async with asyncio.timeout(1.0):
-            while not all(each.ended for each in counting.sessions):
-                await asyncio.sleep(0.01)
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        await serving.close()
-        return counting.sessions
-
-    sessions = asyncio.run(run())
+    key = KeyPair(os.urandom(32))
+    listener = await session.listen(("127.0.0.1", 0), key=key)
+    counting = Counting(listener)
+    serving = Serving(Tree(served), counting, {})  # type: ignore[arg-type]
+    running = asyncio.create_task(serving.run())
+    server = KnownServer("127.0.0.1", listener.address[1], key.public)
+    both = Endpoints(KeyPair(os.urandom(32)), server, None, None, (), 10.0, 60.0)
+    later = FilesByDeadline(time.time() + 300.0, True, ends, fails)
+    for name in ("absent.bin", *files):
+        later.add(source(f"there/{name}"), here / name, both)
+    async with asyncio.timeout(40.0):
+        await later.run()
+    after_s.append(time.monotonic() - done_s[-1])
+    await until(lambda: all(each.ended for each in counting.sessions), 1.0)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await serving.close()
+    sessions = counting.sessions
     assert {name: (here / name).read_bytes() for name in files} == files
     assert len(failed) == 1
     assert failed[0].startswith("absent.bin: the server says:")
@@ -109,23 +106,20 @@ def test_they_share_one_session_and_one_that_is_not_there_harms_nobody(tmp_path:
     assert after_s[0] < 1.0  # the goodbye has a way
 
 
-def test_a_server_that_is_not_there_is_waited_for_once(tmp_path: Path) -> None:
+async def test_a_server_that_is_not_there_is_waited_for_once(tmp_path: Path) -> None:
     """Not once a file, one after the other."""
     failed: list[str] = []
 
     def fails(name: str, target: Path, error: CedosError) -> None:
         failed.append(f"{target.name}: {error}")
 
-    async def run() -> None:
-        server = KnownServer("127.0.0.1", 1, KeyPair(os.urandom(32)).public)
-        ends = Endpoints(KeyPair(os.urandom(32)), server, None, None, (), 0.4, 60.0)
-        later = FilesByDeadline(time.time() + 300.0, True, lambda _: None, fails)
-        for number in range(20):
-            later.add(source(f"there/{number}"), tmp_path / str(number), ends)
-        async with asyncio.timeout(6.0):
-            await later.run()
-
-    asyncio.run(run())
+    server = KnownServer("127.0.0.1", 1, KeyPair(os.urandom(32)).public)
+    ends = Endpoints(KeyPair(os.urandom(32)), server, None, None, (), 0.4, 60.0)
+    later = FilesByDeadline(time.time() + 300.0, True, lambda _: None, fails)
+    for number in range(20):
+        later.add(source(f"there/{number}"), tmp_path / str(number), ends)
+    async with asyncio.timeout(6.0):
+        await later.run()
     assert len(failed) == 20
     assert len({text.partition(": ")[2] for text in failed}) == 1
     assert not list(tmp_path.glob("*.part.json"))
@@ -144,48 +138,6 @@ def test_who_is_here_already_waits_for_nothing(
     with pytest.raises(TransferError, match="is there already"):
         later.add(source("there/song"), tmp_path / "song", ends)
     assert len(forgotten) == 1
-
-
-def test_who_brought_it_is_known_after_a_restart(tmp_path: Path) -> None:
-    served, here = tmp_path / "served", tmp_path / "here"
-    served.mkdir()
-    here.mkdir()
-    content = os.urandom(60_000_000)
-    (served / "film").write_bytes(content)
-
-    async def run() -> tuple[dict[str, int], dict[str, int]]:
-        key = KeyPair(os.urandom(32))
-        listener = await session.listen(("127.0.0.1", 0), key=key)
-        serving = Serving(Tree(served), listener, {})
-        running = asyncio.create_task(serving.run())
-        server = KnownServer("127.0.0.1", listener.address[1], key.public)
-        both = Endpoints(KeyPair(os.urandom(32)), server, None, None, (), 10.0, 60.0)
-        first = FilesByDeadline(time.time() + 300.0, True, lambda _: None, lambda *_: None)
-        first.add(source("there/film"), here / "film", both)
-        stopped = asyncio.create_task(first.run())
-        async with asyncio.timeout(20.0):
-            while first._waiting[0].progress.have_bytes < 1_000_000:
-                await asyncio.sleep(0)
-        stopped.cancel()
-        await asyncio.gather(stopped, return_exceptions=True)
-        assert not (here / "film").exists()
-        have = files_of(here / "film")[0].stat().st_size
-        second = FilesByDeadline(time.time() + 300.0, True, lambda _: None, lambda *_: None)
-        second.add(source("there/film"), here / "film", both)
-        file = second._waiting[0]
-        before = dict(file._report().all_bytes)
-        assert have <= before["lo"] < 1.2 * have + 1_000_000
-        async with asyncio.timeout(40.0):
-            await second.run()
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        await serving.close()
-        return before, dict(file._report().all_bytes)
-
-    before, after = asyncio.run(run())
-    assert before["lo"] < after["lo"]
-    assert len(content) < after["lo"] < 1.2 * len(content)
-    assert sorted(each.name for each in here.iterdir()) == ["film"]
 
 
 @pytest.mark.jumping
@@ -272,8 +224,7 @@ class Session:
             raise SessionError("over")
 
     async def close(self) -> None:
-        while not self.open:
-            await asyncio.sleep(0.01)
+        await until(lambda: self.open)
         self.goodbye_over, self.ended = set(self.open), True
 
     def abort(self, why: str) -> None:

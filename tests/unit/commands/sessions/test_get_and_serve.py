@@ -8,7 +8,6 @@ import random
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,15 +22,16 @@ from cedos.commands.sessions import get, serve
 from cedos.errors import SessionError
 from cedos.session import keys
 from cedos.session.protocol.crypto import KeyPair
+from tests.unit.commands.sessions.conftest import Programs
 
 SIZE = 40_000_000
 
 
-class Programs:
-    """A served folder with one file, and programs that are killed at the end of a test."""
+class Served(Programs):
+    """A served folder with one file, and a client that gets it as `target`."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        super().__init__(folder)
         self.served = folder / "served"
         self.served.mkdir()
         self.target = folder / "got"
@@ -39,44 +39,13 @@ class Programs:
         text = random.Random(1).randbytes(SIZE)
         (self.served / "file").write_bytes(text)
         self.digest = hashlib.sha256(text).digest()
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.port = probe.getsockname()[1]
-        self.environment = dict(
-            os.environ, XDG_CONFIG_HOME=str(folder / "config"), XDG_STATE_HOME=str(folder / "state")
-        )
-        self.key = keys.to_text(keys.own(folder / "server.key").public)
-        self.running: list[subprocess.Popen[str]] = []
 
-    def start(
-        self, program: str, *arguments: str, files: int | None = None
-    ) -> subprocess.Popen[str]:
-        code = f"from cedos.commands.sessions.{program} import main; main()"
-        limited = [] if files is None else ["prlimit", f"--nofile={files}"]
-        process = subprocess.Popen(
-            [*limited, sys.executable, "-c", code, *arguments],
-            env=self.environment,
-            cwd=self.folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.running.append(process)
-        return process
+    def serve(self, *more: str) -> "subprocess.Popen[str]":
+        return self.serving(*more, "served")
 
-    def serve(self, *more: str) -> subprocess.Popen[str]:
-        process = self.start(
-            "serve", "-l", f"127.0.0.1:{self.port}", "--own-key", "server.key",
-            "--log-format", "json", *more, "served",
-        )  # fmt: skip
-        assert process.stderr is not None
-        line = process.stderr.readline()
-        assert '"ready"' in line, line + process.stderr.read()
-        return process
-
-    def get(self, *more: str) -> subprocess.Popen[str]:
-        return self.start(
-            "get", "--key", self.key, "-o", "got", *more, f"127.0.0.1:{self.port}/file"
-        )
+    def get(self, *more: str) -> "subprocess.Popen[str]":
+        where = f"127.0.0.1:{self.port}/file"
+        return self.start("cedos-get", "--key", self.key, "-o", "got", *more, where)
 
     def have(self) -> int:
         try:
@@ -102,15 +71,13 @@ class Programs:
 
 
 @pytest.fixture
-def programs(tmp_path: Path) -> Iterator[Programs]:
-    programs = Programs(tmp_path)
+def programs(tmp_path: Path) -> Iterator[Served]:
+    programs = Served(tmp_path)
     yield programs
-    for process in programs.running:
-        process.kill()
-        process.communicate()
+    programs.end()
 
 
-def test_both_ends_are_killed_and_the_file_is_right(programs: Programs) -> None:
+def test_both_ends_are_killed_and_the_file_is_right(programs: Served) -> None:
     choose = random.Random(7)
     server = programs.serve()
     client = programs.get()
@@ -137,7 +104,7 @@ def test_both_ends_are_killed_and_the_file_is_right(programs: Programs) -> None:
     assert "from an earlier attempt" in out
 
 
-def test_ctrl_c_keeps_what_has_come(programs: Programs) -> None:
+def test_ctrl_c_keeps_what_has_come(programs: Served) -> None:
     programs.serve()
     client = programs.get()
     if programs.until(1, client):
@@ -158,7 +125,7 @@ def test_ctrl_c_keeps_what_has_come(programs: Programs) -> None:
     programs.assert_whole()
 
 
-def test_the_server_ends_cleanly_and_lets_in_only_its_clients(programs: Programs) -> None:
+def test_the_server_ends_cleanly_and_lets_in_only_its_clients(programs: Served) -> None:
     clients = programs.folder / "clients.toml"
     clients.write_text("[hosts]\n")
     server = programs.serve("--clients", "clients.toml")
@@ -170,9 +137,8 @@ def test_the_server_ends_cleanly_and_lets_in_only_its_clients(programs: Programs
     _, log = server.communicate(timeout=30)
     assert server.returncode == 0, log
     assert "Traceback" not in log
-    own = programs.start("get", "--print-key")
-    key, _ = own.communicate(timeout=30)
-    clients.write_text(f'[hosts]\nlaptop = "{key.strip()}"\n')
+    key = programs.run("cedos-get", "--print-key").stdout.strip()
+    clients.write_text(f'[hosts]\nlaptop = "{key}"\n')
     server = programs.serve("--clients", "clients.toml")
     client = programs.get()
     _, errors = client.communicate(timeout=60)
@@ -180,14 +146,12 @@ def test_the_server_ends_cleanly_and_lets_in_only_its_clients(programs: Programs
     programs.assert_whole()
     # The key was pinned when it had proved right: another one is not taken any more.
     other = keys.to_text(bytes(range(32)))
-    refused = programs.start("get", "--key", other, f"127.0.0.1:{programs.port}/x")
-    _, errors = refused.communicate(timeout=30)
+    refused = programs.run("cedos-get", "--key", other, f"127.0.0.1:{programs.port}/x")
     assert refused.returncode == 2
-    assert f"another key for 127.0.0.1:{programs.port}" in errors
-    missing = programs.start("get", f"127.0.0.1:{programs.port}/none")
-    _, errors = missing.communicate(timeout=60)
+    assert f"another key for 127.0.0.1:{programs.port}" in refused.stderr
+    missing = programs.run("cedos-get", f"127.0.0.1:{programs.port}/none")
     assert missing.returncode == 1
-    assert "there is no file 'none'" in errors
+    assert "there is no file 'none'" in missing.stderr
     assert not files_of(programs.folder / "none")[0].exists()
     server.send_signal(signal.SIGINT)
     _, log = server.communicate(timeout=30)
@@ -195,41 +159,38 @@ def test_the_server_ends_cleanly_and_lets_in_only_its_clients(programs: Programs
     assert '"to":"laptop"' in log
 
 
-def test_every_file_is_tried_whatever_happens_to_one(programs: Programs) -> None:
+def test_every_file_is_tried_whatever_happens_to_one(programs: Served) -> None:
     for name in "ab":
         (programs.served / name).write_text(name)
     programs.serve()
     where = f"127.0.0.1:{programs.port}"
     for more in (["--json"], []):
-        client = programs.start(
-            "get", "--key", programs.key, *more, *(f"{where}/{name}" for name in ("a", "none", "b"))
-        )
-        out, errors = client.communicate(timeout=60)
-        assert client.returncode == 1
-        assert errors.count("there is no file 'none'") == 1
+        files = [f"{where}/{name}" for name in ("a", "none", "b")]
+        done = programs.run("cedos-get", "--key", programs.key, *more, *files)
+        assert done.returncode == 1
+        assert done.stderr.count("there is no file 'none'") == 1
         if more:
-            first, missing, last = json.loads(out)["files"]
+            first, missing, last = json.loads(done.stdout)["files"]
             assert (first["error"], last["error"]) == (None, None)
             assert (first["bytes"], last["bytes"]) == (1, 1)
             assert missing["from"] == f"{where}/none"
             assert "there is no file 'none'" in missing["error"]
         else:
-            assert len(out.splitlines()) == 2
+            assert len(done.stdout.splitlines()) == 2
         for name in "ab":
             got = programs.folder / name
             assert got.read_text() == name
             got.unlink()
 
 
-def test_what_ends_with_a_slash_is_a_folder(programs: Programs) -> None:
+def test_what_ends_with_a_slash_is_a_folder(programs: Served) -> None:
     programs.serve()
     (programs.served / "small").write_text("small")
 
-    def got(output: str) -> tuple[int | None, str]:
+    def got(output: str) -> tuple[int, str]:
         where = f"127.0.0.1:{programs.port}/small"
-        client = programs.start("get", "--key", programs.key, "-o", output, where)
-        _, errors = client.communicate(timeout=60)
-        return client.returncode, errors
+        done = programs.run("cedos-get", "--key", programs.key, "-o", output, where)
+        return done.returncode, done.stderr
 
     assert got("new/deep/") == (0, "")
     assert (programs.folder / "new/deep/small").read_text() == "small"
@@ -242,7 +203,7 @@ def test_what_ends_with_a_slash_is_a_folder(programs: Programs) -> None:
     assert not (programs.folder / "nodir").exists()
 
 
-def test_a_folder_of_the_same_name_here_hides_no_hint(programs: Programs) -> None:
+def test_a_folder_of_the_same_name_here_hides_no_hint(programs: Served) -> None:
     programs.serve()
     for name in ("albums", "small"):
         (programs.folder / name).mkdir()
@@ -250,33 +211,32 @@ def test_a_folder_of_the_same_name_here_hides_no_hint(programs: Programs) -> Non
     (programs.served / "small").write_text("small")
 
     def said(name: str, *more: str) -> str:
-        client = programs.start(
-            "get", "--key", programs.key, *more, f"127.0.0.1:{programs.port}/{name}"
-        )
-        _, errors = client.communicate(timeout=60)
-        assert client.returncode == 1
-        return errors
+        where = f"127.0.0.1:{programs.port}/{name}"
+        done = programs.run("cedos-get", "--key", programs.key, *more, where)
+        assert done.returncode == 1
+        return done.stderr
 
     for more in ((), ("--by", "5min")):
         assert "with -r it comes whole, albums/ shows what is in it" in said("albums", *more)
     assert "small is a folder here; -o NAME gives the file another name" in said("small")
 
 
-def test_what_is_dropped_of_another_file_is_said(programs: Programs) -> None:
+def test_what_is_dropped_of_another_file_is_said(programs: Served) -> None:
     programs.serve()
     (programs.served / "small").write_text("small")
     note = {"source": "another/film", "version": "1", "size": 100}
     programs.part.write_bytes(bytes(50))
     files_of(programs.target)[1].write_text(json.dumps(note))
     where = f"127.0.0.1:{programs.port}/small"
-    client = programs.start("get", "--key", programs.key, "-o", "got", where)
-    _, errors = client.communicate(timeout=60)
-    assert client.returncode == 0
-    assert errors == ("cedos-get: got: what had come of another file under this name was dropped\n")
+    done = programs.run("cedos-get", "--key", programs.key, "-o", "got", where)
+    assert done.returncode == 0
+    assert done.stderr == (
+        "cedos-get: got: what had come of another file under this name was dropped\n"
+    )
     assert programs.target.read_text() == "small"
 
 
-def test_another_key_than_the_servers_is_told_at_once(programs: Programs) -> None:
+def test_another_key_than_the_servers_is_told_at_once(programs: Served) -> None:
     programs.serve()
     programs.key = keys.to_text(keys.own(programs.folder / "other.key").public)
     client = programs.get()
@@ -354,7 +314,7 @@ async def asked(connection: session.Connection) -> int:
 
 @pytest.mark.parametrize("more", [(), ("--remember", "here.sessions"), ("--forget",)])
 async def test_an_idle_session_survives_kill_9_at_once(
-    programs: Programs, more: tuple[str, ...]
+    programs: Served, more: tuple[str, ...]
 ) -> None:
     server = programs.serve(*more)
     me = KeyPair(os.urandom(32))
@@ -379,7 +339,7 @@ async def test_an_idle_session_survives_kill_9_at_once(
     await connection.close()
 
 
-async def test_who_is_not_let_in_any_more_does_not_come_back(programs: Programs) -> None:
+async def test_who_is_not_let_in_any_more_does_not_come_back(programs: Served) -> None:
     clients = programs.folder / "clients.toml"
     me = KeyPair(os.urandom(32))
     clients.write_text(f'[hosts]\nlaptop = "{keys.to_text(me.public)}"\n')
@@ -397,10 +357,10 @@ async def test_who_is_not_let_in_any_more_does_not_come_back(programs: Programs)
         await asked(connection)
 
 
-def test_a_server_whose_sessions_cannot_be_kept_serves(programs: Programs) -> None:
+def test_a_server_whose_sessions_cannot_be_kept_serves(programs: Served) -> None:
     (programs.folder / "state").write_text("no folder")
     server = programs.start(
-        "serve", "-l", f"127.0.0.1:{programs.port}", "--own-key", "server.key", "served"
+        *("cedos-serve", "-l", f"127.0.0.1:{programs.port}", "--own-key", "server.key", "served")
     )
     client = programs.get()
     _, errors = client.communicate(timeout=60)
@@ -411,14 +371,14 @@ def test_a_server_whose_sessions_cannot_be_kept_serves(programs: Programs) -> No
     assert server.returncode == 0
 
 
-async def test_clients_that_ask_and_go_leave_files_for_others(programs: Programs) -> None:
+async def test_clients_that_ask_and_go_leave_files_for_others(programs: Served) -> None:
     """Let clients with new keys ask and go: each left eight files open for as long as it wanted."""
     server = programs.start(
-        "serve", "-l", f"127.0.0.1:{programs.port}", "--own-key", "server.key", "served",
+        "cedos-serve", "-l", f"127.0.0.1:{programs.port}", "--own-key", "server.key", "served",
         files=400,
     )  # fmt: skip
     assert server.stderr is not None
-    server.stderr.readline()
+    server.stderr.readline()  # what it logs besides must fit into the pipe
     address, ask = ("127.0.0.1", programs.port), messages.FileRequest(path="file")
     for _ in range(12):
         connections = []

@@ -4,7 +4,6 @@ import json
 import os
 import random
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -15,22 +14,13 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from kit.nginx import nginx
+from kit.waiting import wait_until
 
 from cedos.commands.sessions import pod
 
 POD = str(Path(sys.executable).with_name("cedos-pod"))
 AUDIO = random.Random(6).randbytes(4_000_000)
-CONFIG = """
-daemon off; master_process off; pid {folder}/nginx.pid; error_log {folder}/error.log;
-events {{ worker_connections 64; }}
-http {{
-  log_format lines '$status $body_bytes_sent $request_uri';
-  access_log {folder}/access.log lines;
-  client_body_temp_path {folder}/t1; proxy_temp_path {folder}/t2; fastcgi_temp_path {folder}/t3;
-  uwsgi_temp_path {folder}/t4; scgi_temp_path {folder}/t5;
-  server {{ listen 127.0.0.1:{port}; root {folder}/www; limit_rate {rate}; }}
-}}
-"""
 
 
 class Publisher:
@@ -58,17 +48,10 @@ class Publisher:
 
     def serve(self, rate: str) -> None:
         self.stop()
-        config = self.folder / "nginx.conf"
-        config.write_text(CONFIG.format(folder=self.folder, port=self.port, rate=rate))
-        program = shutil.which("nginx") or "/usr/sbin/nginx"
-        self.nginx = subprocess.Popen([program, "-c", str(config)], stderr=subprocess.DEVNULL)
-        ends_s = time.monotonic() + 20
-        while time.monotonic() < ends_s:
-            with socket.socket() as one:
-                if not one.connect_ex(("127.0.0.1", self.port)):
-                    return
-            assert self.nginx.poll() is None, (self.folder / "error.log").read_text()
-            time.sleep(0.02)
+        root = self.folder / "www"
+        server = f"server {{ listen 127.0.0.1:{self.port}; root {root}; limit_rate {rate}; }}"
+        log = "$status $body_bytes_sent $request_uri"
+        self.nginx = nginx(self.folder, server, log=log)
 
     def stop(self) -> None:
         if self.nginx is not None:
@@ -108,11 +91,8 @@ def publisher(tmp_path: Path) -> Iterator[Publisher]:
 
 
 def wait_for(wanted: Callable[[], bool], process: "subprocess.Popen[str]") -> None:
-    ends_s = time.monotonic() + 40
-    while not wanted():
-        assert time.monotonic() < ends_s, process.communicate()
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.02)
+    wait_until(lambda: process.poll() is not None or wanted(), 40)
+    assert process.poll() is None, process.communicate()
 
 
 def test_subscribed_killed_and_gone_on_with(publisher: Publisher) -> None:

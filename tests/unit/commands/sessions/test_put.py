@@ -6,7 +6,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kit.waiting import until
 
 from cedos.apps.files.messages import PutRequest
 from cedos.apps.files.partial import files_of
@@ -21,56 +21,23 @@ from cedos.apps.files.serving import UploadLimits, Uploads
 from cedos.apps.files.tree import Tree
 from cedos.errors import SessionError, TransferError
 from cedos.session import keys
+from tests.unit.commands.sessions.conftest import Programs
 
 BIG = random.Random(4).randbytes(30_000_000)
 
 
-class TwoPrograms:
+class Inbox(Programs):
     """A server that takes files, and clients that it knows."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        super().__init__(folder)
         self.inbox = folder / "inbox"
         self.inbox.mkdir()
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.port = probe.getsockname()[1]
-        self.environment = dict(
-            os.environ,
-            XDG_CONFIG_HOME=str(folder / "config"),
-            XDG_STATE_HOME=str(folder / "state"),
-            CEDOS_RUNTIME_DIR=str(folder),
-        )
-        self.key = keys.to_text(keys.own(folder / "server.key").public)
         own = keys.own(folder / "config/cedos/session.key").public
         (folder / "clients.toml").write_text(f'[hosts]\nlaptop = "{keys.to_text(own)}"\n')
-        self.running: list[subprocess.Popen[str]] = []
-
-    def start(self, program: str, *arguments: str) -> "subprocess.Popen[str]":
-        process = subprocess.Popen(
-            [str(Path(sys.executable).with_name(program)), *arguments],
-            env=self.environment,
-            cwd=self.folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.running.append(process)
-        return process
 
     def serve(self, *more: str) -> "subprocess.Popen[str]":
-        process = self.start(
-            "cedos-serve", "-l", f"127.0.0.1:{self.port}", "--own-key", "server.key",
-            "--clients", "clients.toml", "--keep-free", "1MB", "--log-format", "json", *more, "inbox",
-        )  # fmt: skip
-        assert process.stderr is not None
-        line = process.stderr.readline()
-        assert '"ready"' in line, line + process.stderr.read()
-        return process
-
-    def run(self, program: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        process = self.start(program, *arguments)
-        out, said = process.communicate(timeout=60)
-        return subprocess.CompletedProcess(arguments, process.returncode, out, said)
+        return self.serving("--clients", "clients.toml", "--keep-free", "1MB", *more, "inbox")
 
     def remembered(self) -> None:
         """The server is `home` from now on."""
@@ -81,15 +48,13 @@ class TwoPrograms:
 
 
 @pytest.fixture
-def programs(tmp_path: Path) -> Iterator[TwoPrograms]:
-    programs = TwoPrograms(tmp_path)
+def programs(tmp_path: Path) -> Iterator[Inbox]:
+    programs = Inbox(tmp_path)
     yield programs
-    for process in programs.running:
-        process.kill()
-        process.communicate()
+    programs.end()
 
 
-def test_a_folder_goes_there_and_comes_back(programs: TwoPrograms) -> None:
+def test_a_folder_goes_there_and_comes_back(programs: Inbox) -> None:
     programs.serve("--writable")
     photos = programs.folder / "photos"
     (photos / "2026 mai").mkdir(parents=True)
@@ -149,7 +114,7 @@ def test_a_folder_goes_there_and_comes_back(programs: TwoPrograms) -> None:
     assert (programs.inbox / "my/photos/000.jpg").read_bytes() != b"x" * 20_000
 
 
-def test_a_folder_that_can_wait_goes_there(programs: TwoPrograms) -> None:
+def test_a_folder_that_can_wait_goes_there(programs: Inbox) -> None:
     """Over loopback, which costs nothing, at once; all over one session."""
     programs.serve("--writable")
     programs.remembered()
@@ -170,7 +135,7 @@ def test_a_folder_that_can_wait_goes_there(programs: TwoPrograms) -> None:
     assert again.stdout == "home/my/photos/000.jpg: 20.0 kB, was there already\n", again.stderr
 
 
-def test_pieces_become_one_file_whoever_is_killed(programs: TwoPrograms) -> None:
+def test_pieces_become_one_file_whoever_is_killed(programs: Inbox) -> None:
     server = programs.serve("--writable")
     programs.remembered()
     (programs.folder / "big").write_bytes(BIG)
@@ -214,7 +179,7 @@ NOT_TAKEN = {
 }
 
 
-def test_what_a_server_does_not_take(programs: TwoPrograms) -> None:
+def test_what_a_server_does_not_take(programs: Inbox) -> None:
     programs.serve("--writable")
     programs.remembered()
     (programs.folder / "small").write_text("x")
@@ -232,7 +197,7 @@ def test_what_a_server_does_not_take(programs: TwoPrograms) -> None:
     assert not (programs.folder / "out").exists()
 
 
-def test_limits_and_strangers(programs: TwoPrograms) -> None:
+def test_limits_and_strangers(programs: Inbox) -> None:
     server = programs.serve("--writable", "--largest", "1kB")
     programs.remembered()
     (programs.folder / "large").write_bytes(bytes(1001))
@@ -253,7 +218,7 @@ def test_limits_and_strangers(programs: TwoPrograms) -> None:
     assert "--writable goes with --clients" in alone.stderr
 
 
-def test_to_standard_output_and_at_a_limited_rate(programs: TwoPrograms) -> None:
+def test_to_standard_output_and_at_a_limited_rate(programs: Inbox) -> None:
     programs.serve()
     programs.remembered()
     (programs.inbox / "song").write_bytes(BIG[:1_500_000])
@@ -267,7 +232,7 @@ def test_to_standard_output_and_at_a_limited_rate(programs: TwoPrograms) -> None
     assert process.returncode == 0
 
 
-def test_odd_names_go_there_and_come_back(programs: TwoPrograms) -> None:
+def test_odd_names_go_there_and_come_back(programs: Inbox) -> None:
     """Names of 255 bytes, no UTF-8, control letters, empty folders, 300 levels, names of parts."""
     server = programs.serve("--writable")
     programs.remembered()
@@ -308,7 +273,7 @@ def test_odd_names_go_there_and_come_back(programs: TwoPrograms) -> None:
     assert server.wait(timeout=30) == 0
 
 
-def test_a_copy_says_what_is_missing(programs: TwoPrograms) -> None:
+def test_a_copy_says_what_is_missing(programs: Inbox) -> None:
     programs.serve()
     programs.remembered()
     for name in (".profile", ".ssh/authorized_keys", "sub/.hidden", "file", "theirs/x", "ours"):
@@ -342,7 +307,7 @@ def test_a_copy_says_what_is_missing(programs: TwoPrograms) -> None:
     assert "pipe" in listed.stdout
 
 
-def test_the_number_of_files_has_a_limit(programs: TwoPrograms) -> None:
+def test_the_number_of_files_has_a_limit(programs: Inbox) -> None:
     programs.serve("--writable", "--most-files", "3")
     programs.remembered()
     (programs.inbox / "theirs").write_text("1")
@@ -354,7 +319,7 @@ def test_the_number_of_files_has_a_limit(programs: TwoPrograms) -> None:
     assert sorted(each.name for each in programs.inbox.iterdir()) == ["a", "b", "theirs"]
 
 
-def test_what_is_there_already_is_not_counted_again(tmp_path: Path) -> None:
+async def test_what_is_there_already_is_not_counted_again(tmp_path: Path) -> None:
     """A client that asked 488 times for one deep folder shut all clients out for a minute."""
     deep, new = "a/" * 40 + "b", PutRequest("new", 1, "v")
 
@@ -363,21 +328,18 @@ def test_what_is_there_already_is_not_counted_again(tmp_path: Path) -> None:
             partial.begin(0, "v", 1)
             raise SessionError("it broke off")
 
-    async def run() -> None:
-        uploads = Uploads(Tree(tmp_path), UploadLimits(keep_free_bytes=0, most_files=50))
-        for _ in range(20):
-            await uploads.make_folder(deep)
-            with pytest.raises(SessionError, match="broke off"):
-                await broken(uploads)
-        async with uploads.begun(b"other", PutRequest("another", 1, "v")):
-            pass
-        with pytest.raises(TransferError, match="50 files"):
-            await uploads.make_folder("c/" * 12)
-
-    asyncio.run(run())
+    uploads = Uploads(Tree(tmp_path), UploadLimits(keep_free_bytes=0, most_files=50))
+    for _ in range(20):
+        await uploads.make_folder(deep)
+        with pytest.raises(SessionError, match="broke off"):
+            await broken(uploads)
+    async with uploads.begun(b"other", PutRequest("another", 1, "v")):
+        pass
+    with pytest.raises(TransferError, match="50 files"):
+        await uploads.make_folder("c/" * 12)
 
 
-def test_uploads_that_come_together_have_the_limit_of_a_client(tmp_path: Path) -> None:
+async def test_uploads_that_come_together_have_the_limit_of_a_client(tmp_path: Path) -> None:
     """Uploads that came while the gateway counted the files passed a check before."""
     begun, refused = [], []
 
@@ -389,14 +351,10 @@ def test_uploads_that_come_together_have_the_limit_of_a_client(tmp_path: Path) -
         except TransferError as error:
             refused.append(str(error))
 
-    async def run() -> None:
-        uploads, end = Uploads(Tree(tmp_path), UploadLimits(keep_free_bytes=0)), asyncio.Event()
-        tasks = [asyncio.create_task(upload(uploads, number, end)) for number in range(20)]
-        while len(begun) + len(refused) < len(tasks):
-            await asyncio.sleep(0.01)
-        end.set()
-        await asyncio.gather(*tasks)
-
-    asyncio.run(run())
+    uploads, end = Uploads(Tree(tmp_path), UploadLimits(keep_free_bytes=0)), asyncio.Event()
+    tasks = [asyncio.create_task(upload(uploads, number, end)) for number in range(20)]
+    await until(lambda: len(begun) + len(refused) == len(tasks))
+    end.set()
+    await asyncio.gather(*tasks)
     assert len(begun) == 8
     assert set(refused) == {"8 files at once are the most here; try again later"}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.waiting import until
 
 from cedos.api.messages import NetworkMessage, RuleMessage
 from cedos.commands.sessions.shared import user_rules
@@ -23,8 +24,12 @@ PREFIX = RuleRequest(host="198.51.100.0/24", port=22, only=("wlan0",))
 
 
 class Daemon:
-    def __init__(self) -> None:
+    """The daemon's answers; without `known` rules there is no daemon."""
+
+    def __init__(self, *rules: RuleRequest) -> None:
         self.known: list[RuleMessage] | None = None
+        if rules:
+            self.has(*rules)
 
     def rules(self) -> list[RuleMessage]:
         if self.known is None:
@@ -35,6 +40,15 @@ class Daemon:
         self.known = [
             RuleMessage(number=number, rule=rule, network=None, why="")
             for number, rule in enumerate(rules, 1)
+        ]
+
+    def networks(self) -> list[NetworkMessage]:
+        return [
+            NetworkMessage(name=name, interface=interface, kind=kind, metered=metered, up=True)
+            for name, interface, kind, metered in (
+                ("wlan0", "wlan0", NetworkKind.WIFI, False),
+                ("phone", "usb0", NetworkKind.CELLULAR, True),
+            )
         ]
 
 
@@ -81,11 +95,9 @@ async def ruled(daemon: Daemon) -> AsyncIterator[Any]:
         await each.close()
 
 
-async def until(ruled: RuledHosts, host: str, covered: bool) -> None:
+async def covers(ruled: RuledHosts, host: str, covered: bool) -> None:
     resolver = Resolver()
-    async with asyncio.timeout(5):
-        while ruled.covers(host, 443, resolver) is not covered:
-            await asyncio.sleep(0.01)
+    await until(lambda: ruled.covers(host, 443, resolver) is covered)
 
 
 async def test_rules_that_come_and_go(daemon: Daemon, ruled: Any, resolver: Resolver) -> None:
@@ -98,12 +110,12 @@ async def test_rules_that_come_and_go(daemon: Daemon, ruled: Any, resolver: Reso
     assert not made.covers("eu.updates.example", 443, resolver), "there is no daemon"
     assert not told
     daemon.has(NAMED, PREFIX)
-    await until(made, "eu.updates.example", True)
+    await covers(made, "eu.updates.example", True)
     assert made.covers("198.51.100.7", 22, resolver)
     assert not made.covers("198.51.100.7", 443, resolver)
     assert not made.covers("other.example", 443, resolver)
     daemon.known = None
-    await until(made, "eu.updates.example", False)
+    await covers(made, "eu.updates.example", False)
     assert len(told) == 2, "once when they came, once when they went"
 
 
@@ -121,16 +133,12 @@ async def test_whoever_is_told_may_take_its_time(
     made = await ruled(NAMED, changed=changed)
     assert made.covers("updates.example", 443, resolver)
     daemon.has(NAMED, PREFIX)
-    async with asyncio.timeout(5):
-        while not made.covers("198.51.100.7", 22, resolver):
-            await asyncio.sleep(0.01)
+    await until(lambda: made.covers("198.51.100.7", 22, resolver))
     assert told == [True]
     daemon.known = None
-    await until(made, "updates.example", False)
+    await covers(made, "updates.example", False)
     may.set()
-    async with asyncio.timeout(5):
-        while len(told) < 2:
-            await asyncio.sleep(0.01)
+    await until(lambda: len(told) == 2)
 
 
 async def test_a_name_is_looked_up_where_a_prefix_has_a_rule(
@@ -190,34 +198,9 @@ async def test_what_is_remembered_has_a_limit(
     assert len(made._names) == 8
 
 
-class Played:
-    """The daemon's answers."""
-
-    def __init__(self, *rules: RuleRequest) -> None:
-        self.known = [
-            RuleMessage(number=number, rule=rule, network=None, why="")
-            for number, rule in enumerate(rules, 1)
-        ]
-        self.gone = False
-
-    def rules(self) -> list[RuleMessage]:
-        if self.gone:
-            raise DaemonUnreachableError("no daemon")
-        return self.known
-
-    def networks(self) -> list[NetworkMessage]:
-        return [
-            NetworkMessage(name=name, interface=interface, kind=kind, metered=metered, up=True)
-            for name, interface, kind, metered in (
-                ("wlan0", "wlan0", NetworkKind.WIFI, False),
-                ("phone", "usb0", NetworkKind.CELLULAR, True),
-            )
-        ]
-
-
 def asked(
     monkeypatch: pytest.MonkeyPatch,
-    played: Played,
+    played: Daemon,
     host: str = "home.example",
     *others: tuple[str, int],
 ) -> RuledNetworks:
@@ -239,7 +222,7 @@ def asked(
 
 @pytest.mark.parametrize("about", ["home.example", "192.0.2.0/24"])
 def test_a_rule_leaves_some_networks(monkeypatch: pytest.MonkeyPatch, about: str) -> None:
-    played = Played(RuleRequest(host=about, never=("metered",)))
+    played = Daemon(RuleRequest(host=about, never=("metered",)))
     ruled = asked(monkeypatch, played)
     assert {name: ruled.may_use(name) for name in ("wlan0", "usb0")} == {
         "wlan0": True,
@@ -260,7 +243,7 @@ def test_a_rule_leaves_some_networks(monkeypatch: pytest.MonkeyPatch, about: str
     ],
 )
 def test_other_rules_leave_all(monkeypatch: pytest.MonkeyPatch, rule: RuleRequest) -> None:
-    ruled = asked(monkeypatch, Played(rule))
+    ruled = asked(monkeypatch, Daemon(rule))
     assert ruled.may_use("usb0")
     assert ruled.may_use("unknown0")
     assert ruled.why == ""
@@ -270,7 +253,7 @@ def test_other_rules_leave_all(monkeypatch: pytest.MonkeyPatch, rule: RuleReques
 def test_a_rule_about_one_node_holds_for_sessions_with_any(
     monkeypatch: pytest.MonkeyPatch, about: str
 ) -> None:
-    played = Played(RuleRequest(host=about, never=("metered",)))
+    played = Daemon(RuleRequest(host=about, never=("metered",)))
     assert asked(monkeypatch, played).may_use("usb0"), "it is not of this gateway"
     ruled = asked(monkeypatch, played, "home.example", ("second.example", 7000))
     assert not ruled.may_use("usb0")
@@ -280,13 +263,13 @@ def test_a_rule_about_one_node_holds_for_sessions_with_any(
 
 
 def test_without_a_daemon_there_are_no_rules(monkeypatch: pytest.MonkeyPatch) -> None:
-    played = Played(RuleRequest(host="home.example", never=("metered",)))
+    played = Daemon(RuleRequest(host="home.example", never=("metered",)))
     ruled = asked(monkeypatch, played)
     assert not ruled.may_use("usb0")
-    played.gone = True
+    played.known, rules = None, played.known
     ruled.read()
     assert ruled.may_use("usb0")
-    played.gone = False
+    played.known = rules
     ruled.read()
     assert not ruled.may_use("usb0")
     played.known = []

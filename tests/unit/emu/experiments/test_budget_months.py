@@ -4,10 +4,7 @@ import pytest
 
 from cedos.budget_kinds import Resource
 from cedos.model import Every
-from cedos.selector.budgets.keeper import Keeper
-from cedos.selector.budgets.odyssey import LEAST_S
 from cedos.selector.budgets.pacer import Pacer
-from emu.experiments.budgets import months
 from emu.experiments.budgets.months import (
     ODD_MONTHS,
     Outcome,
@@ -91,26 +88,6 @@ def test_a_controller_that_breaks_budgets_is_found_out() -> None:
     outcomes = live(worlds, Careless)
     assert any(world.asked + world.forced > 1.2 * world.budget.supply for world in worlds)
     assert not all(outcome.met for outcome in outcomes)
-
-
-def test_habits_are_learned_over_months() -> None:
-    """The second month begins with what the first one taught, not with the first's free spending."""
-    lived, dice = next(lives(3, 1))
-    worlds = data(lived[:2], dice)
-    assert all(one.asked > 2 * one.budget.supply for one in worlds)
-    keepers: list[Keeper] = []
-
-    class Kept(Keeper):
-        def __init__(self, *arguments: object) -> None:
-            super().__init__(*arguments)
-            keepers.append(self)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(months, "Keeper", Kept)
-        first, second = live(worlds, Pacer)
-    assert len(keepers) == 1
-    assert first.first_rate == pytest.approx(LEAST_S / worlds[0].budget.supply)
-    assert second.first_rate > 100 * LEAST_S / worlds[1].budget.supply
 
 
 @pytest.mark.parametrize("kind", ["last_day_12", "flood_10", "weekends", "doubled"])

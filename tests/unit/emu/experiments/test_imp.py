@@ -104,18 +104,6 @@ def test_a_cap_on_data_is_not_broken_by_demand_either(cap: float) -> None:
     assert len(one.fetch_s) == 28  # all come, when Wi-Fi does
 
 
-def test_prefetches_stand_back_while_somebody_waits() -> None:
-    one = play(simple(0.0)["always"](), Budgets(1200.0), seed=2)
-    waiting = False
-    for event in one.events:
-        if event.what == "demanded":
-            waiting = True
-        elif event.what in ("fetched", "prefetched", "cancelled"):
-            waiting = False
-        elif event.what == "started":
-            assert not waiting or event.at_s > 0
-
-
 @pytest.mark.parametrize("application", ["email", "news"])
 def test_a_small_grid_hangs_together(application: Literal["email", "news"]) -> None:
     place = {

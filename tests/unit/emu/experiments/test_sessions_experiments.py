@@ -119,34 +119,31 @@ def test_urgent_messages_come_in_episodes(duration_s: float) -> None:
     assert at_s[-1] <= duration_s + applications.EPISODE_S
 
 
-def test_over_tcp_an_urgent_answer_waits_for_those_asked_before() -> None:
-    async def scenario() -> list[str]:
-        listening = socket.create_server(("127.0.0.1", 0))
-        near = socket.create_connection(listening.getsockname())
-        far, _ = listening.accept()
-        listening.close()
-        ends = []
-        client, server = TcpLink(near), TcpLink(far)
-        serving = asyncio.ensure_future(answer(server))
-        asking = Asking(client)
-        order: list[str] = []
-        for name, size, label in (
-            ("large", 3_000_000, BACKGROUND_LARGE),
-            ("urgent", 10, FOREGROUND_SMALL),
-        ):
-            _, done = await asking.ask(size, label)
-            done.add_done_callback(lambda _, name=name: order.append(name))
-            ends.append(done)
-        async with asyncio.timeout(60):
-            await asyncio.gather(*ends)
-        serving.cancel()
-        asking.close()
-        await asyncio.sleep(0)
-        near.close()
-        far.close()
-        return order
-
-    assert asyncio.run(scenario()) == ["large", "urgent"]
+async def test_over_tcp_an_urgent_answer_waits_for_those_asked_before() -> None:
+    listening = socket.create_server(("127.0.0.1", 0))
+    near = socket.create_connection(listening.getsockname())
+    far, _ = listening.accept()
+    listening.close()
+    ends = []
+    client, server = TcpLink(near), TcpLink(far)
+    serving = asyncio.ensure_future(answer(server))
+    asking = Asking(client)
+    order: list[str] = []
+    for name, size, label in (
+        ("large", 3_000_000, BACKGROUND_LARGE),
+        ("urgent", 10, FOREGROUND_SMALL),
+    ):
+        _, done = await asking.ask(size, label)
+        done.add_done_callback(lambda _, name=name: order.append(name))
+        ends.append(done)
+    async with asyncio.timeout(60):
+        await asyncio.gather(*ends)
+    serving.cancel()
+    asking.close()
+    await asyncio.sleep(0)
+    near.close()
+    far.close()
+    assert order == ["large", "urgent"]
 
 
 def test_nobody_begins_before_all_are_ready() -> None:

@@ -1,15 +1,12 @@
-"""Policies: cedos' settings, networks drawn at random."""
+"""Policies: the settings that they give to cedos."""
 
-import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from cedos.config import load
 from emu import policies
 from emu.places import places
-from emu.policies import random_network
 from emu.policies.base import Stage
 from emu.policies.cedos import Cedos, configuration
 from emu.repository import ROOT
@@ -59,47 +56,6 @@ def test_variants_change_their_own_settings_alone(
     assert started[0].settings == {**given, section: {"other": 1, **forced}}, (
         "they stay what makes it that policy"
     )
-
-
-DRAWS = 400
-
-
-class Laptop:
-    """Counts what is preferred, and ends the wait for more."""
-
-    def __init__(self) -> None:
-        self.client = self
-        self.preferred: list[str] = []
-        self.rules: list[tuple[str, ...]] = []
-        self.enough = threading.Event()
-
-    def ip(self, *arguments: str) -> None:
-        self.rules.append(arguments)
-
-    def prefer(self, interface: str) -> None:
-        self.preferred.append(interface)
-        if len(self.preferred) >= DRAWS:
-            self.enough.set()
-
-
-@pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    monkeypatch.setattr(Cedos, "start", lambda self, stage: None)
-    monkeypatch.setattr(random_network, "use_kernel_path_manager", lambda laptop: None)
-    monkeypatch.setattr(random_network, "_EVERY_S", 0.0)
-    known = places.load(ROOT / "traces")
-
-    def of(seed: int, place: str = "walk-away-s7") -> list[str]:
-        laptop: Any = Laptop()
-        policy = random_network.RandomNetwork()
-        policy.start(Stage(laptop, known[place], tmp_path, 0.0, 0.0, seed))
-        assert laptop.enough.wait(10.0)
-        policy.stop()
-        assert laptop.rules == [("rule", "add", "pref", "300", "iif", "lo", "lookup", "main")]
-        drawn: list[str] = laptop.preferred[:DRAWS]
-        return drawn
-
-    return of
 
 
 def test_every_policy_that_predicts_gets_the_model() -> None:

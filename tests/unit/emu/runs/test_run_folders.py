@@ -32,13 +32,6 @@ def finished(directory: Path, wanted: scenario.Scenario = WANTED) -> Path:
     return directory
 
 
-def test_what_is_no_run_folder_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "letter").write_text("dear")
-    with pytest.raises(DataSetError, match="is no run folder: choose another --out"):
-        runs.RunFolder.create(tmp_path, WANTED, {})
-    assert (tmp_path / "letter").read_text() == "dear"
-
-
 def test_a_data_set_is_not_replaced_unasked(tmp_path: Path) -> None:
     out = tmp_path / "mine.parquet"
     out.write_text("hours of work")

@@ -1,74 +1,16 @@
-"""The browser: DevTools' protocol, pages, videos."""
+"""The browser: pages and videos."""
 
-import json
-import os
-import threading
 import time
-from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from cedos.errors import EmulationError
-from emu.workloads.web.browser import DevTools, Tab
+from emu.workloads.web.browser import Tab
 from emu.workloads.web.corpus import Object, Page
 from emu.workloads.web.pages import load, schedule
 from emu.workloads.web.video import Media, PlannedVideo, _watched
-
-
-class FakeBrowser:
-    """The other end of the pipes; it answers as `respond` says."""
-
-    def __init__(self) -> None:
-        from_us, self._to_browser = os.pipe()
-        self._from_browser, to_us = os.pipe()
-        self.asked = os.fdopen(from_us, "rb")
-        self.says = os.fdopen(to_us, "wb", buffering=0)
-        self.devtools = DevTools(
-            os.fdopen(self._to_browser, "wb"), os.fdopen(self._from_browser, "rb")
-        )
-
-    def next_asked(self) -> dict[str, object]:
-        data = b""
-        while not data.endswith(b"\0"):
-            data += self.asked.read(1)
-        message: dict[str, object] = json.loads(data[:-1])
-        return message
-
-    def say(self, **message: object) -> None:
-        self.says.write(json.dumps(message).encode() + b"\0")
-
-
-@pytest.fixture
-def browser() -> Iterator[FakeBrowser]:
-    fake = FakeBrowser()
-    yield fake
-    if not fake.says.closed:
-        fake.says.close()
-    fake.devtools.close()
-    fake.asked.close()
-    fake.devtools._to.close()
-    fake.devtools._from.close()
-
-
-def meanwhile(work: Callable[[], None]) -> threading.Thread:
-    thread = threading.Thread(target=work)
-    thread.start()
-    return thread
-
-
-def test_the_browser_s_end_is_told_to_all(browser: FakeBrowser) -> None:
-    thread = meanwhile(lambda: (browser.next_asked(), browser.says.close())[1])
-    with pytest.raises(EmulationError, match="has ended"):
-        browser.devtools.call("Page.enable")
-    thread.join()
-    with pytest.raises(EmulationError, match="has ended"):
-        browser.devtools.event("S", 5)
-    with pytest.raises(EmulationError, match="has ended"):
-        browser.devtools.call("Page.enable")
-
 
 PAGE = Page(
     (

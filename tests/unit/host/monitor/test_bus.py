@@ -4,6 +4,7 @@ import asyncio
 import os
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dbus_fast import Message, MessageType, Variant
@@ -16,38 +17,15 @@ RESOLVED = "org.freedesktop.resolve1"
 _BUS = "org.freedesktop.DBus"
 
 
-class Resolved:
-    """As much of systemd-resolved as we ask for."""
-
-    def __init__(self, bus: MessageBus) -> None:
-        self.dns: list[list[object]] = [[2, 2, bytes((10, 0, 1, 1))]]
-        self.silent = False
-        self._bus = bus
-
-    def answer(self, message: Message) -> Message | bool | None:
-        if message.message_type is not MessageType.METHOD_CALL or message.member != "Get":
-            return None
-        if self.silent:
-            return True
-        return Message.new_method_return(message, "v", [Variant("a(iiay)", self.dns)])
-
-    def tell(self) -> None:
-        self._bus.send(
-            Message.new_signal(
-                "/org/freedesktop/resolve1",
-                "org.freedesktop.DBus.Properties",
-                "PropertiesChanged",
-                "sa{sv}as",
-                [f"{RESOLVED}.Manager", {}, ["DNS"]],
-            )
-        )
+def servers(index: int, *address: int) -> Variant:
+    """Return the one DNS server of an interface, as resolved tells it."""
+    return Variant("a(iiay)", [[index, 2, bytes(address)]])
 
 
-async def test_resolved_over_a_real_bus(address: str, tmp_path: Path) -> None:
-    service = await MessageBus(address).connect()
-    resolved = Resolved(service)
-    service.add_message_handler(resolved.answer)
-    await service.request_name(RESOLVED)
+async def test_resolved_over_a_real_bus(address: str, make_service: Any, tmp_path: Path) -> None:
+    resolved = await make_service(RESOLVED)
+    manager = ("/org/freedesktop/resolve1", f"{RESOLVED}.Manager")
+    resolved.set(*manager, DNS=servers(2, 10, 0, 1, 1))
     bus = SystemBus(address, timeout_s=0.5)
     resolvers = HostResolvers(bus, tmp_path / "absent")
     changed = asyncio.Event()
@@ -55,8 +33,7 @@ async def test_resolved_over_a_real_bus(address: str, tmp_path: Path) -> None:
         await resolvers.start(changed.set)
         assert (await resolvers.read()).by_index == {2: (ip_address("10.0.1.1"),)}
         assert not changed.is_set()
-        resolved.dns = [[3, 2, bytes((10, 0, 2, 1))]]
-        resolved.tell()
+        resolved.set(*manager, DNS=servers(3, 10, 0, 2, 1))
         await asyncio.wait_for(changed.wait(), 5)
         assert (await resolvers.read()).by_index == {3: (ip_address("10.0.2.1"),)}
         resolved.silent = True
@@ -69,8 +46,6 @@ async def test_resolved_over_a_real_bus(address: str, tmp_path: Path) -> None:
     finally:
         await resolvers.close()
         await bus.close()
-        service.disconnect()
-        await service.wait_for_disconnect()
 
 
 async def test_a_bus_that_lets_nobody_in_is_a_problem_until_it_does(

@@ -18,20 +18,33 @@ def _run_bpf() -> Callable[..., int]:
     return run_bpf
 
 
-def hello(name: str) -> bytes:
-    raw = name.encode()
-    body = (len(raw) + 3).to_bytes(2, "big") + b"\x00" + len(raw).to_bytes(2, "big") + raw
-    extension = b"\x00\x00" + len(body).to_bytes(2, "big") + body
-    rest = b"\x03\x03" + bytes(32) + b"\x00\x00\x02\x13\x01\x01\x00"
-    rest += len(extension).to_bytes(2, "big") + extension
-    handshake = b"\x01" + len(rest).to_bytes(3, "big") + rest
+def crafted_hello(*extensions: tuple[int, bytes], session: bytes = b"") -> bytes:
+    """A hello with these extensions, in this order."""
+    listed = b"".join(
+        kind.to_bytes(2, "big") + len(body).to_bytes(2, "big") + body for kind, body in extensions
+    )
+    body = b"\x03\x03" + bytes(32) + bytes([len(session)]) + session + b"\x00\x02\x13\x01\x01\x00"
+    body += len(listed).to_bytes(2, "big") + listed
+    handshake = b"\x01" + len(body).to_bytes(3, "big") + body
     return b"\x16\x03\x01" + len(handshake).to_bytes(2, "big") + handshake
+
+
+def name_extension(name: bytes, kind: int = 0) -> tuple[int, bytes]:
+    entry = bytes([kind]) + len(name).to_bytes(2, "big") + name
+    return 0, len(entry).to_bytes(2, "big") + entry
+
+
+def in_records(hello: bytes, size: int) -> bytes:
+    """The same handshake, spread over records of `size` bytes."""
+    handshake = hello[5:]
+    parts = [handshake[at : at + size] for at in range(0, len(handshake), size)]
+    return b"".join(b"\x16\x03\x01" + len(part).to_bytes(2, "big") + part for part in parts)
 
 
 @pytest.fixture(name="hello", scope="session")
 def _hello() -> Callable[[str], bytes]:
     """A ClientHello for a server's name."""
-    return hello
+    return lambda name: crafted_hello(name_extension(name.encode()))
 
 
 class Talk:

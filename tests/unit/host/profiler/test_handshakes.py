@@ -30,6 +30,7 @@ from cedos.host.profiler.handshakes import (
 )
 from cedos.host.profiler.tls import MAX_BYTES, ClientHello, read_records
 from cedos.model import FlowKey
+from tests.unit.host.profiler.conftest import crafted_hello, in_records, name_extension
 
 PEER = ("198.51.100.1", 443)
 
@@ -337,22 +338,9 @@ KEY = FlowKey(ip_address("192.0.2.1"), 5000, ip_address("198.51.100.1"), 443)
 START = 4_294_966_900  # the numbers wrap within the hello
 
 
-def hello(name: str = "www.example.org", key_share: int = 1216) -> bytes:
-    raw = name.encode()
-    names = (len(raw) + 3).to_bytes(2, "big") + b"\x00" + len(raw).to_bytes(2, "big") + raw
-    extensions = b"\x00\x33" + key_share.to_bytes(2, "big") + b"\x5a" * key_share
-    extensions += b"\x00\x00" + len(names).to_bytes(2, "big") + names
-    extensions += b"\xfe\x0d\x00\x40" + bytes(64) + b"\x00\x15\x01\x00" + bytes(256)
-    rest = b"\x03\x03" + bytes(32) + b"\x00\x00\x02\x13\x01\x01\x00"
-    rest += len(extensions).to_bytes(2, "big") + extensions
-    handshake = b"\x01" + len(rest).to_bytes(3, "big") + rest
-    return b"\x16\x03\x01" + len(handshake).to_bytes(2, "big") + handshake
-
-
-def in_records(raw: bytes, size: int) -> bytes:
-    handshake = raw[5:]
-    parts = [handshake[at : at + size] for at in range(0, len(handshake), size)]
-    return b"".join(b"\x16\x03\x01" + len(part).to_bytes(2, "big") + part for part in parts)
+def hello(key_share: int = 1216) -> bytes:
+    name, ech = name_extension(b"www.example.org"), (0xFE0D, bytes(64))
+    return crafted_hello((0x33, b"\x5a" * key_share), name, ech, (0x15, bytes(256)))
 
 
 def segment(raw: bytes, at: int, size: int, key: FlowKey = KEY) -> CapturedPacket:

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.host.profiler.tls import MAX_BYTES, ClientHello, Reassembly, read_handshake, read_records
+from tests.unit.host.profiler.conftest import crafted_hello, in_records, name_extension
 
 
 def name_in(payload: bytes) -> str | None:
@@ -22,29 +23,6 @@ def real_hello(name: str | None) -> bytes:
     with pytest.raises(ssl.SSLWantReadError):
         connection.do_handshake()
     return outgoing.read()
-
-
-def crafted_hello(*extensions: tuple[int, bytes], session: bytes = b"") -> bytes:
-    """A hello with these extensions, in this order."""
-    listed = b"".join(
-        kind.to_bytes(2, "big") + len(body).to_bytes(2, "big") + body for kind, body in extensions
-    )
-    body = b"\x03\x03" + bytes(32) + bytes([len(session)]) + session + b"\x00\x02\x13\x01\x01\x00"
-    body += len(listed).to_bytes(2, "big") + listed
-    handshake = b"\x01" + len(body).to_bytes(3, "big") + body
-    return b"\x16\x03\x01" + len(handshake).to_bytes(2, "big") + handshake
-
-
-def name_extension(name: bytes, kind: int = 0) -> tuple[int, bytes]:
-    entry = bytes([kind]) + len(name).to_bytes(2, "big") + name
-    return 0, len(entry).to_bytes(2, "big") + entry
-
-
-def in_records(hello: bytes, size: int) -> bytes:
-    """The same handshake, spread over records of `size` bytes."""
-    handshake = hello[5:]
-    parts = [handshake[at : at + size] for at in range(0, len(handshake), size)]
-    return b"".join(b"\x16\x03\x01" + len(part).to_bytes(2, "big") + part for part in parts)
 
 
 HELLO = real_hello("www.Example.org")
@@ -127,13 +105,6 @@ def test_names(name: bytes, expected: str | None) -> None:
 )
 def test_not_a_hello(payload: bytes) -> None:
     assert name_in(payload) is None
-
-
-@given(st.binary(max_size=400), st.integers(0, 200))
-def test_hostile_bytes_never_raise(noise: bytes, keep: int) -> None:
-    for payload in (noise, HELLO[:keep] + noise):
-        name = name_in(payload)
-        assert name is None or 0 < len(name) <= 253
 
 
 STREAM = random.Random(2).randbytes(3000)

@@ -211,14 +211,11 @@ def test_a_hostile_record_is_named_and_nothing_of_it_is_done(world, tmp_path):
     assert (tmp_path / FILE_NAME).exists()
 
 
-def test_a_start_goes_on_with_what_cannot_be_undone_and_tells_it(world, tmp_path):
+async def test_a_start_goes_on_with_what_cannot_be_undone_and_tells_it(world, tmp_path):
     (tmp_path / FILE_NAME).write_bytes(b'{"undo":"something newer"}\n')
 
-    async def start() -> None:
-        async with Steering(tmp_path, kernel=world.kernel) as steering:
-            assert any("something newer" in problem for problem in steering.problems)
-
-    asyncio.run(start())
+    async with Steering(tmp_path, kernel=world.kernel) as steering:
+        assert any("something newer" in problem for problem in steering.problems)
     assert (tmp_path / f"{FILE_NAME}.aside-1").read_bytes() == b'{"undo":"something newer"}\n'
     assert not (tmp_path / FILE_NAME).exists()
 

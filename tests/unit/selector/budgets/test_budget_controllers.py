@@ -208,20 +208,6 @@ def test_a_budget_is_never_broken(
         assert spent <= supply * 1.5
 
 
-@settings(max_examples=40)
-@given(st.lists(st.tuples(st.floats(-1e9, 1e9), st.floats(-1e12, 1e12)), max_size=20))
-def test_no_measurement_breaks_a_controller(seen: list[tuple[float, float]]) -> None:
-    for make in (Odyssey, Pacer):
-        controller = make(1e9, 0.0, 1e6)
-        for now_s, left in seen:
-            controller.observe(now_s, left)
-            quote = controller.quote(now_s)
-            assert 0.0 < quote.rate <= PROHIBITIVE
-            assert 0.0 < quote.rate_for(1e3, 1.0) <= PROHIBITIVE
-            if reduced(left, 1e9) <= 0.0:
-                assert quote.rate == PROHIBITIVE
-
-
 @pytest.mark.parametrize("idle_days", [0, 10, 30])
 def test_long_idleness_sells_a_little_for_little_and_not_everything(idle_days: int) -> None:
     """900 MB went for 0.009 s once, after 30 days without use."""

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from itertools import product
 from typing import Any
 
 import pytest
@@ -33,9 +32,6 @@ EQUAL = {"wifi": 1.0, "cellular": 1.0, "mptcp_wifi": 1.0, "mptcp_cellular": 1.0}
 
 
 seconds = st.floats(0.01, 100)
-
-
-four_times = st.fixed_dictionaries(dict.fromkeys(EQUAL, seconds))
 
 
 samples = st.lists(seconds, min_size=1, max_size=20)
@@ -151,15 +147,6 @@ def test_energy_goes_by_the_radio_not_by_the_part_it_plays(host: Any) -> None:
     )
     assert all(each.metered_bytes == 100_000 or each.strategy.kind == StrategyKind.REDUNDANT
                for each in decision.evaluations)  # fmt: skip
-
-
-def test_of_three_networks_every_two_are_weighed_the_simplest_first(host: Any) -> None:
-    three = (*host.both, host.network("lte1", "cellular", metered=True))
-    decision = decide(Case(host.transfer(), NOTHING, three, host.oracle(**EQUAL), **RECORD))
-    strategies = [each.strategy for each in decision.evaluations]
-    assert [len(each.networks) for each in strategies] == [1] * 3 + [2] * 6
-    assert len(set(strategies)) == 9
-    assert decision.choice.kind == StrategyKind.SINGLE
 
 
 def test_max_s_and_max_s_per_e_differ_as_in_the_paper(host: Any) -> None:
@@ -299,49 +286,6 @@ def test_the_choice_is_that_of_brute_force(
         costs.append(objective.cost(Outcome(mean_s, energy_j, metered, size, money)))
     chosen = [each.strategy for each in decision.evaluations].index(decision.choice)
     assert costs[chosen] == pytest.approx(min(costs))
-
-
-@given(four_times, objectives, st.integers(1, 10**8))
-def test_a_dominated_strategy_is_never_chosen(
-    host: Any, times: Any, objective: Any, size: int
-) -> None:
-    decision = decide(
-        Case(host.transfer(size), NOTHING, host.both, host.oracle(**times), objective, **RECORD)
-    )
-    chosen = next(each for each in decision.evaluations if each.strategy == decision.choice)
-    for other in decision.evaluations:
-        assert not (
-            other.time_s < chosen.time_s * (1 - 1e-9)
-            and other.energy_j < chosen.energy_j
-            and other.metered_bytes <= chosen.metered_bytes
-        ), (decision.choice, other)
-
-
-@given(four_times, objectives, st.sampled_from(["wifi", "cellular"]), st.floats(1.0, 10.0))
-def test_a_longer_time_never_costs_less(
-    host: Any, times: Any, objective: Any, name: str, factor: float
-) -> None:
-    index = list(EQUAL).index(name)
-    costs = [
-        decide(Case(
-            host.transfer(), NOTHING, host.both, host.oracle(**given), objective, **RECORD
-        )).evaluations[index].cost
-        for given in (times, {**times, name: times[name] * factor})
-    ]  # fmt: skip
-    assert costs[0] <= costs[1]
-
-
-@given(samples, samples)
-def test_redundancy_is_never_expected_later_than_its_parts(
-    host: Any, wifi: list[float], cellular: list[float]
-) -> None:
-    model = host.oracle(wifi=wifi, cellular=cellular)
-    decision = decide(Case(host.transfer(), NOTHING, host.both, model, kinds=ALL, **RECORD))
-    *parts, redundant = decision.evaluations
-    for part in parts:
-        assert redundant.time_s <= part.time_s * (1 + 1e-9)
-    pairs = [min(pair) for pair in product(wifi, cellular)]
-    assert redundant.time_s == pytest.approx(sum(pairs) / len(pairs)), "Meatballs' brute force"
 
 
 HEDGED = frozenset({StrategyKind.SINGLE, StrategyKind.REDUNDANT})

@@ -96,16 +96,6 @@ def test_a_slow_second_is_not_taken_for_a_slow_minute(host: Any) -> None:
     assert slow.evaluations[0].time_s == pytest.approx(8.0 ** (1 / 3))
 
 
-def test_the_flows_own_rate_counts_beside_a_prediction(host: Any) -> None:
-    model = host.oracle(wifi=1.0, cellular=2.0)
-    assert str(again(host, model, "wlan0").choice) == "single(wlan0)"
-    slow = again(host, model, "wlan0", observed_bps=1e5)
-    assert str(slow.choice) == "single(lte0)"
-    assert slow.evaluations[0].time_s == pytest.approx(80.0 ** (1 / 3))
-    stalled = again(host, model, "wlan0", observed_bps=0.0)
-    assert str(stalled.choice) == "single(lte0)"
-
-
 def test_a_slow_second_of_both_networks_is_one_of_each(host: Any) -> None:
     """LTE paused for two seconds, and a download went from both networks to a fading Wi-Fi: what both
     together had not carried was expected of that alone (docs/decisions/staying.md)."""

@@ -2,14 +2,13 @@
 
 import asyncio
 import os
-import shutil
 import socket
-import subprocess
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from kit.nginx import certificate, nginx
 
 from cedos.apps.files.getting import Getting
 from cedos.apps.files.objects.object_fetcher import ObjectFetcher
@@ -22,26 +21,18 @@ from cedos.session.protocol.crypto import KeyPair
 from cedos.session.sockets.connection import Connection
 from cedos.session.sockets.sockets import connect
 
-CONFIGURATION = """
-daemon off; master_process off; pid {folder}/nginx.pid; error_log {folder}/error.log;
-events {{}}
-http {{
-  log_format short '$status $request_uri $http_range';
-  access_log {folder}/access.log short;
-  client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;
-  fastcgi_temp_path {folder}/fastcgi; uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
-  server {{
-    listen 127.0.0.1:{port}; listen 127.0.0.1:{tls_port} ssl;
-    ssl_certificate {folder}/cert.pem; ssl_certificate_key {folder}/key.pem;
-    root {folder}/www;
-    location /fresh/ {{ alias {folder}/www/; add_header Cache-Control max-age=600; }}
-    location /secret/ {{ alias {folder}/www/; add_header Cache-Control no-store; }}
-    location /slow/ {{ alias {folder}/www/; limit_rate 4m; }}
-    location /pieces/ {{ alias {folder}/www/; ssi on; ssi_types *; }}
-    location /moved/ {{ rewrite ^/moved/(.*) /fresh/$1 redirect; }}
-    location /down/ {{ return 302 http://127.0.0.1:{port}/file; }}
-    location /round/ {{ return 302 /round/; }}
-  }}
+SERVER = """
+server {{
+  listen 127.0.0.1:{port}; listen 127.0.0.1:{tls_port} ssl;
+  ssl_certificate {folder}/cert.pem; ssl_certificate_key {folder}/key.pem;
+  root {folder}/www;
+  location /fresh/ {{ alias {folder}/www/; add_header Cache-Control max-age=600; }}
+  location /secret/ {{ alias {folder}/www/; add_header Cache-Control no-store; }}
+  location /slow/ {{ alias {folder}/www/; limit_rate 4m; }}
+  location /pieces/ {{ alias {folder}/www/; ssi on; ssi_types *; }}
+  location /moved/ {{ rewrite ^/moved/(.*) /fresh/$1 redirect; }}
+  location /down/ {{ return 302 http://127.0.0.1:{port}/file; }}
+  location /round/ {{ return 302 /round/; }}
 }}
 """
 
@@ -61,18 +52,9 @@ class Fetching:
         self.folder = folder
         (folder / "www").mkdir()
         self.port, self.tls_port = free_ports()
-        (folder / "nginx.conf").write_text(
-            CONFIGURATION.format(folder=folder, port=self.port, tls_port=self.tls_port)
-        )
-        subprocess.run(
-            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
-             "-keyout", folder / "key.pem", "-out", folder / "cert.pem", "-days", "2",
-             "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"],
-            check=True, capture_output=True,
-        )  # fmt: skip
+        certificate(folder, "127.0.0.1")
         self.me, self.client = KeyPair(os.urandom(32)), KeyPair(os.urandom(32))
         self.invited = {self.client.public: "laptop"}
-        self.nginx: subprocess.Popen[bytes] | None = None
 
     async def start(self, *, local: bool = True, most_bytes: int = 1 << 30) -> None:
         self.start_nginx()
@@ -97,22 +79,11 @@ class Fetching:
         self.running = asyncio.create_task(self.gateway.run())
 
     def start_nginx(self) -> None:
-        program = shutil.which("nginx") or "/usr/sbin/nginx"
-        self.nginx = subprocess.Popen(
-            [program, "-c", str(self.folder / "nginx.conf")], stderr=subprocess.DEVNULL
-        )
-        deadline_s = time.monotonic() + 10
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", self.port)).close()
-            except OSError:
-                assert time.monotonic() < deadline_s, (self.folder / "error.log").read_text()
-                time.sleep(0.02)
-            else:
-                return
+        server = SERVER.format(folder=self.folder, port=self.port, tls_port=self.tls_port)
+        log = "$status $request_uri $http_range"
+        self.nginx = nginx(self.folder, server, log=log)
 
     def stop_nginx(self) -> None:
-        assert self.nginx is not None
         self.nginx.kill()
         self.nginx.wait(20)
 

@@ -5,11 +5,11 @@ import errno
 import os
 import socket
 import threading
-import time
 from typing import Any
 
 import aiohttp
 import pytest
+from kit.waiting import until
 from yarl import URL
 
 from cedos.apps.files.getting import Getting
@@ -109,10 +109,9 @@ Fetching = Any
 
 
 async def kept_whole(fetching: Fetching) -> None:
-    deadline_s = time.monotonic() + 20
-    while not any(each.whole for each in fetching.fetcher.store.of(client_of(fetching))):
-        assert time.monotonic() < deadline_s
-        await asyncio.sleep(0.02)
+    await until(
+        lambda: any(each.whole for each in fetching.fetcher.store.of(client_of(fetching))), 20
+    )
 
 
 def client_of(fetching: Fetching) -> str:
@@ -173,9 +172,7 @@ async def test_what_may_not_be_stored_goes_when_it_was_handed_on(fetching: Fetch
     for _ in range(2):
         assert await fetching.get(fetching.url("/secret/file")) == b"secret" * 1000
         client = client_of(fetching)
-        async with asyncio.timeout(5):
-            while fetching.fetcher.store.of(client):
-                await asyncio.sleep(0.01)
+        await until(lambda client=client: not fetching.fetcher.store.of(client))
     assert fetching.requests == ["200 /secret/file -"] * 2
     assert list((fetching.folder / "objects" / client).iterdir()) == []
 
@@ -205,8 +202,7 @@ async def test_it_is_read_whole_while_its_client_is_away(fetching: Fetching) -> 
     partial = Partial(fetching.folder / "got", url)
     getting = Getting(url, partial, ServerLink(session), 20.0)
     task = asyncio.create_task(getting.run())
-    while partial.have < 500_000:
-        await asyncio.sleep(0.005)
+    await until(lambda: partial.have >= 500_000)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     had = partial.have
@@ -226,8 +222,7 @@ async def test_an_origin_that_breaks_off_is_asked_for_the_rest(fetching: Fetchin
     fetching.publish(data)
     getting = asyncio.create_task(fetching.get(fetching.url("/slow/file")))
     part = files_of(fetching.folder / "got")[0]
-    while not part.exists() or part.stat().st_size < 500_000:
-        await asyncio.sleep(0.005)
+    await until(lambda: not (not part.exists() or part.stat().st_size < 500_000))
     fetching.stop_nginx()
     await asyncio.sleep(0.2)
     fetching.start_nginx()

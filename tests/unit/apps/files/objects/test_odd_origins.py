@@ -1,7 +1,7 @@
 """Origins that answer anything: an object or a TransferError comes of it, and no other exception."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Hashable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -39,11 +39,17 @@ async def origin(head: bytes) -> AsyncIterator[str]:
         server.close()
 
 
+async def look_up(name: str, _asker: Hashable) -> Sequence[str]:
+    """Find no name, as without a resolver; a real one may take longer than a test. UnicodeError."""
+    name.encode("idna")
+    return ()
+
+
 async def fetched(folder: Path, head: bytes) -> StoredObject:
     """Fetch what the origin has, twice: the second request is about the first one's headers."""
-    fetcher = ObjectFetcher(ObjectStore(folder, 1 << 30), lambda _address, _port: "")
+    fetcher = ObjectFetcher(ObjectStore(folder, 1 << 30), lambda _address, _port: "", look_up)
     try:
-        async with asyncio.timeout(10), origin(head) as url:
+        async with asyncio.timeout(30), origin(head) as url:
             for _ in range(2):
                 found = await fetcher.find(CLIENT, url, "")
                 await found.beyond(len(BODY))

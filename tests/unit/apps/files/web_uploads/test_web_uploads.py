@@ -2,9 +2,7 @@
 
 import asyncio
 import os
-import shutil
 import socket
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -12,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.nginx import certificate, nginx
 from kit.waiting import until
 
 from cedos.apps.files.client_store import Cost
@@ -24,19 +23,12 @@ from tests.unit.apps.files.web_uploads.conftest import CREATED
 Uploading = Any
 
 
-NGINX = """
-user root; daemon off; master_process off; pid {folder}/nginx.pid; error_log {folder}/error.log;
-events {{}}
-http {{
-  log_format short '$status $request_method $scheme'; access_log {folder}/access.log short;
-  client_body_temp_path {folder}/t1; proxy_temp_path {folder}/t2; fastcgi_temp_path {folder}/t3;
-  uwsgi_temp_path {folder}/t4; scgi_temp_path {folder}/t5; client_max_body_size 20m;
-  server {{
-    listen 127.0.0.1:{tls_port} ssl; root {folder}/www; dav_methods PUT; create_full_put_path on;
-    ssl_certificate {folder}/cert.pem; ssl_certificate_key {folder}/key.pem;
-  }}
-  server {{ listen 127.0.0.1:{port}; return 308 https://127.0.0.1:{tls_port}$request_uri; }}
+SERVERS = """
+server {{
+  listen 127.0.0.1:{tls_port} ssl; root {folder}/www; dav_methods PUT; create_full_put_path on;
+  ssl_certificate {folder}/cert.pem; ssl_certificate_key {folder}/key.pem;
 }}
+server {{ listen 127.0.0.1:{port}; return 308 https://127.0.0.1:{tls_port}$request_uri; }}
 """
 
 
@@ -45,43 +37,15 @@ class TlsOrigin:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.authority = folder / "authority.pem"
+        self.authority = certificate(folder, "127.0.0.1")
         with (
             socket.create_server(("127.0.0.1", 0)) as one,
             socket.create_server(("127.0.0.1", 0)) as two,
         ):
             self.port, self.tls_port = one.getsockname()[1], two.getsockname()[1]
-        (folder / "www").mkdir(parents=True)
-        kind = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2")
-        self._openssl(
-            *("req", "-x509", *kind, "-keyout", "authority.key", "-out", "authority.pem"),
-            *("-subj", "/CN=an authority of its own"),
-        )
-        self._openssl("req", *kind[:-2], "-keyout", "key.pem", "-out", "asked", "-subj", "/CN=dav")
-        (folder / "names").write_text("subjectAltName=IP:127.0.0.1\n")
-        self._openssl(
-            *("x509", "-req", "-in", "asked", "-CA", "authority.pem", "-CAkey", "authority.key"),
-            *("-CAcreateserial", "-days", "2", "-extfile", "names", "-out", "cert.pem"),
-        )
-        (folder / "nginx.conf").write_text(
-            NGINX.format(folder=folder, port=self.port, tls_port=self.tls_port)
-        )
-        program = shutil.which("nginx") or "/usr/sbin/nginx"
-        self._nginx = subprocess.Popen(
-            [program, "-c", str(folder / "nginx.conf")], stderr=subprocess.DEVNULL
-        )
-        deadline_s = time.monotonic() + 10
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", self.port)).close()
-            except OSError:
-                assert time.monotonic() < deadline_s, (folder / "error.log").read_text()
-                time.sleep(0.02)
-            else:
-                return
-
-    def _openssl(self, *words: str) -> None:
-        subprocess.run(["openssl", *words], cwd=self.folder, check=True, capture_output=True)
+        (folder / "www").mkdir()
+        servers = SERVERS.format(folder=folder, port=self.port, tls_port=self.tls_port)
+        self._nginx = nginx(folder, servers, log="$status $request_method $scheme")
 
     def requests(self) -> list[str]:
         return (self.folder / "access.log").read_text().splitlines()

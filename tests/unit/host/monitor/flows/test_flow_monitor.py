@@ -6,6 +6,7 @@ from dataclasses import replace
 from ipaddress import ip_address
 
 import pytest
+from kit.waiting import until
 
 from cedos.controller.events import FlowClosed, FlowEvent, FlowOpened
 from cedos.host.monitor.flows.flow_monitor import FlowMonitor
@@ -217,9 +218,7 @@ async def test_openings_that_are_not_seen_at_first_are_looked_for_again(
     async with FlowMonitor(is_own, source=source) as flows:
         assert flows.problem == "no tracking"
         source.blind = ""  # steering has its rules now
-        async with asyncio.timeout(10):
-            while flows.problem:
-                await asyncio.sleep(0.01)
+        await until(lambda: not flows.problem)
 
 
 def from_outside(number: int, protocol: str = "tcp") -> Tracked:

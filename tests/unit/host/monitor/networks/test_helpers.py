@@ -8,10 +8,10 @@ import pytest
 from cedos.host.monitor.events import Change
 from cedos.host.monitor.networks.helpers import helpers
 from cedos.host.monitor.networks.links import LinkMonitor, Tables
-from cedos.kernel.interface_kind import Hardware
 from cedos.kernel.policy_routing import HELPER_TABLES, REQUESTOR_TABLES, SHARING_PROTOCOL, SeenRoute
 from cedos.kernel.rtnetlink import Link, LinkAddress
 from cedos.model import NetworkKind
+from tests.unit.host.monitor.networks.test_links import Genuine, PlayedTables
 
 GATEWAY, HELPER = "198.51.100.9", "192.168.77.1"
 WLAN = Link(2, "wlan0", "", 1, 0x10041)
@@ -49,28 +49,10 @@ def test_what_is_no_helpers_is_left_out() -> None:
     assert helpers({2: WLAN}, [own(5)], []) == []
 
 
-class PlayedTables:
-    def __init__(self) -> None:
-        self.now = Tables(())
-        self.now.links[2] = WLAN
-        self.now.addresses[2] = [LinkAddress(2, ip_interface("192.168.77.100/24"))]
-
-    def start(self, changed: asyncio.Event) -> None:
-        self.changed = changed
-
-    async def read(self) -> Tables:
-        return self.now
-
-    def close(self) -> None: ...
-
-
-class Genuine:
-    def look_up(self, link: Link) -> Hardware:
-        return Hardware(genuine=True)
-
-
 async def test_the_monitor_keeps_them_apart_from_this_hosts_own_networks() -> None:
-    tables = PlayedTables()
+    tables = PlayedTables(Tables(()))
+    tables.now.links[2] = WLAN
+    tables.now.addresses[2] = [LinkAddress(2, ip_interface("192.168.77.100/24"))]
     async with LinkMonitor(tables=tables, hardware=Genuine()) as monitor:
         tables.now.shared, tables.now.shared_routes = [own(5)], [route(HELPER_TABLES[0], 5)]
         tables.changed.set()

@@ -54,13 +54,6 @@ def test_an_operators_network_is_not_a_phone() -> None:
     assert says_metered(NAME + PASSPOINT + SAMSUNG)
 
 
-@given(st.binary(max_size=300))
-def test_anything_may_come(data: bytes) -> None:
-    assert sum(2 + len(content) for _, content in elements(data)) <= len(data)
-    says_metered(data)
-    ssid(data)
-
-
 @given(st.lists(st.tuples(st.integers(0, 255), st.binary(max_size=255)), max_size=8), st.data())
 def test_what_is_cut_off_says_nothing_of_its_own(
     given_elements: list[tuple[int, bytes]], data: st.DataObject

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.clock import run_jumping
+from kit.waiting import until
 
 from cedos import session
 from cedos.errors import SessionError
@@ -275,13 +276,11 @@ def test_a_host_that_is_away_is_held_to_its_bytes_and_others_are_not() -> None:
             near = await connect(who)
             far = await listener.accept()
             leave(near)
-            while far.paths():
-                await asyncio.sleep(0.005)
+            await until(lambda far=far: not far.paths())
             await far.write(bytes(size))
             flows.append(far)
         largest, small, middle, foreign = flows
-        while not largest.ended:
-            await asyncio.sleep(0.05)
+        await until(lambda: largest.ended)
         with pytest.raises(SessionError, match=r"its host is away and has more than 1000000 bytes"):
             await largest.read()
         await asyncio.sleep(2.2)  # two more looks: what is left is within the limit
@@ -315,8 +314,7 @@ def test_a_host_that_is_there_is_held_to_what_is_not_read_of_all_its_flows() -> 
             near = await connect(who)
             flows.append(await listener.accept())
             await near.write(bytes(size))  # nobody reads it
-        while not flows[0].ended:
-            await asyncio.sleep(0.05)
+        await until(lambda: flows[0].ended)
         assert "more than 500000 bytes that are not read" in str(flows[0].failure)
         await asyncio.sleep(2.2)
         assert [each.ended for each in flows[1:]] == [False, False, False]
@@ -331,8 +329,7 @@ def test_unread_bytes_of_all_hosts_together_have_a_limit() -> None:
             near = await connect(KeyPair(os.urandom(32)))
             flows.append(await listener.accept())
             await near.write(bytes(size))  # nobody reads it
-        while not flows[0].ended:
-            await asyncio.sleep(0.05)
+        await until(lambda: flows[0].ended)
         assert "more than 500000 bytes of all hosts" in str(flows[0].failure)
         await asyncio.sleep(2.2)
         assert [each.ended for each in flows[1:]] == [False, False]
@@ -344,8 +341,7 @@ async def gone(listener: session.Listener, near: session.Connection) -> session.
     far = await listener.accept()
     await far.write(b"never acknowledged")  # it cannot sleep
     leave(near)
-    while far.paths():
-        await asyncio.sleep(0.005)
+    await until(lambda: not far.paths())
     return far
 
 
@@ -355,8 +351,7 @@ def test_of_those_that_are_away_few_stay_the_busy_hosts_go_first() -> None:
     async def scenario(listener: session.Listener, connect: Connect) -> None:
         hosts = [KeyPair(os.urandom(32)), busy, busy, busy, KeyPair(os.urandom(32))]
         flows = [await gone(listener, await connect(each)) for each in hosts]
-        while not any(each.ended for each in flows):
-            await asyncio.sleep(0.05)
+        await until(lambda: any(each.ended for each in flows))
         await asyncio.sleep(2.2)
         assert [each.ended for each in flows] == [False, True, True, False, False]
         assert "3 sessions without a network" in str(flows[1].failure)
@@ -404,8 +399,7 @@ def test_a_clock_that_is_set_ahead_ends_no_sleeping_flow(
         near = await connect(KeyPair(os.urandom(32)))
         far = await listener.accept()
         leave(near)
-        while not far.ended:  # asleep
-            await asyncio.sleep(0.05)
+        await until(lambda: far.ended)  # asleep
         assert listener._flows._idle is not None
         assert len(listener._flows._idle) == 1
         now_s = time.time
@@ -425,8 +419,7 @@ def test_sleeping_flows_count_and_over_a_restart(tmp_path: Path) -> None:
             near = await connect(who)
             far = await listener.accept()
             leave(near)
-            while not far.ended:  # asleep
-                await asyncio.sleep(0.05)
+            await until(lambda far=far: far.ended)  # asleep
         with pytest.raises(SessionError, match="takes no more flows of this host"):
             await connect(who)
         await connect(other)
@@ -448,8 +441,7 @@ def test_without_a_file_those_that_are_away_count_too() -> None:
         near = await connect(who)
         far = await listener.accept()
         leave(near)
-        while far.paths():
-            await asyncio.sleep(0.005)
+        await until(lambda: not far.paths())
         with pytest.raises(SessionError, match="takes no more flows of this host"):
             await connect(who)
         far.abort()

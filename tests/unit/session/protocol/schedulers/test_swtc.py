@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from cedos.session.protocol.schedulers.interface import SendGrant
 from cedos.session.protocol.schedulers.swtc import Schedule, Swtc, expected_s
 
 Make = Any
@@ -30,26 +29,12 @@ class TestSwtc:
         assert second.opens_in_s(2, 2, 13.0) == 24 - 13
         assert second.opens_in_s(1, 2, 13.0) == 26 - 13
 
-    def test_one_path_gets_everything(self, make: Make) -> None:
-        one = make.path(1)
-        assert Swtc().choose(one, (one,), make.backlog(0, 0, 0, 9), 99, 0.0) == SendGrant(3, 99)
-
     def test_what_a_busy_fast_path_acknowledges_sooner_is_left_to_it(self, make: Make) -> None:
         fast, slow = make.path(1, 0.02, 80e6, unsent_bytes=100_000), make.path(2, 0.4, 8e6)
         few = make.backlog(0, 0, 0, 5 * CHUNK)
         scheduler = Swtc()
         assert scheduler.choose(slow, (fast, slow), few, 10**6, 0.0) is None
         assert scheduler.next_check_s((fast, slow), 0.0) is not None
-
-    def test_the_slow_path_gets_what_is_needed_later(self, make: Make) -> None:
-        fast, slow = make.path(1, 0.02, 8e6), make.path(2, 0.2, 8e6)
-        grant = Swtc().choose(slow, (fast, slow), make.backlog(0, 0, 0, 10**7), 10**6, 0.0)
-        assert grant is not None
-        # Until the slow path's round trip is over, the fast one carries about 180 ms of rate.
-        assert 8 * CHUNK < grant.skip_bytes < 14 * CHUNK
-        grant = Swtc().choose(fast, (fast, slow), make.backlog(0, 0, 0, 10**7), 10**6, 0.0)
-        assert grant is not None
-        assert grant.skip_bytes == 0
 
     def test_a_path_of_unknown_rate_gets_little_beyond_its_window(self, make: Make) -> None:
         new, known = make.path(1, 0.1, None, window_bytes=14_480), make.path(2, 0.1, 4e5)

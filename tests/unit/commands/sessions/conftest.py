@@ -1,0 +1,62 @@
+"""Programs of sessions as processes, which run in one folder and end with their test."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from cedos.session import keys
+
+
+class Programs:
+    """A server's port and key, and all programs; they keep what they keep in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self.port = probe.getsockname()[1]
+        self.environment = os.environ | {
+            "XDG_CONFIG_HOME": str(folder / "config"),
+            "XDG_STATE_HOME": str(folder / "state"),
+            "CEDOS_RUNTIME_DIR": str(folder),
+        }
+        self.key = keys.to_text(keys.own(folder / "server.key").public)
+        self.running: list[subprocess.Popen[str]] = []
+
+    def start(
+        self, program: str, *arguments: str, files: int | None = None
+    ) -> "subprocess.Popen[str]":
+        """Start a program; `files`: the most that it may have open."""
+        limited = [] if files is None else ["prlimit", f"--nofile={files}"]
+        process = subprocess.Popen(
+            [*limited, str(Path(sys.executable).with_name(program)), *arguments],
+            env=self.environment,
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.running.append(process)
+        return process
+
+    def run(self, program: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        process = self.start(program, *arguments)
+        out, said = process.communicate(timeout=60)
+        return subprocess.CompletedProcess(arguments, process.returncode, out, said)
+
+    def serving(self, *arguments: str) -> "subprocess.Popen[str]":
+        """Start `cedos-serve`, return it once it is ready."""
+        process = self.start(
+            "cedos-serve", "-l", f"127.0.0.1:{self.port}", "--own-key", "server.key",
+            "--log-format", "json", *arguments,
+        )  # fmt: skip
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        assert '"ready"' in line, line + process.stderr.read()
+        return process
+
+    def end(self) -> None:
+        for process in self.running:
+            process.kill()
+            process.communicate()
