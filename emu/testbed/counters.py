@@ -131,12 +131,16 @@ class SubflowBytes(Watcher):
         for sample in await flows.snapshot():
             if sample.token is not None:
                 self._tokens[sample.key] = sample.token
-            self._bytes[sample.key] = sample.bytes_down + sample.bytes_up
+            self._count(sample.key, sample.bytes_down + sample.bytes_up)
 
     async def _ends(self, flows: FlowMonitor) -> None:
         async for event in flows.events():
             if isinstance(event, FlowClosed) and event.exact and event.key.protocol == "tcp":
-                self._bytes[event.key] = event.bytes_down + event.bytes_up
+                self._count(event.key, event.bytes_down + event.bytes_up)
+
+    def _count(self, key: FlowKey, moved: int) -> None:
+        # A socket may end, and tell its final count, while a dump is read that has fewer bytes of it.
+        self._bytes[key] = max(moved, self._bytes.get(key, 0))
 
 
 @dataclass(frozen=True, slots=True)
