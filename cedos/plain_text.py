@@ -5,11 +5,13 @@ or turn the direction of reading.
 """
 
 import json
+from math import floor, isfinite, log10
 from typing import Any, Final
 
 import msgspec
 
 _PUT_IN_PLACE: Final = "\N{REPLACEMENT CHARACTER}"
+_MOST_DECIMALS = 9
 
 
 def plain(text: str) -> str:
@@ -33,3 +35,20 @@ def plain_json(value: Any, *, indent: int = 0) -> str:
 def _escaped(letter: str) -> str:
     units = letter.encode("utf-16-be")
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+
+
+def rounded(value: float, figures: int = 2) -> str:
+    """Return a number with so many significant figures; a value too small to show is 0."""
+    if value == 0.0 or not isfinite(value):
+        return f"{value:g}"
+    decimals = min(max(figures - 1 - floor(log10(abs(value))), 0), _MOST_DECIMALS)
+    text = f"{value:.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def lasting(time_s: float) -> str:
+    """Return a duration such as `95 s`, `94 minutes`, `1.7 hours` or `26 days`."""
+    for limit_s, divisor, unit in ((600.0, 1, "s"), (6000.0, 60, "minutes"), (2e5, 3600, "hours")):
+        if time_s < limit_s:
+            return f"{rounded(time_s / divisor)} {unit}"
+    return f"{rounded(time_s / 86_400)} days"

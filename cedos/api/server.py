@@ -33,6 +33,8 @@ from cedos.api.messages import (
     PhoneMessage,
     PhoneRequest,
     ProbingMessage,
+    RecordingMessage,
+    RecordingRequest,
     RuleMessage,
     StatusMessage,
     parse,
@@ -44,7 +46,6 @@ from cedos.api.programs import (
     PrefetchingRequest,
     ProgramMessage,
 )
-from cedos.api.recording import RecordingMessage, RecordingRequest
 from cedos.api.transfers import TransferInTable, TransferReport, TurnMessage
 from cedos.controller.hint import HintRequest
 from cedos.controller.rule import RuleRequest

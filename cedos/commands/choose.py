@@ -7,8 +7,7 @@ import click
 from cedos.api.client import ControlClient
 from cedos.api.programs import ChoiceRequest
 from cedos.commands.console import render
-from cedos.commands.console.manual import SOCKET, Manual, json_option
-from cedos.commands.console.option_types import DURATION, SIZE
+from cedos.commands.console.manual import DURATION, SIZE, SOCKET, Manual, json_option
 from cedos.commands.console.render import echo
 from cedos.commands.explain import lines
 from cedos.config.directories import directories

@@ -9,8 +9,7 @@ from typing import TypeVar
 import click
 
 from cedos.api.client import ControlClient
-from cedos.commands.console.manual import SOCKET, Manual
-from cedos.commands.console.option_types import DURATION, SIZE
+from cedos.commands.console.manual import DURATION, SIZE, SOCKET, Manual
 from cedos.commands.console.render import echo
 from cedos.config.directories import directories
 from cedos.controller.hint import MAX_LIFETIME_S, HintRequest

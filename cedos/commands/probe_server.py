@@ -9,8 +9,7 @@ from typing import Any
 
 import click
 
-from cedos.commands.console.manual import CONFIG, Manual
-from cedos.commands.console.option_types import Parsed
+from cedos.commands.console.manual import CONFIG, Manual, Parsed
 from cedos.commands.console.render import echo
 from cedos.config.sections import endpoint
 from cedos.model import Address

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import click
 
 from cedos.api.client import ControlClient
-from cedos.api.recording import FILE_NAME, RecordingMessage, RecordingRequest
+from cedos.api.messages import FILE_NAME, RecordingMessage, RecordingRequest
 from cedos.commands.console import render
 from cedos.commands.console.manual import SOCKET, Manual, json_option
 from cedos.config.directories import directories

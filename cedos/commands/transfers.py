@@ -65,7 +65,7 @@ def command(as_json: bool) -> None:
 
 def _as_left(why: str, as_json: bool) -> None:
     # A slow import, needed only while no daemon answers.
-    from cedos.daemon.deadlines.kept_transfers import KeptTransfers  # noqa: PLC0415
+    from cedos.daemon.transfers import KeptTransfers  # noqa: PLC0415
 
     kept: KeptTransfers | None = None
     with suppress(OSError, msgspec.MsgspecError, RecursionError):

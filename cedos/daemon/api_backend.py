@@ -22,6 +22,8 @@ from cedos.api.messages import (
     PhoneMessage,
     ProbesMessage,
     ProbingMessage,
+    RecordingMessage,
+    RecordingRequest,
     RuleMessage,
     SentProbeMessage,
     StatusMessage,
@@ -35,7 +37,6 @@ from cedos.api.programs import (
     PrefetchingRequest,
     ProgramMessage,
 )
-from cedos.api.recording import RecordingMessage, RecordingRequest
 from cedos.api.transfers import TransferInTable, TransferReport, TurnMessage
 from cedos.controller.controller import Controller
 from cedos.controller.decisions.user_rules import RuledDestinations
@@ -47,16 +48,14 @@ from cedos.controller.rule import RuleRequest
 from cedos.daemon.budgets import used
 from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.daemon.budgets.prefetching import PrefetchingPrograms
-from cedos.daemon.deadlines.transfers import Transfers
-from cedos.daemon.decisions.decision_log import DecisionLog
-from cedos.daemon.decisions.explanation import Explanations
+from cedos.daemon.decision_log import DecisionLog, Explanations
 from cedos.daemon.driver import ControllerDriver
 from cedos.daemon.observer import Observer
 from cedos.daemon.recording import Recording
 from cedos.daemon.told_connections import ToldConnections
+from cedos.daemon.transfers import Transfers
 from cedos.errors import ConfigError, NotFoundError
-from cedos.host.monitor.flows.flow_source import OpenSockets
-from cedos.host.monitor.flows.own_flows import is_own
+from cedos.host.monitor.flow_source import OpenSockets, is_own
 from cedos.host.steer.routing.plan import is_second_choice
 from cedos.model import Budget, Direction, Network, NetworkKind, PhoneUse
 from cedos.selector.budgets.controller import PROHIBITIVE

@@ -1,4 +1,7 @@
-"""Runs the controller in the event loop: events in, commands carried out at once, its timer."""
+"""Runs the controller in the event loop: events in, commands carried out at once, its timer.
+
+The host's sleep, which the monotonic clock does not count: after it everything known is old.
+"""
 
 import asyncio
 import time
@@ -6,14 +9,43 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from cedos.controller.beat import next_beat_s
 from cedos.controller.commands import AnswerChoice, Command
 from cedos.controller.controller import Controller
 from cedos.controller.events import ChoiceAsked, ClockRead, Event, HostSlept, TimerFired
 from cedos.daemon.event_log import EventLog
-from cedos.host.monitor.networks.sleep_watch import SleepWatch
 from cedos.model import Context
 
 _CLOCK_SET_S: Final = 0.5
+# The shortest sleep that counts. The two clocks are read one after the other.
+_SHORTEST_S = 0.5
+_SAME = 0.01
+
+
+def _boottime_s() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class SleepWatch:
+    """A watch for sleep: time that CLOCK_BOOTTIME counts and CLOCK_MONOTONIC does not."""
+
+    def __init__(
+        self,
+        monotonic_s: Callable[[], float] = time.monotonic,
+        boottime_s: Callable[[], float] = _boottime_s,
+    ) -> None:
+        self._monotonic_s = monotonic_s
+        self._boottime_s = boottime_s
+        self._difference_s = boottime_s() - monotonic_s()
+
+    def slept_s(self) -> float:
+        """Return seconds slept since this was last asked; 0 where the host was awake."""
+        difference_s = self._boottime_s() - self._monotonic_s()
+        slept_s = difference_s - self._difference_s
+        if slept_s < _SHORTEST_S:
+            return 0.0
+        self._difference_s = difference_s
+        return slept_s
 
 
 class Executor(Protocol):
@@ -136,3 +168,10 @@ class ControllerDriver:
         """Have a sleep handled before all that waits: whatever is known is older by it."""
         if slept_s := self._sleep.slept_s():
             self._waiting.extendleft((HostSlept(slept_s), ClockRead(time.time())))
+
+
+async def aligned_sleep(interval_s: float) -> None:
+    """Return at the next beat of the interval, for all callers with the same one at once."""
+    now_s = asyncio.get_running_loop().time()
+    # Timers may run a moment early: the instant that woke us is not the next one.
+    await asyncio.sleep(next_beat_s(now_s + _SAME * interval_s, interval_s) - now_s)

@@ -26,8 +26,8 @@ from cedos.controller.events import (
 from cedos.daemon.driver import ControllerDriver
 from cedos.daemon.observer import Observer
 from cedos.host.monitor.events import FlowSnapshots
-from cedos.host.monitor.flows.flow_monitor import FlowMonitor
-from cedos.host.monitor.flows.own_flows import is_own
+from cedos.host.monitor.flow_monitor import FlowMonitor
+from cedos.host.monitor.flow_source import is_own
 from cedos.host.profiler.capture import Capture
 from cedos.host.profiler.frame import CapturedPacket
 from cedos.host.profiler.profiler import Profiler

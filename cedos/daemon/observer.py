@@ -33,10 +33,8 @@ from cedos.controller.events import (
 from cedos.controller.networks.observation import NetworkObservation
 from cedos.daemon.budgets.metering import radios_of
 from cedos.host.monitor.bus import SystemBus
-from cedos.host.monitor.liveness.portal_check import PortalCheck
-from cedos.host.monitor.liveness.portal_verdict import TestPage
-from cedos.host.monitor.liveness.tls_check import shake_hands
-from cedos.host.monitor.networks.counters import InterfaceCounters
+from cedos.host.monitor.links import InterfaceCounters
+from cedos.host.monitor.portal_check import PortalCheck, TestPage, shake_hands
 from cedos.host.monitor.probing.keyfile import read_key
 from cedos.host.monitor.probing.prober import Prober
 from cedos.host.monitor.probing.result import Price, ProbeKind, ProbeServer, Spent
@@ -45,7 +43,7 @@ from cedos.host.monitor.providers.cellular import CellularProvider
 from cedos.host.monitor.providers.networkmanager import NetworkManager
 from cedos.host.monitor.providers.provider import GuardedProvider, IndicatorProvider, read_each
 from cedos.host.monitor.providers.screen import Screen
-from cedos.host.monitor.providers.series import SeriesProvider
+from cedos.host.monitor.providers.series_file import SeriesProvider
 from cedos.host.monitor.providers.wifi import WifiProvider
 from cedos.kernel.rtnetlink import Counters
 from cedos.model import (

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from cedos.api.recording import RecordingMessage, RecordingRequest
+from cedos.api.messages import RecordingMessage, RecordingRequest
 from cedos.daemon.driver import ControllerDriver
 from cedos.daemon.event_log import MOST_BYTES, EventLog
 from cedos.errors import HistoryError, NotFoundError, PrivilegeError

@@ -1,30 +1,45 @@
-"""Open what the daemon needs at its start; go on without what cannot be had."""
+"""Open what the daemon needs at its start; go on without what cannot be had.
+
+The method, objective and model of decisions, by the configuration.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Final
 
 import structlog
 
 from cedos.config import Config, unknown_names
 from cedos.config.sections import ProbesConfig
 from cedos.controller.config import Choices, ControllerConfig, ProbingConfig
+from cedos.controller.flows.learning import Learning
 from cedos.daemon import state_file
-from cedos.errors import HistoryError, HostError
-from cedos.host.monitor.networks.links import LinkMonitor
+from cedos.daemon.budgets.metering import money_per_mb, radios_of
+from cedos.errors import HistoryError, HostError, ModelError
+from cedos.host.monitor.links import LinkMonitor
 from cedos.host.monitor.probing.result import TRAIN_PACKET_BYTES, TRAIN_PACKETS, ProbeKind
 from cedos.host.profiler.capture import Capture, open_capture
-from cedos.host.profiler.sizes import SizeHistory
+from cedos.host.profiler.sizes import UNKNOWN, SizeHistory
 from cedos.model import Budget, Network
+from cedos.selector.energy import PowerModel
+from cedos.selector.objective import MaxS, MaxSPerE, Objective, WeightedCost
+from cedos.selector.uncertainty import method_of
+from cedos.selector.uncertainty.bayesian import Bayesian
+from cedos.selector.uncertainty.times import CompletionModel
+from cedos.storage import model_files
 from cedos.storage.history import History
 from cedos.storage.usage import Usage
+from predictors.completion import CompletionModel as TreeModel
+from predictors.posterior import Posterior
 
 SIZES = "the sizes learned earlier"
 # The number of latest flows in the history that show how well networks are predicted.
 JUDGED_FLOWS = 1_000
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
-
 _log = structlog.get_logger(__name__)
+POSTERIOR_FILE: Final = "posterior.json"
+_POSTERIOR: Final = "what came of predictions"
 
 
 def need_two(links: LinkMonitor) -> None:
@@ -170,3 +185,67 @@ class NamedNetworks:
         return unknown_names(
             self._config, self._budgets(), interfaces=self._interfaces, networks=self._names
         )
+
+
+def objective(config: Config) -> Objective:
+    decision = config.decision
+    match decision.objective:
+        case "max-s":
+            return MaxS()
+        case "max-s-per-e":
+            return MaxSPerE(decision.alpha, decision.beta, decision.gamma)
+        case "balanced":
+            return WeightedCost(decision.seconds_per_joule).for_phone(decision.phone)
+
+
+def choices(
+    config: Config,
+    state: Path,
+    problems: list[str],
+    load: Callable[[Path | None], TreeModel] = model_files.load,
+) -> Choices:
+    """Return how to decide: without usable predictors by the rule of thumb, and `problems` says so.
+
+    `load` reads the predictors' file.
+    """
+    model: CompletionModel | None = None
+    method = method_of(config.decision.method)
+    try:
+        general = load(config.predictors.model_path)
+        model = learned(general, state) if method is Bayesian else general
+    except ModelError as error:
+        problems.append(f"{error}. Until then a rule of thumb decides")
+        _log.warning("no predictors", why=str(error))
+    return Choices(
+        objective=objective(config),
+        model=model,
+        default_size_bytes=int(UNKNOWN.median_bytes),
+        margin=config.decision.hysteresis,
+        switch_cost_s=config.decision.switch_cost_s,
+        destinations=config.steering.destinations,
+        redundant=config.decision.redundant,
+        price_per_mb=money_per_mb(config),
+        power=PowerModel(radios_of(config)),
+        method=method,
+    )
+
+
+def learned(model: TreeModel, folder: Path) -> Learning:
+    """Return the predictors with what was learned earlier, or new ones if that cannot be used."""
+    path = folder / POSTERIOR_FILE
+    posterior = Posterior()
+    state = state_file.read(path, _POSTERIOR)
+    if state is not None:
+        try:
+            kept = Posterior.from_state(state)
+            if state.get("model") != model.fingerprint():
+                raise ValueError("it was learned of another model")
+            posterior = kept
+        except ValueError as error:
+            state_file.unusable(path, _POSTERIOR, error)
+    return Learning(model, posterior)
+
+
+def keep_learned(learning: Learning, folder: Path) -> None:
+    """Write what is learned to its file."""
+    state_file.write(folder / POSTERIOR_FILE, learning.kept(), _POSTERIOR)

@@ -5,7 +5,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from cedos.selector.rounded import rounded
+from cedos.plain_text import rounded
 from predictors.base import Calibration
 
 # The fewest transfers that a sentence is based on.

@@ -17,7 +17,7 @@ from cedos.config.directories import Directories
 from cedos.doctor import Files, Finding, FindingState, kernel, limited, missing, ok, predicted_text
 from cedos.errors import CedosError, ConfigError, HostError, ModelError, PrivilegeError
 from cedos.host.monitor.bus import BusError, SystemBus
-from cedos.host.monitor.networks.links import LinkMonitor
+from cedos.host.monitor.links import LinkMonitor
 from cedos.host.monitor.providers import cellular, networkmanager, screen
 from cedos.host.monitor.providers.metered import HostMetered
 from cedos.host.steer.kernel.linux import LinuxKernel

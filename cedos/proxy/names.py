@@ -14,7 +14,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
-from cedos.host.monitor.dns.message import asked, parse
+from cedos.host.monitor.dns_message import asked, parse
 
 LARGEST_BYTES: Final = 65_535
 PLAIN_BYTES: Final = 512

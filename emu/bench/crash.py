@@ -20,8 +20,8 @@ from pathlib import Path
 
 from cedos import logs
 from cedos.host.steer.mptcp.connection import SubflowUp
-from cedos.host.steer.restore import restore
 from cedos.host.steer.steering import Steering
+from cedos.host.steer.undo import restore
 from cedos.model import Direction, Strategy, StrategyKind
 from emu.bench.switch import ACCESSES, networks
 from emu.testbed.access import LTE, WLAN

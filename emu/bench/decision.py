@@ -23,10 +23,9 @@ from cedos.model import (
     StrategyKind,
     Transfer,
 )
-from cedos.selector.decision.case import Case
+from cedos.selector.decision.case import USUAL_KINDS, Case
 from cedos.selector.decision.decide import decide, decide_again
 from cedos.selector.decision.living import Living, rest_of
-from cedos.selector.decision.roles import USUAL_KINDS
 from cedos.selector.objective import MaxS, MaxSPerE, WeightedCost
 from cedos.storage.model_files import load
 from emu.bench import timed

@@ -43,7 +43,7 @@ from emu.testbed.programs.gateway import PROXY_PORT, Gatewayed
 from emu.testbed.programs.rescue_laptop import RescueDaemon, put_on_time, through_gateway
 from emu.testbed.programs.servers import Servers
 from emu.testbed.services import Service
-from emu.workloads.unmodified.downloads import (
+from emu.workloads.downloads import (
     HalfWay,
     SessionServer,
     Watched,
@@ -51,7 +51,7 @@ from emu.workloads.unmodified.downloads import (
     download,
     fetch_in_page,
 )
-from emu.workloads.unmodified.tools import CloneServer, PackageArchive, ShellServer
+from emu.workloads.tools import CloneServer, PackageArchive, ShellServer
 from emu.workloads.web.browser import Browser
 
 _WIFI_BPS, _WIFI_S = 24e6, 0.020

@@ -17,7 +17,7 @@ from statistics import median
 
 from cedos.controller.events import FlowClosed, FlowOpened
 from cedos.errors import EmulationError
-from cedos.host.monitor.flows.flow_monitor import FlowMonitor
+from cedos.host.monitor.flow_monitor import FlowMonitor
 from cedos.host.profiler.capture import Capture, open_capture
 from cedos.host.profiler.frame import CapturedPacket
 from cedos.host.profiler.http import parse_response

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from cedos.commands.console.option_types import Parsed
+from cedos.commands.console.manual import Parsed
 from cedos.commands.console.render import echo
 from cedos.model import Direction
 from emu import console

@@ -12,8 +12,7 @@ from cedos.commands.console.render import echo
 from emu.console import examples
 
 if TYPE_CHECKING:
-    from emu.other_policy import Compared, OtherPolicy
-    from emu.replay import Replay
+    from emu.replay import Compared, OtherPolicy, Replay
 
 _SHOWN = 20
 
@@ -55,8 +54,13 @@ def command(
     one: with --policy, seconds and joules of both sides are predictions.
     """
     from emu import policies  # noqa: PLC0415
-    from emu.other_policy import OtherPolicy  # noqa: PLC0415
-    from emu.replay import began, controller_of, open_log, replay  # noqa: PLC0415
+    from emu.replay import (  # noqa: PLC0415
+        OtherPolicy,
+        began,
+        controller_of,
+        open_log,
+        replay,
+    )
 
     other = OtherPolicy(policies.fixed(policy)) if policy is not None else None
     header, events = open_log(log)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from cedos.commands.console.option_types import BIT_RATE
+from cedos.commands.console.manual import BIT_RATE
 from cedos.commands.console.render import echo
 from emu.commands.shell import run_in_foreground
 from emu.console import examples

@@ -73,7 +73,7 @@ def command(
     from cedos.errors import ConfigError, DataSetError  # noqa: PLC0415
     from cedos.storage import model_files  # noqa: PLC0415
     from emu.data import datasets  # noqa: PLC0415
-    from emu.data.folds import examples_of  # noqa: PLC0415
+    from emu.data.evaluate import examples_of  # noqa: PLC0415
     from predictors.inputs import STRATEGIES  # noqa: PLC0415
     from predictors.training.examples import Settings  # noqa: PLC0415
     from predictors.training.train import fit  # noqa: PLC0415

@@ -23,10 +23,9 @@ from cedos.model import (
     StrategyKind,
     Transfer,
 )
-from cedos.selector.decision.case import Case
+from cedos.selector.decision.case import ROLES, ROLES_OF, USUAL_KINDS, Case, Roles, role_strategy
 from cedos.selector.decision.decide import decide
 from cedos.selector.decision.features import RATES, RECENT
-from cedos.selector.decision.roles import ROLES, ROLES_OF, USUAL_KINDS, Roles, role_strategy
 from cedos.selector.energy import DELPHI, PowerModel
 from cedos.selector.objective import Objective, Outcome
 from cedos.selector.uncertainty.times import CompletionModel

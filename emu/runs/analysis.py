@@ -31,7 +31,7 @@ import tomli_w
 
 from cedos.errors import ConfigError
 from emu.data import datasets
-from emu.data.folds import Progress
+from emu.data.evaluate import Progress
 from emu.places import places
 from emu.repository import ROOT
 from emu.runs import environment, runs

@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from cedos.errors import DataSetError
 from emu import console, policies
 from emu.places.stats import DEAD_BPS
-from emu.runs import runs, table, timeline, verdict
+from emu.runs import runs, table, timeline
 from emu.runs.runs import Recorded
 from emu.runs.table import caption, columns, disturbed, is_best
 from emu.runs.timeline import COLOURS
@@ -232,7 +232,7 @@ def _section(run: runs.Recorded) -> str:
             directory / "comparison.svg", "each transfer, Linux as it is and cedos with a gateway"
         )
         parts.append(f"<div class=wide>{picture}</div>")
-    said = " ".join(verdict.sentences(run))
+    said = " ".join(table.sentences(run))
     if said:
         parts.append(f"<p class=said>{html.escape(said)}</p>")
     parts.append(f"<div class=wide>{_table(run)}</div>")

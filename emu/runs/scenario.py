@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Meta
 
 from cedos.config import toml_file
-from cedos.config.toml_lines import Key, key_lines
+from cedos.config.toml_file import Key, key_lines
 from cedos.errors import ConfigError
 from cedos.model import Direction
 from emu import policies

@@ -1,4 +1,7 @@
-"""The figures of a run as a table, and its predictions as a picture."""
+"""The figures of a run as a table, and its predictions as a picture.
+
+The verdict of a run on cedos with a gateway, in plain sentences with intervals.
+"""
 
 import json
 from pathlib import Path
@@ -11,9 +14,10 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from rich.table import Table
 
 from emu import policies
-from emu.runs import runs, verdict
+from emu.runs import runs
 from emu.runs.calibration import UNKNOWN, by_network_and_age, by_network_and_size, figures_of
 from emu.runs.runs import Recorded
+from emu.statistics import measured
 from emu.terminal import console, show
 from predictors.base import size_class
 
@@ -27,7 +31,6 @@ COLUMNS = (
     ("regret_mean", "regret", "{:.2f}"),
     ("censored", "unfinished", "{:d}"),
 )
-
 # The same for runs with pages or videos.
 BROWSING = (
     ("page_median_s", "page median s", "{:.2f}"),
@@ -37,7 +40,6 @@ BROWSING = (
     ("video_start_s", "video starts after s", "{:.2f}"),
     ("video_stall_s", "stands still s", "{:.2f}"),
 )
-
 # The same for figures of several places together.
 TOGETHER = (
     ("transfer_mean_s", "mean s", "{:.2f}"),
@@ -49,6 +51,63 @@ TOGETHER = (
     ("cellular_mean_mb", "LTE MB", "{:.1f}"),
     ("censored", "unfinished", "{:d}"),
 )
+_GATEWAY, _TODAY = "cedos-gateway", "wifi-first"
+_KERNEL = ("mptcp-wifi", "mptcp-cellular")
+
+
+def sentences(run: Recorded) -> list[str]:
+    """Compare the gateway with kernel MPTCP and today's Linux over the transfers of a run.
+
+    Return nothing if one of these was not run, or carried no transfers.
+
+    Of kernel MPTCP's two orders, the one that was faster in this run is compared, although its user
+    could not have known which that is. The interval is a paired bootstrap over transfers.
+    """
+    found = run.summary["policies"]
+    kernel = [name for name in _KERNEL if name in found]
+    carried = {flow["policy"] for flow in run.flows}
+    if not kernel or not {_GATEWAY, _TODAY, *kernel} <= carried & found.keys():
+        return []
+    rival = min(kernel, key=lambda name: float(found[name]["mean_s"]))
+    said = [
+        f"With a gateway the average transfer took {_seconds(found[_GATEWAY])} and used"
+        f" {_cost(found[_GATEWAY])}.",
+        f"{policies.title(rival)[0].upper()}{policies.title(rival)[1:]}, took"
+        f" {_seconds(found[rival])} and used {_cost(found[rival])}.",
+        f"{policies.title(_TODAY)} took {_seconds(found[_TODAY])} and used {_cost(found[_TODAY])}.",
+    ]
+    ratio, low, high = _over(run, _GATEWAY, rival)
+    noise = max(high / ratio, ratio / low) - 1
+    said.append(
+        f"{found[_TODAY]['n']} transfers each; the gateway's time is {ratio:.2f} of kernel MPTCP's"
+        f" (95 % interval {low:.2f} to {high:.2f}); differences under {100 * noise:.0f} % are noise here."
+    )
+    if low <= 1.0 <= high:
+        said.append(
+            "The difference between the gateway and kernel MPTCP is within noise in this run."
+        )
+    return said
+
+
+def _seconds(figures: dict[str, Any]) -> str:
+    unfinished = f" ({figures['censored']} did not end in time)" if figures["censored"] else ""
+    return f"{figures['mean_s']:.2f} s{unfinished}"
+
+
+def _cost(figures: dict[str, Any]) -> str:
+    return f"{figures['cellular_mb']:.0f} MB of LTE data and {figures['energy_j']:.0f} J"
+
+
+def _over(run: Recorded, mine: str, theirs: str) -> tuple[float, float, float]:
+    """Return the ratio of both policies' mean times over the same transfers, and its interval."""
+    mine_s, theirs_s = runs.times_s(run, mine), runs.times_s(run, theirs)
+    found = measured(
+        {"over": lambda rows: float(mine_s[rows].mean() / theirs_s[rows].mean())},
+        len(mine_s),
+        np.random.default_rng(run.scenario.seed),
+    )
+    low, high = found["over_ci95"]
+    return found["over"], low, high
 
 
 def print_table(directory: Path) -> None:
@@ -67,7 +126,7 @@ def print_table(directory: Path) -> None:
         ]
         table.add_row(policies.title(name), *cells)
     show(table)
-    for line in (*disturbed(run), *verdict.sentences(run)):
+    for line in (*disturbed(run), *sentences(run)):
         console().print(line, markup=False, highlight=False)
 
 
@@ -120,7 +179,11 @@ def caption(run: runs.Recorded) -> str:
 
 # Mark and colour of each class of sizes, equal in all panels.
 _MARKS = {"small": (".", "#1f77b4"), "medium": ("+", "#ff7f0e"), "large": ("x", "#2ca02c")}
+
+
 _MOST_TICKS = 5
+
+
 _WIDE = 100.0
 
 

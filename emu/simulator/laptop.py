@@ -48,9 +48,8 @@ from cedos.controller.events import (
     SubflowJoined,
     TimerFired,
 )
-from cedos.daemon.decisions.choices import choices
 from cedos.daemon.flows import sizes_known
-from cedos.daemon.startup import controller_config
+from cedos.daemon.startup import choices, controller_config
 from cedos.host.monitor.probing.schedule import ProbeSchedule
 from cedos.host.profiler.profiler import Profiler
 from cedos.model import Budget, Direction, FlowKey, NetworkKind, NextHop, SizeEstimate

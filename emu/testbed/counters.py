@@ -15,7 +15,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from cedos.controller.events import FlowClosed
-from cedos.host.monitor.flows.flow_monitor import FlowMonitor
+from cedos.host.monitor.flow_monitor import FlowMonitor
 from cedos.model import FlowKey, NetworkKind
 from emu.testbed.access import ADDRESSES
 from emu.testbed.netns import Namespace

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pyroute2 import IPRoute
 
-from emu.testbed import kernel, stale
+from emu.testbed import netns, stale
 from emu.testbed.netns import Namespace, entered
 from emu.testbed.services import Service, Started, accepts
 
@@ -50,7 +50,7 @@ def connect(one: End, other: End, *, offloads: bool = False) -> None:
         # With offloads there would be packets of 64 kB, which no network carries.
         if not offloads:
             with end.host.entered():
-                kernel.without_offloads(end.interface)
+                netns.without_offloads(end.interface)
 
 
 def add_address(host: Namespace, *addresses: str) -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from pyroute2 import IPRoute
 
 from cedos.errors import EmulationError
-from emu.testbed import kernel
+from emu.testbed import netns
 from emu.testbed.access import Access, Link
 from emu.testbed.netns import Namespace, entered
 
@@ -195,7 +195,7 @@ class MahimahiLink:
         self._outer = Path(f"/proc/{pid}/ns/net")
         try:
             with entered(self._outer):
-                kernel.write_sysctls(kernel.ROUTER_SYSCTLS)
+                netns.write_sysctls(netns.ROUTER_SYSCTLS)
         except FileNotFoundError as error:
             raise EmulationError(f"Mahimahi ended at its start: {self._trouble()}") from error
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cedos.errors import EmulationError
-from emu.testbed import hosts, kernel, stale
+from emu.testbed import hosts, netns, stale
 from emu.testbed.access import Access, Engine, Link
 from emu.testbed.hosts import End, netlink_in
 from emu.testbed.mahimahi import Mahimahi
@@ -77,8 +77,8 @@ class Neighbourhood(Started):
         )
         for host in (self.requestor, self.server):
             with host.entered():
-                kernel.write_sysctls(kernel.HOST_SYSCTLS)
-        kernel.use_cubic([self.requestor, self.server])
+                netns.write_sysctls(netns.HOST_SYSCTLS)
+        netns.use_cubic([self.requestor, self.server])
         hosts.add_address(self.server, *SERVER_ADDRESSES)
         self.air.ip("link", "add", _BRIDGE, "type", "bridge")
         self.air.ip("link", "set", _BRIDGE, "up")
@@ -133,7 +133,7 @@ class Neighbourhood(Started):
     def _launch(self, number: int, access: Access) -> Link:
         isp = self.instance.namespace(f"isp-{number}")
         with isp.entered():
-            kernel.write_sysctls(kernel.ROUTER_SYSCTLS)
+            netns.write_sysctls(netns.ROUTER_SYSCTLS)
         backbone = f"198.51.{110 + number}"
         hosts.connect(
             End(isp, "up0", f"{backbone}.2/30"),

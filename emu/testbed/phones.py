@@ -27,7 +27,7 @@ from types import FrameType
 from cedos.errors import EmulationError, PrivilegeError
 from cedos.model import NetworkKind
 from emu.places.places import Place
-from emu.testbed import kernel, stale, wiring
+from emu.testbed import netns, stale, wiring
 from emu.testbed.access import ADDRESSES, INTERFACES, LTE, WLAN, Access, Engine, Link
 from emu.testbed.mahimahi import Mahimahi
 from emu.testbed.netns import Namespace
@@ -348,7 +348,7 @@ class Laptop(Started):
             shutil.rmtree(net.directory, ignore_errors=True)
         # Let the provider's NAT forget old connections, so that it refuses their packets.
         with net.isp.entered():
-            kernel.forget_connections()
+            netns.forget_connections()
         return link
 
 

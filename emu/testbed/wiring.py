@@ -9,7 +9,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 from cedos.config.sections import ProbesConfig
 from cedos.errors import EmulationError
 from cedos.model import NetworkKind
-from emu.testbed import hosts, kernel
+from emu.testbed import hosts, netns
 from emu.testbed.access import ADDRESSES, GATEWAYS, INTERFACES
 from emu.testbed.hosts import End, netlink_in
 from emu.testbed.netns import Namespace
@@ -54,8 +54,8 @@ def set_up_hosts(client: Namespace, server: Namespace) -> None:
     """Set up the laptop and the server before any network."""
     for host in (client, server):
         with host.entered():
-            kernel.write_sysctls(kernel.HOST_SYSCTLS)
-    kernel.use_cubic([client, server])
+            netns.write_sysctls(netns.HOST_SYSCTLS)
+    netns.use_cubic([client, server])
     hosts.add_address(server, *_ALL_SERVER_ADDRESSES)
     # Accept all subflows that a client may open.
     server.run("ip", "mptcp", "limits", "set", "subflows", "8", check=False)
@@ -64,8 +64,8 @@ def set_up_hosts(client: Namespace, server: Namespace) -> None:
 def set_up_core(core: Namespace, server: Namespace) -> None:
     """Set up a host that routes between the providers and the server, with the address 198.51.103.1."""
     with core.entered():
-        kernel.write_sysctls(kernel.HOST_SYSCTLS | kernel.ROUTER_SYSCTLS)
-    kernel.use_cubic([core])
+        netns.write_sysctls(netns.HOST_SYSCTLS | netns.ROUTER_SYSCTLS)
+    netns.use_cubic([core])
     hosts.add_address(core, RELAY)
     hosts.connect(End(core, "server", f"{_CORE_END}/30"), End(server, "core", f"{_SERVER_END}/30"))
     with netlink_in(server.path) as netlink:
@@ -80,7 +80,7 @@ def set_up_provider(kind: NetworkKind, isp: Namespace, server: Namespace) -> Non
     """Set up the provider: its line to the server (or to the core), and the only NAT on the way."""
     backbone = _PLANS[kind].backbone
     with isp.entered():
-        kernel.write_sysctls(kernel.ROUTER_SYSCTLS)
+        netns.write_sysctls(netns.ROUTER_SYSCTLS)
     hosts.connect(
         End(isp, "up0", f"{backbone}.2/30"), End(server, f"isp-{kind}", f"{backbone}.1/30")
     )
@@ -91,7 +91,7 @@ def set_up_provider(kind: NetworkKind, isp: Namespace, server: Namespace) -> Non
     refuse = "iptables -w -A FORWARD -o up0 -p tcp -m conntrack --ctstate INVALID -j REJECT"
     isp.run(*refuse.split(), "--reject-with", "tcp-reset")
     with isp.entered():
-        kernel.write_sysctls(kernel.NAT_SYSCTLS)
+        netns.write_sysctls(netns.NAT_SYSCTLS)
 
 
 def set_up_wire(

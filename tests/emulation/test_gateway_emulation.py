@@ -19,7 +19,7 @@ from emu.testbed.programs.gateway import GATEWAY, Gatewayed
 from emu.testbed.programs.rescue_laptop import through_gateway
 from emu.testbed.programs.servers import Servers
 from emu.testbed.wiring import SERVER_ADDRESSES
-from emu.workloads.unmodified.downloads import download
+from emu.workloads.downloads import download
 
 ACCESSES = (
     Access(NetworkKind.WIFI, Trace.constant(12e6), Trace.constant(12e6), 0.020),

@@ -19,8 +19,8 @@ from emu.testbed.phones import SERVER, Laptop
 from emu.testbed.programs.gateway import PROXY_PORT, Gatewayed
 from emu.testbed.programs.rescue_laptop import RescueDaemon
 from emu.testbed.programs.servers import Servers
-from emu.workloads.unmodified.downloads import as_user
-from emu.workloads.unmodified.tools import ShellServer
+from emu.workloads.downloads import as_user
+from emu.workloads.tools import ShellServer
 
 pytestmark = pytest.mark.usefixtures("registry")
 

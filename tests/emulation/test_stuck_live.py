@@ -16,7 +16,7 @@ from emu.testbed.access import WLAN, Access
 from emu.testbed.phones import SERVER, Laptop, Silence
 from emu.testbed.programs.rescue_laptop import RescueDaemon, put_on_time
 from emu.testbed.programs.servers import Servers
-from emu.workloads.unmodified.tools import PackageArchive, ShellServer
+from emu.workloads.tools import PackageArchive, ShellServer
 
 pytestmark = pytest.mark.usefixtures("registry")
 

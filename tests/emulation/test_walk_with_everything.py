@@ -22,7 +22,7 @@ from emu.testbed.phones import SERVER, Laptop
 from emu.testbed.programs.gateway import GATEWAY
 from emu.testbed.programs.rescue_laptop import RescueDaemon, put_on_time, through_gateway
 from emu.testbed.programs.servers import Servers
-from emu.workloads.unmodified.tools import CloneServer, ShellServer
+from emu.workloads.tools import CloneServer, ShellServer
 from emu.workloads.web import corpus, video
 from emu.workloads.web.video import PLAYER
 

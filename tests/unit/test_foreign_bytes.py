@@ -47,18 +47,18 @@ from cedos.controller.hint import HintRequest
 from cedos.controller.rule import RuleRequest
 from cedos.daemon.privileged import wire as privileged_wire
 from cedos.errors import ConfigError, ProtocolError, TransferError
-from cedos.host.monitor.dns import message as dns
-from cedos.host.monitor.dns.resolvers import parse_resolv_conf
-from cedos.host.monitor.liveness.portal_verdict import TestPage, judge
+from cedos.host.monitor import dns_message as dns
+from cedos.host.monitor.portal_check import TestPage, judge
 from cedos.host.monitor.probing import ping, wire
 from cedos.host.monitor.providers import access_points, wifi
 from cedos.host.monitor.providers.access_points import says_metered
+from cedos.host.monitor.resolvers import parse_resolv_conf
 from cedos.host.profiler.frame import parse_frame
 from cedos.host.profiler.profiler import Profiler
 from cedos.host.steer.journal.records import read_records
 from cedos.host.steer.kernel import traffic_control
 from cedos.host.steer.kernel.interface import FilterPlan
-from cedos.host.steer.kernel.nftables import takes_from_ours
+from cedos.host.steer.kernel.linux import takes_from_ours
 from cedos.host.steer.kernel.routing_requests import parse_rule
 from cedos.kernel import conntrack, mptcp, netlink, policy_routing, rtnetlink, sock_diag
 from cedos.kernel.generic_netlink import parse_family

@@ -9,8 +9,16 @@ The interface is IMP's (dissertation, 3.3.1); what is decided, and why, is in `c
 
 from cedos.apps.prefetch.http import HttpFetcher
 from cedos.apps.prefetch.prefetcher import Future, Prefetcher
-from cedos.apps.prefetch.surroundings import DaemonSurroundings, NetworkFacts, Surroundings, View
-from cedos.apps.prefetch.turn import Fetcher, FetchError, NotThereError, Turn
+from cedos.apps.prefetch.surroundings import (
+    DaemonSurroundings,
+    Fetcher,
+    FetchError,
+    NetworkFacts,
+    NotThereError,
+    Surroundings,
+    Turn,
+    View,
+)
 
 __all__ = [
     "DaemonSurroundings",

@@ -23,7 +23,7 @@ import aiohttp
 from aiohttp import hdrs
 
 from cedos import web
-from cedos.apps.prefetch.turn import FetchError, NotThereError, Turn
+from cedos.apps.prefetch.surroundings import FetchError, NotThereError, Turn
 from cedos.errors import TransferError
 from cedos.kernel.interface_socket import bind_to_interface
 from cedos.kernel.tcp_info import receive_rtt_s, tcp_info

@@ -19,8 +19,14 @@ import structlog
 
 from cedos.apps.prefetch import learnt
 from cedos.apps.prefetch.learnt import Rates
-from cedos.apps.prefetch.surroundings import Ledger, Surroundings
-from cedos.apps.prefetch.turn import Fetcher, FetchError, NotThereError, Turn
+from cedos.apps.prefetch.surroundings import (
+    Fetcher,
+    FetchError,
+    Ledger,
+    NotThereError,
+    Surroundings,
+    Turn,
+)
 from cedos.errors import CedosError
 from cedos.kernel.tcp_info import active_opens
 from cedos.model import Bulk, Label, Urgency

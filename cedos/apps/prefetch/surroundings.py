@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
@@ -22,7 +22,8 @@ from cedos.api.programs import ItemMessage, PrefetchingRequest, PriceMessage, Ra
 from cedos.budget_kinds import Resource
 from cedos.config.directories import directories
 from cedos.controller.prefetch_report import MOST_ITEMS, StartedMessage, TakingMessage
-from cedos.model import NetworkKind
+from cedos.errors import CedosError
+from cedos.model import Label, NetworkKind, Urgency
 from cedos.selector.budgets.controller import PROHIBITIVE, Step, SteppedQuote
 from cedos.selector.budgets.prices import Prices, prices
 from cedos.selector.energy import Radio
@@ -31,6 +32,8 @@ from cedos.selector.prefetch.queue import Plan, Queue, Taking, ways
 from cedos.selector.prefetch.reason import PrefetchVerdict, verdicts
 
 SHOWN = 20
+T_co = TypeVar("T_co", covariant=True)
+_PROMPT_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +137,10 @@ class Surroundings(Protocol):
 # The largest request, below the daemon's limit.
 _MOST_BYTES: Final = 60_000
 
+
 # From this price on, no figure is shown. A prohibitive price tells a person nothing.
 _NO_FIGURE_S: Final = 1e12
+
 
 _RATES = ("past10_bps", "past5_bps", "past1_bps", "delivery_down_bps")
 
@@ -257,3 +262,66 @@ def _item(title: str, verdict: PrefetchVerdict) -> ItemMessage:
         metered_bytes=(weighed.sent_bytes if verdict.metered else 0.0) if weighed else None,
         gain_s=weighed.gain_s if weighed and abs(weighed.gain_s) < _NO_FIGURE_S else None,
     )
+
+
+class FetchError(CedosError):
+    """An item could not be fetched; says which and why."""
+
+
+class NotThereError(FetchError):
+    """An item does not exist, or may not be had: trying again is of no use."""
+
+
+class Turn:
+    """The conditions of one attempt of a fetcher.
+
+    A fetch ahead of time steps back while the application waits for something else: a fetcher waits in
+    `turn` between blocks of data.
+    """
+
+    def __init__(
+        self,
+        interface: str | None,
+        label: Label,
+        report: Callable[[float, float | None], None] = lambda received, size: None,
+        clear: Callable[[], bool] = lambda: True,
+        connects: Callable[[], None] = lambda: None,
+    ) -> None:
+        # The network interface to use; None: whatever the host would use.
+        self.interface = interface
+        # Background where it is ahead of time, foreground where a caller waits (IntNW's labels).
+        self.label = label
+        self._report = report
+        self._clear = clear
+        # To be called before each connection that a fetcher begins: it is no other program's.
+        self.connects = connects
+        self.stopped = False  # the attempt has ended, whatever its fetcher still does
+
+    def received(self, total_bytes: float, size_bytes: float | None = None) -> None:
+        """Report the received bytes of the item, and its size if that is known."""
+        self._report(total_bytes, size_bytes)
+
+    def hurry(self) -> None:
+        """Stop yielding: a caller waits for the item now."""
+        self.label = Label(Urgency.FOREGROUND, self.label.bulk)
+
+    async def turn(self) -> None:
+        """Wait until the attempt may go on."""
+        while self.waits():  # noqa: ASYNC110 - whether it is clear is asked, not told
+            await asyncio.sleep(_PROMPT_S)
+
+    def waits(self) -> bool:
+        """Return True while the attempt must wait for others."""
+        return self.label.urgency is Urgency.BACKGROUND and not self._clear()
+
+
+class Fetcher(Protocol[T_co]):
+    """A fetcher of one item, the same ahead of time and on demand.
+
+    An attempt that ends early is followed by another one on the same object: what was received before
+    is for the fetcher to keep. `cedos explain --prefetch` shows its `title`, if it has one.
+    """
+
+    async def fetch(self, turn: Turn, /) -> T_co:
+        """Fetch the item; any exception is a failure, and `NotThereError` a final one."""
+        ...

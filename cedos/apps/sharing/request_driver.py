@@ -30,7 +30,7 @@ from cedos.apps.sharing.questions import (
 )
 from cedos.apps.sharing.side_driver import Command, Side, SideDriver, asked
 from cedos.errors import CedosError
-from cedos.host.monitor.flows.flow_monitor import FlowMonitor
+from cedos.host.monitor.flow_monitor import FlowMonitor
 from cedos.host.steer.sharing.helper_paths import HelperPaths
 from cedos.model import FlowKey
 

@@ -13,8 +13,7 @@ import click
 
 from cedos.budget_kinds import Resource
 from cedos.model import SizeEstimate, Strategy, StrategyKind
-from cedos.plain_text import plain, plain_json
-from cedos.selector.rounded import rounded
+from cedos.plain_text import plain, plain_json, rounded
 
 UNKNOWN = "-"
 

@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 import click
 
-from cedos.commands.console.option_types import Parsed
+from cedos.commands.console.manual import Parsed
 from cedos.errors import ConfigError
 from cedos.session import keys
 from cedos.session.known_hosts import KnownHosts, KnownServer, shown

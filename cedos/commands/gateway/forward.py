@@ -18,8 +18,7 @@ import structlog
 from cedos import logs
 from cedos.api.asking import DaemonChooser, DaemonRoutes
 from cedos.api.client import ControlClient
-from cedos.commands.console.manual import Manual
-from cedos.commands.console.option_types import Parsed
+from cedos.commands.console.manual import Manual, Parsed
 from cedos.commands.console.pipes import Input, Output
 from cedos.commands.console.servers import interfaces, listen_address, listen_address_at
 from cedos.commands.sessions.shared.user_rules import RuledHosts, RuledNetworks

@@ -18,8 +18,7 @@ from cedos.apps.files.objects.object_store import ObjectStore
 from cedos.apps.sharing.gateway_sharing import GatewaySharing
 from cedos.apps.sharing.own_identity import gateway_signing_key
 from cedos.apps.sharing.store import SharingStore
-from cedos.commands.console.manual import Manual
-from cedos.commands.console.option_types import NETWORK, SIZE
+from cedos.commands.console.manual import NETWORK, SIZE, Manual
 from cedos.commands.console.render import echo
 from cedos.commands.console.servers import OWN_KEY, listen_address_at, own_key_option
 from cedos.config.directories import user_folder
@@ -27,8 +26,7 @@ from cedos.errors import ConfigError, SharingError
 from cedos.global_unicast import IPNetwork
 from cedos.kernel import process_limits
 from cedos.kernel.service_manager import Notifier
-from cedos.proxy.gateway.gateway import PORT, Gateway, GatewaySettings
-from cedos.proxy.gateway.invited_clients import InvitedClients, default_path
+from cedos.proxy.gateway.gateway import PORT, Gateway, GatewaySettings, InvitedClients, default_path
 from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.http import RefusedError
 from cedos.proxy.local.joined_gateway import invitation
@@ -225,9 +223,7 @@ async def _run(
     from cedos.apps.files.objects.object_serving import ObjectServing  # noqa: PLC0415
     from cedos.apps.files.objects.origin_client import OriginClient  # noqa: PLC0415
     from cedos.apps.files.objects.program_requests import ProgramRequests  # noqa: PLC0415
-    from cedos.apps.files.web_uploads.upload_sender import UploadSender  # noqa: PLC0415
-    from cedos.apps.files.web_uploads.upload_store import UploadStore  # noqa: PLC0415
-    from cedos.apps.files.web_uploads.web_uploads import WebUploads  # noqa: PLC0415
+    from cedos.apps.files.web_uploads import UploadSender, UploadStore, WebUploads  # noqa: PLC0415
 
     rules = settings.rules()
 

@@ -9,8 +9,7 @@ import click
 from click.core import ParameterSource
 
 from cedos.api.asking import DaemonChooser
-from cedos.commands.console.manual import Program
-from cedos.commands.console.option_types import DURATION, Parsed
+from cedos.commands.console.manual import DURATION, Parsed, Program
 from cedos.commands.console.pipes import Input, Output
 from cedos.commands.console.progress import size
 from cedos.commands.console.render import echo

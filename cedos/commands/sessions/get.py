@@ -16,8 +16,7 @@ from cedos.apps.files.partial import disk_words
 from cedos.apps.files.playing import PipeTarget, PlayTarget
 from cedos.apps.files.server_link import ServerLink
 from cedos.commands.console import render, servers
-from cedos.commands.console.manual import Program, json_option, say
-from cedos.commands.console.option_types import BIT_RATE, BY, BY_HELP, SIZE
+from cedos.commands.console.manual import BIT_RATE, BY, BY_HELP, SIZE, Program, json_option, say
 from cedos.commands.console.pipes import Output
 from cedos.commands.console.progress import size
 from cedos.commands.console.render import echo

@@ -12,8 +12,7 @@ from cedos.apps.files.messages import MOST_KEPT_S
 from cedos.apps.files.putting import Putting, UploadBody, put_folder
 from cedos.apps.files.server_link import ServerLink
 from cedos.commands.console import render, servers
-from cedos.commands.console.manual import Program, json_option, say
-from cedos.commands.console.option_types import BY, BY_HELP
+from cedos.commands.console.manual import BY, BY_HELP, Program, json_option, say
 from cedos.commands.console.progress import size
 from cedos.commands.console.render import echo
 from cedos.commands.console.servers import FILES_PORT, KNOWN_HOSTS, OWN_KEY, SOURCE, Source

@@ -11,8 +11,7 @@ import click
 from cedos import logs
 from cedos.apps.files.serving import Serving, UploadLimits, Uploads, client_names, host_limits, log
 from cedos.apps.files.tree import Tree
-from cedos.commands.console.manual import Program
-from cedos.commands.console.option_types import SIZE
+from cedos.commands.console.manual import SIZE, Program
 from cedos.commands.console.render import echo
 from cedos.commands.console.servers import (
     FILES_PORT,

@@ -28,13 +28,12 @@ from cedos.apps.sharing.protocol.requestor import RequestorWish
 from cedos.apps.sharing.request_driver import RequestDriver
 from cedos.apps.sharing.side_driver import Side
 from cedos.apps.sharing.store import SharingStore
-from cedos.commands.console.manual import STATE, Manual
-from cedos.commands.console.option_types import BIT_RATE, SIZE, Parsed
+from cedos.commands.console.manual import BIT_RATE, SIZE, STATE, Manual, Parsed
 from cedos.commands.console.render import echo
 from cedos.config.directories import directories
 from cedos.errors import AlreadyRunningError, HostError, SharingError
 from cedos.host.steer.journal.journal import Journal
-from cedos.host.steer.refusals import refusals
+from cedos.host.steer.kernel.interface import refusals
 from cedos.host.steer.sharing.forwarding import Forwarding
 from cedos.host.steer.sharing.helper_paths import HelperPaths
 from cedos.host.steer.sharing.kernel import SharingKernel, SharingRole

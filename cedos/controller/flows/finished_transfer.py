@@ -14,8 +14,8 @@ from cedos.model import (
     SizeEstimate,
     Transfer,
 )
+from cedos.selector.decision.case import Roles, pairs
 from cedos.selector.decision.features import features
-from cedos.selector.decision.roles import Roles, pairs
 from cedos.selector.decision.times import emptied, lengthened, own_queues
 from cedos.selector.uncertainty.times import CompletionModel, interval_of
 from predictors.base import Distribution

@@ -24,8 +24,8 @@ from cedos.controller.events import (
     PhoneUseChanged,
 )
 from cedos.daemon import state_file
-from cedos.daemon.aligned_sleep import aligned_sleep
 from cedos.daemon.budgets.metering import Metering
+from cedos.daemon.driver import aligned_sleep
 from cedos.errors import ConfigError, NotFoundError
 from cedos.model import Budget, PhoneUse, end_wrong
 from cedos.selector.budgets import price_text

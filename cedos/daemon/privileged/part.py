@@ -3,11 +3,16 @@
 The asking process may be in an attacker's hands by then: a packet got the better of it. So it can do what
 cedos does to a host, and nothing else: rules and tables of ours, sysctls that the journal knows, chains
 of ours with names of interfaces, subflows of connections, sockets for what cedos listens to.
+
+A timer that wakes a suspended host by its real-time clock: timerfd, CLOCK_REALTIME_ALARM.
 """
 
+import ctypes
 import errno
 import gc
+import os
 import socket
+import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -15,12 +20,12 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Final
 
-from cedos.daemon.lookups import watch as lookups
-from cedos.daemon.lookups.delivery import AnswerDelivery, links_of
-from cedos.daemon.privileged.wake_timer import WakeTimer
+from cedos.daemon import lookup_watch as lookups
+from cedos.daemon.lookup_watch import AnswerDelivery, links_of
 from cedos.host.profiler import capture
 from cedos.host.steer.journal.journal import Journal
 from cedos.host.steer.journal.records import (
+    CHANGED,
     FILTER,
     RESCUE,
     ROUTING,
@@ -31,7 +36,6 @@ from cedos.host.steer.journal.records import (
     journal_line,
     read_records,
 )
-from cedos.host.steer.journal.sysctls import CHANGED
 from cedos.host.steer.kernel.answer_filter import QUEUE
 from cedos.host.steer.kernel.barring_filter import INTERFACE
 from cedos.host.steer.kernel.interface import FilterPlan, SteeringKernel
@@ -64,9 +68,66 @@ _METRICS_BYTES: Final = 512
 _MOST_BUFFER_BYTES: Final = 16 << 20
 _SOONEST_ALARM_S, _LATEST_ALARM_S = 10.0, 31 * 86_400.0
 _LISTENED_TO: Final = (NETLINK_ROUTE, NETLINK_SOCK_DIAG, NETLINK_NETFILTER, NETLINK_GENERIC)
-
 # An error's number and words.
 Refusal = tuple[int, str]
+_CLOCK_REALTIME_ALARM: Final = 8
+_TFD_TIMER_ABSTIME: Final = 1
+_RTCS: Final = Path("/sys/class/rtc")
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class WakeTimer:
+    """An alarm clock. Needs CAP_WAKE_ALARM, and a real-time clock that may wake the host (`rtcs`).
+
+    The kernel accepts a timer also on a host without such a clock, and it never fires. So ask first.
+    """
+
+    def __init__(self, rtcs: Path = _RTCS) -> None:
+        self._rtcs = rtcs
+        self._file: int | None = None
+
+    def set(self, at_unix_s: float) -> None:
+        """Instead of the one before; 0: none.
+
+        Raises:
+            OSError: EPERM, the capability is missing; ENODEV, no clock of this host can wake it.
+        """
+        if at_unix_s and not self._wakes():
+            raise OSError(errno.ENODEV, "no clock of this host can wake it")
+        if self._file is None:
+            if not at_unix_s:
+                return
+            self._file = _done(
+                _libc.timerfd_create(_CLOCK_REALTIME_ALARM, os.O_CLOEXEC | os.O_NONBLOCK)
+            )
+        whole_s, part_s = divmod(at_unix_s, 1.0)
+        setting = struct.pack("=4q", 0, 0, int(whole_s), int(part_s * 1e9))
+        _done(_libc.timerfd_settime(self._file, _TFD_TIMER_ABSTIME, setting, None))
+
+    def fileno(self) -> int:
+        """Readable once the alarm has gone off; -1: none was ever set."""
+        return -1 if self._file is None else self._file
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _wakes(self) -> bool:
+        for each in self._rtcs.glob("rtc*/device/power/wakeup"):
+            try:
+                if each.read_text().strip() == "enabled":
+                    return True
+            except OSError:
+                continue
+        return False
+
+
+def _done(result: int) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
 
 
 class PrivilegedPart:
@@ -265,6 +326,7 @@ def _passed_on(operation: Callable[..., Any], mark: Privileged, of: str) -> Call
 
 # The methods that may wait.
 SLOW: Final[set[str]] = {"tracked", "give_back"}
+
 
 for _of, _interface in (("", SteeringKernel), ("rescue", RescueKernel)):
     for _operation, _mark in operations(_interface):

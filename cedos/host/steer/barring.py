@@ -11,14 +11,11 @@ from typing import Final
 import structlog
 
 from cedos.errors import SteeringError
-from cedos.host.steer.held_sysctls import HeldSysctls
-from cedos.host.steer.journal.records import FILTER, change_sysctl
-from cedos.host.steer.journal.sysctls import MPTCP_CLOSE_TIMEOUT
+from cedos.host.steer.journal.records import FILTER, MPTCP_CLOSE_TIMEOUT, change_sysctl
 from cedos.host.steer.kernel.barring_filter import INTERFACE
-from cedos.host.steer.kernel.interface import SteeringKernel
+from cedos.host.steer.kernel.interface import SteeringKernel, refusals
 from cedos.host.steer.mptcp.connections import MptcpConnections
-from cedos.host.steer.packet_filter import PacketFilter
-from cedos.host.steer.refusals import refusals
+from cedos.host.steer.repairs import HeldSysctls, PacketFilter
 from cedos.model import Network
 from cedos.selector.decision.liveness import usable
 

@@ -16,24 +16,26 @@ from cedos.controller.events import HostDefault
 from cedos.errors import CedosError, HostError, PrivilegeError, SteeringError
 from cedos.host.costly_reads import CostlyReads
 from cedos.host.steer.barring import Barring
-from cedos.host.steer.held_sysctls import HeldSysctls, bound_retransmission
 from cedos.host.steer.journal.journal import Journal, JournalKeeper
 from cedos.host.steer.journal.records import FILTER, ROUTING, JournalReading, Record, host_record
 from cedos.host.steer.kernel.dry import DryKernel
-from cedos.host.steer.kernel.interface import SteeringKernel
+from cedos.host.steer.kernel.interface import SteeringKernel, refusals
 from cedos.host.steer.kernel.linux import LinuxKernel
 from cedos.host.steer.mptcp.connection import ConnectionEvent, MptcpConnection
 from cedos.host.steer.mptcp.connections import MptcpConnections
 from cedos.host.steer.mptcp.handover import take_path_manager
 from cedos.host.steer.mptcp.receive_window import ReceiveWindow
-from cedos.host.steer.packet_filter import PacketFilter, track_flows
-from cedos.host.steer.refusals import refusals
-from cedos.host.steer.repairs import Repairs
+from cedos.host.steer.repairs import (
+    HeldSysctls,
+    PacketFilter,
+    Repairs,
+    bound_retransmission,
+    track_flows,
+)
 from cedos.host.steer.rescues import Rescues
-from cedos.host.steer.restore import restore
 from cedos.host.steer.routing.plan import Destination
 from cedos.host.steer.routing.routing import Routing
-from cedos.host.steer.undo import undo_all
+from cedos.host.steer.undo import restore, undo_all
 from cedos.kernel import privileges
 from cedos.kernel.policy_routing import PROTOCOLS
 from cedos.model import FlowKey, Network, Strategy

@@ -9,12 +9,21 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from cedos.errors import HostError
-from cedos.host.steer.journal.records import CONNECTIONS, HostRecord, JournalReading, SysctlRecord
-from cedos.host.steer.journal.sysctls import CHANGED
-from cedos.host.steer.kernel.interface import SteeringKernel
+from cedos.host.steer.journal.journal import Journal, JournalKeeper
+from cedos.host.steer.journal.records import (
+    CHANGED,
+    CONNECTIONS,
+    HostRecord,
+    JournalReading,
+    SysctlRecord,
+)
+from cedos.host.steer.kernel.dry import DryKernel
+from cedos.host.steer.kernel.interface import SteeringKernel, refusals
+from cedos.host.steer.kernel.linux import LinuxKernel
 from cedos.host.steer.mptcp.handover import hand_over
 from cedos.host.steer.routing.plan import TABLE_BASE, TABLE_COUNT, Preference, is_ours
 from cedos.kernel.mptcp import DestroySubflow
@@ -223,3 +232,39 @@ def _wall(kernel: SteeringKernel) -> list[str]:
 
 def _filter(kernel: SteeringKernel) -> list[str]:
     return ["deleted: the chains CEDOS_* of iptables"] if kernel.remove_filter() else []
+
+
+def restore(
+    state_dir: Path,
+    dry_run: bool = False,
+    kernel: SteeringKernel | None = None,
+    open_journal: Callable[[], JournalKeeper] | None = None,
+) -> Undone:
+    """Undo what a dead daemon left; a journal of which something is left stays.
+
+    A dry run only tells. `kernel` None: the one of the calling thread's namespace; `open_journal` where
+    another process keeps it. Raises
+    AlreadyRunningError while the journal's process lives, PrivilegeError, and SteeringError where the
+    state directory cannot be used.
+    """
+    journal: JournalKeeper | None = None
+    if state_dir.is_dir():
+        journal = open_journal() if open_journal else Journal(state_dir)
+    try:
+        read = journal.read() if journal is not None else JournalReading()
+        actual = kernel or LinuxKernel()
+        try:
+            if dry_run:
+                return undo_all(DryKernel(actual, lambda _: None), read)
+            undone = undo_all(actual, read)
+        finally:
+            actual.close()
+        if isinstance(undone.refused, PermissionError):
+            with refusals("undo everything"):
+                raise undone.refused
+        if journal is not None and not undone.left:
+            journal.remove()
+        return undone
+    finally:
+        if journal is not None:
+            journal.close()

@@ -1,7 +1,13 @@
-"""The gateway: invited clients dial sessions, whose streams go on as TCP connections."""
+"""The gateway: invited clients dial sessions, whose streams go on as TCP connections.
+
+The clients that a gateway lets in: names and public keys in a file, read again when it changes.
+"""
 
 import asyncio
+import re
+import secrets
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -9,19 +15,23 @@ from typing import Final
 
 import structlog
 
-from cedos.errors import SessionError
+from cedos.errors import ConfigError, NotFoundError, SessionError
 from cedos.global_unicast import IPNetwork
 from cedos.kernel import process_limits
 from cedos.kernel.process_limits import MemoryRoom
-from cedos.proxy.gateway.admission import DestinationRules
-from cedos.proxy.gateway.associations import Associations
-from cedos.proxy.gateway.fetched_answer import RequestFetcher
-from cedos.proxy.gateway.gateway_session import GatewaySession, SessionTerms, StreamService
-from cedos.proxy.gateway.name_service import NameService
-from cedos.proxy.gateway.origin import Origins
+from cedos.proxy.gateway.gateway_session import (
+    GatewaySession,
+    NameService,
+    RequestFetcher,
+    SessionTerms,
+    StreamService,
+)
+from cedos.proxy.gateway.origin import DestinationRules, Origins
+from cedos.proxy.gateway.packet_relay import Associations
 from cedos.proxy.http import RefusedError
 from cedos.proxy.streams.unread import Unread
-from cedos.session.protocol.crypto import KeyPair
+from cedos.session import keys
+from cedos.session.protocol.crypto import KEY_BYTES, KeyPair
 from cedos.session.protocol.handshake.limits import HandshakeLimits
 from cedos.session.protocol.life import SessionLimits
 from cedos.session.sockets.connection import Connection
@@ -33,20 +43,98 @@ PORT: Final = 7009
 SSH: Final = 22
 # A session and its connections survive this long without any network.
 KEEP_ALIVE_S: Final = 3_600
-
 # Idle paths are not measured, because probes cost bytes on a metered network.
 LIMITS: Final = SessionLimits(probes=False, keep_alive_s=KEEP_ALIVE_S)
-
 # Open files left for clients' paths and strangers' handshakes.
 _SPARE_FILES: Final = 256
-
 # One client opens so many connections and associations at once, and a second. Each costs 60 us.
 OPENS_AT_ONCE: Final = 8_192
 OPENS_PER_S: Final = 1_000
-
 _LEAST_MEMORY: Final = 16 << 20
-
 _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,30}")
+
+
+def default_path() -> Path:
+    return keys.folder() / "gateway-clients.toml"
+
+
+class InvitedClients:
+    """The invited clients in a file. ConfigError: the file cannot be used."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._address_file = file.with_name("gateway-address")
+        self._stamp: tuple[int, int, int] | None = None
+        self._names: dict[bytes, str] = {}
+        self._read()
+
+    @property
+    def names(self) -> list[str]:
+        self._read()
+        return sorted(self._names.values())
+
+    def name_of(self, key: bytes) -> str | None:
+        """Return the name of the client with this public key; None: it is not invited, or no more."""
+        try:
+            self._read()
+        except ConfigError as error:
+            _log.warning("who is invited cannot be read; it stays as it was", why=str(error))
+        return self._names.get(key)
+
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """The address in the last line that a client was given to join; None: there was none."""
+        try:
+            host, _, port = self._address_file.read_text().strip().rpartition(" ")
+            return (host, int(port)) if host else None
+        except (OSError, ValueError):
+            return None
+
+    @address.setter
+    def address(self, address: tuple[str, int]) -> None:
+        if address != self.address:
+            with suppress(OSError):  # the next client's line may then have another address
+                self._address_file.write_text("{} {}\n".format(*address))
+
+    def invite(self, name: str) -> bytes:
+        """Add a client, and return its secret, which is kept by that client alone.
+
+        Raises: ConfigError, the name is taken or no name, or the file cannot be written.
+        """
+        if not _NAME.fullmatch(name):
+            raise ConfigError(
+                f'"{name}" cannot be the name of a client: use 1 to 31 letters and digits, and'
+                " after the first also . _ -"
+            )
+        if name in self.names:
+            raise ConfigError(
+                f"{name} is invited already; `cedos gateway --revoke {name}` makes room for a new line"
+            )
+        secret = secrets.token_bytes(KEY_BYTES)
+        keys.pin(self._file, name, KeyPair(secret).public)
+        return secret
+
+    def revoke(self, name: str) -> None:
+        """Remove a client. NotFoundError: there is none of that name; ConfigError."""
+        known = keys.read_names(self._file)
+        if known.pop(name, None) is None:
+            raise NotFoundError(
+                f"no client called {name} is invited; there are {', '.join(sorted(known)) or 'none'}"
+            )
+        keys.write_names(self._file, known)
+
+    def _read(self) -> None:
+        try:
+            stat = self._file.stat()
+            stamp = stat.st_ino, stat.st_mtime_ns, stat.st_size
+        except FileNotFoundError:
+            stamp = None
+        except OSError as error:
+            raise ConfigError(f"{self._file}: {error.strerror or error}") from error
+        if stamp != self._stamp or stamp is None:
+            self._names = {key: name for name, key in keys.read_names(self._file).items()}
+            self._stamp = stamp
 
 
 @dataclass(frozen=True, slots=True)

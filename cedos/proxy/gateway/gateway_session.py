@@ -1,37 +1,188 @@
-"""A laptop's session at the gateway: each of its streams goes on as a TCP connection."""
+"""A laptop's session at the gateway: each of its streams goes on as a TCP connection.
+
+DNS questions of clients, which the gateway puts to its own resolvers.
+
+Programs' requests that the gateway answers itself, from objects that it fetches (D2Prox).
+"""
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import structlog
 
-from cedos.errors import SessionAsleepError, SessionError
-from cedos.proxy.gateway.associations import Associations
-from cedos.proxy.gateway.fetched_answer import (
-    FetchedAnswer,
-    RequestFetcher,
-    fetched,
-    request_head,
-    send_answer,
-    unless_broken,
-)
-from cedos.proxy.gateway.name_service import ANSWER_S, NameService
+from cedos.errors import SessionAsleepError, SessionError, TransferError
 from cedos.proxy.gateway.origin import Origins
-from cedos.proxy.http import RefusedError
+from cedos.proxy.gateway.packet_relay import Associations
+from cedos.proxy.http import LONGEST_HEAD, RefusedError, forwarded
+from cedos.proxy.names import NobodyAnswersError, Resolver, failed, read
 from cedos.proxy.own_tasks import OwnTasks
 from cedos.proxy.splice import end_on_close, reset_on_close
 from cedos.proxy.streams.association import ProxiedAssociation
-from cedos.proxy.streams.carry import Carry
-from cedos.proxy.streams.frames import GatewayAnswer, GatewayQuestion, OpenStream
+from cedos.proxy.streams.carry import Carry, waiting_head
+from cedos.proxy.streams.frames import LARGEST_PACKET, GatewayAnswer, GatewayQuestion, OpenStream
 from cedos.proxy.streams.multiplexer import Multiplexer
 from cedos.proxy.streams.stream import ProxiedStream, StreamBrokenError
 from cedos.proxy.streams.unread import Unread
 from cedos.session.sockets.connection import Connection
 
 _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
+# The lifetime of an answer. After this time the client has asked another resolver.
+ANSWER_S: Final = 2.0
+MOST: Final = 512
+MOST_PER_CLIENT: Final = 64
+# Sends a datagram; after so many seconds it is dropped instead.
+Say = Callable[[bytes, float], None]
+_HEAD_S: Final = 1.0
+_HEAD_END: Final = b"\r\n\r\n"
+_T = TypeVar("_T")
+Fields = list[tuple[bytes, bytes]]
+
+
+class FetchedAnswer(Protocol):
+    """An answer: its `head`, then its body, piece by piece."""
+
+    head: bytes
+
+    def body(self, offset: int) -> Coroutine[Any, Any, bytes]:
+        """Return bytes from `offset` on, as soon as there are any; empty: the end. TransferError."""
+
+    def close(self, *, whole: bool) -> None:
+        """Release it; `whole`: the program has all of it."""
+
+
+class RequestFetcher(Protocol):
+    """A fetcher of objects for programs."""
+
+    async def fetch(
+        self, client: bytes, host: str, port: int, target: bytes, fields: Fields
+    ) -> FetchedAnswer | None:
+        """Return the answer; None: the request goes to its origin as it is."""
+
+
+async def unless_broken(stream: ProxiedStream, work: Coroutine[Any, Any, _T]) -> _T:
+    """Return the work's result. If the stream breaks first, cancel the work: StreamBrokenError."""
+    working = asyncio.get_running_loop().create_task(work)
+
+    def changed() -> None:
+        if stream.broken is not None:
+            working.cancel()
+
+    stream.watch(changed)
+    changed()
+    try:
+        return await working
+    except asyncio.CancelledError:
+        if stream.broken is None:
+            raise  # the caller cancelled this task
+        raise StreamBrokenError("the program has gone") from None
+    finally:
+        stream.watch(lambda: None)
+
+
+async def send_answer(stream: ProxiedStream, answer: FetchedAnswer) -> None:
+    """Send the answer until the program has all of it, or either side broke."""
+    whole = False
+    try:
+        stream.accept()
+        # The request needs no origin: count its bytes as read, so that the program's window opens again.
+        stream.on_read(sum(map(len, stream.waiting)))
+        # `sent_bytes` tells how far the answer has got: first the head, then the body.
+        while (at := stream.sent_bytes) < len(answer.head):
+            await _say(stream, answer.head[at:])
+        while block := await unless_broken(
+            stream, answer.body(stream.sent_bytes - len(answer.head))
+        ):
+            await _say(stream, block)
+        stream.finish()
+        whole = True
+    except (TransferError, StreamBrokenError):
+        stream.reset()
+    finally:
+        stream.watch(lambda: None)
+        answer.close(whole=whole)
+
+
+async def _say(stream: ProxiedStream, data: bytes) -> None:
+    """Send all data as the stream's window opens. StreamBrokenError: the program has gone."""
+    view, changed = memoryview(data), asyncio.Event()
+    stream.watch(changed.set)
+    while True:
+        changed.clear()
+        view = view[stream.write(view) :]
+        if stream.broken is not None:
+            raise StreamBrokenError("the program has gone")
+        if not view:
+            return
+        await changed.wait()
+
+
+async def request_head(stream: ProxiedStream) -> bytes | None:
+    """Return the head of a stream's only request, without its blank line; None if there is none.
+
+    Its bytes stay in the stream. Bytes behind the head could be another request: then there is none.
+    """
+    come = await waiting_head(stream, LONGEST_HEAD, _HEAD_S)
+    request, _, rest = (come or b"").partition(_HEAD_END)
+    return None if rest or not request else request
+
+
+async def fetched(
+    fetcher: RequestFetcher, client: bytes, asked: OpenStream, request: bytes
+) -> FetchedAnswer | None:
+    """Return the answer to a request; None: only its origin can answer."""
+    if (parsed := forwarded(request)) is None or parsed[0] != b"GET":
+        return None
+    return await fetcher.fetch(client, asked.host, asked.port, *parsed[1:])
+
+
+class NameService:
+    """A resolver for clients. It drops questions beyond its limits; clients then ask another resolver."""
+
+    def __init__(
+        self,
+        resolver: Resolver | None = None,
+        *,
+        most: int = MOST,
+        most_per_client: int = MOST_PER_CLIENT,
+    ) -> None:
+        self._resolver = resolver or Resolver()
+        self._most, self._most_per_client = most, most_per_client
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._per_client: Counter[bytes] = Counter()
+
+    def answer(self, client: bytes, asked: GatewayQuestion, say: Say) -> None:
+        if len(self._tasks) >= self._most or self._per_client[client] >= self._most_per_client:
+            return
+        self._per_client[client] += 1
+        task = asyncio.get_running_loop().create_task(self._ask(asked, say))
+        self._tasks.add(task)
+        task.add_done_callback(lambda done: self._over(done, client))
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    async def _ask(self, asked: GatewayQuestion, say: Say) -> None:
+        question = read(asked.message)
+        if question is None:
+            return
+        try:
+            answer = await self._resolver.ask(asked.message, question)
+        except NobodyAnswersError:
+            answer = failed(asked.message, question)
+        if len(answer) > LARGEST_PACKET:
+            answer = failed(asked.message, question)
+        say(GatewayAnswer(asked.number, answer).pack(), ANSWER_S)
+
+    def _over(self, task: asyncio.Task[None], client: bytes) -> None:
+        self._tasks.discard(task)
+        self._per_client[client] -= 1
+        if not self._per_client[client]:
+            del self._per_client[client]
 
 
 class StreamService(Protocol):

@@ -17,15 +17,13 @@ import structlog
 from cedos.errors import HostError
 from cedos.kernel import process_limits
 from cedos.kernel.socket_owners import UNKNOWN, SocketOwners
-from cedos.proxy.gateway.admission import GUARDED_PORTS, HIDDEN, DestinationRules
-from cedos.proxy.gateway.origin import Origins
+from cedos.proxy.gateway.origin import GUARDED_PORTS, HIDDEN, DestinationRules, Origins
 from cedos.proxy.http import RefusedError
 from cedos.proxy.local.direct import LocalNames, RuleBook, is_near
-from cedos.proxy.local.first_words import FirstWords
 from cedos.proxy.local.gateway_link import GatewayUnreachableError
 from cedos.proxy.local.gateway_links import GatewayLinks
 from cedos.proxy.local.program_packets import Came, ProgramPackets, Refused
-from cedos.proxy.local.program_request import ProgramRequest, read_request, refuse
+from cedos.proxy.local.program_request import FirstWords, ProgramRequest, read_request, refuse
 from cedos.proxy.local.redirection import Redirection
 from cedos.proxy.local.socks import SocksAssociation
 from cedos.proxy.own_tasks import OwnTasks

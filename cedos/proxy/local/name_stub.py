@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 import structlog
 
 from cedos.errors import HostError
-from cedos.host.monitor.dns.message import parse
+from cedos.host.monitor.dns_message import parse
 from cedos.kernel.process_limits import OUT_OF_FILES
 from cedos.kernel.socket_owners import UNKNOWN, SocketOwners
 from cedos.model import Address

@@ -1,4 +1,11 @@
-"""A program's request to the proxy, in SOCKS 5 or HTTP, and its refusal."""
+"""A program's request to the proxy, in SOCKS 5 or HTTP, and its refusal.
+
+The first bytes of a program, which are sent to the gateway right behind OPEN, before its answer.
+
+If the gateway is then out of reach, the connection goes direct and sends them again, while the first copy
+may still arrive. Where that may happen, only bytes that do no harm twice are sent early (RFC 9110, 9.2.1;
+RFC 8446, 8; RFC 4253, 4.2).
+"""
 
 import asyncio
 import socket
@@ -8,9 +15,15 @@ from typing import Final
 
 from cedos.proxy.http import ESTABLISHED, ProxyRequest, RefusedError, RequestParser, answer
 from cedos.proxy.local.socks import VERSION, SocksError, SocksParser, SocksReply, reply, reply_of
+from cedos.proxy.streams.stream import ProxiedStream
 
 _LINGER_S: Final = 1.0
 _BLOCK: Final = 16_384
+_MOST_BYTES: Final = 16_384
+_HANDSHAKE: Final = b"\x16\x03"
+_GREETING: Final = b"SSH-"
+SAFE_METHODS: Final = (b"GET ", b"HEAD ", b"OPTIONS ")
+_HEAD_END: Final = b"\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +110,75 @@ async def _say(program: socket.socket, data: bytes) -> None:
             program.shutdown(socket.SHUT_WR)
             while await loop.sock_recv(program, _BLOCK):
                 pass
+
+
+def may_be_repeated(words: bytes) -> bool:
+    """Tell whether they do no harm if an origin gets them twice: a greeting, or one safe request."""
+    if words.startswith(_HANDSHAKE):
+        # At most one record: early data may follow, such as a POST (RFC 8446, 2.3).
+        return 5 <= len(words) <= 5 + int.from_bytes(words[3:5])
+    if words.startswith(_GREETING):
+        return words.find(b"\n") == len(words) - 1
+    # Exactly one request: bytes behind it might be another one.
+    return words.startswith(SAFE_METHODS) and words.find(_HEAD_END) == len(words) - len(_HEAD_END)
+
+
+class FirstWords:
+    """The bytes that a stream may take early: `begin` with the stream, `end` when it was answered."""
+
+    def __init__(
+        self,
+        program: socket.socket,
+        said: bytes = b"",  # the bytes that the program has sent so far
+        *,
+        # Whether the program may send bytes before it gets an answer; then they are read once.
+        reads: bool,
+        once: bool,  # whether bytes are never sent a second time, so that all may be sent early
+    ) -> None:
+        self._program = program
+        self._said = said
+        self._reads, self._once = reads and not said, once
+        self._taken = 0
+        self._stream: ProxiedStream | None = None
+        self._loop = asyncio.get_running_loop()
+        self.broken = False  # whether the program's connection broke meanwhile
+
+    @property
+    def left(self) -> bytes:
+        """The bytes that no stream has taken."""
+        return self._said[self._taken :]
+
+    @property
+    def repeatable(self) -> bool:
+        """Tell whether the bytes that were taken may be sent once more."""
+        return not self._taken or may_be_repeated(self._said)
+
+    def begin(self, stream: ProxiedStream) -> None:
+        self._stream = stream
+        # Send the bytes that the program has sent already; else read once while the gateway connects.
+        if self._said:
+            self._say()
+        elif self._reads:
+            self._loop.add_reader(self._program, self._readable)
+
+    def end(self, *, again: bool = False) -> None:
+        """Stop reading; `again`: the bytes have to be sent once more, elsewhere."""
+        if self._stream is not None:
+            self._stream = None
+            self._loop.remove_reader(self._program)
+        if again:
+            self._taken = 0
+
+    def _readable(self) -> None:
+        try:
+            self._said = self._program.recv(_MOST_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self.broken = True  # remember it: the next read would look like an orderly end
+        self._loop.remove_reader(self._program)
+        self._say()
+
+    def _say(self) -> None:
+        if self._stream is not None and (self._once or may_be_repeated(self._said)):
+            self._taken = self._stream.write(self._said)

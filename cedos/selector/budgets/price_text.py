@@ -5,10 +5,10 @@ from math import ceil
 
 from cedos.budget_kinds import Resource
 from cedos.model import Budget, Network
+from cedos.plain_text import rounded
 from cedos.selector.budgets.controller import PROHIBITIVE
 from cedos.selector.budgets.keeper import Standing
 from cedos.selector.budgets.prices import Prices
-from cedos.selector.rounded import rounded
 
 _MB = 1e6
 

@@ -14,11 +14,10 @@ from math import isnan
 
 from cedos.model import Decision, Evaluation, Strategy, StrategyKind
 from cedos.selector.decision import reason
-from cedos.selector.decision.case import Case
+from cedos.selector.decision.case import ROLES, Case, pairs
 from cedos.selector.decision.evaluate import Retime, evaluate
 from cedos.selector.decision.liveness import dead_networks, silent_s
 from cedos.selector.decision.living import Living
-from cedos.selector.decision.roles import ROLES, pairs
 from cedos.selector.objective import MaxS, MaxSPerE
 from predictors.base import Distribution
 from predictors.inputs import SLOWEST_BPS, naive_time_s

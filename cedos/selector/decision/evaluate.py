@@ -11,10 +11,9 @@ from typing import NamedTuple
 
 from cedos.model import Evaluation, Strategy, StrategyKind, Transfer
 from cedos.selector.budgets.prices import Prices
-from cedos.selector.decision.case import Case
+from cedos.selector.decision.case import ROLES, ROLES_OF, Case, Roles, strategies
 from cedos.selector.decision.features import features
 from cedos.selector.decision.liveness import is_captive
-from cedos.selector.decision.roles import ROLES, ROLES_OF, Roles, strategies
 from cedos.selector.decision.times import completion_times
 from cedos.selector.objective import Objective, Outcome
 from cedos.selector.uncertainty.evaluator import SingleCandidate

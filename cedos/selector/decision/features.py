@@ -16,7 +16,7 @@ from functools import lru_cache
 from math import inf, isnan
 
 from cedos.model import Context, Direction, Indicator, Network, Transfer
-from cedos.selector.decision.roles import ROLES, Roles
+from cedos.selector.decision.case import ROLES, Roles
 from predictors.inputs import LARGEST_AGE_S
 
 # The recent rates of a network towards the host. Those from the host have `_up_bps` for `_bps`.

@@ -16,8 +16,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from cedos.model import Context, Network, NetworkKind, NetworkLife
-from cedos.selector.decision.roles import Roles
-from cedos.selector.rounded import lasting
+from cedos.plain_text import lasting
+from cedos.selector.decision.case import Roles
 from predictors.base import Distribution
 
 

@@ -4,14 +4,13 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 
 from cedos.model import Context, Evaluation, Indicator, Strategy, StrategyKind, Transfer
+from cedos.plain_text import lasting, rounded
 from cedos.selector.budgets.controller import PROHIBITIVE
 from cedos.selector.budgets.prices import FREE, Prices
-from cedos.selector.decision.case import Case
+from cedos.selector.decision.case import Case, assign
 from cedos.selector.decision.features import indicator_of
 from cedos.selector.decision.liveness import ago, silences, silent_s, waits
-from cedos.selector.decision.roles import assign
 from cedos.selector.objective import MaxS, WeightedCost
-from cedos.selector.rounded import lasting, rounded
 from cedos.selector.uncertainty.brute_force import BruteForce
 
 # A program that reads at a lower rate has paused.

@@ -17,9 +17,9 @@ models get its round trip without the queue, and the wait for the queue is added
 from collections.abc import Collection, Container, Iterable, Mapping
 
 from cedos.model import CompetingTransfer, Context, Direction, Indicator, Transfer
+from cedos.selector.decision.case import ROLES_OF, Roles
 from cedos.selector.decision.features import DELIVERY, FRESH_S
 from cedos.selector.decision.liveness import delayed, waits
-from cedos.selector.decision.roles import ROLES_OF, Roles
 from cedos.selector.uncertainty.times import CompletionModel
 from predictors.base import Distribution
 

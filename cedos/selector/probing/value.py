@@ -24,11 +24,11 @@ from dataclasses import dataclass
 from math import erf, exp, expm1, hypot, pi, sqrt
 
 from cedos.model import Direction, NetworkKind
+from cedos.plain_text import rounded
 from cedos.selector.budgets.controller import PROHIBITIVE
 from cedos.selector.budgets.prices import Prices
 from cedos.selector.energy import DELPHI, PowerModel
 from cedos.selector.probing.rules import Moment, PassiveChange, ProbeVerdict
-from cedos.selector.rounded import rounded
 
 # A probe with this share of its bytes in one direction is charged at that direction's power.
 _ONE_WAY = 0.9

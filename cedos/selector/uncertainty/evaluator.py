@@ -15,8 +15,8 @@ from functools import lru_cache
 from math import inf, isfinite, isnan, log
 from typing import ClassVar, NamedTuple
 
+from cedos.plain_text import rounded
 from cedos.selector.objective import Objective, Outcome, WeightedCost
-from cedos.selector.rounded import rounded
 from predictors.base import Distribution, Measurement
 from predictors.error import ErrorHistory
 

@@ -13,9 +13,8 @@ from typing import Final
 from cedos.model import NetworkKind
 from cedos.session.protocol.schedulers.swtc import Swtc
 from emu.places.traces import Trace
-from emu.simulator.bandwidth import DeliveryRate, Westwood
 from emu.simulator.link import Clock, Network
-from emu.simulator.stream import Counts, Stream
+from emu.simulator.stream import Counts, DeliveryRate, Stream, Westwood
 from emu.simulator.tcp import PAYLOAD_BYTES, TcpSettings
 from emu.testbed.access import Access
 

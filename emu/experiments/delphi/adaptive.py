@@ -24,7 +24,7 @@ from cedos.model import Evaluation, NetworkKind, Strategy, StrategyKind
 from cedos.selector.probing.rules import FixedRate, PassiveChange, ProbeRule
 from cedos.selector.probing.value import Price, ProbeValue, probe_cost
 from emu.data.datasets import DataSet
-from emu.data.folds import examples_of
+from emu.data.evaluate import examples_of
 from emu.data.probe_replay import DNS_BYTES, PING_BYTES, Asked, Walk, load, replay
 from emu.repository import ROOT
 from emu.statistics import Bootstrap, mean

@@ -14,8 +14,7 @@ import numpy as np
 from cedos.selector.objective import MaxSPerE, Objective
 from emu.data.choices import PolicyOutcome, cedos_choices, costs, energies_j, policy_outcome
 from emu.data.datasets import DataSet
-from emu.data.evaluate import OBJECTIVES
-from emu.data.folds import Progress, examples_of, models_at_random, models_by_group
+from emu.data.evaluate import OBJECTIVES, Progress, examples_of, models_at_random, models_by_group
 from emu.experiments.delphi.prediction import in_processes, whole
 from emu.statistics import Bootstrap, Floats, mean, quantile
 from predictors.completion import CompletionModel

@@ -17,8 +17,7 @@ from emu.data import datasets
 from emu.data.choices import cedos_choices, energies_j, policy_outcome
 from emu.data.choices import costs as costs_of
 from emu.data.datasets import DataSet
-from emu.data.evaluate import OBJECTIVES, steady_rows
-from emu.data.folds import Progress, examples_of, models_by_group
+from emu.data.evaluate import OBJECTIVES, Progress, examples_of, models_by_group, steady_rows
 from emu.experiments.delphi.prediction import whole
 from emu.repository import ROOT
 from emu.statistics import Bootstrap, Floats, mean, ratio

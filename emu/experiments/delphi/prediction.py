@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits
 from cedos.errors import DataSetError
 from emu.data import evaluate
 from emu.data.datasets import DataSet, measured_together
-from emu.data.folds import Progress, examples_of, models_at_random, models_by_group
+from emu.data.evaluate import Progress, examples_of, models_at_random, models_by_group
 from emu.statistics import Bootstrap, Floats, ci95, quantile, resampled_groups
 from predictors.completion import CompletionModel
 from predictors.training.examples import Settings

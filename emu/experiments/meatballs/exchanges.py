@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from cedos.selector.energy import Radio
-from emu.data.folds import Progress
+from emu.data.evaluate import Progress
 from emu.experiments.meatballs.exchange_policy import (
     STYLES,
     ExchangePolicy,

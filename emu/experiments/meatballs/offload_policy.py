@@ -9,8 +9,7 @@ import numpy as np
 from cedos.selector.energy import Radio
 from cedos.selector.uncertainty import evaluator
 from cedos.selector.uncertainty.evaluator import Redundant, Term, Way, network_terms
-from emu.data.folds import Progress
-from emu.experiments.meatballs.compute import ComputePredictor
+from emu.data.evaluate import Progress
 from emu.experiments.meatballs.exchange_policy import BOTH, DecidingPolicy, Preferring, Style
 from emu.experiments.meatballs.exchange_policy import STYLES as EXCHANGE_STYLES
 from emu.experiments.meatballs.offload import (
@@ -20,6 +19,7 @@ from emu.experiments.meatballs.offload import (
     REMOTE,
     WIFI,
     ComputePolicy,
+    ComputePredictor,
     SharedProcessor,
     Speeds,
     Utterance,

@@ -19,8 +19,7 @@ from cedos.model import NetworkKind
 from cedos.selector.energy import PowerModel
 from cedos.session.protocol.crypto import KeyPair
 from cedos.storage.model_files import radios
-from emu.data.folds import Progress
-from emu.experiments.sessions.apps.program import Program
+from emu.data.evaluate import Progress
 from emu.experiments.sessions.world import Ready, Scripted, World, in_batches
 from emu.places.places import Places
 from emu.places.traces import Trace
@@ -28,6 +27,7 @@ from emu.runs.summary import run_energy_j
 from emu.statistics import student_ci95
 from emu.testbed.counters import Sample, Sampler
 from emu.testbed.hosts import SERVER
+from emu.workloads.line_process import Program
 
 CONNECTED_S: Final = 6.6 * 60
 GAP_S: Final = 7.8 * 60

@@ -24,10 +24,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cedos.errors import EmulationError
-from emu.data.folds import Progress
+from emu.data.evaluate import Progress
 from emu.experiments.replayed_network import Coverage
 from emu.places.traces import Trace
-from emu.testbed import hosts, kernel
+from emu.testbed import hosts, netns
 from emu.testbed.access import Access
 from emu.testbed.hosts import SERVER, End, Hosts
 from emu.testbed.netns import Namespace
@@ -217,8 +217,8 @@ class World(Started):
         air = instance.namespace("air")
         for host in (self.client, self.server):
             with host.entered():
-                kernel.write_sysctls(kernel.HOST_SYSCTLS)
-        kernel.use_cubic([self.client, self.server])
+                netns.write_sysctls(netns.HOST_SYSCTLS)
+        netns.use_cubic([self.client, self.server])
         hosts.add_address(self.server, SERVER)
         for number, network in enumerate(self._networks, 1):
             self._wire(air, number, network.name)
@@ -241,10 +241,10 @@ class World(Started):
             host.ip("link", "set", own, "address", _MAC, "arp", "off", "up")
             air.ip("link", "set", other, "up")
             with host.entered():
-                kernel.without_checksum_offload(own)
+                netns.without_checksum_offload(own)
             with air.entered():
-                kernel.write_sysctls({"net.ipv6.conf.all.disable_ipv6": "1"})
-                kernel.without_checksum_offload(other)
+                netns.write_sysctls({"net.ipv6.conf.all.disable_ipv6": "1"})
+                netns.without_checksum_offload(other)
         self.server.ip("route", "add", f"10.{number}.0.0/16", "dev", name, "src", SERVER)
         self.move(name)
 

@@ -13,7 +13,7 @@ from kit.waiting import wait_until
 
 from cedos.api.budgets import BudgetMessage
 from cedos.budget_kinds import Resource
-from cedos.host.steer.restore import restore
+from cedos.host.steer.undo import restore
 from cedos.model import Budget, Every
 
 PORT = 8000

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from kit.waiting import wait_until
 
-from cedos.daemon.lookups.delivery import AnswerDelivery
-from cedos.host.monitor.dns import message as dns
+from cedos.daemon.lookup_watch import AnswerDelivery
+from cedos.host.monitor import dns_message as dns
 from cedos.model import FlowKey
 from emu.testbed.netns import Namespace
 

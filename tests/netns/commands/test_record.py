@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cedos.api.client import ControlClient
-from cedos.api.recording import RecordingRequest
+from cedos.api.messages import RecordingRequest
 from cedos.budget_kinds import Resource
 from cedos.controller.rule import RuleRequest
 from cedos.errors import DaemonUnreachableError

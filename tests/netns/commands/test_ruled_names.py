@@ -15,7 +15,7 @@ import pytest
 from kit.waiting import wait_until
 
 from cedos.controller.rule import RuleRequest
-from cedos.host.monitor.dns import message as dns
+from cedos.host.monitor import dns_message as dns
 
 PHONE = {4: "192.168.44.1", 6: "2001:db8:44::1"}
 STRANGER = "198.51.100.53"

@@ -8,7 +8,7 @@ import pytest
 from kit.waiting import wait_until
 
 from cedos.errors import EmulationError
-from emu.testbed import kernel
+from emu.testbed import netns
 from emu.testbed.counters import TcpMemory
 from emu.testbed.netns import Namespace
 from emu.testbed.services import Service
@@ -22,7 +22,7 @@ def test_cubic_is_chosen_inside_and_nothing_outside(
 ) -> None:
     before = ALLOWED.read_text(), CHOSEN.read_text()
     one, two = make_namespace("one"), make_namespace("two")
-    kernel.use_cubic([one, two])
+    netns.use_cubic([one, two])
     for namespace in (one, two):
         assert namespace.sysctl("net.ipv4.tcp_congestion_control") == "cubic"
     assert (ALLOWED.read_text(), CHOSEN.read_text()) == before
@@ -35,9 +35,9 @@ def test_what_a_killed_one_widened_is_narrowed_by_the_next(
     allowed, lock = tmp_path / "allowed", tmp_path / "lock"
     allowed.write_text("reno bbr cubic\n")
     lock.write_text("reno bbr\n")
-    monkeypatch.setattr(kernel, "_ALLOWED", allowed)
-    monkeypatch.setattr(kernel, "_LOCK", lock)
-    kernel.use_cubic([])
+    monkeypatch.setattr(netns, "_ALLOWED", allowed)
+    monkeypatch.setattr(netns, "_LOCK", lock)
+    netns.use_cubic([])
     assert allowed.read_text() == "reno bbr\n"
     assert lock.read_text() == ""
 
@@ -47,10 +47,10 @@ def test_an_error_inside_leaves_the_host_as_it_was(
 ) -> None:
     allowed, lock = tmp_path / "allowed", tmp_path / "lock"
     allowed.write_text("reno bbr\n")
-    monkeypatch.setattr(kernel, "_ALLOWED", allowed)
-    monkeypatch.setattr(kernel, "_LOCK", lock)
+    monkeypatch.setattr(netns, "_ALLOWED", allowed)
+    monkeypatch.setattr(netns, "_LOCK", lock)
     with pytest.raises(FileNotFoundError):
-        kernel.use_cubic([Namespace("cedos-test-that-is-not-there")])
+        netns.use_cubic([Namespace("cedos-test-that-is-not-there")])
     assert allowed.read_text() == "reno bbr\n"
     assert lock.read_text() == ""
 
@@ -59,7 +59,7 @@ def test_offloads_are_off(make_namespace: Callable[[str], Namespace]) -> None:
     namespace = make_namespace("wire")
     namespace.ip("link", "add", "one", "type", "veth", "peer", "name", "two")
     with namespace.entered():
-        kernel.without_offloads("one")
+        netns.without_offloads("one")
     features = {name: namespace.run("ethtool", "-k", name).stdout for name in ("one", "two")}
     for feature in ("tx-tcp-segmentation", "generic-segmentation-offload"):
         assert f"{feature}: off" in features["one"]

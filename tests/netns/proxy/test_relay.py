@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from emu.testbed.kernel import forget_black_holes
-from emu.testbed.netns import Namespace
+from emu.testbed.netns import Namespace, forget_black_holes
 from emu.testbed.programs import relay
 from emu.testbed.programs.relay import PORT
 from emu.testbed.services import Service, accepts

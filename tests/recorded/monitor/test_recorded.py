@@ -9,8 +9,8 @@ import pytest
 from pyroute2.netlink.diag import MarshalDiag
 from pyroute2.netlink.nfnetlink.nfctsocket import nfct_msg
 
-from cedos.host.monitor.dns.resolvers import Resolvers
-from cedos.host.monitor.networks.links import Tables, assemble, changes_networks
+from cedos.host.monitor.links import Tables, assemble, changes_networks
+from cedos.host.monitor.resolvers import Resolvers
 from cedos.kernel import conntrack, netlink, rtnetlink, sock_diag
 from cedos.kernel.interface_kind import Hardware
 from cedos.kernel.rtnetlink import Link, parse_counters

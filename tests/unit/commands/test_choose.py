@@ -9,7 +9,7 @@ import pytest
 
 from cedos.api.messages import parse
 from cedos.api.programs import ChoiceRequest
-from cedos.commands.console import option_types
+from cedos.commands.console import manual
 from cedos.errors import ConfigError
 from cedos.model import Direction, Urgency
 
@@ -54,7 +54,7 @@ def test_a_person_is_told_how_a_size_without_unit_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert cedos("choose", "--size", size).stderr == "", "a script is left alone"
-    monkeypatch.setattr(option_types, "at_a_terminal", lambda: True)
+    monkeypatch.setattr(manual, "at_a_terminal", lambda: True)
     asked = cedos("choose", "--size", size)
     assert (asked.stdout, asked.stderr) == ("wlan0\n", told)
 

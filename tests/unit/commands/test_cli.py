@@ -16,8 +16,7 @@ from click.testing import CliRunner
 
 from cedos import errors
 from cedos.commands.cedos import COMMANDS, ROOMS, main
-from cedos.commands.console.manual import Manual, Program
-from cedos.commands.console.option_types import BIT_RATE, DURATION, SIZE
+from cedos.commands.console.manual import BIT_RATE, DURATION, SIZE, Manual, Program
 from cedos.errors import CedosError, SessionError
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cedos.api.recording import RecordingMessage, RecordingRequest
+from cedos.api.messages import RecordingMessage, RecordingRequest
 from cedos.commands import record
 
 TOLD = RecordingMessage(

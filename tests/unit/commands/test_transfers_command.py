@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from cedos.api.transfers import TransferInTable, TurnMessage
 from cedos.commands.transfers import command, lines
-from cedos.daemon.deadlines.kept_transfers import FILE
+from cedos.daemon.transfers import FILE
 from cedos.errors import DaemonUnreachableError
 from cedos.model import Direction
 

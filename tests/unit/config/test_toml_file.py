@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.config import toml_file
-from cedos.config.toml_lines import Key, key_lines
+from cedos.config.toml_file import Key, key_lines
 from cedos.errors import ConfigError
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from cedos.controller.beat import LATE_S
-from cedos.daemon.aligned_sleep import aligned_sleep
+from cedos.daemon.driver import aligned_sleep
 
 
 class Clock:
@@ -17,7 +17,7 @@ class Clock:
         self.now_s = now_s
         self.woken_s: list[float] = []
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: self.now_s)
-        monkeypatch.setattr("cedos.daemon.aligned_sleep.asyncio.sleep", self.sleep)
+        monkeypatch.setattr("cedos.daemon.driver.asyncio.sleep", self.sleep)
 
     async def sleep(self, seconds: float) -> None:
         assert seconds > 0

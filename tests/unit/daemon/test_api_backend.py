@@ -24,8 +24,8 @@ from cedos.daemon import api_backend
 from cedos.daemon.api_backend import ApiBackend
 from cedos.daemon.told_connections import ToldConnections
 from cedos.errors import ConfigError, NotFoundError
-from cedos.host.monitor.flows import own_flows
-from cedos.host.monitor.flows.flow_source import OpenSockets
+from cedos.host.monitor import flow_source
+from cedos.host.monitor.flow_source import OpenSockets
 from cedos.model import (
     CarriedConnection,
     Direction,
@@ -167,7 +167,7 @@ async def test_the_daemons_own_look_ups_are_left_out() -> None:
     script = Script(rescue=False)
     backend = backend_of(script, OpenSockets(None, None))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
-        own_flows.connect(asker, *RESOLVER)
+        flow_source.connect(asker, *RESOLVER)
         host, port = asker.getsockname()
     own = FlowKey(ip_address(host), port, RESOLVER[0], RESOLVER[1], "udp")
     # Somebody else's question to the same resolver.

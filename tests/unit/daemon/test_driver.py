@@ -15,8 +15,7 @@ from cedos.controller.events import (
     ProvidersRead,
     TimerFired,
 )
-from cedos.daemon.driver import ControllerDriver
-from cedos.host.monitor.networks.sleep_watch import SleepWatch
+from cedos.daemon.driver import ControllerDriver, SleepWatch
 from cedos.model import Transfer
 
 pytestmark = pytest.mark.jumping

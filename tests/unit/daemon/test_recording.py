@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from kit.controller import Script
 
-from cedos.api.recording import RecordingRequest
+from cedos.api.messages import RecordingRequest
 from cedos.daemon import recording
 from cedos.daemon.driver import ControllerDriver
 from cedos.daemon.recording import Recording

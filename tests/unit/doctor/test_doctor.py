@@ -19,7 +19,7 @@ from cedos.doctor import Files, Finding, FindingState, host, kernel, limited, mi
 from cedos.doctor.host import can_run
 from cedos.errors import PrivilegeError
 from cedos.host.monitor.bus import BusError, SystemBus
-from cedos.host.steer.journal.sysctls import RETRANSMISSION, TCP_RETRIES
+from cedos.host.steer.journal.records import RETRANSMISSION, TCP_RETRIES
 from cedos.model import NetworkKind
 from predictors.base import Calibration
 

@@ -29,7 +29,7 @@ from cedos.model import FlowKey, Indicator, Network, NetworkKind
 from cedos.selector.objective import MaxS
 from emu import policies
 from emu.commands.replay import command
-from emu.other_policy import OtherPolicy
+from emu.replay import OtherPolicy
 
 ON_LTE = replace(KEY, local=ip_address("10.1.0.2"))
 WIFI_FIRST = policies.fixed("wifi-first")

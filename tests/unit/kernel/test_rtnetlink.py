@@ -6,7 +6,7 @@ from ipaddress import ip_address, ip_interface
 
 import pytest
 
-from cedos.host.monitor.networks.links import changes_networks
+from cedos.host.monitor.links import changes_networks
 from cedos.kernel import rtnetlink
 from cedos.kernel.netlink import NetlinkMessage, attribute, message, messages
 from cedos.kernel.policy_routing import DefaultRoute, parse_default_routes

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emu.experiments.meatballs.compute import ComputePredictor
+from emu.experiments.meatballs.offload import ComputePredictor
 from predictors.base import Predictor
 from predictors.dwell import DwellPredictor
 from predictors.inputs import COLUMNS

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cedos.proxy.gateway.fetched_answer import RequestFetcher
 from cedos.proxy.gateway.gateway import Gateway, GatewaySettings
+from cedos.proxy.gateway.gateway_session import RequestFetcher
 from cedos.proxy.local.carried import CarriedConnections
 from cedos.proxy.local.direct import RuleBook
 from cedos.proxy.local.gateway_link import GatewayLink

@@ -12,8 +12,7 @@ from kit.waiting import until
 
 from cedos.kernel import tcp_info
 from cedos.proxy.gateway import origin
-from cedos.proxy.gateway.admission import DestinationRules
-from cedos.proxy.gateway.origin import Origins
+from cedos.proxy.gateway.origin import DestinationRules, Origins
 from cedos.proxy.http import RefusedError
 from cedos.proxy.local import local_proxy
 from cedos.proxy.local.name_stub import NameStub

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.errors import HostError
-from cedos.host.monitor.dns import message as dns_message
+from cedos.host.monitor import dns_message
 from cedos.kernel.socket_owners import SocketOwner, SocketOwners
 from cedos.model import Address
 from cedos.proxy import names
-from cedos.proxy.gateway.name_service import NameService
+from cedos.proxy.gateway.gateway_session import NameService
 from cedos.proxy.local import name_stub
 from cedos.proxy.local.direct import RuleBook
 from cedos.proxy.local.gateway_link import GatewayUnreachableError

@@ -1,6 +1,6 @@
 import pytest
 
-from cedos.selector.rounded import rounded
+from cedos.plain_text import rounded
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ _HOP_BY_HOP: Final = frozenset(
 
 
 class ProgramRequests:
-    """The answers to programs' plain HTTP requests (`cedos.proxy.gateway.fetched_answer`)."""
+    """The answers to programs' plain HTTP requests (`cedos.proxy.gateway.gateway_session`)."""
 
     def __init__(self, fetcher: ObjectFetcher) -> None:
         self._fetcher = fetcher

@@ -16,8 +16,7 @@ from cedos.api.client import ControlClient
 from cedos.apps.files.partial import Partial
 from cedos.apps.files.server_link import Progress, ServerLink
 from cedos.commands.console import servers
-from cedos.commands.console.manual import say
-from cedos.commands.console.option_types import DURATION
+from cedos.commands.console.manual import DURATION, say
 from cedos.commands.console.progress import ProgressLine, duration, size
 from cedos.commands.sessions.shared.user_rules import RuledNetworks
 from cedos.config.directories import directories

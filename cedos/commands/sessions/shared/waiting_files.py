@@ -17,7 +17,7 @@ from cedos.apps.files.getting import Getting
 from cedos.apps.files.messages import WebUpload
 from cedos.apps.files.putting import Putting, UploadBody
 from cedos.apps.files.server_link import Sessions
-from cedos.commands.console.option_types import Parsed
+from cedos.commands.console.manual import Parsed
 from cedos.commands.console.servers import Source
 from cedos.commands.sessions.shared.transfers import Endpoints, partial_of
 from cedos.config.directories import directories

@@ -6,8 +6,8 @@ import secrets
 import socket
 import time
 
-from cedos.host.monitor.dns.message import DnsFault, fault, question
-from cedos.host.monitor.flows import own_flows
+from cedos.host.monitor import flow_source
+from cedos.host.monitor.dns_message import DnsFault, fault, question
 from cedos.host.monitor.probing.result import UDP_HEADERS, ProbeOutcome, Spent
 from cedos.kernel.interface_socket import interface_socket
 from cedos.model import Address, Network
@@ -42,7 +42,7 @@ async def run(
     try:
         with interface_socket(network.interface, resolver.version, socket.SOCK_DGRAM) as asker:
             # Connected: the kernel lets through what comes from the resolver alone.
-            own_flows.connect(asker, resolver, port, network.index)
+            flow_source.connect(asker, resolver, port, network.index)
             async with asyncio.timeout(timeout_s):
                 await loop.sock_sendall(asker, asked)
                 up = headers + len(asked)

@@ -1,26 +1,183 @@
-"""The client's side of a UDP train: down or up, over one network (Delphi, Table 2)."""
+"""The client's side of a UDP train: down or up, over one network (Delphi, Table 2).
+
+Derive indicators of a network from the arrivals of a train. Pure.
+
+A UDP socket whose datagrams come with the kernel's time of their arrival.
+"""
 
 import asyncio
+import itertools
+import math
 import os
 import secrets
+import socket
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
 
-from cedos.host.monitor.probing import dispersion, wire
-from cedos.host.monitor.probing.datagrams import CLOCK_S, Datagrams, Source
+from cedos.host.monitor import flow_source
+from cedos.host.monitor.probing import wire
 from cedos.host.monitor.probing.result import UDP_HEADERS, ProbeOutcome, ProbeServer, Spent
-from cedos.model import Direction
+from cedos.kernel.interface_socket import TIMESTAMP_SPACE, arrival_ns, interface_socket
+from cedos.model import Address, Direction
 
 # The times after which an unanswered question is repeated.
 _REPEAT_S = (0.25, 0.5, 1.0, 2.0)
-
 # The server's report may be this many times faster than what this end saw. Networks that send in
 # bursts may be; a faster report is a lie.
 _AS_FAST = 4.0
-
 _LEAST_S = 1e-6
 # The wait after a train's last packet, for packets that it overtook.
 _GRACE_S = 0.02
+# The number of equal parts of a train's time from which maximum, minimum and deviation are taken.
+BINS = 5
+INDICATORS = (
+    "udp_bps", "udp_loss", "udp_max_bps", "udp_min_bps", "udp_mdev_bps",
+    "udp_gap_mean_s", "udp_gap_p50_s", "udp_gap_p90_s",
+)  # fmt: skip
+# Arrivals closer than this count as simultaneous: no clock separates them.
+_CLOCK_S = 1e-9
+_LARGEST = 2048
+_BUFFER_BYTES = 1 << 20
+# If the clock was set by more than this during a train, the arrivals are useless.
+CLOCK_S = 0.002
+# The most datagrams that are read before the event loop does other work.
+_AT_ONCE = 512
+# A peer's socket address: address, port, and for IPv6 flow label and scope.
+Source = tuple[Any, ...]
+Receive = Callable[[bytes, float, Source], None]
+
+
+class Datagrams:
+    """A UDP socket; `receive` takes data, time of arrival and source. OSError: no such interface.
+
+    The kernel's clock is the host's wall clock; `clock_moved_s` says how much it was set meanwhile.
+    """
+
+    def __init__(self, version: int, receive: Receive, *, interface: str | None = None) -> None:
+        self._receive = receive
+        self.socket = interface_socket(interface, version, socket.SOCK_DGRAM, timestamps=True)
+        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+            self.socket.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
+        self._offset_s = clock_offset_s()
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self.socket.fileno(), self._readable)
+
+    @property
+    def clock_moved_s(self) -> float:
+        """Return how far the wall clock has moved against the monotonic one since the beginning."""
+        return abs(clock_offset_s() - self._offset_s)
+
+    async def send(self, data: bytes, to: Source | None = None) -> None:
+        """Send one; wait while the kernel's buffer is full. OSError: the network does not take it."""
+        if to is None:
+            await self._loop.sock_sendall(self.socket, data)
+        else:
+            await self._loop.sock_sendto(self.socket, data, to)
+
+    def connect(self, address: Address, port: int, index: int = 0) -> None:
+        """Send to, and hears from, this peer alone; `index` is that of a link-local one's interface."""
+        flow_source.connect(self.socket, address, port, index)
+
+    def _readable(self) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                data, ancillary, flags, source = self.socket.recvmsg(_LARGEST, TIMESTAMP_SPACE)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                # The network's error about an earlier datagram (unreachable, refused). Go on waiting for
+                # the answer: it may be on its way, and any host can send such an error.
+                continue
+            if flags & socket.MSG_TRUNC:
+                continue
+            self._receive(data, arrival_ns(ancillary) / 1e9 or time.time(), source)
+
+    def close(self) -> None:
+        if self.socket.fileno() >= 0:
+            with suppress(ValueError):
+                self._loop.remove_reader(self.socket.fileno())
+            self.socket.close()
+
+
+def clock_offset_s() -> float:
+    """Return the wall clock less the monotonic one, right within microseconds on a busy host too."""
+    best = (float("inf"), 0.0)
+    for _ in range(3):
+        before_s, wall_s, after_s = time.monotonic(), time.time(), time.monotonic()
+        best = min(best, (after_s - before_s, wall_s - (before_s + after_s) / 2))
+    return best[1]
+
+
+def indicators(
+    # (index, seconds) in the order of arrival, no index twice.
+    arrivals: Sequence[tuple[int, float]],
+    *,
+    packets: int,  # how many were sent
+    packet_bits: int,  # the bits of one on the wire, headers of IP and UDP included
+    waited_until_s: float,  # when listening ended, on the arrivals' clock
+) -> dict[str, float]:
+    """Return the indicators of a train (Delphi, Table 2), all but the loss from two arrival times on.
+
+    `udp_bps`: the slope of the least-squares line through (time of arrival, bits so far), which
+    unlike first-to-last is exact where a network delivers in bursts, as radios do. If the last packet
+    did not come, the network may have died on the way: then the bits after the first packet over all
+    the time waited. `udp_max_bps`, `udp_min_bps`, `udp_mdev_bps`: over `BINS` equal parts of the time
+    between the first and the last arrival; mdev is the standard deviation, as ping calls it.
+    """
+    found = {"udp_loss": round(1 - len(arrivals) / packets, 6)}
+    times_s = [at_s for _, at_s in arrivals]
+    if len(arrivals) < 2 or times_s[-1] - times_s[0] < _CLOCK_S:
+        return found
+    whole = any(index == packets - 1 for index, _ in arrivals)
+    rate_bps = packet_bits * _slope(times_s)
+    if not whole:
+        waited_s = max(waited_until_s, times_s[-1]) - times_s[0]
+        rate_bps = min(rate_bps, packet_bits * (len(arrivals) - 1) / waited_s)
+    gaps_s = sorted(b - a for a, b in itertools.pairwise(times_s))
+    rates_bps = _binned_bps(times_s, packet_bits)
+    found |= {
+        "udp_bps": rate_bps,
+        "udp_max_bps": max(rates_bps),
+        "udp_min_bps": min(rates_bps),
+        "udp_mdev_bps": statistics.pstdev(rates_bps),
+        "udp_gap_mean_s": statistics.fmean(gaps_s),
+        "udp_gap_p50_s": _quantile(gaps_s, 0.5),
+        "udp_gap_p90_s": _quantile(gaps_s, 0.9),
+    }
+    return found if all(map(math.isfinite, found.values())) else {"udp_loss": found["udp_loss"]}
+
+
+def _slope(times_s: Sequence[float]) -> float:
+    """Return packets per second by least squares of the number so far on the time."""
+    mean_s = statistics.fmean(times_s)
+    middle = (len(times_s) - 1) / 2
+    spread = sum((at_s - mean_s) ** 2 for at_s in times_s)
+    return sum((n - middle) * (at_s - mean_s) for n, at_s in enumerate(times_s)) / spread
+
+
+def _binned_bps(times_s: Sequence[float], packet_bits: int) -> list[float]:
+    width_s = (times_s[-1] - times_s[0]) / BINS
+    counts = [0] * BINS
+    for at_s in times_s[1:]:  # the first one marks the beginning
+        # A bin holds what arrived up to its end.
+        part = math.ceil((at_s - times_s[0]) / width_s) - 1
+        counts[min(max(part, 0), BINS - 1)] += 1
+    return [count * packet_bits / width_s for count in counts]
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    position = share * (len(ordered) - 1)
+    low = math.floor(position)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (position - low) * (ordered[high] - ordered[low])
+
+
+def implausible(known: Mapping[str, float]) -> bool:
+    """Return whether indicators are beyond what any network does (a terabit, a negative gap)."""
+    return any(not 0 <= value <= 1e12 for value in known.values())
 
 
 class ProbeFailed(Exception):  # noqa: N818  # an end of its own kind, which never leaves this room
@@ -35,7 +192,7 @@ async def run(
     direction: Direction = Direction.DOWN,
     timeout_s: float = 2.0,
 ) -> ProbeOutcome:
-    """Send one train within `timeout_s`; return `dispersion.indicators` or the problem, never raise."""
+    """Send one train within `timeout_s`; return `indicators` or the problem, never raise."""
     started_s = time.monotonic()
     exchange: _Exchange | None = None
     known: dict[str, float] = {}
@@ -51,7 +208,7 @@ async def run(
             raise ProbeFailed("the host's clock was set during the train")
         if "udp_bps" not in known:
             raise ProbeFailed("fewer than two of the train's packets arrived in time")
-        if dispersion.implausible(known):
+        if implausible(known):
             raise ProbeFailed("the server's report is impossible")
     except ProbeFailed as failure:
         known, problem = {}, str(failure)
@@ -176,7 +333,7 @@ class _Exchange:
         if await self._until(lambda: packets - 1 in self._arrivals, self._deadline_s):
             await self._until(lambda: len(self._arrivals) == packets, time.monotonic() + _GRACE_S)
         arrivals = sorted(self._arrivals.items(), key=lambda arrival: arrival[1])
-        return dispersion.indicators(
+        return indicators(
             arrivals, packets=packets, packet_bits=self._packet_bits, waited_until_s=time.time()
         )
 
@@ -214,7 +371,7 @@ class _Exchange:
             or report.waited_s > took_s + _GRACE_S
         ):
             raise ProbeFailed("the server's report is impossible")
-        known = dispersion.indicators(
+        known = indicators(
             report.arrivals,
             packets=server.packets,
             packet_bits=self._packet_bits,

@@ -1,9 +1,12 @@
 """The interface of steering to the operating system: `LinuxKernel`, `DryKernel`, a test's double."""
 
-from collections.abc import Callable, Sequence
+import errno
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+from cedos.errors import CedosError, PrivilegeError, SteeringError
 from cedos.host.steer.journal.records import FILTER, ROUTING
 from cedos.host.steer.kernel.rescue import RescueKernel, privileged
 from cedos.kernel.mptcp import MptcpEvent, PathManagerCommand
@@ -153,3 +156,19 @@ class SteeringKernel(Protocol):
 
     def close(self) -> None:
         """Give up all sockets; nothing that was changed is undone by this."""
+
+
+@contextmanager
+def refusals(what: str) -> Iterator[None]:
+    """Turn an OSError into a PrivilegeError or SteeringError that says what could not be done."""
+    try:
+        yield
+    except CedosError:
+        raise
+    except OSError as error:
+        if error.errno in (errno.EPERM, errno.EACCES):
+            raise PrivilegeError(
+                f"the kernel does not let this process {what} ({error.strerror}): CAP_NET_ADMIN is"
+                " needed; run it as root, or by the systemd unit"
+            ) from error
+        raise SteeringError(f"the kernel refuses to {what}: {error.strerror}") from error

@@ -1,4 +1,9 @@
-"""The real kernel. Its namespace is the one of the thread that makes it, for life."""
+"""The real kernel. Its namespace is the one of the thread that makes it, for life.
+
+Follow the kernel's events of nf_tables, which iptables runs on (linux/netfilter/nf_tables.h).
+
+Only what is taken out is of interest: every loss of a part of ours is an event.
+"""
 
 import errno
 import os
@@ -10,12 +15,11 @@ from pathlib import Path
 from typing import Final
 
 from cedos.errors import HostError
-from cedos.host.steer.journal.sysctls import valid
+from cedos.host.steer.journal.records import valid
 from cedos.host.steer.kernel import (
     answer_filter,
     barring_filter,
     iptables,
-    nftables,
     routing_requests,
     traffic_control,
 )
@@ -45,7 +49,9 @@ from cedos.kernel.netlink import (
     NetlinkListener,
     NetlinkMessage,
     Requester,
+    attributes,
     messages,
+    text,
 )
 from cedos.kernel.policy_routing import Route, Rule, SeenRoute, SeenRule
 from cedos.kernel.rtnetlink import Link
@@ -67,6 +73,31 @@ _NO_SUBFLOW: Final = FlowKey(_LOOPBACK, 1, _LOOPBACK, 1)
 # Each new connection makes three events within some milliseconds; they are read together.
 _EVENTS_TOGETHER_S: Final = 0.02
 _SILENT_S: Final = 1.0
+# NFNLGRP_NFTABLES of NETLINK_NETFILTER.
+GROUP: Final = 7
+_SUBSYSTEM: Final = 10 << 8
+_DELETE_TABLE, _DELETE_CHAIN, _DELETE_RULE = 2, 5, 8
+_HEAD_BYTES: Final = 4
+_TABLE_NAME, _CHAIN_NAME, _RULE_CHAIN = 1, 3, 2
+_TABLES: Final = ("filter", "mangle", "security", "raw", "nat")
+_HOOKS: Final = ("INPUT", "FORWARD", "OUTPUT", "PREROUTING", "POSTROUTING")
+_OURS: Final = "CEDOS_"
+
+
+def takes_from_ours(message: NetlinkMessage) -> bool:
+    """Return whether a chain or rule of ours, or a jump to one, may have gone."""
+    kind = message.type - _SUBSYSTEM
+    if kind not in (_DELETE_TABLE, _DELETE_CHAIN, _DELETE_RULE):
+        return False
+    found = attributes(message.payload, _HEAD_BYTES)
+    if text(found.get(_TABLE_NAME)) not in _TABLES:
+        return False
+    if kind == _DELETE_TABLE:
+        return True
+    if kind == _DELETE_CHAIN:
+        return text(found.get(_CHAIN_NAME)).startswith(_OURS)
+    chain = text(found.get(_RULE_CHAIN))
+    return chain in _HOOKS or chain.startswith(_OURS)
 
 
 class LinuxKernel:
@@ -314,7 +345,7 @@ class LinuxKernel:
 
     def watch_filter(self, on_change: Callable[[], None]) -> None:
         def told(data: bytes) -> None:
-            if any(map(nftables.takes_from_ours, messages(data))):
+            if any(map(takes_from_ours, messages(data))):
                 on_change()
 
         def controlled(data: bytes) -> None:
@@ -324,7 +355,7 @@ class LinuxKernel:
         group = traffic_control.GROUP_TRAFFIC_CONTROL
         self._listeners += [
             NetlinkListener(NETLINK_ROUTE, [group], controlled, on_change),
-            NetlinkListener(NETLINK_NETFILTER, [nftables.GROUP], told, on_change),
+            NetlinkListener(NETLINK_NETFILTER, [GROUP], told, on_change),
         ]
 
     def filter_is_told(self) -> bool:

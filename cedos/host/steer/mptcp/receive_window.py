@@ -8,8 +8,12 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from cedos.host.steer.journal.records import Append, SysctlRecord
-from cedos.host.steer.journal.sysctls import TCP_RMEM, WINDOW_STEPS_PER_DOUBLING
+from cedos.host.steer.journal.records import (
+    TCP_RMEM,
+    WINDOW_STEPS_PER_DOUBLING,
+    Append,
+    SysctlRecord,
+)
 from cedos.host.steer.kernel.interface import SteeringKernel
 from cedos.host.steer.mptcp.connection import MptcpConnection
 from cedos.model import Network, NetworkKind, StrategyKind

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Final
 
 from cedos.errors import ConfigError
-from cedos.session.protocol.schedulers.anticipatory import Anticipatory
 from cedos.session.protocol.schedulers.interface import Scheduler
 from cedos.session.protocol.schedulers.plain import (
+    Anticipatory,
     LabelMapping,
     LowestRtt,
     RedundantScheduler,

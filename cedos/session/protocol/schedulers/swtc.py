@@ -15,7 +15,7 @@ one leaves, the session puts what it carried back at the head of the queue (the 
 The round trip that TCP measures contains the queue: r is the shortest one, q what the measured one
 exceeds it by, but no more than what is in flight takes at the path's rate (docs/decisions/swtc.md).
 TCP's report gives rate and loss (`PathFacts`); the paper's filter, TCP Westwood's, is in
-`emu.simulator.bandwidth`.
+`emu.simulator.stream`.
 """
 
 from collections import defaultdict, deque

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from cedos.errors import CedosError
-from emu.experiments.sessions.apps import applications, downloads
+from emu.experiments.sessions.apps import applications
 
 _Run = Callable[..., Awaitable[dict[str, Any] | None]]
 
@@ -16,17 +16,17 @@ _SERVERS: Mapping[str, _Run] = {
     "files": applications.serve_answers,
     "mail": applications.serve_answers,
     "sensing": applications.serve_answers,
-    "fetch": downloads.serve_file,
-    "stream": downloads.serve_stream,
-    "bundled": downloads.serve_bundles,
+    "fetch": applications.serve_file,
+    "stream": applications.serve_stream,
+    "bundled": applications.serve_bundles,
 }
 _CLIENTS: Mapping[str, _Run] = {
     "files": applications.files,
     "mail": applications.mail,
     "sensing": applications.sensing,
-    "fetch": downloads.fetch,
-    "stream": downloads.read_stream,
-    "bundled": downloads.fetch_bundles,
+    "fetch": applications.fetch,
+    "stream": applications.read_stream,
+    "bundled": applications.fetch_bundles,
 }
 _ROLES = {"server": _SERVERS, "client": _CLIENTS}
 

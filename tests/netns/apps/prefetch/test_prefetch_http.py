@@ -10,7 +10,7 @@ from kit.waiting import until
 
 from cedos.apps.prefetch.http import Body, HttpFetcher
 from cedos.apps.prefetch.prefetcher import Prefetcher
-from cedos.apps.prefetch.turn import FetchError, NotThereError
+from cedos.apps.prefetch.surroundings import FetchError, NotThereError
 
 SERVER = "198.18.0.2"
 CONTENT = os.urandom(2_000_000)

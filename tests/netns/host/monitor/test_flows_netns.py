@@ -10,8 +10,8 @@ from ipaddress import ip_address
 import pytest
 
 from cedos.controller.events import FlowClosed, FlowEvent, FlowOpened
-from cedos.host.monitor.flows.flow_monitor import FlowMonitor
-from cedos.host.monitor.networks.links import LinkMonitor
+from cedos.host.monitor.flow_monitor import FlowMonitor
+from cedos.host.monitor.links import LinkMonitor
 from cedos.kernel import conntrack
 from cedos.kernel.netlink import NETLINK_NETFILTER, AsyncRequester
 from cedos.model import FlowKey

@@ -10,10 +10,9 @@ from pathlib import Path
 
 from kit.waiting import wait_until
 
-from cedos.host.monitor.dns.resolvers import HostResolvers
 from cedos.host.monitor.events import Change, NetworkEvent
-from cedos.host.monitor.networks.counters import InterfaceCounters
-from cedos.host.monitor.networks.links import LinkMonitor
+from cedos.host.monitor.links import InterfaceCounters, LinkMonitor
+from cedos.host.monitor.resolvers import HostResolvers
 from cedos.model import NetworkKind
 from emu.testbed.netns import Namespace
 

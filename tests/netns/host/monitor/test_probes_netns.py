@@ -8,7 +8,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from cedos.host.monitor.networks.links import LinkMonitor
+from cedos.host.monitor.links import LinkMonitor
 from cedos.host.monitor.probing import dns_probe
 from cedos.host.monitor.probing.ping import PING_BYTES
 from cedos.host.monitor.probing.prober import Prober

@@ -23,7 +23,7 @@ from cryptography.x509.oid import NameOID
 from cedos.host.profiler.capture import open_capture
 from cedos.host.profiler.frame import CapturedPacket
 from cedos.host.profiler.profiler import Profiler
-from emu.testbed import kernel
+from emu.testbed import netns
 
 ADDRESSES = {4: "10.9.0.2", 6: "fd09::2"}
 DOWN_BYTES, UP_BYTES = 1_500_000, 500_000
@@ -72,7 +72,7 @@ def test_bulk_quic_stays_in_the_kernel(
 ) -> None:
     for namespace, interface in ((pair.client, "wlan0"), (pair.server, "eth0")):
         with namespace.entered():
-            kernel.without_offloads(interface)
+            netns.without_offloads(interface)
     with pair.client.entered():
         capture = open_capture("wlan0")
     ready, done = threading.Event(), threading.Event()

@@ -14,8 +14,7 @@ import pytest
 from kit.waiting import until
 
 from cedos.model import Network, NetworkKind, NextHop
-from emu.testbed.kernel import forget_black_holes
-from emu.testbed.netns import Namespace
+from emu.testbed.netns import Namespace, forget_black_holes
 
 SERVER4 = "198.51.100.1"
 SERVER6 = "2001:db8:100::1"

@@ -8,8 +8,8 @@ import pytest
 
 from cedos.host.steer.kernel import iptables
 from cedos.host.steer.kernel.egress_wall import EgressWall
-from cedos.host.steer.restore import restore
 from cedos.host.steer.steering import Steering
+from cedos.host.steer.undo import restore
 
 NEAR = {4: "192.168.44.1", 6: "2001:db8:44::1"}
 """What only lte0 leads to, without a daemon, too."""

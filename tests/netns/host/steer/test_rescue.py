@@ -12,9 +12,8 @@ import pytest
 from kit.steered import steered
 
 from cedos.host.steer.mptcp.connection import MptcpConnection
-from cedos.host.steer.restore import restore
 from cedos.host.steer.steering import Steering
-from cedos.host.steer.undo import Undone
+from cedos.host.steer.undo import Undone, restore
 from cedos.model import FlowKey, Strategy, StrategyKind
 
 FAMILY = {4: socket.AF_INET, 6: socket.AF_INET6}

@@ -11,7 +11,7 @@ import pytest
 from kit.steered import steered
 
 from cedos.errors import SteeringError
-from cedos.host.monitor.networks.links import KernelTables
+from cedos.host.monitor.links import KernelTables
 from cedos.host.steer.kernel.linux import LinuxKernel
 from cedos.host.steer.steering import Steering
 

@@ -14,7 +14,7 @@ from kit.waiting import wait_until
 
 from cedos.errors import AlreadyRunningError, HostError, SteeringError
 from cedos.host.monitor.events import Change
-from cedos.host.monitor.networks.links import LinkMonitor
+from cedos.host.monitor.links import LinkMonitor
 from cedos.host.steer.journal.journal import Journal
 from cedos.host.steer.kernel.forwarding_filter import MOST_CONNECTIONS_OF_ONE, ForwardedRequestor
 from cedos.host.steer.sharing.forwarding import Forwarding

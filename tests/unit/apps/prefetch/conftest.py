@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from cedos.apps.prefetch.prefetcher import Prefetcher
-from cedos.apps.prefetch.surroundings import NetworkFacts, News, View
-from cedos.apps.prefetch.turn import Turn
+from cedos.apps.prefetch.surroundings import NetworkFacts, News, Turn, View
 from cedos.model import NetworkKind
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kit.waiting import until
 
-from cedos.apps.prefetch.turn import FetchError, Turn
+from cedos.apps.prefetch.surroundings import FetchError, Turn
 from cedos.errors import DaemonUnreachableError
 from cedos.model import Urgency
 

@@ -13,7 +13,7 @@ from cedos.apps.prefetch.http import (
     Yielding,
 )
 from cedos.apps.prefetch.prefetcher import OtherPrograms
-from cedos.apps.prefetch.turn import Turn
+from cedos.apps.prefetch.surroundings import Turn
 from cedos.model import Bulk, Label, Urgency
 
 _TCP_WINDOW_CLAMP = 10

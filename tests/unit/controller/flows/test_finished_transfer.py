@@ -19,7 +19,7 @@ from cedos.model import (
     NetworkKind,
     SizeEstimate,
 )
-from cedos.selector.decision.roles import assign
+from cedos.selector.decision.case import assign
 from cedos.storage import model_files
 from predictors.completion import CompletionModel
 

@@ -8,7 +8,7 @@ from cedos.controller.events import FlowClosed, FlowOpened, FlowSample, SizeLear
 from cedos.controller.flows.finished_transfer import finished_transfer
 from cedos.controller.flows.learning import Learning
 from cedos.controller.flows.living_flows import LivingFlows
-from cedos.daemon.decisions.choices import POSTERIOR_FILE, keep_learned, learned
+from cedos.daemon.startup import POSTERIOR_FILE, keep_learned, learned
 from cedos.model import (
     Context,
     Direction,
@@ -20,8 +20,8 @@ from cedos.model import (
     SizeEstimate,
     Transfer,
 )
+from cedos.selector.decision.case import assign
 from cedos.selector.decision.features import features
-from cedos.selector.decision.roles import assign
 from cedos.storage import model_files
 from predictors.completion import CompletionModel
 from predictors.posterior import Posterior

@@ -19,8 +19,7 @@ from cedos.daemon import state_file
 from cedos.daemon.api_backend import budget_messages
 from cedos.daemon.budgets.host_budgets import LEARNED, LEARNED_FILE, HostBudgets
 from cedos.daemon.budgets.metering import Metering, money_per_mb, radios_of
-from cedos.daemon.decisions.choices import objective
-from cedos.daemon.startup import controller_config
+from cedos.daemon.startup import controller_config, objective
 from cedos.kernel.rtnetlink import Counters
 from cedos.model import Network, NetworkKind
 from cedos.selector.budgets.keeper import Standing

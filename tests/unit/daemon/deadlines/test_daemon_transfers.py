@@ -21,9 +21,8 @@ from cedos.controller.events import (
     TransferReported,
 )
 from cedos.daemon import state_file
-from cedos.daemon.deadlines.kept_transfers import FILE
-from cedos.daemon.deadlines.transfers import AT_ONCE, WHAT, Transfers
 from cedos.daemon.driver import ControllerDriver
+from cedos.daemon.transfers import AT_ONCE, FILE, WHAT, Transfers
 from cedos.errors import ConfigError
 from cedos.selector.deadlines.transfer_table import TransferTable
 from cedos.selector.objective import WeightedCost

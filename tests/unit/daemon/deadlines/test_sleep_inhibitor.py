@@ -11,7 +11,7 @@ from dbus_fast import ErrorType, Message, MessageType
 from dbus_fast.aio import MessageBus
 from structlog.testing import capture_logs
 
-from cedos.daemon.deadlines.sleep_inhibitor import LID, SleepInhibitor, StayAwake
+from cedos.daemon.sleep_inhibitor import LID, SleepInhibitor, StayAwake
 from cedos.errors import HostError
 from cedos.host.monitor.bus import SystemBus
 

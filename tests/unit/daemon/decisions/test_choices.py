@@ -15,7 +15,7 @@ from cedos.controller.events import ChoiceAsked
 from cedos.controller.flows.learning import Learning
 from cedos.controller.flows.living_flows import LivingFlows
 from cedos.controller.outbox import Outbox
-from cedos.daemon.decisions.choices import choices
+from cedos.daemon.startup import choices
 from cedos.errors import ConfigError
 from cedos.model import (
     Context,

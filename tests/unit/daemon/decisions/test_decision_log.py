@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 
 from cedos.controller.events import FlowOpened
 from cedos.controller.flows.living_flows import LivingFlows
-from cedos.daemon.decisions import decision_log
-from cedos.daemon.decisions.decision_log import DecisionLog
+from cedos.daemon import decision_log
+from cedos.daemon.decision_log import DecisionLog
 from cedos.model import Decision, FlowKey, Strategy, StrategyKind
 from cedos.storage.history import History
 

@@ -12,8 +12,7 @@ from cedos.commands import explain
 from cedos.controller.events import FlowOpened, FlowSample
 from cedos.controller.flows.living_flow import LivingFlow
 from cedos.controller.flows.living_flows import LivingFlows
-from cedos.daemon.decisions.decision_log import DecisionLog
-from cedos.daemon.decisions.explanation import Explanations
+from cedos.daemon.decision_log import DecisionLog, Explanations
 from cedos.daemon.told_connections import ToldConnections
 from cedos.errors import NotFoundError
 from cedos.model import (

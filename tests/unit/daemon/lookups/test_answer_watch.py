@@ -8,10 +8,10 @@ import pytest
 
 from cedos.controller.commands import LookUpName
 from cedos.controller.events import AnswersRead, Event, NameLookedUp
-from cedos.daemon.lookups import answer_watch
-from cedos.daemon.lookups.answer_watch import AnswerWatch
-from cedos.daemon.lookups.delivery import datagram
-from cedos.host.monitor.dns import message as dns
+from cedos.daemon import answer_watch
+from cedos.daemon.answer_watch import AnswerWatch
+from cedos.daemon.lookup_watch import datagram
+from cedos.host.monitor import dns_message as dns
 from cedos.host.profiler.frame import CapturedPacket
 from cedos.kernel.packet_queue import QueuedPacket
 from cedos.model import Address, FlowKey, Network, NetworkKind

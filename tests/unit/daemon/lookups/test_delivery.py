@@ -6,7 +6,7 @@ import pytest
 from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import IPv6
 
-from cedos.daemon.lookups.delivery import datagram
+from cedos.daemon.lookup_watch import datagram
 from cedos.model import FlowKey
 
 ENDS = {4: ("192.168.43.2", "192.168.43.1"), 6: ("2001:db8::2", "2001:db8::1")}

@@ -6,9 +6,9 @@ import pytest
 
 from cedos.controller.commands import AnswerLookup, AskResolver
 from cedos.controller.events import Event, LookupAnswered, LookupAsked, ResolverReplied
-from cedos.daemon.lookups import watch
-from cedos.daemon.lookups.watch import LookupWatch, is_local
-from cedos.host.monitor.dns import message as dns
+from cedos.daemon import lookup_watch
+from cedos.daemon.lookup_watch import LookupWatch, is_local
+from cedos.host.monitor import dns_message as dns
 from cedos.host.profiler.frame import CapturedPacket
 from cedos.model import Address, FlowKey, Network, NetworkKind
 
@@ -33,7 +33,7 @@ class World:
         self.watch = LookupWatch(
             self.posted.append, {"lte0": LTE0}.get, lambda *given: self.delivered.append(given)
         )
-        monkeypatch.setattr(watch, "ask", self._ask)
+        monkeypatch.setattr(lookup_watch, "ask", self._ask)
 
     async def _ask(self, network: Network, resolver: Address, question: bytes) -> bytes:
         self.numbers.add(question[:2])
@@ -107,7 +107,7 @@ async def test_an_answer_to_another_question_is_none(world: World) -> None:
         return answer_to(question[:2] + dns.question(7, "evil.example")[2:])
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(watch, "ask", other)
+        patched.setattr(lookup_watch, "ask", other)
         assert await world.ask() == ResolverReplied(KEY, 7, 1, None)
 
 

@@ -16,19 +16,19 @@ from kit.steer_kernel import MemoryKernel
 
 from cedos.daemon.privileged import part as module
 from cedos.daemon.privileged import wire
-from cedos.daemon.privileged.part import PrivilegedPart
+from cedos.daemon.privileged.part import PrivilegedPart, WakeTimer
 from cedos.daemon.privileged.process import answered
-from cedos.daemon.privileged.wake_timer import WakeTimer
 from cedos.host.steer.journal.records import (
+    CONNTRACK_ACCOUNTING,
     FILTER,
     RESCUE,
     ROUTING,
+    TCP_RMEM,
     HostRecord,
     Record,
     SysctlRecord,
     journal_line,
 )
-from cedos.host.steer.journal.sysctls import CONNTRACK_ACCOUNTING, TCP_RMEM
 from cedos.host.steer.kernel.interface import FilterPlan, SteeringKernel
 from cedos.host.steer.kernel.rescue import RescueKernel, operations
 from cedos.host.steer.routing.plan import REFUSING_ROUTE, TABLE_BASE, Preference

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cedos.daemon.privileged.wake_timer import WakeTimer
+from cedos.daemon.privileged.part import WakeTimer
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_without_a_clock_that_wakes_it_refuses(rtcs: Path, tmp_path: Path) -> No
 def test_without_the_capability_the_kernel_refuses(rtcs: Path) -> None:
     program = (
         "import sys, pathlib, time; from cedos.kernel import privileges;"
-        "from cedos.daemon.privileged.wake_timer import WakeTimer; privileges.give_up();"
+        "from cedos.daemon.privileged.part import WakeTimer; privileges.give_up();"
         "WakeTimer(pathlib.Path(sys.argv[1])).set(time.time() + 60)"
     )
     done = subprocess.run(

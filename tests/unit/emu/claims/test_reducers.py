@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from emu.claims import reducers
+from emu.claims import expressions
 
 
 def run(place: str, **means: float) -> dict[str, Any]:
@@ -24,23 +24,23 @@ RUNS = [
 
 
 def test_the_best_fixed_policy_is_that_of_the_run_of_all_or_of_the_place() -> None:
-    assert reducers.in_hindsight(RUNS, "cedos") == pytest.approx(8 / 6)
-    assert reducers.over_best(RUNS, "cedos") == pytest.approx(8 / 8)
-    assert reducers.over_best_of_place(RUNS, "cedos", "a-1") == pytest.approx(4 / 4)
-    assert reducers.over_best_of_place(RUNS, "cedos", "a-2") == pytest.approx(1 / 2)
-    assert reducers.over_best_of_each(RUNS, "cedos") == pytest.approx(8 / 8)
-    assert reducers.places_over(RUNS, "cedos", 1.0) == 1
+    assert expressions.in_hindsight(RUNS, "cedos") == pytest.approx(8 / 6)
+    assert expressions.over_best(RUNS, "cedos") == pytest.approx(8 / 8)
+    assert expressions.over_best_of_place(RUNS, "cedos", "a-1") == pytest.approx(4 / 4)
+    assert expressions.over_best_of_place(RUNS, "cedos", "a-2") == pytest.approx(1 / 2)
+    assert expressions.over_best_of_each(RUNS, "cedos") == pytest.approx(8 / 8)
+    assert expressions.places_over(RUNS, "cedos", 1.0) == 1
 
 
 def test_an_interval_by_groups_is_wider_than_one_group_alone() -> None:
-    value, low, high = reducers.over_by_group(RUNS, "cedos", "mptcp-cellular")
+    value, low, high = expressions.over_by_group(RUNS, "cedos", "mptcp-cellular")
     assert value == pytest.approx(1.0)
     assert low < value < high
-    (only,) = {tuple(reducers.over_by_group(RUNS[3:], "cedos", "mptcp-cellular"))}
+    (only,) = {tuple(expressions.over_by_group(RUNS[3:], "cedos", "mptcp-cellular"))}
     assert only == pytest.approx((1.5, 1.5, 1.5))
 
 
 def test_a_mean_over_transfers_weighs_runs_by_their_transfers() -> None:
     runs = [run("a", cedos=1.0), run("b", cedos=4.0)]
     runs[1]["policies"]["cedos"]["n"] = 30
-    assert reducers.transfer_mean(runs, "cedos") == pytest.approx(13 / 4)
+    assert expressions.transfer_mean(runs, "cedos") == pytest.approx(13 / 4)

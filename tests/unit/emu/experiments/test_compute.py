@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emu.experiments.meatballs.compute import VALUE, ComputePredictor
+from emu.experiments.meatballs.offload import VALUE, ComputePredictor
 
 
 def test_a_computation_is_a_line_over_its_parameters() -> None:

@@ -11,7 +11,7 @@ from cedos.selector.prefetch.queue import Queue
 from cedos.storage.model_files import radios
 from emu.experiments.imp import grid, workload
 from emu.experiments.imp.demand import Budgets
-from emu.experiments.imp.setting import drive
+from emu.experiments.imp.grid import drive
 from emu.experiments.imp.simulate import Outcome, Trial
 from emu.experiments.imp.workload import simple
 from emu.experiments.replayed_network import ReplayedNetwork

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emu.experiments.played_stream import Playback, least_metered_bytes, play
+from emu.experiments.cedos.studies import Playback, least_metered_bytes, play
 
 RATE = 640e3
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emu.runs import page, runs, verdict
+from emu.runs import page, runs, table
 from emu.runs.runs import Recorded, RunFolder
 from emu.runs.scenario import Load, Scenario
 from emu.runs.summary import PolicyRun, summarise
@@ -50,8 +50,8 @@ def recorded(folder: Path, gateway_s: Sequence[float]) -> Recorded:
     ]
     scenario = Scenario(load=(LOAD,), place="p", duration_s=5.0, policies=POLICIES)
     made = RunFolder.create(folder, scenario, {"duration_s": 5.0, "synthetic": False})
-    for table in runs.tables_of(scenario):
-        made.write_table(table, {"flows": flows, "capacity": capacity}.get(table, []))
+    for name in runs.tables_of(scenario):
+        made.write_table(name, {"flows": flows, "capacity": capacity}.get(name, []))
     results = {
         name: PolicyRun(
             np.array(times_s), np.full(COUNT, 1e3), np.array(times_s) >= 30.0, [3.0], [1e6]
@@ -63,7 +63,7 @@ def recorded(folder: Path, gateway_s: Sequence[float]) -> Recorded:
 
 
 def test_a_clear_difference_is_told_with_its_interval(tmp_path: Path) -> None:
-    said = " ".join(verdict.sentences(recorded(tmp_path / "run", times(0.2))))
+    said = " ".join(table.sentences(recorded(tmp_path / "run", times(0.2))))
     assert "the average transfer took 0.20 s and used 1 MB of LTE data and 3 J." in said
     assert "Kernel MPTCP, cellular first, took 0.40 s" in said, "the faster of its two orders"
     assert "Linux as it is took 1.71 s (1 did not end in time)" in said

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from cedos.model import NetworkKind
 from cedos.session.protocol.schedulers.swtc import Swtc
 from emu.places.traces import Trace
-from emu.simulator.bandwidth import DeliveryRate, Westwood
 from emu.simulator.link import Clock, Network, Parcel
-from emu.simulator.stream import Stream
+from emu.simulator.stream import DeliveryRate, Stream, Westwood
 from emu.simulator.tcp import PAYLOAD_BYTES, TcpSettings
 from emu.testbed.access import Access
 

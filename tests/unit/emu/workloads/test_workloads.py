@@ -12,9 +12,9 @@ import pytest
 from cedos.errors import EmulationError
 from cedos.model import Direction
 from emu.workloads import mixed
+from emu.workloads.downloads import grown, watch_output
 from emu.workloads.mixed import PlannedTransfer, TransferClass, schedule
-from emu.workloads.unmodified.downloads import grown, watch_output
-from emu.workloads.unmodified.tools import PackageArchive
+from emu.workloads.tools import PackageArchive
 
 SMALL = TransferClass("small", "198.51.100.2", Direction.DOWN, 1000, 30_000, 120.0, 0.5)
 LARGE = TransferClass("large", "198.51.100.4", Direction.UP, 1_000_000, 4_000_000, 12.0, 0.0)

@@ -11,7 +11,7 @@ from dbus_fast import Message, MessageType, Variant
 from dbus_fast.aio import MessageBus
 
 from cedos.host.monitor.bus import BusError, SystemBus
-from cedos.host.monitor.dns.resolvers import HostResolvers
+from cedos.host.monitor.resolvers import HostResolvers
 
 RESOLVED = "org.freedesktop.resolve1"
 _BUS = "org.freedesktop.DBus"

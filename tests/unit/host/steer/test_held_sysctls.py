@@ -5,9 +5,8 @@ import errno
 import pytest
 from kit.steer_kernel import MemoryKernel
 
-from cedos.host.steer.held_sysctls import HeldSysctls
-from cedos.host.steer.journal.records import FILTER, SysctlRecord
-from cedos.host.steer.journal.sysctls import MPTCP_CLOSE_TIMEOUT, TCP_RMEM
+from cedos.host.steer.journal.records import FILTER, MPTCP_CLOSE_TIMEOUT, TCP_RMEM, SysctlRecord
+from cedos.host.steer.repairs import HeldSysctls
 
 
 class Held:

@@ -10,9 +10,7 @@ import pytest
 from kit.steer_kernel import MemoryKernel
 from kit.waiting import until
 
-from cedos.host.steer.held_sysctls import HeldSysctls
-from cedos.host.steer.packet_filter import PacketFilter
-from cedos.host.steer.repairs import Repairs
+from cedos.host.steer.repairs import HeldSysctls, PacketFilter, Repairs
 
 pytestmark = pytest.mark.jumping
 

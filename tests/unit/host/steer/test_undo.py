@@ -15,17 +15,18 @@ from cedos.errors import PrivilegeError
 from cedos.host.steer.journal.journal import FILE_NAME, Journal
 from cedos.host.steer.journal.records import (
     CONNECTIONS,
+    CONNTRACK_ACCOUNTING,
     FILTER,
+    MPTCP_CLOSE_TIMEOUT,
     ROUTING,
+    TCP_RMEM,
     JournalReading,
     Record,
     SysctlRecord,
     host_record,
 )
-from cedos.host.steer.journal.sysctls import CONNTRACK_ACCOUNTING, MPTCP_CLOSE_TIMEOUT, TCP_RMEM
-from cedos.host.steer.restore import restore
 from cedos.host.steer.steering import Steering
-from cedos.host.steer.undo import Undone, undo_all
+from cedos.host.steer.undo import Undone, restore, undo_all
 from cedos.kernel.policy_routing import SeenRoute
 
 

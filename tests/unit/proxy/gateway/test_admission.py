@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.global_unicast import meanings
-from cedos.proxy.gateway.admission import DestinationRules
+from cedos.proxy.gateway.origin import DestinationRules
 from cedos.proxy.http import RefusedError
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from cedos.proxy.gateway.origin import Origins
-from cedos.proxy.local.first_words import may_be_repeated
 from cedos.proxy.local.gateway_link import GatewayLink, GatewayUnreachableError
 from cedos.proxy.local.local_proxy import Fail
+from cedos.proxy.local.program_request import may_be_repeated
 from cedos.proxy.splice import reset_on_close
 
 Ends = Any

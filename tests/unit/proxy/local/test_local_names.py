@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cedos.host.monitor.dns import message as dns
+from cedos.host.monitor import dns_message as dns
 from cedos.proxy.local.direct import LocalNames
 from cedos.proxy.local.name_stub import NameStub
 from cedos.proxy.names import answered_here, read

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from cedos.model import Context, StrategyKind
 from cedos.selector.budgets.controller import PROHIBITIVE
 from cedos.selector.budgets.prices import Prices
-from cedos.selector.decision.case import Case
+from cedos.selector.decision.case import USUAL_KINDS, Case
 from cedos.selector.decision.decide import decide
-from cedos.selector.decision.roles import USUAL_KINDS
 from cedos.selector.objective import Outcome, WeightedCost
 from cedos.selector.uncertainty.times import CompletionModel
 

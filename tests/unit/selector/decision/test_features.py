@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 from kit.models import shipped
 
 from cedos.model import Attachment, Context, Direction, Indicator
-from cedos.selector.decision.case import Case
+from cedos.selector.decision.case import Case, Roles, assign
 from cedos.selector.decision.decide import decide
 from cedos.selector.decision.features import features, rates_of
-from cedos.selector.decision.roles import Roles, assign
 from predictors.inputs import LARGEST_AGE_S
 
 

@@ -4,9 +4,8 @@ from typing import Any
 import pytest
 
 from cedos.model import Strategy, StrategyKind
-from cedos.selector.decision.case import Case
+from cedos.selector.decision.case import Case, assign, pairs, role_strategy, strategies
 from cedos.selector.decision.decide import decide
-from cedos.selector.decision.roles import assign, pairs, role_strategy, strategies
 from predictors.base import Distribution
 
 ALL = frozenset(StrategyKind)

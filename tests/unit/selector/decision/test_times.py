@@ -15,9 +15,8 @@ from cedos.model import (
     SizeEstimate,
     Transfer,
 )
-from cedos.selector.decision.case import Case
+from cedos.selector.decision.case import Case, Roles, assign
 from cedos.selector.decision.decide import decide
-from cedos.selector.decision.roles import Roles, assign
 from cedos.selector.decision.times import competitors, emptied, own_queues, queued, shared
 from predictors.base import Distribution
 

@@ -11,12 +11,12 @@ import pytest
 
 from cedos import session
 from cedos.model import Bulk, Label, Urgency
-from cedos.session.io.foreground import Foreground
+from cedos.session.io.driver import Foreground
 from cedos.session.protocol.crypto import KeyPair
 
 OTHER = """
 import sys, pathlib
-from cedos.session.io.foreground import Foreground
+from cedos.session.io.driver import Foreground
 mine = Foreground(pathlib.Path(sys.argv[1]))
 mine.on_sent(7)
 mine.on_sent(8)

@@ -17,8 +17,7 @@ from cedos.apps.files.objects.origin_client import OriginClient, words
 from cedos.apps.files.partial import Partial, files_of
 from cedos.apps.files.server_link import ServerLink
 from cedos.errors import TransferError
-from cedos.proxy.gateway.admission import DestinationRules
-from cedos.proxy.gateway.origin import Origins
+from cedos.proxy.gateway.origin import DestinationRules, Origins
 from cedos.session.protocol.crypto import KeyPair
 
 

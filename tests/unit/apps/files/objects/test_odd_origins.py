@@ -13,8 +13,7 @@ from cedos.apps.files.messages import PutAnswer, decode, pack
 from cedos.apps.files.objects.object_fetcher import ObjectFetcher
 from cedos.apps.files.objects.object_store import ObjectStore, StoredObject
 from cedos.apps.files.objects.origin_client import OriginClient
-from cedos.apps.files.web_uploads.upload_sender import UploadSender
-from cedos.apps.files.web_uploads.upload_store import UploadRecord
+from cedos.apps.files.web_uploads import UploadRecord, UploadSender
 from cedos.errors import TransferError
 
 CLIENT = "a" * 32

@@ -14,9 +14,7 @@ from cedos.apps.files.objects.object_store import ObjectStore
 from cedos.apps.files.objects.origin_client import OriginClient
 from cedos.apps.files.putting import Putting
 from cedos.apps.files.server_link import ServerLink
-from cedos.apps.files.web_uploads.upload_sender import UploadSender
-from cedos.apps.files.web_uploads.upload_store import UploadStore
-from cedos.apps.files.web_uploads.web_uploads import WebUploads
+from cedos.apps.files.web_uploads import UploadSender, UploadStore, WebUploads
 from cedos.commands.sessions.shared.waiting_files import WebTarget
 from cedos.proxy.gateway.gateway import LIMITS, Gateway, GatewaySettings
 from cedos.session.protocol.crypto import KeyPair

@@ -15,7 +15,7 @@ from kit.waiting import until
 
 from cedos.apps.files.client_store import Cost
 from cedos.apps.files.messages import PutAnswer, PutRequest, WebAnswer, pack, read
-from cedos.apps.files.web_uploads.upload_store import UploadRecord, UploadState
+from cedos.apps.files.web_uploads import UploadRecord, UploadState
 from cedos.errors import TransferError
 from cedos.session.protocol.crypto import KeyPair, host_id
 from tests.unit.apps.files.web_uploads.conftest import CREATED

@@ -5,7 +5,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from cedos.host.monitor.dns.message import DnsFault, fault, is_public, parse, question
+from cedos.host.monitor.dns_message import DnsFault, fault, is_public, parse, question
 
 PUBLIC, PRIVATE = "93.184.216.34", "192.168.1.1"
 

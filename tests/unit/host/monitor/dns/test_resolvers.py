@@ -2,7 +2,7 @@ import asyncio
 from ipaddress import ip_address, ip_interface
 from pathlib import Path
 
-from cedos.host.monitor.dns.resolvers import (
+from cedos.host.monitor.resolvers import (
     FileWatch,
     Resolvers,
     parse_hosts,

@@ -6,7 +6,7 @@ from ipaddress import ip_address
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.host.monitor.dns.streams import AnswerStreams
+from cedos.host.monitor.dns_message import AnswerStreams
 from cedos.model import FlowKey
 
 KEY = FlowKey(ip_address("192.0.2.2"), 4000, ip_address("192.0.2.53"), 53)

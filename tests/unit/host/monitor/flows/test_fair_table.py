@@ -2,7 +2,7 @@
 
 from ipaddress import ip_address
 
-from cedos.host.monitor.flows.flow_monitor import FairTable
+from cedos.host.monitor.flow_monitor import FairTable
 from cedos.model import FlowKey
 
 OWN = ip_address("10.0.0.2")

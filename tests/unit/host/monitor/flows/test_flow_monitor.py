@@ -9,7 +9,7 @@ import pytest
 from kit.waiting import until
 
 from cedos.controller.events import FlowClosed, FlowEvent, FlowOpened
-from cedos.host.monitor.flows.flow_monitor import FlowMonitor
+from cedos.host.monitor.flow_monitor import FlowMonitor
 from cedos.kernel.conntrack import Tracked, Tuple
 from cedos.kernel.sock_diag import SocketFacts
 from cedos.model import Address, FlowKey
@@ -210,9 +210,7 @@ async def test_a_sockets_mark_or_none() -> None:
 async def test_openings_that_are_not_seen_at_first_are_looked_for_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(
-        "cedos.host.monitor.flows.flow_monitor._CHECKED_AGAIN_S", (0.01, 0.01, 0.01)
-    )
+    monkeypatch.setattr("cedos.host.monitor.flow_monitor._CHECKED_AGAIN_S", (0.01, 0.01, 0.01))
     source = PlayedSource()
     source.blind = "no tracking"
     async with FlowMonitor(is_own, source=source) as flows:

@@ -9,11 +9,8 @@ from typing import Any
 
 import pytest
 
-from cedos.host.monitor.flows import own_flows
-from cedos.host.monitor.liveness import portal_check
-from cedos.host.monitor.liveness.portal_check import PortalCheck
-from cedos.host.monitor.liveness.portal_verdict import TestPage
-from cedos.host.monitor.liveness.tls_check import shake_hands
+from cedos.host.monitor import flow_source, portal_check
+from cedos.host.monitor.portal_check import PortalCheck, TestPage, shake_hands
 from cedos.host.monitor.probing import dns_probe, udp_train
 from cedos.host.monitor.probing.result import ProbeServer
 from cedos.model import FlowKey, Network, NetworkKind
@@ -67,12 +64,12 @@ async def test_each_probe_of_a_network_is_an_own_flow(
             accepted, far = asked.accept()
             accepted.close()
         seen = key(far, asked.getsockname(), protocol)
-        assert own_flows.is_own(seen)
+        assert flow_source.is_own(seen)
         for other in (
             replace(seen, local_port=seen.local_port ^ 1),
             replace(seen, protocol="tcp" if protocol == "udp" else "udp"),
         ):
-            assert not own_flows.is_own(other)
+            assert not flow_source.is_own(other)
 
 
 async def test_a_connection_is_known_before_it_stands_and_where_it_fails() -> None:
@@ -83,22 +80,22 @@ async def test_a_connection_is_known_before_it_stands_and_where_it_fails() -> No
         with socket.socket() as made:
             made.setblocking(False)
             with pytest.raises(ConnectionRefusedError):
-                await own_flows.connected(made, HERE, closed.getsockname()[1])
+                await flow_source.connected(made, HERE, closed.getsockname()[1])
         with socket.socket() as made:
             made.setblocking(False)
-            done = own_flows.connect(made, HERE, full.getsockname()[1])
-            assert own_flows.is_own(key(made.getsockname(), full.getsockname(), "tcp"))
+            done = flow_source.connect(made, HERE, full.getsockname()[1])
+            assert flow_source.is_own(key(made.getsockname(), full.getsockname(), "tcp"))
             if not done:
                 await asyncio.get_running_loop().sock_connect(made, full.getsockname())
             assert made.getpeername() == full.getsockname()
 
 
 async def test_old_ones_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_flows, "_MOST", 3)
+    monkeypatch.setattr(flow_source, "_MOST", 3)
     keys = []
     for _ in range(4):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made:
-            assert own_flows.connect(made, HERE, 9)
+            assert flow_source.connect(made, HERE, 9)
             keys.append(key(made.getsockname(), (str(HERE), 9), "udp"))
-    assert [own_flows.is_own(each) for each in keys[-3:]] == [True] * 3
-    assert len(own_flows._known) == 3
+    assert [flow_source.is_own(each) for each in keys[-3:]] == [True] * 3
+    assert len(flow_source._known) == 3

@@ -11,10 +11,14 @@ from ipaddress import ip_address, ip_interface
 import pytest
 
 from cedos.controller.events import Witness
-from cedos.host.monitor.dns import message
-from cedos.host.monitor.liveness import portal_check
-from cedos.host.monitor.liveness.portal_check import PortalCheck, leads_nowhere
-from cedos.host.monitor.liveness.portal_verdict import PortalFinding, PortalVerdict, TestPage
+from cedos.host.monitor import dns_message, portal_check
+from cedos.host.monitor.portal_check import (
+    PortalCheck,
+    PortalFinding,
+    PortalVerdict,
+    TestPage,
+    leads_nowhere,
+)
 from cedos.model import Address, Network, NetworkKind, NextHop
 
 SIX = ip_address("::1")
@@ -36,15 +40,15 @@ class Resolver(asyncio.DatagramProtocol):
         self.transport = transport
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
-        name, kind = message.asked(data) or ("", 0)
+        name, kind = dns_message.asked(data) or ("", 0)
         if self.given.get(name) == DROPPED:
             return
         self.kinds.add(kind)
         address = self.given.get(name, self.everything)
-        given = bool(address) and kind == message.AAAA
+        given = bool(address) and kind == dns_message.AAAA
         code = 0 if address else 3
         header = data[:2] + struct.pack("!5H", 0x8180 | code, 1, int(given), 0, 0)
-        record = b"\xc0\x0c" + struct.pack("!2HIH", message.AAAA, 1, 60, 16)
+        record = b"\xc0\x0c" + struct.pack("!2HIH", dns_message.AAAA, 1, 60, 16)
         record += ip_address(address or "::").packed
         self.transport.sendto(header + data[12:] + (record if given else b""), addr)
 
@@ -87,7 +91,7 @@ async def surroundings(resolver: Resolver) -> AsyncIterator[Surroundings]:
 def loopback_is_far(monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers of this test lie where nothing is ever asked for."""
     monkeypatch.setattr(portal_check, "leads_nowhere", lambda address: False)
-    monkeypatch.setattr(message, "is_public", lambda address: address == SIX)
+    monkeypatch.setattr(dns_message, "is_public", lambda address: address == SIX)
 
 
 @pytest.mark.usefixtures("loopback_is_far")
@@ -96,7 +100,7 @@ async def test_a_network_of_ipv6_alone_is_asked_for_ipv6_addresses() -> None:
     async with surroundings(resolver) as around:
         found = await around.check()
     assert found.verdict is PortalVerdict.FREE
-    assert resolver.kinds == {message.AAAA}
+    assert resolver.kinds == {dns_message.AAAA}
 
 
 @pytest.mark.usefixtures("loopback_is_far")

@@ -6,7 +6,7 @@ from ipaddress import ip_address, ip_interface
 
 import pytest
 
-from cedos.host.monitor.liveness.tls_check import TlsAnswer, shake_hands
+from cedos.host.monitor.portal_check import TlsAnswer, shake_hands
 from cedos.model import Network, NetworkKind
 
 HERE = ip_address("127.0.0.1")

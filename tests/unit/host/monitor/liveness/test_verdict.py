@@ -2,7 +2,7 @@
 
 import pytest
 
-from cedos.host.monitor.liveness.portal_verdict import (
+from cedos.host.monitor.portal_check import (
     PortalVerdict,
     TestPage,
     judge,

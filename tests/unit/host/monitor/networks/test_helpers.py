@@ -6,8 +6,7 @@ from ipaddress import ip_address, ip_interface, ip_network
 import pytest
 
 from cedos.host.monitor.events import Change
-from cedos.host.monitor.networks.helpers import helpers
-from cedos.host.monitor.networks.links import LinkMonitor, Tables
+from cedos.host.monitor.links import LinkMonitor, Tables, helpers
 from cedos.kernel.policy_routing import HELPER_TABLES, REQUESTOR_TABLES, SHARING_PROTOCOL, SeenRoute
 from cedos.kernel.rtnetlink import Link, LinkAddress
 from cedos.model import NetworkKind

@@ -10,9 +10,9 @@ import pytest
 from kit.waiting import until
 
 from cedos.errors import HostError
-from cedos.host.monitor.dns.resolvers import Resolvers
 from cedos.host.monitor.events import Change
-from cedos.host.monitor.networks.links import LinkMonitor, Tables, assemble
+from cedos.host.monitor.links import LinkMonitor, Tables, assemble
+from cedos.host.monitor.resolvers import Resolvers
 from cedos.kernel.interface_kind import Hardware
 from cedos.kernel.policy_routing import DefaultRoute
 from cedos.kernel.rtnetlink import Link, LinkAddress

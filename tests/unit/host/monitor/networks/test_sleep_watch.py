@@ -7,7 +7,7 @@ import pytest
 from cedos.controller.events import Witness
 from cedos.controller.networks.context import ContextKeeper
 from cedos.controller.networks.rates import RateSample
-from cedos.host.monitor.networks.sleep_watch import SleepWatch
+from cedos.daemon.driver import SleepWatch
 from cedos.model import Direction, Indicator, NetworkLife
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.host.monitor.probing.dispersion import BINS, INDICATORS, implausible, indicators
+from cedos.host.monitor.probing.udp_train import BINS, INDICATORS, implausible, indicators
 
 BITS = 9824
 

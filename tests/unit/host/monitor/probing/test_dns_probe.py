@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cedos.host.monitor.dns.message import DnsFault
+from cedos.host.monitor.dns_message import DnsFault
 from cedos.host.monitor.probing import dns_probe
 from cedos.host.monitor.probing.dns_probe import NO_ANSWER
 from cedos.host.monitor.probing.result import ProbeOutcome

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from cedos.host.monitor.probing import udp_train
-from cedos.host.monitor.probing.dispersion import INDICATORS
 from cedos.host.monitor.probing.result import ProbeServer
+from cedos.host.monitor.probing.udp_train import INDICATORS
 from cedos.model import Direction
 
 Serving = Callable[..., Any]

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from cedos.errors import PlaceError
-from cedos.host.monitor.providers.series import Series, SeriesProvider
+from cedos.host.monitor.providers.series_file import Series, SeriesProvider
 from cedos.model import Indicator, Network, NetworkKind
 
 HEADER = "t_s,down_mbps,up_mbps,rtt_ms,rssi_dbm,rsrp_dbm,rsrq_db,sinr_db,cqi,available,speed_mps"

@@ -14,16 +14,17 @@ from cedos.errors import AlreadyRunningError, SteeringError
 from cedos.host.steer.journal.journal import FILE_NAME, LOCK_NAME, Journal
 from cedos.host.steer.journal.records import (
     CONNECTIONS,
+    CONNTRACK_ACCOUNTING,
     FILTER,
     RESCUE,
     ROUTING,
+    TCP_RMEM,
     HostRecord,
     Record,
     SysctlRecord,
     journal_line,
     read_records,
 )
-from cedos.host.steer.journal.sysctls import CONNTRACK_ACCOUNTING, TCP_RMEM
 
 HOST = HostRecord({CONNTRACK_ACCOUNTING: "0"})
 sizes = st.integers(1, 2**31 - 1)

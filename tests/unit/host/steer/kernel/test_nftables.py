@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from cedos.host.steer.kernel.nftables import takes_from_ours
+from cedos.host.steer.kernel.linux import takes_from_ours
 from cedos.kernel.netlink import NetlinkMessage, attribute
 
 NFT = 10 << 8

@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cedos.session.protocol import schedulers
-from cedos.session.protocol.schedulers.anticipatory import Anticipatory, bound_bytes
 from cedos.session.protocol.schedulers.decided import DecidedScheduler
 from cedos.session.protocol.schedulers.interface import (
     ALL_RANKS,
@@ -18,10 +17,12 @@ from cedos.session.protocol.schedulers.interface import (
     rate_bps,
 )
 from cedos.session.protocol.schedulers.plain import (
+    Anticipatory,
     LabelMapping,
     LowestRtt,
     RedundantScheduler,
     RoundRobin,
+    bound_bytes,
 )
 
 Make = Any

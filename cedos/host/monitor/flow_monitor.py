@@ -22,7 +22,7 @@ from typing import Generic, TypeVar
 
 from cedos.controller.events import FlowClosed, FlowEvent, FlowOpened, FlowSample
 from cedos.host.monitor.events import Mailbox
-from cedos.host.monitor.flows.flow_source import FlowSource, KernelFlows
+from cedos.host.monitor.flow_source import FlowSource, KernelFlows
 from cedos.kernel import conntrack, sock_diag
 from cedos.model import Address, FlowKey
 

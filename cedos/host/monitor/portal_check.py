@@ -1,25 +1,27 @@
-"""Asks for the test page over one network: names, connection and page all through its interface."""
+"""Tests of one network beyond its router: names, a test page, and TLS with a well-known host.
+
+Names, connections and the page all go through the network's interface. The page has a known answer; any
+other one comes from a box in the way, such as a captive portal (RFC 8952). The TLS connection is a second
+opinion: such a box can answer for a name, a ping or a page, but has no certificate of another host.
+"""
 
 import asyncio
 import contextlib
 import errno
 import os
+import re
 import secrets
 import socket
-from collections.abc import Sequence
-from dataclasses import replace
-from ipaddress import ip_address
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from ipaddress import IPv6Address, ip_address
+from urllib.parse import urlsplit
 
-from cedos.controller.events import PortalFinding, PortalVerdict, Witness
-from cedos.host.monitor.dns import message
-from cedos.host.monitor.flows import own_flows
-from cedos.host.monitor.liveness.portal_verdict import (
-    MAX_ANSWER_BYTES,
-    TestPage,
-    judge,
-    origin,
-    same_private_address,
-)
+from cedos.controller.events import PortalFinding, PortalVerdict, TlsAnswer, Witness
+from cedos.host.monitor import dns_message, flow_source
+from cedos.host.monitor.dns_message import is_public
 from cedos.kernel.interface_socket import interface_socket
 from cedos.model import Address, Network
 
@@ -29,6 +31,151 @@ _ASK_AGAIN_S = 0.5
 _NAMES_SHARE = 0.5
 # The most redirects followed. A portal redirects to its host, and that perhaps to the operator's.
 _MOST_REDIRECTS = 3
+_HTTPS = 443
+MAX_ANSWER_BYTES = 4096
+_LONGEST_PAGE = 500
+_TAG = re.compile(rb"<[^<>]*>")
+_CHUNK_SIZE = re.compile(rb"\A[0-9A-Fa-f]{1,8}[^\r\n]{0,100}\r\n")
+_REDIRECTS = range(300, 400)
+# 511 is made for portals (RFC 6585, 6); proxies that want a name and a password answer 401, 403 or 407.
+_LOG_IN = frozenset({401, 403, 407, 511})
+
+
+@dataclass(frozen=True, slots=True)
+class TestPage:
+    """The page that is asked for, and what it says: status 204 is right in any case."""
+
+    __test__ = False  # no test of pytest's
+
+    host: str
+    port: int
+    path: str
+    body: str
+
+    @classmethod
+    def of(cls, url: str, body: str) -> "TestPage":
+        """Return the page of an http:// URL; ValueError where it is none."""
+        parts = urlsplit(url)
+        if parts.scheme != "http" or not parts.hostname or parts.username:
+            raise ValueError(
+                f'"{url}" is no test page; one like "http://example.com/page" would be right:'
+                " https cannot be answered by a portal"
+            )
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        return cls(parts.hostname, parts.port or 80, path, body)
+
+    def shown_by(self, body: bytes) -> bool:
+        """Return whether an answer's text begins with this page's.
+
+        A log-in page can have the same words further on: "success" is in many scripts.
+        """
+        expected = _TAG.sub(b"", self.body.encode()).strip()
+        without_size = _CHUNK_SIZE.sub(b"", body)
+        texts = (_TAG.sub(b"", each).lstrip() for each in (body, without_size))
+        return bool(expected) and any(each.startswith(expected) for each in texts)
+
+    def request(self) -> bytes:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return (
+            f"GET {self.path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: cedos\r\n"
+            "Accept: */*\r\nCache-Control: no-cache\r\nConnection: close\r\n\r\n"
+        ).encode()
+
+
+def judge(page: TestPage, answer: bytes) -> PortalFinding:
+    """Return what an answer to the page's request says (the first `MAX_ANSWER_BYTES` of it)."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    first, *lines = head.decode("latin-1").split("\r\n")
+    words = first.split(" ", 2)
+    if len(words) < 2 or not words[0].startswith("HTTP/1.") or not words[1].isdecimal():
+        if answer:
+            return PortalFinding(
+                PortalVerdict.CAPTIVE, "the test page was answered by something else than HTTP"
+            )
+        why = "the test page's connection was closed without an answer"
+        return PortalFinding(PortalVerdict.SILENT, why)
+    status = int(words[1])
+    named = [line.partition(":") for line in lines]
+    location = next((v.strip() for n, _, v in named if n.strip().lower() == "location"), "")
+    likeness = sha256(f"{status} {location} ".encode() + body).hexdigest()
+    if status == 204:
+        return PortalFinding(PortalVerdict.FREE, "the test page answered as it should")
+    if status == 200:
+        if page.shown_by(body):
+            return PortalFinding(PortalVerdict.FREE, "the test page answered as it should")
+        if not body:
+            return PortalFinding(PortalVerdict.UNCLEAR, "the test page came without its content")
+        why = "another page came in place of the test page"
+        return PortalFinding(PortalVerdict.CAPTIVE, why, likeness=likeness)
+    if status in _REDIRECTS:
+        log_in = location if _web_page(location) else ""
+        nowhere = "" if log_in else " to something that is no web page"
+        why = f"the test page was redirected{nowhere}"
+        return PortalFinding(PortalVerdict.CAPTIVE, why, log_in, likeness)
+    if status in _LOG_IN:
+        return PortalFinding(
+            PortalVerdict.CAPTIVE, f"the test page was refused ({status})", "", likeness
+        )
+    return PortalFinding(PortalVerdict.UNCLEAR, f"the test page answered with status {status}")
+
+
+def _web_page(location: str) -> bool:
+    """Return whether users can be told to open it: any host may have sent this answer."""
+    return (
+        location.lower().startswith(("http://", "https://"))
+        and len(location) <= _LONGEST_PAGE
+        and location.isascii()
+        and location.isprintable()
+        and " " not in location
+    )
+
+
+def same_private_address(answers: Mapping[str, Sequence[Address]]) -> Address | None:
+    """Return the one private address that was given for every one of several names."""
+    given = [tuple(addresses) for addresses in answers.values()]
+    if len(given) < 2 or not given[0] or any(other != given[0] for other in given):
+        return None
+    return None if any(map(is_public, given[0])) else given[0][0]
+
+
+def origin(address: Address) -> str:
+    return f"http://[{address}]/" if isinstance(address, IPv6Address) else f"http://{address}/"
+
+
+async def shake_hands(
+    network: Network, target: Address, timeout_s: float, port: int = _HTTPS
+) -> TlsAnswer:
+    """Return what answered for `target`, whose certificate should be for its address; never raises."""
+    connected = False
+    try:
+        async with asyncio.timeout(timeout_s):
+            with interface_socket(network.interface, target.version, socket.SOCK_STREAM) as made:
+                await flow_source.connected(made, target, port, network.index)
+                connected = True
+                await _prove(made, str(target))
+    except ConnectionRefusedError:
+        return TlsAnswer.REFUSED
+    except (OSError, TimeoutError):  # (an error of TLS is an OSError)
+        return TlsAnswer.ANSWERED if connected else TlsAnswer.SILENT
+    return TlsAnswer.PROVEN
+
+
+async def _prove(made: socket.socket, name: str) -> None:
+    """Finish the handshake. OSError: the other end cannot prove to be `name`."""
+    loop = asyncio.get_running_loop()
+    received, to_send = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = ssl.create_default_context().wrap_bio(received, to_send, server_hostname=name)
+    while True:
+        try:
+            tls.do_handshake()
+        except ssl.SSLWantReadError:
+            await loop.sock_sendall(made, to_send.read())
+            data = await loop.sock_recv(made, 65536)
+            if not data:
+                raise ConnectionResetError from None
+            received.write(data)
+        else:
+            return
 
 
 class PortalCheck:
@@ -79,7 +226,7 @@ class PortalCheck:
         address = reached[0]
         if leads_nowhere(address):
             return PortalFinding(PortalVerdict.FILTERED, f"{host} leads to {address} there")
-        if not message.is_public(address) and not _is_address(host):
+        if not dns_message.is_public(address) and not _is_address(host):
             # Other names are answered honestly (`_addresses`): a filter, or a page of one's own.
             with contextlib.suppress(OSError, TimeoutError):
                 async with asyncio.timeout(names_s):
@@ -106,7 +253,7 @@ class PortalCheck:
         answers = await asyncio.gather(*(self._ask(network, name, timeout_s) for name in names))
         asked = dict(zip(names, answers, strict=True))
         own = asked[host]
-        if own and not any(map(message.is_public, own)) and own != asked[unreal]:
+        if own and not any(map(dns_message.is_public, own)) and own != asked[unreal]:
             # Is it this name alone, or every name that exists?
             asked = {host: own, self._known_name: await self._ask(network, self._known_name, 1.0)}
         same = same_private_address({name: found for name, found in asked.items() if found})
@@ -134,15 +281,15 @@ class PortalCheck:
     async def _ask(self, network: Network, name: str, timeout_s: float) -> Sequence[Address] | None:
         """Return the addresses given for a name, in honesty or not; None without an answer."""
         # A network of IPv6 alone leads to no IPv4 address.
-        kind = message.A if 4 in _versions(network) else message.AAAA
+        kind = dns_message.A if 4 in _versions(network) else dns_message.AAAA
         resolver, number = _resolvers(network)[0], secrets.randbits(16)
-        question = message.question(number, name, kind)
+        question = dns_message.question(number, name, kind)
         loop = asyncio.get_running_loop()
         with (
             interface_socket(network.interface, resolver.version, socket.SOCK_DGRAM) as asker,
             contextlib.suppress(OSError, TimeoutError),
         ):
-            own_flows.connect(asker, resolver, self._port, network.index)
+            flow_source.connect(asker, resolver, self._port, network.index)
             async with asyncio.timeout(timeout_s):
                 while True:
                     await loop.sock_sendall(asker, question)
@@ -175,8 +322,8 @@ async def _answer(asker: socket.socket, number: int, name: str, kind: int) -> Se
     loop = asyncio.get_running_loop()
     while True:
         data = await loop.sock_recv(asker, 4096)
-        if message.fault(data, number, name, kind) is not message.DnsFault.FOREIGN:
-            reply = message.parse(data)
+        if dns_message.fault(data, number, name, kind) is not dns_message.DnsFault.FOREIGN:
+            reply = dns_message.parse(data)
             return reply.addresses if reply is not None else ()
 
 
@@ -213,7 +360,7 @@ def _versions(network: Network) -> set[int]:
 async def _fetch(network: Network, target: Address, page: TestPage) -> bytes:
     loop = asyncio.get_running_loop()
     with interface_socket(network.interface, target.version, socket.SOCK_STREAM) as fetcher:
-        await own_flows.connected(fetcher, target, page.port, network.index)
+        await flow_source.connected(fetcher, target, page.port, network.index)
         await loop.sock_sendall(fetcher, page.request())
         answer = b""
         while len(answer) < MAX_ANSWER_BYTES:

@@ -2,21 +2,24 @@
 
 Only an honest answer may be timed: an answer to another question, half an answer, or a box in the way
 that answers every name by itself, would make a network seem quicker than it is.
+
+The messages in TCP streams of answers, each behind its length (RFC 1035, 4.2.2). Pure.
 """
 
 import struct
+from collections import OrderedDict
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv6Address, ip_network
+from typing import Final
 
 from cedos.controller.events import DnsReply
-from cedos.model import Address
+from cedos.model import Address, FlowKey
 
 # Kinds of records: a name's IPv4 addresses, and those of IPv6.
 A, AAAA = 1, 28
 _CNAME, _SVCB, _HTTPS = 5, 64, 65
 # Parameters of services (RFC 9460), whose addresses programs use like those of A and AAAA.
 _IPV4_HINT, _IPV6_HINT = 4, 6
-
 _HEADER = struct.Struct("!6H")
 _QUESTION = struct.Struct("!2H")
 _RECORD = struct.Struct("!2HIH")
@@ -26,7 +29,6 @@ _KIND = 0x7800  # 0: a query; others are updates and the like
 _NO_ERROR, _FAILED, _NO_SUCH_NAME, _REFUSED = 0, 2, 3, 5
 # Answers of a resolver that cannot or will not tell. They say nothing about the name.
 FAILURES = (_FAILED, _REFUSED)
-
 _POINTER = 0xC0
 _MAX_LABELS = 128
 _MOST_JUMPS = 16
@@ -41,6 +43,11 @@ _NOT_PUBLIC = tuple(
         ),
     )
 )
+_MOST_STREAMS: Final = 64
+_LENGTH: Final = struct.Struct("!H")
+_NUMBERS: Final = 0xFFFFFFFF
+# The number of a stream's next byte, and the received part of a message.
+Reading = tuple[int, bytearray]
 
 
 class DnsFault(StrEnum):
@@ -213,3 +220,42 @@ def fault(data: bytes, number: int, name: str, kind: int = A) -> DnsFault | None
     if unreal or not all(map(is_public, reply.addresses)):
         return DnsFault.HIJACKED
     return None
+
+
+class AnswerStreams:
+    """The streams of which a part was read; the one that was read longest ago is forgotten first."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[FlowKey, Reading] = OrderedDict()
+
+    def reading(self, key: FlowKey) -> Reading | None:
+        """Return what was read of a stream so far; None: nothing."""
+        known = self._known.get(key)
+        return None if known is None else (known[0], bytearray(known[1]))
+
+    def restore(self, key: FlowKey, reading: Reading | None) -> None:
+        """Forget what was read of a stream since `reading`."""
+        if reading is not None:
+            self._known[key] = reading
+        else:
+            self._known.pop(key, None)
+
+    def messages(self, key: FlowKey, segment: int, payload: bytes) -> list[bytes] | None:
+        """Return the messages that end with a segment; None: an earlier one is missing."""
+        expected, buffer = self._known.get(key) or (segment, bytearray())
+        known = (expected - segment) & _NUMBERS
+        if known > _NUMBERS // 2:
+            return None
+        buffer += payload[known:]
+        found = []
+        while len(buffer) >= _LENGTH.size:
+            end = _LENGTH.size + _LENGTH.unpack_from(buffer)[0]
+            if len(buffer) < end:
+                break
+            found.append(bytes(buffer[_LENGTH.size : end]))
+            del buffer[:end]
+        self._known[key] = (segment + max(len(payload), known)) & _NUMBERS, buffer
+        self._known.move_to_end(key)
+        while len(self._known) > _MOST_STREAMS:
+            self._known.popitem(last=False)
+        return found

@@ -12,7 +12,7 @@ from typing import Final
 from cedos.errors import EmulationError
 from emu.testbed.netns import Namespace
 from emu.testbed.phones import SERVER, Laptop
-from emu.workloads.unmodified.downloads import (
+from emu.workloads.downloads import (
     LIMIT_S,
     HalfWay,
     Served,

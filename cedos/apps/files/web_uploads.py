@@ -23,24 +23,250 @@ from cedos.apps.files.messages import (
 from cedos.apps.files.objects.object_fetcher import object_url
 from cedos.apps.files.partial import when_free
 from cedos.apps.files.tree import digest_of
-from cedos.apps.files.web_uploads.upload_sender import UploadSender, failed
-from cedos.apps.files.web_uploads.upload_store import (
-    KeptUpload,
-    UploadRecord,
-    UploadState,
-    UploadStore,
-)
 from cedos.errors import SessionError, TransferError
 
 if TYPE_CHECKING:
     from cedos.session.sockets.connection import Connection
+import re
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cedos.apps.files.client_store import ClientStore, cost_of, encoded
+from cedos.apps.files.partial import files_of
+
+if TYPE_CHECKING:
+    from cedos.session.sockets.connection import Connection
+from collections.abc import Iterable
+from typing import Any
+
+import aiohttp
+from aiohttp import hdrs
+
+from cedos.apps.files.messages import HEADER_NAME, MOST_ANSWER_BYTES
+from cedos.apps.files.objects.origin_client import OriginClient, words
+from cedos.web import AGENT, AnswerHead
 
 _READ_BYTES: Final = 1 << 18
 _AT_ONCE: Final = 8  # of one client, from it and to origins
 _TIDIED_EVERY_S: Final = 60.0
 _LAST_S: Final = 2.0
-
 _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
+ANSWERS_KEPT_S: Final = 7 * 86_400.0
+_MOST_OF_CLIENT: Final = 1_000
+_KEEP_FREE: Final = 100_000_000
+_OURS: Final = re.compile(
+    r"([0-9a-f]{32})(?:\.[0-9a-f]{16}\.part(?:\.json(?:\.new)?)?|\.json|\.new)?"
+)
+_ANSWER_S: Final = 600.0
+_AGAIN_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
+_MOST_REDIRECTS: Final = 5
+_MOST_HEADERS: Final = 8_192
+_MOST_REASON: Final = 200
+
+
+class UploadState(StrEnum):
+    """`COMING` from the client, `WHOLE` here, `ANSWERED` by the origin."""
+
+    COMING = "coming"
+    WHOLE = "whole"
+    ANSWERED = "answered"
+
+
+class UploadRecord(msgspec.Struct, forbid_unknown_fields=True):
+    """An upload's destination, state and answer, as they lie on the disk beside the bytes."""
+
+    id: str
+    url: str
+    headers: list[tuple[str, str]]  # may name a user; they are deleted once the origin has answered
+    size: int
+    version: str
+    keep_s: float
+    heard_unix_s: float  # when the client was last here; it is waited for `keep_s`
+    state: UploadState = UploadState.COMING
+    sha256: str = ""
+    answer: WebAnswer | None = None
+    told: bool = False  # the client has the answer
+
+
+class KeptUpload:
+    """An upload at the gateway, from its first byte to the origin's answer.
+
+    `path` has the body once it is whole; before that its bytes lie in a `Partial` beside it.
+    """
+
+    def __init__(self, path: Path, record: UploadRecord) -> None:
+        self.path, self.record = path, record
+        self.bringer: Connection | None = None  # the session that brings it now
+        self.answered = asyncio.Event()
+        if record.state is UploadState.ANSWERED:
+            self.answered.set()
+
+    @property
+    def held_bytes(self) -> int:
+        answered = self.record.state is UploadState.ANSWERED
+        return 0 if answered and not self.path.exists() else self.record.size
+
+    @property
+    def used_unix_s(self) -> float:
+        return self.record.heard_unix_s
+
+    @property
+    def may_make_room(self) -> bool:
+        """True if the origin has answered: a body waits for a repetition alone, or its client knows."""
+        answered = self.record.state is UploadState.ANSWERED
+        return answered and (self.record.told or self.path.exists())
+
+    def expired(self, now_unix_s: float) -> bool:
+        """Tell whether its client was away for too long; an answer is kept for a week at least."""
+        record = self.record
+        if record.state is UploadState.ANSWERED and record.answer is not None:
+            return now_unix_s > max(
+                record.answer.at_unix_s + ANSWERS_KEPT_S, record.heard_unix_s + record.keep_s
+            )
+        waits = record.state is UploadState.COMING and self.bringer is None
+        return waits and now_unix_s > record.heard_unix_s + record.keep_s
+
+
+class UploadStore(ClientStore[KeptUpload]):
+    """The uploads of all clients. Only bodies whose origin has answered make room for others."""
+
+    def __init__(self, folder: Path, most_bytes: int) -> None:
+        super().__init__(folder, most_bytes, _restored, _OURS, durable=True)
+
+    def find(self, client: str, name: str) -> KeptUpload | None:
+        return self._kept[client].get(name) if client in self._kept else None
+
+    def create(self, client: str, record: UploadRecord) -> KeptUpload:
+        """Return a new upload. TransferError: there is no room, or no disk."""
+        self.make_room(client, cost_of(record.size, len(encoded(record))), self.clock.now_s())
+        disk = os.statvfs(self._folder)
+        if disk.f_bavail * disk.f_frsize < record.size + _KEEP_FREE:
+            raise TransferError("the gateway's disk has no room for it")
+        of = self.of(client)
+        if len(of) >= _MOST_OF_CLIENT:
+            told = [each for each in of if each.record.told]
+            if not told:
+                raise TransferError(f"{_MOST_OF_CLIENT} uploads are here for this client already")
+            self.remove(client, min(told, key=lambda each: each.used_unix_s))
+        made = KeptUpload(self._folder / client / record.id, record)
+        self.write(client, made)
+        return made
+
+    def forget_body(self, upload: KeptUpload) -> None:
+        for path in (upload.path, *files_of(upload.path)):
+            path.unlink(missing_ok=True)
+
+    def _drop(self, client: str, kept: KeptUpload) -> None:
+        if kept.path.exists():
+            self.forget_body(kept)
+            self.account(client, kept)
+        else:
+            self.remove(client, kept)
+
+
+def _restored(path: Path, record: bytes) -> KeptUpload:
+    return KeptUpload(path, msgspec.json.decode(record, type=UploadRecord))
+
+
+class UploadSender:
+    """A sender of whole uploads to their origins."""
+
+    def __init__(self, origins: OriginClient, pauses_s: tuple[float, ...] = _AGAIN_S) -> None:
+        self._origins, self._pauses_s = origins, pauses_s
+
+    async def close(self) -> None:
+        await self._origins.close()
+
+    async def ask(
+        self,
+        url: URL,
+        headers: list[tuple[str, str]],
+        body: Any,
+        size: int,
+        client: str = "",
+    ) -> aiohttp.ClientResponse:
+        """Return the origin's answer. Errors: aiohttp.ClientError, OSError, TimeoutError."""
+        taken = [each for each in headers if each[0].lower() not in ("content-length", "host")]
+        length = (hdrs.CONTENT_LENGTH, str(size))
+        return await self._origins.ask(
+            hdrs.METH_PUT, url, [*taken, length], silence_s=_ANSWER_S, data=body, asker=client
+        )
+
+    async def send(self, record: UploadRecord, path: Path, client: str = "") -> WebAnswer:
+        """Send an upload, return its result. TransferError."""
+        url, failures, redirects = object_url(record.url), 0, 0
+        headers = [*record.headers, (hdrs.VIA, "1.1 cedos")]
+        if not any(name.lower() == "user-agent" for name, _ in headers):
+            headers.append((hdrs.USER_AGENT, AGENT))
+        while True:
+            try:
+                body = path.open("rb")  # aiohttp closes a body that it has sent
+            except OSError as error:
+                return failed(f"the gateway has lost it: {error.strerror}")
+            try:
+                with body:
+                    async with await self.ask(url, headers, body, record.size, client) as answer:
+                        if (to := _further(url, answer)) is None or redirects >= _MOST_REDIRECTS:
+                            return await _as_told(answer)
+                        url, redirects = to, redirects + 1
+                        continue
+            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                why = words(error)
+            if failures >= len(self._pauses_s):
+                return failed(f"{url.host} cannot be asked: {why}")
+            await asyncio.sleep(self._pauses_s[failures])
+            failures += 1
+
+
+def failed(why: str) -> WebAnswer:
+    return WebAnswer(problem=why[:1000], at_unix_s=time.time())
+
+
+def _further(url: URL, answer: aiohttp.ClientResponse) -> URL | None:
+    """Return the place of a redirect, if it is the same origin, or the same host by TLS."""
+    try:
+        there = AnswerHead.of(url, answer).redirect() if answer.status in (307, 308) else None
+        there = None if there is None else object_url(str(there))
+    except TransferError:
+        return None
+    if there is None:
+        return None
+    safer = (url.scheme, there.scheme) == ("http", "https") and there.host == url.host
+    return there if safer or there.origin() == url.origin() else None
+
+
+async def _as_told(answer: aiohttp.ClientResponse) -> WebAnswer:
+    body, whole = b"", True
+    try:
+        while len(body) <= MOST_ANSWER_BYTES and (block := await answer.content.readany()):
+            body += block
+    except (aiohttp.ClientError, OSError, TimeoutError):
+        whole = False  # its head says what became of the upload
+    return WebAnswer(
+        answer.status, _text((answer.reason or "").encode("utf-8", "replace"))[:_MOST_REASON],
+        _some(answer.raw_headers), body[:MOST_ANSWER_BYTES],
+        not whole or len(body) > MOST_ANSWER_BYTES, at_unix_s=time.time(),
+    )  # fmt: skip
+
+
+def _some(raw: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
+    """Return as many fields as a message has room for."""
+    found: list[tuple[str, str]] = []
+    room = _MOST_HEADERS
+    for name, value in raw:
+        room -= len(name) + len(value)
+        if room < 0 or len(found) >= 256:
+            break
+        if HEADER_NAME.fullmatch(name.decode("latin-1")):
+            found.append((_text(name), _text(value)))
+    return found
+
+
+def _text(raw: bytes) -> str:
+    return "".join(
+        each if each >= " " and each != "\x7f" else "?" for each in raw.decode("latin-1")
+    )
 
 
 class WebUploads:

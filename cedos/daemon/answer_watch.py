@@ -15,12 +15,12 @@ from typing import Final, Protocol
 
 from cedos.controller.commands import LookUpName
 from cedos.controller.events import AnswersRead, DnsReply, Event, HostsFileRead, NameLookedUp
-from cedos.daemon.lookups.watch import ask
+from cedos.daemon.lookup_watch import ask
 from cedos.errors import CedosError
-from cedos.host.monitor.dns import message as dns
-from cedos.host.monitor.dns.resolvers import FileWatch, parse_hosts, parse_resolv_conf
-from cedos.host.monitor.dns.streams import AnswerStreams, Reading
-from cedos.host.monitor.flows.own_flows import is_own
+from cedos.host.monitor import dns_message as dns
+from cedos.host.monitor.dns_message import AnswerStreams, Reading
+from cedos.host.monitor.flow_source import is_own
+from cedos.host.monitor.resolvers import FileWatch, parse_hosts, parse_resolv_conf
 from cedos.host.profiler.frame import CapturedPacket, parse_frame
 from cedos.kernel import packet_queue
 from cedos.kernel.packet_queue import QueuedPacket

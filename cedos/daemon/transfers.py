@@ -1,16 +1,19 @@
 """The host's transfers with deadlines: programs tell of theirs, and are told what they may do.
 
 The controller has the table (`cedos.controller.deadlines`). Requests wait here for their turn.
+
+The table of transfers as a daemon has left it: for the next one, and for people while none answers.
 """
 
 import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 
@@ -22,11 +25,12 @@ from cedos.api.transfers import (
     table_entry,
     turn_message,
 )
+from cedos.controller.deadlines import rows
 from cedos.controller.events import DecisionMade, TransferEnded, TransferReported
 from cedos.daemon import state_file
-from cedos.daemon.deadlines.kept_transfers import FILE
 from cedos.daemon.driver import ControllerDriver
 from cedos.errors import ConfigError, NotFoundError
+from cedos.kernel import own_file
 from cedos.model import (
     Bulk,
     Direction,
@@ -44,6 +48,27 @@ from cedos.selector.deadlines.transfer_table import TableTransfer
 WHAT: Final = "the table of transfers with deadlines"
 # A turn is worked out in up to 1.4 ms with 1,000 transfers. So many are before the daemon's other work.
 AT_ONCE: Final = 16
+FILE: Final = "transfers.json"
+
+
+@dataclass(frozen=True, slots=True)
+class KeptTransfers:
+    """The transfers as a daemon knew them `at_unix_s`, by deadline; they may have changed since."""
+
+    transfers: list[TransferInTable]
+    at_unix_s: float
+
+    @classmethod
+    def read(cls, state: Path) -> Self:
+        """Read the file without a daemon. Errors: OSError, msgspec.MsgspecError, RecursionError."""
+        path = state / FILE
+        kept = msgspec.json.decode(own_file.read(path))
+        transfers = [
+            TransferInTable.of(each, by, running=False, turn=TurnMessage())
+            for each, by in rows(kept)
+        ]
+        transfers.sort(key=lambda each: each.deadline_unix_s)
+        return cls(transfers, path.stat().st_mtime)
 
 
 class Transfers:

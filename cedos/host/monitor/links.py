@@ -3,6 +3,11 @@
 An event only says that something changed; then the monitor reads all links, addresses and default routes
 again. Events alone would not keep its tables right: the kernel drops the IPv4 routes of a link that goes
 down without an event.
+
+The helpers of this host, as `cedos share request` left them in the kernel's tables.
+
+Each has an address on the shared link, and a table of its own that leads from there to the gateway. The
+address's metric is the helper's price, in millionths for 10^9 bytes.
 """
 
 import asyncio
@@ -10,15 +15,15 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Protocol
+from pathlib import Path
+from typing import Final, Protocol
 
 import structlog
 
 from cedos.errors import HostError
 from cedos.host.costly_reads import CostlyReads
-from cedos.host.monitor.dns.resolvers import HostResolvers, Resolvers, ResolverSource
 from cedos.host.monitor.events import Change, Mailbox, NetworkEvent
-from cedos.host.monitor.networks.helpers import helpers, is_of_helper
+from cedos.host.monitor.resolvers import HostResolvers, Resolvers, ResolverSource
 from cedos.kernel import policy_routing, rtnetlink
 from cedos.kernel.interface_kind import (
     HardwareSource,
@@ -37,6 +42,7 @@ from cedos.kernel.netlink import (
     messages,
 )
 from cedos.kernel.policy_routing import (
+    HELPER_TABLES,
     RTM_GETNEXTHOP,
     SHARING_PROTOCOL,
     DefaultRoute,
@@ -44,10 +50,47 @@ from cedos.kernel.policy_routing import (
     nexthops_request,
     parse_nexthops,
 )
-from cedos.kernel.rtnetlink import Link, LinkAddress
-from cedos.model import Address, Network, NetworkOverride, NextHop, Translator
+from cedos.kernel.rtnetlink import Counters, Link, LinkAddress
+from cedos.model import Address, Network, NetworkKind, NetworkOverride, NextHop, Translator
 
 _log = structlog.get_logger(__name__)
+_PRICE_MB: Final = 1e9
+
+
+def is_of_helper(address: LinkAddress) -> bool:
+    """Return whether an address leads by a helper, and not where others of its interface lead."""
+    return address.protocol == SHARING_PROTOCOL
+
+
+def helpers(
+    links: Mapping[int, Link], addresses: Iterable[LinkAddress], routes: Iterable[SeenRoute]
+) -> list[Network]:
+    """Return the helpers by which a route leads somewhere, in the order of their tables."""
+    own = {each.interface.ip: each for each in addresses if is_of_helper(each)}
+    found = []
+    for route in sorted(routes, key=lambda each: each.table):
+        address = own.get(route.source) if route.source is not None else None
+        link = links.get(route.index)
+        if route.table not in HELPER_TABLES or address is None or link is None:
+            continue
+        found.append(
+            Network(
+                # The names are few, however many neighbours are met: what is counted has the name.
+                name=f"helper-{HELPER_TABLES.index(route.table) + 1}",
+                interface=link.name,
+                index=link.index,
+                kind=NetworkKind.HELPER,
+                metered=True,
+                addresses=(address.interface,),
+                next_hops=(NextHop(4, route.gateway),),
+                # One that leaves carries what is on its way, and nothing new.
+                up=link.carries and address.preferred,
+                carrier=link.running,
+                leads_to=route.destination.network_address,
+                money_per_mb=address.metric / _PRICE_MB,
+            )
+        )
+    return found
 
 
 class MeteredSource(Protocol):
@@ -71,7 +114,11 @@ class NobodysWord:
 # Wait this long after an event, so that many events are followed by one reading: an interface that comes
 # up causes many.
 _SETTLE_S = 0.005
+
+
 _TRIES = 5
+
+
 _GROUPS = (
     rtnetlink.GROUP_LINK,
     rtnetlink.GROUP_IPV4_ADDRESS,
@@ -79,6 +126,8 @@ _GROUPS = (
     rtnetlink.GROUP_IPV6_ADDRESS,
     rtnetlink.GROUP_IPV6_ROUTE,
 )
+
+
 _OF_LINKS = (
     rtnetlink.RTM_NEWLINK,
     rtnetlink.RTM_DELLINK,
@@ -395,3 +444,39 @@ class LinkMonitor:
             failures = 0
             for event in events:
                 self._mailbox.put(event)
+
+
+class InterfaceCounters:
+    """The counters of the network namespace that the calling thread is in at the first reading."""
+
+    def __init__(self) -> None:
+        self._requester: AsyncRequester | None = None
+
+    async def read(self, index: int) -> Counters | None:
+        """Return the counters of interface `index`, None where it is gone or the kernel does not tell."""
+        request = rtnetlink.counters_request(index)
+        try:
+            if self._requester is None:
+                self._requester = AsyncRequester(NETLINK_ROUTE)
+            answers = await self._requester.get(rtnetlink.RTM_GETSTATS, request, 1.0)
+        except (OSError, TimeoutError, HostError):
+            return None
+        return next(filter(None, map(rtnetlink.parse_counters, answers)), None)
+
+    def close(self) -> None:
+        if self._requester is not None:
+            self._requester.close()
+            self._requester = None
+
+
+_DEVICES = Path("/proc/thread-self/net/dev")
+
+
+def received_bytes() -> Mapping[str, int]:
+    """Return the bytes that each interface received, at once; empty where the kernel does not tell."""
+    try:
+        lines = _DEVICES.read_text().splitlines()[2:]
+    except OSError:
+        return {}
+    named = (line.partition(":")[::2] for line in lines)
+    return {name.strip(): int(fields.split()[0]) for name, fields in named}

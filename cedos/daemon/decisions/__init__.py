@@ -1,1 +1,0 @@
-"""Decisions of this host: the default network, destinations, moves and rescues."""

@@ -1,1 +1,0 @@
-"""DNS: questions, honest answers, and which resolvers belong to which network."""

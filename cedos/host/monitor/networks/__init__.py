@@ -1,1 +1,0 @@
-"""Which networks there are, and how much they carry."""
