@@ -14,20 +14,17 @@ told nothing but pings twice a second; programs are redirected by the kernel and
 - flows: 20,000 connections on one process
 - idle-clients: what clients cost that are away and have no connections
 - call: while Wi-Fi dies
-- packets: of UDP: until the first answer on healthy networks; packets a second without a limit
 - loopback: throughput and processor time of proxy and gateway on one host, with encryption
 """
 
-import json
 import os
 import statistics
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from cedos.errors import EmulationError
 from cedos.model import NetworkKind
@@ -37,15 +34,12 @@ from emu.bench.gateway_parts.pages import WARM_S, at_place, bench_places
 from emu.places.traces import Trace
 from emu.testbed import phones
 from emu.testbed.access import ADDRESSES, GATEWAYS, INTERFACES, Access
-from emu.testbed.netns import Namespace
 from emu.testbed.phones import SERVER, Laptop, Silence
-from emu.testbed.programs.gateway import PROXY_PORT, Gatewayed
+from emu.testbed.programs.gateway import Gatewayed
 from emu.testbed.programs.rescue_laptop import RescueDaemon, put_on_time, through_gateway
 from emu.testbed.programs.servers import Servers
-from emu.testbed.services import Service
 from emu.workloads.downloads import (
     HalfWay,
-    SessionServer,
     Watched,
     as_user,
     download,
@@ -60,8 +54,7 @@ _ROUNDS, _DOWNLOAD = 5, 12_000_000
 # The number of cuts, five seconds each. The goal is for 300.
 _CUTS: Final = int(os.environ.get("CEDOS_BENCH_CUTS", "150"))
 
-_FIRST_BYTES, _FIRST_PACKETS = 60, 6
-_RATE_S: Final = 3.0
+_FIRST_BYTES: Final = 60
 _LOOPBACK_BYTES, _LOOPBACK_ROUNDS = 400_000_000, 5
 _PROGRAM_USER: Final = 65_534
 _PAUSE_S = 1.0
@@ -92,10 +85,7 @@ def run(progress: Progress, parts: Sequence[str] = ()) -> dict[str, float]:
         `cuts_survived_share`, `stall_median_s`, `stall_p95_s`, `stall_max_s`, `stall_within_share` (of
         300 ms and a round trip); the same by program and by kind of cut, `stall_p95_s_WHAT`.
         `added_ttfb_median_ms`, `added_ttfb_p95_ms`: through the gateway less direct, of curl's whole
-        connection and request. `added_first_answer_median_ms`, `added_first_answer_p95_ms`: the same of
-        a new socket's first packet. `packets_a_s`, `plain_packets_a_s`: there and back over a veth,
-        of 1,200 bytes, 64 always under way; `packets_lost_share`, `cpu_us_a_packet`: proxy and gateway
-        together, there and back. `loopback_aead_ratio`, `cpu_s_per_gb`: proxy and gateway together.
+        connection and request. `loopback_aead_ratio`, `cpu_s_per_gb`: proxy and gateway together.
         The parts in `emu.bench.gateway_parts` say what theirs are.
 
     Raises:
@@ -157,12 +147,6 @@ def _mptcp(laptop: Laptop) -> Contender:
 def _through(laptop: Laptop) -> Contender:
     return lambda size, half_way, after_s: download(
         laptop.client, _url(size), size, user=_PROGRAM_USER, half_way=half_way, after_s=after_s
-    )
-
-
-def _cedos_get(laptop: Laptop, sessions: SessionServer) -> Contender:
-    return lambda size, half_way, after_s: sessions.get(
-        laptop.client, size, half_way=half_way, after_s=after_s
     )
 
 
@@ -236,15 +220,11 @@ def _cases(progress: Progress) -> dict[str, float]:
                     if not (case.lost and name == "wifi"):
                         measure(laptop, name, contender, case)
 
-    with (
-        emulated(daemon=False) as laptop,
-        SessionServer(laptop, {case.size for case in _all_cases(0)}) as sessions,
-    ):
-        measure_all(laptop, _peers(laptop) | {"cedos_get": _cedos_get(laptop, sessions)})
+    with emulated(daemon=False) as laptop:
+        measure_all(laptop, _peers(laptop))
     for unmetered, prefix in ((True, ""), (False, "thrifty_")):
         with emulated(daemon=True) as laptop, _redirected(laptop, unmetered=unmetered):
-            ours = {"daemon_mptcp": _mptcp(laptop), "gateway": _through(laptop)}
-            measure_all(laptop, {prefix + name: each for name, each in ours.items()})
+            measure_all(laptop, {f"{prefix}gateway": _through(laptop)})
     return {name: statistics.median(found) for name, found in took_s.items()}
 
 
@@ -389,91 +369,17 @@ def _first_bytes(progress: Progress) -> dict[str, float]:
         for _ in range(_FIRST_BYTES):
             for user, found in took.items():
                 found.append(1e3 * _first_byte_s(laptop, user))
-    return told(progress, _added("ttfb", *took.values()))
-
-
-def _added(what: str, direct: Sequence[float], through: Sequence[float]) -> dict[str, float]:
-    return {
-        f"added_{what}_median_ms": statistics.median(through) - statistics.median(direct),
-        f"added_{what}_p95_ms": percentile(through, 0.95) - percentile(direct, 0.95),
+    direct, through = took.values()
+    added = {
+        "added_ttfb_median_ms": statistics.median(through) - statistics.median(direct),
+        "added_ttfb_p95_ms": percentile(through, 0.95) - percentile(direct, 0.95),
     }
+    return told(progress, added)
 
 
 def _call(progress: Progress) -> dict[str, float]:
     with emulated(daemon=True) as laptop, _redirected(laptop) as daemon:
         return calls.measure(laptop, daemon, _PROGRAM_USER, progress)
-
-
-def _packets(progress: Progress) -> dict[str, float]:
-    """Measure datagrams in turn, as `_first_bytes` does."""
-    first: dict[tuple[str, ...], list[float]] = {(): [], ("--user", str(_PROGRAM_USER)): []}
-    with emulated(daemon=True) as laptop, _redirected(laptop), _echo(laptop):
-        for _ in range(_FIRST_BYTES // _FIRST_PACKETS):
-            for way, found in first.items():
-                said = _echoed(laptop.client, "first", str(_FIRST_PACKETS), *way)
-                found += [1e3 * each for each in said]
-    added = told(progress, _added("first_answer", *first.values()))
-    # Over a wire without a limit, plain and through the gateway in turn.
-    rates: dict[str, list[float]] = {"": [], "plain_": []}
-    lost, cpu = 0.0, []
-    with (
-        emulated(daemon=False) as laptop,
-        _wire(laptop) as wire,
-        Gatewayed(laptop, laptop.directory, {}, ("-n", wire)) as gatewayed,
-        _echo(laptop),
-    ):
-        for number in range(_LOOPBACK_ROUNDS):
-            plain = _echoed(laptop.client, "rate", str(_RATE_S))
-            before_s = sum(map(processor_s, gatewayed.pids))
-            ours = _echoed(laptop.client, "rate", str(_RATE_S), "--socks", str(PROXY_PORT))
-            # The processor time is that of proxy and gateway together.
-            took_s = sum(map(processor_s, gatewayed.pids)) - before_s
-            cpu.append(1e6 * took_s / ours["came"])
-            lost += ours["lost"]
-            for name, each in (("", ours), ("plain_", plain)):
-                rates[name].append(each["came"] / each["seconds"])
-            progress(
-                f"packets {number + 1}/{_LOOPBACK_ROUNDS}: {rates['plain_'][-1]:.0f}/s plain,"
-                f" {rates[''][-1]:.0f}/s through, {cpu[-1]:.0f} us each, {ours['lost']} lost"
-            )
-    carried = sum(rates[""]) * _RATE_S
-    return {
-        **added,
-        "packets_a_s": statistics.median(rates[""]),
-        "plain_packets_a_s": statistics.median(rates["plain_"]),
-        "packets_lost_share": lost / (lost + carried),
-        "cpu_us_a_packet": statistics.median(cpu),
-    }
-
-
-@contextmanager
-def _wire(laptop: Laptop) -> Iterator[str]:
-    """Connect the client to the server by a wire without a limit; give its interface."""
-    name, server = "wire0", laptop.server.name
-    laptop.client.ip("link", "add", name, "type", "veth", "peer", "name", name, "netns", server)
-    for where, address in ((laptop.client, "192.0.2.1/30"), (laptop.server, "192.0.2.2/30")):
-        where.ip("address", "add", address, "dev", name)
-        where.ip("link", "set", name, "up")
-    laptop.client.ip("route", "add", "default", "via", "192.0.2.2", "dev", name, "metric", "1")
-    try:
-        yield name
-    finally:
-        laptop.client.ip("link", "del", name)
-
-
-@contextmanager
-def _echo(laptop: Laptop) -> Iterator[None]:
-    program = (sys.executable, "-m", "emu.workloads.echoed_packets", "echo", SERVER)
-    echo = Service(laptop.server, *program, output=laptop.directory / "echo.log")
-    with closing(echo):
-        echo.wait_for(lambda: "ready" in echo.text)
-        yield
-
-
-def _echoed(where: Namespace, *words: str) -> Any:
-    what, *more = words
-    program = (sys.executable, "-m", "emu.workloads.echoed_packets")
-    return json.loads(where.run(*program, what, SERVER, *more).stdout)
 
 
 def _first_byte_s(laptop: Laptop, user: int) -> float:
@@ -515,6 +421,6 @@ def _loopback(progress: Progress) -> dict[str, float]:
 
 PARTS: Final[Mapping[str, Callable[[Progress], dict[str, float]]]] = {
     "sum": _sum, "cases": _cases, "cuts": _cuts, "pages": pages.measure,
-    "first-bytes": _first_bytes, "call": _call, "packets": _packets, "flows": flows.measure,
+    "first-bytes": _first_bytes, "call": _call, "flows": flows.measure,
     "idle-clients": idle_clients.measure, "loopback": _loopback,
 }  # fmt: skip

@@ -3,16 +3,13 @@
 import json
 import os
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Final
 
 from cedos.errors import EmulationError
-from cedos.session import keys
 from emu.testbed.netns import Namespace
 from emu.testbed.phones import SERVER, Laptop
 from emu.testbed.programs.servers import SERVER_NAME
@@ -147,48 +144,6 @@ class Served(Started):
     def close(self) -> None:
         if self._service is not None:
             self._service.close()
-
-
-class SessionServer(Served):
-    """`cedos-serve` on the laptop's server, with a file of zeros of each size."""
-
-    def __init__(self, laptop: Laptop, sizes: Iterable[int]) -> None:
-        super().__init__(laptop, "sessions")
-        self._sizes = sizes
-
-    def _start(self) -> None:
-        served = self._folder / "served"
-        served.mkdir(parents=True)
-        for size in self._sizes:
-            with (served / str(size)).open("wb") as file:
-                file.truncate(size)
-        self._serve(
-            _PORT, *self._command("cedos-serve"), "-l", f"{SERVER}:{_PORT}",
-            "--own-key", str(self._folder / "server.key"), "--forget", str(served),
-        )  # fmt: skip
-
-    def get(
-        self,
-        where: Namespace,
-        size: int,
-        *,
-        half_way: HalfWay | None = None,
-        after_s: float | None = None,
-    ) -> Watched:
-        """Download by `cedos-get`; `half_way` is called `after_s` seconds after it began."""
-        key = keys.to_text(keys.own(self._folder / "server.key").public)
-        began_s = time.monotonic()
-        process: subprocess.Popen[bytes] = where.popen(
-            *(*self._command("cedos-get"), "-q", "--timeout", _LIMIT, "--key", key),
-            *("-o", "-", f"{SERVER}/{size}"),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-        return watch_output(process, began_s, size, half_way=half_way, after_s=after_s)
-
-    def _command(self, name: str) -> tuple[str, ...]:
-        settings = (f"XDG_CONFIG_HOME={self._folder}", f"CEDOS_RUNTIME_DIR={self._folder}")
-        return ("env", *settings, str(Path(sys.executable).with_name(name)))
 
 
 _PAGE: Final = f"http://{SERVER_NAME}/nm"
