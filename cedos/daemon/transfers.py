@@ -161,11 +161,11 @@ class Transfers:
         objective = decider.objective
         s_per_j = getattr(objective, "s_per_j", 0.0) + objective.prices.energy_rate()
         flow = next(each for each in flows if each.key == transfer.key)
-        turn = self._turn(transfer.key, flows)
+        wall = time.time()
+        turn = turn_message(table, transfer.key, now_s, wall, flows)
         known = transfer.size_bytes is not None
         size = round(flow.left_bytes) if known else round(expected_bytes(0))
         kinds = (StrategyKind.DEFER, StrategyKind.SINGLE, StrategyKind.MPTCP)
-        wall = time.time()
         return DecisionMade(
             Transfer(
                 SizeEstimate(size, size, size, "hint" if flow.exact else "default"),

@@ -114,7 +114,7 @@ async def test_a_waiting_program_is_told_at_once_when_wifi_comes(host: Host) -> 
     host.networks(wifi=True)
     async with asyncio.timeout(1.0):
         assert (await waiting).networks == ("wlan0",)
-    assert host.decided == ["", "wlan0"]
+    assert host.decided == ["", "wifi"], "decisions name networks, and turns interfaces"
 
 
 async def test_reports_in_a_large_table_wait_for_its_plan(
