@@ -39,7 +39,7 @@ from cedos.daemon.privileged.process import (
     SeparateQueue,
 )
 from cedos.daemon.recording import Recording
-from cedos.daemon.sleep_inhibitor import LID, SleepInhibitor, StayAwake
+from cedos.daemon.sleep_inhibitor import StayAwake
 from cedos.daemon.startup import NamedNetworks, choices, keep_learned
 from cedos.daemon.told_connections import ToldConnections
 from cedos.daemon.transfers import FILE, WHAT, Transfers
@@ -239,9 +239,9 @@ class Daemon:
         # -- transfers with deadlines
         self._transfers = Transfers(state, driver)
         awake = StayAwake(
-            SleepInhibitor(bus if config.transfers.stay_awake else None),
-            SleepInhibitor(bus, LID),
+            bus,
             partial(privileged.call, "set_alarm") if wakes and privileged is not None else None,
+            idle=config.transfers.stay_awake,
         )
         # -- look-ups
         self._answers = self._answer_watch(privileged) if not dry_run else None

@@ -21,74 +21,56 @@ LID: Final = "handle-lid-switch"
 _log = structlog.get_logger(__name__)
 
 
-class SleepInhibitor:
-    """An inhibitor lock of logind: it keeps the host awake while a transfer can move (Cedos, III-E).
-
-    All other causes of sleep, and a user's own suspend, work as ever. If logind is missing or refuses,
-    one log line says so.
-    """
-
-    def __init__(self, bus: SystemBus | None, what: str = IDLE) -> None:
-        self._bus, self._what = bus, what
-        self._lock: int | None = None
-        self._told = False
-
-    @property
-    def held(self) -> bool:
-        return self._lock is not None
-
-    async def hold(self, wanted: bool) -> bool:
-        """Take the lock, or give it back; return whether that was done."""
-        if not wanted:
-            self.release()
-        elif self._bus is not None and not self.held:
-            return await self._take(self._bus)
-        return True
-
-    def release(self) -> None:
-        """Give it back; nothing happens where it is not held."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
-
-    async def _take(self, bus: SystemBus) -> bool:
-        # (All users see why: no names of files.)
-        why = "transfers with deadlines are on their way"
-        try:
-            self._lock = await bus.descriptor(
-                *_LOGIND, _MANAGER, "Inhibit", "ssss", [self._what, "cedos", why, "block"]
-            )
-        except BusError as error:
-            if not self._told:
-                self._told = True
-                _log.info(
-                    "the host may fall asleep while transfers move",
-                    lock=self._what,
-                    why=str(error),
-                )
-            return False
-        return True
-
-
 class StayAwake:
-    """The host's locks against sleep, and its alarm.
+    """The host's locks against sleep while a transfer can move (Cedos, III-E), and its alarm.
 
-    `set_alarm` sets it at an instant, 0: takes it away; OSError: it cannot be had, HostError: none can be
-    asked. None: there is no alarm.
+    The locks are logind's inhibitors. All other causes of sleep, and a user's own suspend, work as ever.
+    If logind is missing or refuses, one log line says so for each lock.
+
+    Args:
+        idle: whether the sleep of an idle host may be inhibited; that of the lid may be in any case.
+        set_alarm: sets the alarm at an instant, 0: takes it away; OSError: it cannot be had, HostError:
+            none can be asked. None: there is no alarm.
     """
 
     def __init__(
-        self,
-        idle: SleepInhibitor,
-        lid: SleepInhibitor,
-        set_alarm: Callable[[float], None] | None,
+        self, bus: SystemBus | None, set_alarm: Callable[[float], None] | None, *, idle: bool = True
     ) -> None:
-        self._idle, self._lid, self._set_alarm = idle, lid, set_alarm
+        self._bus, self._set_alarm = bus, set_alarm
+        self._allowed = (IDLE, LID) if idle else (LID,)
+        self._locks: dict[str, int] = {}
+        self._told: set[str] = set()
 
     async def hold(self, *, idle: bool, lid: bool) -> bool:
         """Hold these locks and no others; return whether that was done."""
-        held = await self._idle.hold(idle)
-        return await self._lid.hold(lid) and held
+        done = True
+        for what, wanted in ((IDLE, idle), (LID, lid)):
+            if not wanted:
+                self._give_back(what)
+            elif self._bus is not None and what in self._allowed and what not in self._locks:
+                done = await self._take(self._bus, what) and done
+        return done
+
+    def _give_back(self, what: str) -> None:
+        lock = self._locks.pop(what, None)
+        if lock is not None:
+            os.close(lock)
+
+    async def _take(self, bus: SystemBus, what: str) -> bool:
+        # (All users see why: no names of files.)
+        why = "transfers with deadlines are on their way"
+        try:
+            self._locks[what] = await bus.descriptor(
+                *_LOGIND, _MANAGER, "Inhibit", "ssss", [what, "cedos", why, "block"]
+            )
+        except BusError as error:
+            if what not in self._told:
+                self._told.add(what)
+                _log.info(
+                    "the host may fall asleep while transfers move", lock=what, why=str(error)
+                )
+            return False
+        return True
 
     def set_alarm(self, at_unix_s: float) -> str:
         """Set the alarm, 0: take it away; return why that failed, in words."""
@@ -106,6 +88,6 @@ class StayAwake:
 
     def release(self) -> None:
         """Give all locks back, and take the alarm away."""
-        self._idle.release()
-        self._lid.release()
+        self._give_back(IDLE)
+        self._give_back(LID)
         self.set_alarm(0.0)

@@ -11,7 +11,7 @@ from dbus_fast import ErrorType, Message, MessageType
 from dbus_fast.aio import MessageBus
 from structlog.testing import capture_logs
 
-from cedos.daemon.sleep_inhibitor import LID, SleepInhibitor, StayAwake
+from cedos.daemon.sleep_inhibitor import StayAwake
 from cedos.errors import HostError
 from cedos.host.monitor.bus import SystemBus
 
@@ -73,23 +73,22 @@ async def logind(address: str) -> AsyncIterator[Logind]:
 
 async def test_the_lock_is_held_while_something_moves(address: str, logind: Logind) -> None:
     bus = SystemBus(address)
-    inhibitor = SleepInhibitor(bus)
+    awake = StayAwake(bus, None)
     try:
-        await inhibitor.hold(False)
+        await awake.hold(idle=False, lid=False)
         assert not logind.asked
         for _ in range(3):
-            await inhibitor.hold(True)
-        assert inhibitor.held
+            await awake.hold(idle=True, lid=False)
         ((what, who, why, mode),) = logind.asked
         assert (what, who, mode) == ("idle", "cedos", "block"), "a lid and a person may do all"
         assert "deadlines" in why
         assert logind.held() == 1
-        await inhibitor.hold(False)
+        await awake.hold(idle=False, lid=False)
         assert await logind.given_back()
-        await inhibitor.hold(True)
+        await awake.hold(idle=True, lid=False)
         assert logind.held() == 1
-        inhibitor.release()
-        inhibitor.release()
+        awake.release()
+        awake.release()
         assert await logind.given_back()
     finally:
         await bus.close()
@@ -98,16 +97,16 @@ async def test_the_lock_is_held_while_something_moves(address: str, logind: Logi
 async def test_a_refusal_is_reported_and_logged_once(address: str, logind: Logind) -> None:
     logind.refuses = True
     bus = SystemBus(address)
-    inhibitor = SleepInhibitor(bus)
+    awake = StayAwake(bus, None)
     try:
         with capture_logs() as logs:
-            assert [await inhibitor.hold(True) for _ in range(3)] == [False] * 3
+            assert [await awake.hold(idle=True, lid=False) for _ in range(3)] == [False] * 3
         assert len(logs) == 1
-        assert not inhibitor.held
+        assert logind.held() == 0
         logind.refuses = False
-        assert await inhibitor.hold(True)
-        assert inhibitor.held
-        inhibitor.release()
+        assert await awake.hold(idle=True, lid=False)
+        assert logind.held() == 1
+        awake.release()
     finally:
         await bus.close()
 
@@ -129,7 +128,7 @@ async def test_why_there_is_no_alarm_is_said(error: Exception | None, words: str
             raise error
         told.append(at_unix_s)
 
-    awake = StayAwake(SleepInhibitor(None), SleepInhibitor(None, LID), set_alarm)
+    awake = StayAwake(None, set_alarm)
     why = awake.set_alarm(5.0)
     assert words in why
     assert bool(why) == (error is not None)
@@ -139,12 +138,12 @@ async def test_why_there_is_no_alarm_is_said(error: Exception | None, words: str
 
 async def test_a_lid_has_a_lock_of_its_own(address: str, logind: Logind) -> None:
     bus = SystemBus(address)
-    lid = SleepInhibitor(bus, LID)
+    awake = StayAwake(bus, None, idle=False)
     try:
-        await lid.hold(True)
+        assert await awake.hold(idle=True, lid=True), "[transfers] stay_awake = false"
         assert [asked[0] for asked in logind.asked] == ["handle-lid-switch"]
         assert logind.held() == 1
-        lid.release()
+        awake.release()
         assert await logind.given_back()
     finally:
         await bus.close()
