@@ -115,10 +115,12 @@ def command(config_file: Path | None, dry_run: bool, wait: bool, record: Path | 
                 wait=wait,
                 privileged=privileged,
                 record=free_name(record) if record is not None else None,
+                goes_on=lambda: life.goes_on,
             )
             return running
 
-        asyncio.run(Life(run, config, config_file, complaints).run(wait))
+        life = Life(run, config, config_file, complaints)
+        asyncio.run(life.run(wait))
 
 
 def free_name(path: Path) -> Path:

@@ -71,6 +71,11 @@ class Life:
         self._ending = False
         self._running: asyncio.Task[None] | None = None
 
+    @property
+    def goes_on(self) -> bool:
+        """Return whether the daemon begins anew as soon as it has ended."""
+        return self._next is not None and not self._ending
+
     async def run(self, wait: bool) -> None:
         """Return after a signal, or raise what the daemon raises."""
         process_limits.allow(MANY)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -80,13 +80,14 @@ async def run(
     wait: bool = True,
     privileged: PrivilegedProcess | None = None,
     record: Path | None = None,
+    goes_on: Callable[[], bool] = lambda: False,
 ) -> None:
     """Run the daemon until it is cancelled; everything it changed is undone when it returns.
 
     `config_file` is the one that `config` was read from; `complaints`: further problems that `status`
     is to name, now and later; `wait`: also begin without two usable networks; `privileged`:
     the process that has the privileges, None: this one, or a dry run, which needs none; `record`: the
-    file of the event log.
+    file of the event log; `goes_on`: asked at the end, whether the next run begins at once.
 
     Raises:
         HostError: there are not two usable networks (unless it may wait for them), or the kernel
@@ -126,6 +127,7 @@ async def run(
                 retransmission=config.steering.retransmission,
                 kernel=None if privileged is None else SeparateKernel(privileged),
                 open_journal=None if privileged is None else partial(SeparateJournal, privileged),
+                goes_on=goes_on,
             )
         )
         daemon = Daemon(
@@ -339,8 +341,12 @@ class Daemon:
         await self._budgets.keep()
 
     async def settle(self) -> None:
-        """Bar at the start what is spent already."""
+        """Bar at the start what is spent already, and open what is not."""
+        # A killed daemon has not written what was used in its last half minute.
+        await self._observer.count_all()
+        self._budgets.tick()
         await self._executor.settle()
+        await self._steering.barring.settled()
 
     async def run(self, notifier: Notifier, server: ControlServer) -> None:
         async with AsyncExitStack() as stack:

@@ -84,6 +84,12 @@ class Barring:
                 " a name of letters and digits would be right"
             )
 
+    async def settled(self) -> None:
+        """Take down what an earlier daemon left of the second wall, if nothing is barred by now."""
+        if not self._names:
+            with refusals("open networks that an earlier daemon has barred"):
+                await self._filter.do(self._kernel.remove_wall)
+
     async def networks_changed(self) -> None:
         """Follow the networks: one that comes back under another interface is barred there.
 

@@ -63,6 +63,8 @@ class Steering:
         retransmission: bound the retransmission time-out of new sockets.
         kernel: what to act on; None: the one of the calling thread's namespace.
         open_journal: opens the journal, if it is not this process that keeps it.
+        goes_on: whether another one begins as soon as this one has closed. The second wall of barred
+            networks stands meanwhile, until `barring.settled`.
 
     Raises:
         PrivilegeError: CAP_NET_ADMIN is missing, or `state_dir` may not be written.
@@ -81,6 +83,7 @@ class Steering:
         retransmission: bool = False,
         kernel: SteeringKernel | None = None,
         open_journal: Callable[[], JournalKeeper] | None = None,
+        goes_on: Callable[[], bool] = lambda: False,
     ) -> None:
         if kernel is None and not dry_run and "CAP_NET_ADMIN" not in privileges.held():
             raise PrivilegeError(
@@ -92,6 +95,7 @@ class Steering:
         self._filter_flows = filter_flows
         self._rescue = rescue
         self._retransmission = retransmission
+        self._goes_on = goes_on
         self._networks: dict[str, Network] = {}
         self._problems: dict[str, str] = {}
         self._settling: asyncio.TimerHandle | None = None
@@ -192,7 +196,7 @@ class Steering:
 
     def _undo_stale(self, kernel: SteeringKernel, journal: JournalKeeper) -> None:
         """Undo what a dead daemon left; keep and report what cannot be undone."""
-        undone = undo_all(kernel, journal.read())
+        undone = undo_all(kernel, journal.read(), wall=not self._filter_flows)
         if undone.refused is not None:
             raise undone.refused
         if undone.done:
@@ -240,7 +244,9 @@ class Steering:
             await self._end_repairs()
             if self._journal is not None:
                 appended = JournalReading(self._journal.appended)
-                undone = await self._filter.do(lambda: undo_all(self._kernel, appended))
+                undone = await self._filter.do(
+                    lambda: undo_all(self._kernel, appended, wall=not self._goes_on())
+                )
                 if isinstance(undone.refused, PermissionError):
                     with refusals("undo everything"):
                         raise undone.refused

@@ -117,8 +117,11 @@ def _end_subflows(kernel: SteeringKernel, keys: set[FlowKey]) -> list[str]:
 _Undo = Callable[[], list[str]]
 
 
-def undo_all(kernel: SteeringKernel, journal: JournalReading) -> Undone:
-    """Undo everything that is ours, whatever the journal says; what could not be, is told by name."""
+def undo_all(kernel: SteeringKernel, journal: JournalReading, *, wall: bool = True) -> Undone:
+    """Undo everything that is ours, whatever the journal says; what could not be, is told by name.
+
+    `wall` False: the second wall of barred networks stays, for a daemon that begins at once.
+    """
     left = list(journal.foreign)
     refused: OSError | None = None
 
@@ -136,7 +139,8 @@ def undo_all(kernel: SteeringKernel, journal: JournalReading) -> Undone:
     # Whose flows are whose is told by the rules, which therefore go last.
     done = attempt("rescued flows", lambda: undo_rescue(kernel))
     done += attempt("the chains CEDOS_* of iptables", lambda: _filter(kernel))
-    done += attempt("the filters of barred interfaces", lambda: _wall(kernel))
+    if wall:
+        done += attempt("the filters of barred interfaces", lambda: _wall(kernel))
     # Leftovers without a journal: it is lost.
     lost = not journal.records and (bool(done) or _stands(kernel))
     doubtful = journal.damaged or bool(journal.foreign) or lost

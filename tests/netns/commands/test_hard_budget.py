@@ -99,6 +99,54 @@ def host(tethered: Any, install: Callable[..., Any]) -> Iterator[Host]:
         one.close()
 
 
+def _sends(where: Any, to: str, over: threading.Event) -> None:
+    """Sends datagrams over the metered network without end, whatever refuses them."""
+    with where.entered(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sending:
+        sending.bind(("192.168.44.2", 0))
+        while not over.wait(0.001):
+            with suppress(OSError):
+                sending.sendto(bytes(1000), (to, PORT))
+
+
+def test_nothing_gets_through_while_a_daemon_follows_a_killed_one(host: Host) -> None:
+    """It took the walls down before it put them up again: 2 to 6 MB went through."""
+    with host.phones.entered():
+        coming = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    host.sockets.append(coming)
+    coming.bind(("", PORT))
+    coming.setblocking(False)
+    over = threading.Event()
+    sending = threading.Thread(target=_sends, args=(host.laptop, "192.168.44.1", over), daemon=True)
+    try:
+        with host.cedos.up() as process:
+            sending.start()
+            wait_until(lambda: _came(coming))
+            host.set(1.0)
+            wait_until(lambda: _quiet(coming))
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        with host.cedos.up():
+            assert host.cedos.client.budgets()[0].barred
+            assert not _came(coming)
+            host.set(9e14)
+            wait_until(lambda: _came(coming))
+    finally:
+        over.set()
+
+
+def _came(coming: socket.socket) -> bool:
+    with suppress(BlockingIOError):
+        return bool(coming.recv(2000))
+    return False
+
+
+def _quiet(coming: socket.socket) -> bool:
+    while _came(coming):
+        pass
+    time.sleep(0.3)
+    return not _came(coming)
+
+
 def test_programs_are_stopped_where_it_is_spent_and_nothing_is_left_behind(host: Host) -> None:
     before = host.state()
     with host.cedos.up() as process:

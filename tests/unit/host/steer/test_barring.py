@@ -149,3 +149,30 @@ async def test_a_dry_run_says_it(world, tmp_path):
         await steering.barring.bar(["lte0"])
         assert "packet filter: nothing of a program's over lte0" in steering.planned
     assert world.kernel.barred == ()
+
+
+async def test_the_second_wall_stands_while_a_daemon_begins(world, tmp_path):
+    """Between two daemons megabytes of a program's went over the network that a budget closes."""
+    world.kernel.walled = {"lte0"}  # a killed one left it
+    again = True
+    for _ in range(2):
+        async with Steering(tmp_path, kernel=world.kernel, goes_on=lambda: again) as steering:
+            await steering.networks_changed([world.wlan0, world.lte0])
+            assert world.kernel.walled == {"lte0"}
+            await steering.barring.bar(["lte0"])
+            await steering.barring.settled()
+            assert world.kernel.walled == {"lte0"}
+        assert world.kernel.walled == {"lte0"}
+    again = False
+    async with Steering(tmp_path, kernel=world.kernel, goes_on=lambda: again) as steering:
+        await steering.networks_changed([world.wlan0, world.lte0])
+        await steering.barring.settled()
+        assert world.kernel.walled == set()
+        await steering.barring.bar(["lte0"])
+    assert world.kernel.walled == set()
+
+
+async def test_without_a_packet_filter_nothing_of_an_earlier_wall_stays(world, tmp_path):
+    world.kernel.walled = {"lte0"}
+    async with Steering(tmp_path, kernel=world.kernel, filter_flows=False):
+        assert world.kernel.walled == set()
