@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from math import isfinite, nan
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
@@ -361,12 +360,7 @@ class ControlServer:
             raise
         self._inode = (status.st_dev, status.st_ino)
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         # Remove the name first, so that no client connects any more. Keep the socket of another daemon.
         with suppress(OSError):
             status = self._path.stat()

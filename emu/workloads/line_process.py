@@ -4,7 +4,6 @@ import json
 import select
 import subprocess
 import sys
-from types import TracebackType
 from typing import Any, Final, Self
 
 from cedos.errors import EmulationError
@@ -73,12 +72,7 @@ class Program:
         self._process.tell(self._options)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.close(_END_S)
 
     def ready(self) -> Self:

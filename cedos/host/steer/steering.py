@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from contextlib import suppress
 from ipaddress import ip_network
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 import structlog
@@ -145,12 +144,7 @@ class Steering:
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def _begin(self, kernel: SteeringKernel) -> None:

@@ -4,7 +4,6 @@ import asyncio
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil
-from types import TracebackType
 from typing import Final, Self
 
 from cedos.errors import ConfigError, SessionError, SessionRefusedError
@@ -322,12 +321,7 @@ class Connection:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is None:
             await self.close()
         else:
