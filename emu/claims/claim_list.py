@@ -105,10 +105,8 @@ class Claims(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     def source_of(self, claim: Claim) -> Source | None:
         return self.sources[claim.source] if claim.source else None
 
-    def chosen(self, paper: str | None = None, verdict: str | None = None) -> Iterator[Claim]:
-        for each in self.claim:
-            if paper in (None, each.paper) and verdict in (None, each.verdict):
-                yield each
+    def chosen(self, paper: str | None = None) -> list[Claim]:
+        return [each for each in self.claim if paper in (None, each.paper)]
 
 
 def read(file: Path = FILE) -> Claims:

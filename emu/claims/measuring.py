@@ -14,7 +14,7 @@ from emu.claims.claim_list import Claims
 from emu.repository import ROOT, WRITTEN
 
 
-def chosen(claims: Claims, name: str, kind: str | None = None) -> list[str]:
+def chosen(claims: Claims, name: str) -> list[str]:
     """Return the sources that a name stands for: a source, a claim, a paper, or `all`.
 
     NotFoundError: it is none of these, or no command is kept for it.
@@ -26,11 +26,7 @@ def chosen(claims: Claims, name: str, kind: str | None = None) -> list[str]:
         found = [each for each in dict.fromkeys(of) if each]
     if not found:
         raise NotFoundError(f"{name} is no claim, source or paper in the list")
-    found = [
-        each
-        for each in found
-        if claims.sources[each].command and kind in (None, claims.sources[each].kind)
-    ]
+    found = [each for each in found if claims.sources[each].command]
     if not found:
         raise NotFoundError(f"no command is kept that measures {name}")
     return found

@@ -15,18 +15,16 @@ if TYPE_CHECKING:
 @click.command(
     "claims",
     epilog=examples(
-        "cedos-emu claims --paper delphi --verdict reversed",
+        "cedos-emu claims --paper delphi",
         "cedos-emu claims delphi-table-6",
         "cedos-emu claims --check",
         "cedos-emu claims --measure cedos_days",
-        "cedos-emu claims --measure all --kind simulated",
     ),
 )
 @click.argument("names", metavar="[CLAIM]...", nargs=-1)
 @click.option(
     "--paper", help="Only this paper's: delphi, intnw, imp, meatballs, cedos, dtp, cbsp, ours."
 )
-@click.option("--verdict", help="Only these: reversed, 'not reproduced', reproduced, missed, ...")
 @click.option(
     "--check", is_flag=True, help="Compute every number from its file; fail where one differs."
 )
@@ -37,22 +35,15 @@ if TYPE_CHECKING:
     "--measure", metavar="NAME", help="Measure a claim, a source, a paper or `all` again."
 )
 @click.option(
-    "--kind",
-    type=click.Choice(["live", "simulated", "computed"]),
-    help="With --measure: only these.",
-)
-@click.option(
     "--places", "directory", type=click.Path(path_type=Path), help="Collection of real places."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the claims as JSON.")
 def command(
     names: tuple[str, ...],
     paper: str | None,
-    verdict: str | None,
     check: bool,
     update: bool,
     measure: str | None,
-    kind: str | None,
     directory: Path | None,
     as_json: bool,
 ) -> None:
@@ -67,7 +58,7 @@ def command(
 
     claims = claim_list.read()
     if measure is not None:
-        _measure(claims, measure, kind, directory)
+        _measure(claims, measure, directory)
     if update or measure is not None:
         for line in measuring.update():
             show(wrapped(line, hanging="  "))
@@ -83,7 +74,7 @@ def command(
         numbers = sum(each.ours.count("{") for each in claims.claim)
         echo(f"{len(claims.claim)} claims; {numbers} numbers are those of their files")
         return
-    chosen = [each for each in claims.chosen(paper, verdict) if each.name in names or not names]
+    chosen = [each for each in claims.chosen(paper) if each.name in names or not names]
     if not chosen:
         raise NotFoundError("no claim is so; `cedos-emu claims` lists all")
     if as_json:
@@ -100,13 +91,13 @@ def _no_commit(source: str) -> str:
     )
 
 
-def _measure(claims: "Claims", name: str, kind: str | None, directory: Path | None) -> None:
+def _measure(claims: "Claims", name: str, directory: Path | None) -> None:
     from emu.claims import measuring  # noqa: PLC0415
     from emu.places import places  # noqa: PLC0415
 
     commit = measuring.head()
     collection = places.default_directory(directory)
-    for source in measuring.chosen(claims, name, kind):
+    for source in measuring.chosen(claims, name):
         if claims.sources[source].commit == commit:
             echo(f"{source}: was measured of this commit")
         else:
