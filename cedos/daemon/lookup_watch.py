@@ -31,7 +31,7 @@ from cedos.host.monitor.flow_source import is_own
 from cedos.host.profiler.capture import Capture, open_capture
 from cedos.host.profiler.frame import CapturedPacket
 from cedos.kernel.classic_bpf import Assembler
-from cedos.kernel.interface_socket import interface_socket
+from cedos.kernel.interface_socket import interface_socket, receive
 from cedos.model import Address, FlowKey, Network
 
 TIMEOUT_S = 2.0
@@ -178,7 +178,7 @@ async def ask(
             async with asyncio.timeout(TIMEOUT_S):
                 await loop.sock_sendall(asker, question)
                 while True:
-                    answer = await loop.sock_recv(asker, _LARGEST)
+                    answer = await receive(asker, _LARGEST)
                     if answer[:2] == question[:2]:
                         return answer
     except OSError:  # TimeoutError is one

@@ -1,5 +1,6 @@
-"""Sockets bound to one interface, and the kernel's time of received packets."""
+"""Sockets bound to one interface, received bytes, and the kernel's time of received packets."""
 
+import asyncio
 import os
 import socket
 import struct
@@ -42,6 +43,16 @@ def interface_socket(
         opened.close()
         raise
     return opened
+
+
+async def receive(opened: socket.socket, most_bytes: int) -> bytes:
+    """Return the next bytes of a non-blocking socket, after a turn of all other tasks.
+
+    The event loop's own `sock_recv` returns at once while there are bytes: a loop around it leaves no
+    turn to others, nor to a time limit, as long as its peer sends. Errors: OSError.
+    """
+    await asyncio.sleep(0)
+    return await asyncio.get_running_loop().sock_recv(opened, most_bytes)
 
 
 def arrival_ns(ancillary: list[tuple[int, int, bytes]]) -> int:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from cedos.host.monitor.dns_message import asked, parse
+from cedos.kernel.interface_socket import receive
 
 LARGEST_BYTES: Final = 65_535
 PLAIN_BYTES: Final = 512
@@ -190,7 +191,7 @@ async def _by_udp(server: Endpoint, message: bytes, question: AskedName) -> byte
         await loop.sock_connect(one, _address(server, one))
         await loop.sock_sendall(one, numbered(message, number))
         while True:
-            answer = await loop.sock_recv(one, LARGEST_BYTES)
+            answer = await receive(one, LARGEST_BYTES)
             if answers(answer, question, number):
                 return answer
 
@@ -215,9 +216,9 @@ async def read_message(one: socket.socket, most_bytes: int = LARGEST_BYTES) -> b
 
 
 async def _exactly(one: socket.socket, count: int) -> bytes | None:
-    loop, data = asyncio.get_running_loop(), bytearray()
+    data = bytearray()
     while len(data) < count:
-        more = await loop.sock_recv(one, count - len(data))
+        more = await receive(one, count - len(data))
         if not more:
             return None
         data += more

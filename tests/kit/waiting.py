@@ -1,8 +1,9 @@
-"""Wait until a condition holds: `until` in a coroutine, `wait_until` in a thread."""
+"""Wait until a condition holds (`until`, `wait_until` in a thread), and count turns of the event loop."""
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -15,6 +16,24 @@ async def until(condition: Callable[[], T], limit_s: float = 10.0, every_s: floa
         assert time.monotonic() < deadline_s, "the condition did not become true in time"
         await asyncio.sleep(every_s)
     return found
+
+
+@asynccontextmanager
+async def counting_turns() -> AsyncIterator[Callable[[], int]]:
+    """Return a function that tells how many turns a task had since then that is always ready."""
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.get_running_loop().create_task(count())
+    try:
+        yield lambda: turns
+    finally:
+        counting.cancel()
 
 
 def wait_until(

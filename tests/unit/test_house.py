@@ -124,6 +124,17 @@ def test_no_cancellation_is_lost() -> None:
     assert users == [], "`async with asyncio.timeout(...)` would be right"
 
 
+def test_bytes_are_received_after_a_turn_of_other_tasks() -> None:
+    """The event loop's own call leaves them none while there are bytes: a peer can keep the loop busy."""
+    callers = {
+        str(path.relative_to(ROOT))
+        for path, tree in modules(ROOT / "cedos")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr in ("sock_recv", "sock_recv_into")
+    }
+    assert callers == {"cedos/kernel/interface_socket.py"}
+
+
 def test_one_module_tells_of_which_kind_an_interface_is() -> None:
     judging = re.compile(
         r"""172\.20\.10|ANDROID_METERED|["'](?:wl|ww|wwan|rmnet|rndis|usb)\d*\*?["']"""

@@ -26,6 +26,7 @@ from cedos.config.directories import directories
 from cedos.errors import CedosError, ConfigError, DaemonUnreachableError, HostError
 from cedos.host.profiler.sizes import SizeHistory
 from cedos.kernel import process_limits
+from cedos.kernel.interface_socket import receive
 from cedos.proxy.http import RefusedError, authority
 from cedos.proxy.local import joined_gateway
 from cedos.proxy.local.carried import CarriedConnections, CarriedTeller
@@ -546,7 +547,7 @@ async def _join(proxy: LocalProxy, host: str, port: int) -> None:
         try:
             writer = Output(sys.stdout.fileno())
             with contextlib.suppress(ConnectionResetError):
-                while data := await loop.sock_recv(near, 1 << 16):
+                while data := await receive(near, 1 << 16):
                     await writer.write(data)
             await writer.drained()
             # The server has closed the connection: what is written to it is lost.

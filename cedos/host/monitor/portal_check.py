@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from cedos.controller.events import PortalFinding, PortalVerdict, TlsAnswer, Witness
 from cedos.host.monitor import dns_message, flow_source
 from cedos.host.monitor.dns_message import is_public
-from cedos.kernel.interface_socket import interface_socket
+from cedos.kernel.interface_socket import interface_socket, receive
 from cedos.model import Address, Network
 
 _DNS_PORT = 53
@@ -170,7 +170,7 @@ async def _prove(made: socket.socket, name: str) -> None:
             tls.do_handshake()
         except ssl.SSLWantReadError:
             await loop.sock_sendall(made, to_send.read())
-            data = await loop.sock_recv(made, 65536)
+            data = await receive(made, 65536)
             if not data:
                 raise ConnectionResetError from None
             received.write(data)
@@ -319,9 +319,8 @@ class PortalCheck:
 
 
 async def _answer(asker: socket.socket, number: int, name: str, kind: int) -> Sequence[Address]:
-    loop = asyncio.get_running_loop()
     while True:
-        data = await loop.sock_recv(asker, 4096)
+        data = await receive(asker, 4096)
         if dns_message.fault(data, number, name, kind) is not dns_message.DnsFault.FOREIGN:
             reply = dns_message.parse(data)
             return reply.addresses if reply is not None else ()
@@ -364,7 +363,7 @@ async def _fetch(network: Network, target: Address, page: TestPage) -> bytes:
         await loop.sock_sendall(fetcher, page.request())
         answer = b""
         while len(answer) < MAX_ANSWER_BYTES:
-            received = await loop.sock_recv(fetcher, MAX_ANSWER_BYTES - len(answer))
+            received = await receive(fetcher, MAX_ANSWER_BYTES - len(answer))
             if not received:
                 break
             answer += received

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from cedos.kernel.interface_socket import receive
 from cedos.proxy.http import ESTABLISHED, ProxyRequest, RefusedError, RequestParser, answer
 from cedos.proxy.local.socks import VERSION, SocksError, SocksParser, SocksReply, reply, reply_of
 from cedos.proxy.streams.stream import ProxiedStream
@@ -43,8 +44,7 @@ class ProgramRequest:
 
 async def read_request(program: socket.socket) -> ProgramRequest | None:
     """Return a program's request; None: it was refused, or the program has gone. OSError."""
-    loop = asyncio.get_running_loop()
-    data = await loop.sock_recv(program, _BLOCK)
+    data = await receive(program, _BLOCK)
     if not data:
         return None
     return await (_socks(program, data) if data[0] == VERSION else _http(program, data))
@@ -69,17 +69,17 @@ async def _socks(program: socket.socket, data: bytes) -> ProgramRequest | None:
                 associates=request.associates,
                 socks=True,
             )
-        data = await loop.sock_recv(program, _BLOCK)
+        data = await receive(program, _BLOCK)
     return None
 
 
 async def _http(program: socket.socket, data: bytes) -> ProgramRequest | None:
-    loop, parser = asyncio.get_running_loop(), RequestParser()
+    parser = RequestParser()
     request: ProxyRequest | None = None
     try:
         while request is None:
             request = parser.feed(data)
-            if request is None and not (data := await loop.sock_recv(program, _BLOCK)):
+            if request is None and not (data := await receive(program, _BLOCK)):
                 return None
     except RefusedError as error:
         await _say(program, answer(error))
@@ -108,7 +108,7 @@ async def _say(program: socket.socket, data: bytes) -> None:
         async with asyncio.timeout(_LINGER_S):
             await loop.sock_sendall(program, data)
             program.shutdown(socket.SHUT_WR)
-            while await loop.sock_recv(program, _BLOCK):
+            while await receive(program, _BLOCK):
                 pass
 
 

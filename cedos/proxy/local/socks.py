@@ -11,6 +11,7 @@ from http import HTTPStatus
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
+from cedos.kernel.interface_socket import receive
 from cedos.kernel.socket_owners import UNKNOWN, SocketOwners
 from cedos.proxy.http import RefusedError, authority, ipv6_text
 from cedos.proxy.local.program_packets import Came, ProgramPackets
@@ -224,7 +225,7 @@ class SocksAssociation:
                 await loop.sock_sendall(
                     program, reply(SocksReply.SUCCEEDED, (_plain(own), near.getsockname()[1]))
                 )
-                while await loop.sock_recv(program, 1024):
+                while await receive(program, 1024):
                     pass
             finally:
                 loop.remove_reader(near)

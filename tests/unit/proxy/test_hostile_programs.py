@@ -5,16 +5,19 @@ import errno
 import socket
 import threading
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.waiting import until
+from kit.waiting import counting_turns, until
 
+from cedos.host.monitor import dns_message
 from cedos.kernel import tcp_info
 from cedos.proxy.gateway import origin
 from cedos.proxy.gateway.origin import DestinationRules, Origins
 from cedos.proxy.http import RefusedError
 from cedos.proxy.local import local_proxy
+from cedos.proxy.local.direct import LocalNames
 from cedos.proxy.local.name_stub import NameStub
 from tests.unit.proxy.conftest import Ends
 
@@ -149,6 +152,39 @@ async def test_without_a_file_for_one_more_the_resolver_does_not_spin(
         await asyncio.sleep(0.3)
         assert stub._connections.total() == 1
     await stub.close()
+
+
+async def test_questions_that_are_answered_at_once_leave_turns_to_other_tasks(
+    ends: Ends, tmp_path: Path
+) -> None:
+    """A program that sends them without end, over one connection, held up all others."""
+    await ends.start()
+    hosts = tmp_path / "hosts"
+    hosts.write_text("192.0.2.1 known.test\n")
+    stub = NameStub(ends.link, fails_open=False, names=LocalNames(hosts))
+    stub.open("127.0.0.1", 0)
+    asked = dns_message.question(7, "known.test")
+    reader, writer = await asyncio.open_connection(*stub.addresses[0])
+    async with counting_turns() as turns:
+        writer.write((len(asked).to_bytes(2) + asked) * 500)
+        for _ in range(500):
+            await reader.readexactly(int.from_bytes(await reader.readexactly(2)))
+        assert turns() >= 500
+    writer.close()
+    await stub.close()
+
+
+async def test_bytes_behind_an_association_leave_turns_to_other_tasks(ends: Ends) -> None:
+    """A program that sends them without end held up all others."""
+    await ends.start()
+    reader, writer = await ends.ask(b"\x05\x01\x00" + b"\x05\x03\x00\x01" + bytes(6))
+    assert (await reader.readexactly(12))[:4] == b"\x05\x00\x05\x00"
+    async with counting_turns() as turns:
+        writer.write(bytes(60_000))
+        writer.write_eof()
+        assert await reader.read() == b""
+        assert turns() >= 55
+    writer.close()
 
 
 async def test_names_that_nobody_answers_for_keep_only_who_asks_for_them_waiting(

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.waiting import counting_turns
 
 from cedos.errors import HostError
 from cedos.host.monitor import dns_message
@@ -162,6 +163,22 @@ async def test_foreign_answers_are_not_taken(
         loopback_resolver.udp = foreign
         with pytest.raises(NobodyAnswersError):
             await Resolver(lambda: [loopback_resolver.server]).ask(message, question(message))
+
+
+async def test_answers_to_other_questions_leave_turns_to_other_tasks() -> None:
+    """A resolver that sends them without end held up all that a process does."""
+    loop, message = asyncio.get_running_loop(), asks("far.test")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as resolver:
+        resolver.bind(("127.0.0.1", 0))
+        servers = [resolver.getsockname()]
+        asking = loop.create_task(Resolver(lambda: servers).ask(message, question(message)))
+        asked, asker = await loop.sock_recvfrom(resolver, 1_000)
+        for _ in range(100):
+            resolver.sendto(tells(asks("other.test")), asker)
+        resolver.sendto(tells(asked), asker)
+        async with counting_turns() as turns:
+            assert await asking == tells(message)
+            assert turns() >= 100
 
 
 async def test_the_next_resolver_is_asked(

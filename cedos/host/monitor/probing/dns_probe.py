@@ -9,7 +9,7 @@ import time
 from cedos.host.monitor import flow_source
 from cedos.host.monitor.dns_message import DnsFault, fault, question
 from cedos.host.monitor.probing.result import UDP_HEADERS, ProbeOutcome, Spent
-from cedos.kernel.interface_socket import interface_socket
+from cedos.kernel.interface_socket import interface_socket, receive
 from cedos.model import Address, Network
 
 NO_ANSWER = "no answer in time"
@@ -48,7 +48,7 @@ async def run(
                 up = headers + len(asked)
                 wrong: DnsFault | None = DnsFault.FOREIGN
                 while wrong is DnsFault.FOREIGN:
-                    answer = await loop.sock_recv(asker, 4096)
+                    answer = await receive(asker, 4096)
                     down += headers + len(answer)
                     wrong = fault(answer, number, name)
         problem = wrong

@@ -22,6 +22,8 @@ _REPLY = {4: 0, 6: 129}
 _IP_HEADER = {4: 20, 6: 40}
 _ICMP_FILTER = 1
 _SOL_RAW = 255
+# The most replies that are read before the event loop does other work.
+_AT_ONCE = 64
 
 # The bytes of an echo, or of its answer, on the wire, by IP version.
 PING_BYTES = {
@@ -110,7 +112,7 @@ class PingSocket:
         self._sent.pop(sequence, None)
 
     def _readable(self) -> None:
-        while True:
+        for _ in range(_AT_ONCE):
             try:
                 data, ancillary, _, sender = self._socket.recvmsg(512, TIMESTAMP_SPACE)
             except (BlockingIOError, InterruptedError):

@@ -8,6 +8,7 @@ from ipaddress import ip_address
 from typing import Any
 
 import pytest
+from kit.waiting import counting_turns
 
 from cedos.host.monitor.dns_message import DnsFault
 from cedos.host.monitor.probing import dns_probe
@@ -72,6 +73,16 @@ async def looked_up(answer: Answer, timeout_s: float) -> ProbeOutcome:
         made, _ = await loop.create_datagram_endpoint(protocol, local_addr=(str(HERE), 0))
         port = made.get_extra_info("sockname")[1]
         return await dns_probe.run(LO, "example.com", resolver=HERE, port=port, timeout_s=timeout_s)
+
+
+async def test_answers_to_others_leave_turns_to_other_tasks() -> None:
+    """A network's resolver that sends them without end held up the daemon."""
+    async with counting_turns() as turns:
+        outcome = await looked_up(
+            lambda q: [found(q, PUBLIC, number=other_number(q))] * 100 + [found(q, PUBLIC)], 10.0
+        )
+        assert turns() >= 100
+    assert not outcome.problem
 
 
 @pytest.mark.parametrize("how", ANSWERS)

@@ -1,3 +1,7 @@
+import socket
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,3 +26,40 @@ def test_echoes_and_replies(identifier: int, sequence: int) -> None:
     header = bytes((0x46,)) + bytes(23)  # an IP header with options
     reply = b"\0" + ping.echo(4, identifier, sequence)[1:]
     assert ping.parse_reply(4, header + reply, with_header=True) == (identifier, sequence)
+
+
+class EndlessReplies:
+    """A socket with a reply to another's echo at each call."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self._ends = socket.socketpair()
+
+    def recvmsg(self, *_: int) -> tuple[bytes, list[Any], int, tuple[str, int]]:
+        self.calls += 1
+        assert self.calls < 1_000
+        return bytes(8), [], 0, ("192.0.2.1", 0)
+
+    def bind(self, _: object) -> None: ...
+
+    def getsockname(self) -> tuple[str, int]:
+        return "", 7
+
+    def fileno(self) -> int:
+        return self._ends[0].fileno()
+
+    def close(self) -> None:
+        for each in self._ends:
+            each.close()
+
+
+@pytest.mark.anyio
+async def test_replies_without_end_leave_turns_to_other_tasks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    replies = EndlessReplies()
+    monkeypatch.setattr(ping, "_open", lambda *_: (replies, False))
+    opened = ping.PingSocket("lo", 4, lambda *_: None)
+    opened._readable()
+    assert replies.calls > 0
+    opened.close()
