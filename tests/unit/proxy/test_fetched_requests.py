@@ -194,6 +194,31 @@ async def test_what_is_for_one_user_or_on_a_condition_is_not_kept(
 
 
 @pytest.mark.parametrize(
+    ("said", "more"),
+    [
+        (b"Cache-Control: private, max-age=600\r\n", b""),
+        (b"Cache-Control: max-age=600\r\nSet-Cookie: session=one\r\n", b""),
+        (b"Cache-Control: max-age=600\r\n", b"X-Api-Key: one\r\n"),
+        (b"Cache-Control: max-age=600\r\n", b"X-Forwarded-Host: other.example\r\n"),
+    ],
+)
+async def test_users_of_a_host_get_no_answers_to_each_other(
+    fetching: Ends, said: bytes, more: bytes
+) -> None:
+    """The second one's program asks for the same, and says nothing of the first."""
+    origin = Origin()
+    origin.fields = said
+    port = await fetching.origin(origin)
+    for count, fields in enumerate((more, b""), 1):
+        origin.body = os.urandom(LARGE)
+        reader = await begun(fetching, port, fields)
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+        assert head.startswith(b"HTTP/1.1 200 ")
+        assert await asyncio.wait_for(reader.readexactly(LARGE), 30) == origin.body
+        assert len(origin.asked) == count
+
+
+@pytest.mark.parametrize(
     ("status", "length", "body"),
     [
         (b"404 Not Found", True, b"no"),

@@ -25,8 +25,8 @@ from hishel import (
 
 from cedos.apps.files.objects.object_store import HeaderLists, ObjectRecord
 
-# Each client has its own objects, so answers that are meant for one user may be kept.
-_OPTIONS: Final = CacheOptions(shared=False)
+# A client is a host: its users share its objects.
+_OPTIONS: Final = CacheOptions(shared=True)
 # hishel needs 1 us for each byte of Cache-Control and Vary, of each object of a URL, at each look.
 # Longer ones forbid to store.
 _MOST_RULES_BYTES: Final = 1_000
@@ -105,9 +105,12 @@ def _entry(record: ObjectRecord) -> Entry:
 
 
 def _headers(headers: HeaderLists) -> Headers:
-    """Return an answer's fields; one with more rules than are read is not to be stored."""
+    """Return an answer's fields; one with more rules than are read, or a cookie, is not to be stored."""
     rules = ("cache-control", "vary")
-    if sum(len(value) for name in rules for value in headers.get(name, ())) > _MOST_RULES_BYTES:
+    endless = (
+        sum(len(value) for name in rules for value in headers.get(name, ())) > _MOST_RULES_BYTES
+    )
+    if endless or "set-cookie" in headers:
         headers = headers | {"cache-control": ["no-store"], "vary": ["*"]}
     return Headers(dict(headers))
 

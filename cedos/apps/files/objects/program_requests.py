@@ -1,7 +1,7 @@
 """Programs' plain requests that the gateway fetches for them: whole and at once, kept by HTTP's rules.
 
-Only what every user would get: a GET that names no user; of stored objects also a range, or the word
-that its program has the same.
+Only what every user of the client would get: a GET with no fields but those that say nothing of a user;
+of stored objects also a range, or the word that its program has the same.
 All else goes to its origin as it is, and so does what the gateway has no room for.
 """
 
@@ -19,9 +19,13 @@ from cedos.errors import TransferError
 from cedos.session.protocol.crypto import host_id
 
 _BLOCK: Final = 1 << 18
-_NOT_OURS: Final = frozenset(
-    (b"authorization", b"cookie", b"if-match", b"if-unmodified-since", b"if-range",
-     b"content-length", b"transfer-encoding", b"expect", b"upgrade")
+# Fields by which origins tell no user from another. By any other one (a token, say, or the host that
+# an origin is to name in links) a user could get what is another's, or decide what others get.
+_FOR_ALL: Final = frozenset(
+    (b"accept", b"accept-charset", b"accept-encoding", b"accept-language", b"cache-control",
+     b"connection", b"dnt", b"host", b"if-modified-since", b"if-none-match", b"pragma", b"priority",
+     b"range", b"referer", b"save-data", b"sec-gpc", b"upgrade-insecure-requests", b"user-agent",
+     b"via")
 )  # fmt: skip
 _CONDITIONS: Final[tuple[str, ...]] = ("if-none-match", "if-modified-since")
 _HOP_BY_HOP: Final = frozenset(
@@ -43,7 +47,7 @@ class ProgramRequests:
         hosts: list[bytes] = []
         for name, value in fields:
             lower = name.lower()
-            if lower in _NOT_OURS or lower.decode() in asked:
+            if lower not in _FOR_ALL or lower.decode() in asked:
                 return None
             if lower == b"host":
                 hosts.append(value)

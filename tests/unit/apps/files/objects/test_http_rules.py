@@ -84,13 +84,23 @@ def test_what_was_asked_for_otherwise_answers_nothing() -> None:
     ("said", "stored"),
     [
         ({"cache_control": "no-store, max-age=60"}, False),
-        ({"cache_control": "private, max-age=60"}, True),  # each client has its own
+        # A client is a host with several users.
+        ({"cache_control": "private, max-age=60"}, False),
+        ({"cache_control": "max-age=60", "set_cookie": "session=one"}, False),
         ({"cache_control": "max-age=60"}, True),
         ({"etag": '"a"', "cache_control": "no-cache"}, True),
     ],
 )
 def test_what_may_be_stored(said: dict[str, str], stored: bool) -> None:
     assert CacheLookup(URL, ASKED, []).on_answer(200, headers(**said)).store is stored
+
+
+def test_a_cookie_that_comes_with_a_confirmation_is_for_one_user() -> None:
+    one = record(headers(70, cache_control="max-age=60", etag='"a"'))
+    said = headers(cache_control="max-age=600", etag='"a"', set_cookie="session=one")
+    confirmed = CacheLookup(URL, ASKED, [one]).on_answer(304, said)
+    one.headers = confirmed.updated[one.id]
+    assert CacheLookup(URL, ASKED, [one]).fresh is None
 
 
 @given(st.integers(0, 50), st.integers(0, 60), st.integers(0, 60))
