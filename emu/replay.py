@@ -253,7 +253,7 @@ def records(path: Path) -> Iterator[Any]:
         raise HistoryError(f"{path} is no event log: `cedos record start` begins one") from None
     except OSError as error:
         raise HistoryError(f"{path} cannot be read: {error.strerror}") from None
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise HistoryError(f"{path} is damaged: {error}") from None
 
 

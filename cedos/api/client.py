@@ -191,7 +191,7 @@ class ControlClient:
     def _refusal(self, status: int, content: bytes) -> CedosError:
         try:
             message = msgspec.json.decode(content, type=ErrorMessage)
-        except msgspec.MsgspecError:
+        except (ValueError, RecursionError):
             return CedosError(f"{self._path}: the daemon refused this ({status})")
         kind = getattr(errors, message.kind, None)
         if isinstance(kind, type) and issubclass(kind, CedosError):
@@ -201,7 +201,7 @@ class ControlClient:
     def _decoded(self, content: bytes, kind: type[T]) -> T:
         try:
             return msgspec.json.decode(content, type=kind)
-        except msgspec.MsgspecError as error:
+        except (ValueError, RecursionError) as error:
             raise CedosError(
                 f"{self._path}: an answer of another version of cedos ({error}); restart the daemon"
             ) from error

@@ -390,7 +390,7 @@ def parse(body: bytes, kind: type[T], what: str) -> T:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{what}: {error}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{what}: not valid JSON: {error}") from error
 
 

@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Final
 
 import click
-import msgspec
 
 from cedos.api.client import ControlClient
 from cedos.api.transfers import TransferInTable, at_instant, instant, lateness, sentence
@@ -68,7 +67,7 @@ def _as_left(why: str, as_json: bool) -> None:
     from cedos.daemon.transfers import KeptTransfers  # noqa: PLC0415
 
     kept: KeptTransfers | None = None
-    with suppress(OSError, msgspec.MsgspecError, RecursionError):
+    with suppress(OSError, ValueError, RecursionError):
         kept = KeptTransfers.read(directories().state)
     if as_json:
         facts = {"daemon_answers": False, "error": why, "known_unix_s": None, "transfers": None}

@@ -99,7 +99,7 @@ def sizes(path: Path) -> SizeHistory:
     try:
         if (state := state_file.read(path, SIZES)) is not None:
             return SizeHistory.from_state(state)
-    except ValueError as error:
+    except HistoryError as error:
         state_file.unusable(path, SIZES, error)
     return SizeHistory()
 

@@ -17,7 +17,7 @@ def read(path: Path, what: str) -> Any:
         return msgspec.json.decode(own_file.read(path))
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.DecodeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         unusable(path, what, error)
         return None
 

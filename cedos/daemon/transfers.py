@@ -60,7 +60,7 @@ class KeptTransfers:
 
     @classmethod
     def read(cls, state: Path) -> Self:
-        """Read the file without a daemon. Errors: OSError, msgspec.MsgspecError, RecursionError."""
+        """Read the file without a daemon. Errors: OSError, ValueError, RecursionError."""
         path = state / FILE
         kept = msgspec.json.decode(own_file.read(path))
         transfers = [

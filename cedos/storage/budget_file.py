@@ -124,6 +124,8 @@ def _read(path: Path) -> dict[str, Budget]:
         budgets = msgspec.json.decode(own_file.read(path), type=list[Budget])
     except FileNotFoundError:
         return {}
+    except RecursionError as error:
+        raise ValueError(str(error)) from error
     return {budget.name: budget for budget in budgets}
 
 

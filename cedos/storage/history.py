@@ -15,8 +15,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Generic, TypeVar
 
-import msgspec
-
 from cedos.errors import HistoryError
 from cedos.model import CarriedConnection, Decision, FlowRecord
 from cedos.storage.history_store import (
@@ -255,7 +253,7 @@ def _newest(
     found = list(islice(filter(wanted, reversed(waiting)), limit))
     for row in rows[: limit - len(found)]:
         # One that does not read is damage that SQLite has no sum over; all others are as they were.
-        with suppress(msgspec.MsgspecError, LookupError, TypeError, ValueError, AttributeError):
+        with suppress(LookupError, TypeError, ValueError, AttributeError, RecursionError):
             found.append(of_row(row))
     return found
 

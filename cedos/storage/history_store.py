@@ -304,7 +304,8 @@ CARRIED = HistoryTable(
     "DELETE FROM carried WHERE id <= (SELECT max(id) FROM carried) - ?",
     "SELECT * FROM carried WHERE matches(NULL, port, server) ORDER BY id DESC LIMIT ?",
 )
-_HIGHEST_NUMBER = "SELECT coalesce(max(number), 0) FROM decision"
+# A number that is damaged may be a text, or one with no number behind it.
+_HIGHEST_NUMBER = "SELECT coalesce(max(number), 0) FROM decision WHERE number < 1000000000000000"
 
 
 class Store:

@@ -43,7 +43,7 @@ def load(path: Path | None = None, *, partial: bool = False) -> CompletionModel:
         raise ModelError(f"{name}: {error.strerror or error}; {_REMEDY}") from error
     try:
         data = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ModelError(f"{name} is not JSON: {error}; {_REMEDY}") from error
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise ModelError(f"{name} is no completion model (no format {FORMAT!r}); {_REMEDY}")

@@ -239,7 +239,8 @@ def _prepare(connection: sqlite3.Connection) -> None:
     elif owner != _APPLICATION_ID:
         raise HistoryError("is another program's database")
     connection.execute("PRAGMA synchronous = NORMAL")
-    connection.execute("SELECT count(*) FROM reading, counter LIMIT 1").fetchone()
+    connection.execute("SELECT key, at_unix_s, boot, total FROM reading LIMIT 1").fetchone()
+    connection.execute("SELECT source, boot, instance, value FROM counter LIMIT 1").fetchone()
 
 
 def differences(

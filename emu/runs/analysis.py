@@ -130,7 +130,7 @@ def read(file: Path) -> Analysis:
     """Read an analysis; ConfigError names the file, the key, and what would be right."""
     try:
         found = msgspec.toml.decode(file.read_bytes(), type=Analysis)
-    except (msgspec.ValidationError, msgspec.DecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{file}: {error}") from error
     if found.analysis not in ANALYSES:
         raise ConfigError(

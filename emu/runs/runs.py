@@ -255,10 +255,7 @@ def read(directory: Path) -> Recorded:
         environment = json.loads(file.read_text())
         file = directory / "summary.json"
         summary = json.loads(file.read_text())
-    except (
-        *(OSError, pa.ArrowException, msgspec.MsgspecError),
-        *(json.JSONDecodeError, RecursionError),
-    ) as error:
+    except (OSError, pa.ArrowException, ValueError, RecursionError) as error:
         if isinstance(error, FileNotFoundError):
             raise DataSetError(
                 f"{directory} is not the folder of a finished run: it has no {file.name}"

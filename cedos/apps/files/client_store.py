@@ -260,7 +260,7 @@ class ClientStore(Generic[Kept]):
         for folder in self._clients():
             found: dict[str, tuple[Kept, bytes]] = {}
             for path in folder.glob("*.json"):
-                with suppress(OSError, msgspec.MsgspecError):
+                with suppress(OSError, ValueError, RecursionError):
                     record = own_file.read(path, LONGEST_RECORD)
                     kept = self._restore(path.with_suffix(""), record)
                     if kept is not None and kept.record.id == path.stem:

@@ -216,6 +216,6 @@ def decode(data: bytes, kind: Any) -> Any:
     """
     try:
         return msgspec.json.decode(data, type=kind)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         name = getattr(kind, "__name__", "request").lower()
         raise TransferError(f"the peer sent an invalid {name}: {error}") from error

@@ -76,10 +76,10 @@ class PartNote:
         try:
             first, _, second = own_file.read(self._path, _LONGEST).partition(b"\n")
             part_of = msgspec.json.decode(first, type=PartOf)
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, ValueError, RecursionError):
             return None
         noted = NotedBytes()
-        with suppress(msgspec.MsgspecError):
+        with suppress(ValueError, RecursionError):
             noted = msgspec.json.decode(second, type=NotedBytes)
         return part_of, noted
 

@@ -149,7 +149,7 @@ class Library:
             self.episodes = msgspec.json.decode(book.read_bytes(), type=_Book).episodes
         except FileNotFoundError:
             self.episodes = []
-        except (OSError, msgspec.MsgspecError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ConfigError(f"{book}: {error}; move it away to start anew") from error
 
     def read_subscriptions(self) -> None:

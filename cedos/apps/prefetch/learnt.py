@@ -33,7 +33,7 @@ def load(file: Path) -> LearntState:
         return msgspec.json.decode(file.read_bytes(), type=LearntState)
     except FileNotFoundError:
         return LearntState()
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         _log.warning(
             "prefetching starts anew: its file cannot be read", file=str(file), why=str(error)
         )

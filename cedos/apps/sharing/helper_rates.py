@@ -31,7 +31,7 @@ class HelperRates:
                 self._map.restore(record)
         except FileNotFoundError:
             pass
-        except (OSError, msgspec.MsgspecError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             _log.warning("the bandwidth map cannot be read", path=str(path), why=str(error))
 
     def learn(self, helper: bytes, rate_bps: float, now_s: float) -> None:

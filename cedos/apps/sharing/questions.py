@@ -137,5 +137,5 @@ def _read(decoder: "msgspec.msgpack.Decoder[Any]", data: bytes) -> Any:
         raise ValueError(f"{len(data)} bytes are too many")
     try:
         return decoder.decode(data)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(str(error)) from error

@@ -22,7 +22,7 @@ from cedos.commands.console.manual import NETWORK, SIZE, Manual
 from cedos.commands.console.render import echo
 from cedos.commands.console.servers import OWN_KEY, listen_address_at, own_key_option
 from cedos.config.directories import user_folder
-from cedos.errors import ConfigError, SharingError
+from cedos.errors import CedosError, ConfigError, SharingError
 from cedos.global_unicast import IPNetwork
 from cedos.kernel import process_limits
 from cedos.kernel.service_manager import Notifier
@@ -314,9 +314,13 @@ class _Sharing:
         return self._sharing.answer(connection, question) if self._sharing is not None else None
 
     async def run(self, gateway: Gateway) -> None:
-        if self._store is not None:
-            key = gateway_signing_key()
-            self._sharing = GatewaySharing(key, self._store, lambda: gateway.connections)
+        try:
+            if self._store is not None:
+                key = gateway_signing_key()
+                self._sharing = GatewaySharing(key, self._store, lambda: gateway.connections)
+        except CedosError as error:  # its key or its receipts are damaged
+            log.warning("clients cannot share bandwidth", why=str(error))
+        if self._sharing is not None:
             await self._sharing.run()
         else:
             await asyncio.Event().wait()

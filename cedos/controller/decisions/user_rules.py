@@ -66,10 +66,10 @@ class UserRules:
         self._by_address: dict[str, list[int]] = {}
         self._prefixes: list[tuple[IPv4Network | IPv6Network, int]] = []
         for number, rule in kept.items() if isinstance(kept, dict) else ():
-            try:
-                self._rules[int(number)] = msgspec.convert(rule, RuleRequest)
-            except (ValueError, msgspec.ValidationError):
-                continue
+            with suppress(ValueError, msgspec.ValidationError):
+                kept_rule = msgspec.convert(rule, RuleRequest)
+                if int(number) > 0:  # (those of portals are not kept)
+                    self._rules[int(number)] = kept_rule
         self._index()
 
     @property

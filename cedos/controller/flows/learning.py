@@ -77,8 +77,12 @@ class Reliability:
         prediction = record.prediction
         if prediction is None or prediction.strategy.startswith("mptcp"):
             return
+        # (A record of the history may be damaged: SQLite has no sum over it.)
+        expected = prediction.expected.get(prediction.strategy)
+        if expected is None or prediction.took_s <= 0.0:
+            return
         judged = self._judged.pop(prediction.network, None) or deque(maxlen=TRANSFERS)
-        judged.append(Judged(*prediction.expected[prediction.strategy], prediction.took_s))
+        judged.append(Judged(*expected, prediction.took_s))
         # The network of the newest transfer is last, so the one not heard of for longest goes first.
         self._judged[prediction.network] = judged
         if len(self._judged) > _NETWORKS:

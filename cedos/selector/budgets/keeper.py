@@ -189,11 +189,12 @@ class Keeper:
         self._learned: dict[str, Any] = {}
         self._bought_s = 0.0
         if state:
-            self._learned = dict(state.get("learned") or {})
+            learned = state.get("learned")
+            self._learned = dict(learned) if isinstance(learned, Mapping) else {}
             # Savings belong to their period; what was learnt outlives it.
             if state.get("period") == list(self.period):
                 bought_s = state.get("bought_s")
-                self._bought_s = float(bought_s) if isinstance(bought_s, int | float) else 0.0
+                self._bought_s = bought_s if isinstance(bought_s, float) else 0.0
         self._begin(now_s)
 
     def _begin(self, now_s: float) -> None:

@@ -444,8 +444,9 @@ class Pacer:
         # A damaged state, or one of another version, is refused as a whole.
         try:
             amounts = {int(saved): float(amount) for saved, amount in learned["demand"].items()}
-            sums = tuple(map(float, learned["sums"]))
-            self._demand = Demand(self._demand.memory_s, amounts, float(learned["seen_s"]), sums)
+            used, seconds = map(float, learned["sums"])
+            seen_s = float(learned["seen_s"])
+            self._demand = Demand(self._demand.memory_s, amounts, seen_s, (used, seconds))
             hours = [[float(each) for each in known] for known in learned["hours"]]
             self._hours = Hours(self._demand.memory_s, *hours)
             self._unchosen = Unchosen(self._demand.memory_s, self._period_s, learned["unchosen"])
@@ -457,5 +458,5 @@ class Pacer:
                 self._began_s = self._now_s
             if self._shortfalls is not None and (shortfalls := learned["shortfalls"]) is not None:
                 self._shortfalls = Shortfalls(self._ends_s, shortfalls)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise ValueError(f"nothing that a pacer has learned: {error!r}") from error

@@ -4,6 +4,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
@@ -210,6 +211,20 @@ def test_a_record_that_does_not_read_is_left_out(path: Path, text: str) -> None:
     again = History(path)
     assert again.flows() == [a_flow(3), a_flow(1)]
     assert numbers(again) == [3, 1]
+    again.close()
+
+
+@pytest.mark.parametrize("number", ["'x'", "9223372036854775807", "1e300", "x'00'"])
+def test_a_damaged_number_is_not_the_highest(path: Path, number: str) -> None:
+    """The daemon did not start with a text there, and wrote nothing more behind the last number."""
+    history = History(path)
+    history.add_decision(a_decision(7))
+    history.add_decision(a_decision(8))
+    history.close()
+    with closing(sqlite3.connect(path)) as damaged, damaged:
+        damaged.execute(f"UPDATE decision SET number = {number} WHERE number = 8")
+    again = History(path)
+    assert again.next_number == 8
     again.close()
 
 

@@ -3,13 +3,17 @@
 import os
 import stat
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
-from cedos.daemon import state_file
+from cedos.config import Config
+from cedos.daemon import startup, state_file
+from cedos.host.profiler.sizes import SizeHistory
 from cedos.kernel import own_file
+from cedos.storage import budget_file
 from cedos.storage.history import History
 from cedos.storage.usage import Usage
 
@@ -106,6 +110,29 @@ def test_what_is_no_file_of_ours_is_put_aside(
     assert [each["event"] for each in logs] == ["the sizes learned earlier cannot be used"]
     assert not os.path.lexists(path)
     assert elsewhere.read_text() == "root:x:0:0\n"
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\0" * 99, b'{"a": "\xe9"}', b'{"\xff": 1}', b"[" * 100_000, b'{"a": 1']
+)
+def test_what_does_not_read_is_put_aside(state: Path, content: bytes) -> None:
+    path = state / "rules.json"
+    path.write_bytes(content)
+    assert state_file.read(path, "the rules") is None
+    assert not path.exists()
+    (state / "budgets.json").write_bytes(content)
+    assert budget_file.opened(state / "budgets.json")[0] == {}
+    (state / budget_file.BEGINNINGS).write_bytes(content)
+    assert budget_file.configured(Config(), datetime(2026, 11, 29), state) == {}
+
+
+@pytest.mark.parametrize("content", ["[]", '{"version": 1, "hosts": [], "resources": []}'])
+def test_sizes_of_another_version_are_put_aside(state: Path, content: str) -> None:
+    """The daemon ended with their error at each start."""
+    path = state / "sizes.json"
+    path.write_text(content)
+    assert startup.sizes(path).state() == SizeHistory().state()
+    assert not path.exists()
 
 
 @pytest.mark.parametrize("plant", PLANTED[:3])

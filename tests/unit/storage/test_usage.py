@@ -1,4 +1,5 @@
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,19 @@ def test_a_damaged_file_is_moved_aside(tmp_path: Path) -> None:
     usage.add("k", 1.0)
     usage.write(NOW_S)
     assert usage.problem is None
+
+
+def test_a_file_with_other_columns_is_moved_aside(tmp_path: Path) -> None:
+    """The daemon ended with SQLite's error at each start."""
+    path = tmp_path / "usage.sqlite"
+    with closing(sqlite3.connect(path)) as other:
+        other.executescript(
+            "CREATE TABLE reading (key); CREATE TABLE counter (source);"
+            "PRAGMA application_id = 0x63656475;"
+        )
+    usage = Usage(path)
+    assert "moved" in (usage.notice or "")
+    usage.close()
 
 
 def test_another_programs_database_is_not_touched(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def opened(
     body = data[:-SIGNATURE_BYTES]
     try:
         return msgspec.msgpack.decode(body, type=kind), body
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise UntrustedError(f"no {what}: {error}") from error
 
 

@@ -240,7 +240,7 @@ def unpack(data: bytes) -> ShareDatagram:
         raise UntrustedError("a datagram whose certificate does not fit")
     try:
         message = _DECODER.decode(data[end:-SIGNATURE_BYTES])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise UntrustedError(f"a datagram without a message: {error}") from error
     for address in _addresses(message):
         if len(address) not in {4, 16}:

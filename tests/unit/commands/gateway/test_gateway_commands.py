@@ -1,5 +1,6 @@
 """`cedos gateway`, `cedos join` and `cedos forward` on the command line."""
 
+import asyncio
 import configparser
 import os
 import socket
@@ -7,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.waiting import until
 from structlog.testing import capture_logs
 
-from cedos.commands.gateway import forward
+from cedos.commands.gateway import forward, gateway
 from cedos.errors import DaemonUnreachableError, PrivilegeError
 from cedos.proxy.local import joined_gateway
 from cedos.session.protocol.crypto import KeyPair
@@ -49,6 +51,25 @@ def test_who_is_invited_joins_and_leaves(cedos: Any, config_home: Path) -> None:
     assert not file.exists()
     assert cedos("forward").exit_code == 2
     assert "cedos join LINE" in cedos("forward").stderr
+
+
+@pytest.mark.anyio
+async def test_a_gateway_whose_key_for_sharing_is_damaged_goes_on_without(
+    config_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended before, and all its clients were without it."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(config_home / "state"))
+    key = config_home / "cedos" / "share-gateway.key"
+    key.parent.mkdir()
+    key.write_bytes(b"damaged")
+    key.chmod(0o600)
+    with gateway._Sharing() as share, capture_logs() as logs:
+        running = asyncio.create_task(share.run(None))  # type: ignore[arg-type]
+        await until(lambda: logs)
+        assert not running.done()
+        assert share.answer(None, b"") is None  # type: ignore[arg-type]
+        running.cancel()
+    assert "cannot share" in logs[0]["event"]
 
 
 def test_a_laptop_joins_several_gateways_and_leaves_one(cedos: Any, config_home: Path) -> None:

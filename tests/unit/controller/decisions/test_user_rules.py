@@ -217,6 +217,13 @@ def test_a_file_with_anything_in_it_gives_no_rules(kept: object) -> None:
     assert UserRules(Outbox(), kept).rules == {}
 
 
+@pytest.mark.parametrize("number", ["-7", "0", "x", "1.5"])
+def test_a_kept_rule_has_a_number_of_a_user_s_rule(number: str) -> None:
+    """The daemon did not start with one of a portal's number for a name."""
+    rule = {"host": "a.example", "port": None, "only": [], "never": ["lte0"], "addresses": []}
+    assert UserRules(Outbox(), {number: rule}).rules == {}
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -26,6 +26,12 @@ def test_a_network_is_judged_by_the_last_transfers_over_it_alone() -> None:
     assert reliability.of("lte0") is None
 
 
+def test_a_damaged_record_of_the_history_tells_nothing() -> None:
+    """The daemon did not start any more after one letter on the disk had changed."""
+    damaged = (replace(ONE, strategy="wigi"), replace(ONE, took_s=0.0), replace(ONE, took_s=-1.0))
+    assert Reliability(map(record, damaged)).of("wlan0") is None
+
+
 def test_so_many_networks_are_remembered_and_no_more() -> None:
     reliability = Reliability(record(replace(ONE, network=f"usb{k}")) for k in range(40))
     assert reliability.of("usb39") is not None

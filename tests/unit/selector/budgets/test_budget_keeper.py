@@ -163,11 +163,20 @@ def test_a_restart_finds_everything_again() -> None:
     assert later.standing(at("2026-12-22")).bought_s == 0.0
 
 
+LEARNED = made(MONTHLY, Pacer, at("2026-11-22")).state()["learned"]
+
+
 @pytest.mark.parametrize(
-    "nonsense", [{}, {"period": 3}, {"learned": {"x": 1}}, {"period": [1, 2], "bought_s": "x"}]
+    "nonsense",
+    [
+        *({}, {"period": 3}, {"learned": {"x": 1}}, {"period": [1, 2], "bought_s": "x"}),
+        *({"learned": 3}, {"learned": "text"}, {"learned": [[]]}),
+        *({"learned": LEARNED | {"sums": each}} for each in ([], [0.0] * 3, [10**400, 0.0])),
+    ],
 )
 def test_what_is_kept_may_be_nonsense(nonsense: dict[str, object]) -> None:
     kept = made(MONTHLY, Pacer, at("2026-11-22"), nonsense)
+    kept.offered(at("2026-11-22"), [Option(1.0, 5.0), Option(0.0, 9.0)], Option(1.0, 5.0))
     kept.observe(at("2026-11-22"), float("nan"))
     assert kept.standing(at("2026-11-22")).spent == 0.0
 
