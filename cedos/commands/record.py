@@ -39,7 +39,8 @@ def command(context: click.Context, as_json: bool) -> None:
     """Record all that the daemon is told, so that its decisions can be run again.
 
     `cedos-emu replay` runs the same decisions, and tells why they were taken or what another policy
-    would have done. Attach the log to a report of a fault. Names of hosts are replaced, addresses stay.
+    would have done. Attach the log to a report of a fault. Names of hosts with a dot are replaced.
+    Names of one word (this host's own, say), of Wi-Fi networks and access points, and addresses stay.
 
     A log has some 100 MB a day. It goes on in a further file every 20 MB, of which each can be replayed
     alone, and beyond 500 MB the oldest is removed. It ends with the daemon, and when the daemon reads

@@ -2,7 +2,8 @@
 
 The labels of a name are replaced one by one, so that what is below a name stays below it. The address of
 a page is replaced whole. A sentence may hold both. Addresses of hosts stay, as a log without them would
-say nothing; so do the names of networks, access points and budgets.
+say nothing; so do the names of networks, access points and budgets, and a host's name of one word, which
+no text can be told from.
 """
 
 import re

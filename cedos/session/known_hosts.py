@@ -8,6 +8,7 @@ As ssh's `known_hosts` and `config` in one:
     key = "..."
 """
 
+import errno
 import fcntl
 import json
 import os
@@ -151,9 +152,15 @@ class KnownHosts:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 if name in self.aliases():  # another program was quicker
                     return
-                empty = os.fstat(number).st_size == 0
-                file.write(((_HEAD if empty else "") + table).encode())
-                os.fsync(number)
+                size = os.fstat(number).st_size
+                content = ((_HEAD if size == 0 else "") + table).encode()
+                try:
+                    if file.write(content) < len(content):
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                    os.fsync(number)
+                except OSError:
+                    os.ftruncate(number, size)  # no program could read half a table
+                    raise
         except OSError as error:
             raise ConfigError(f"{self.path}: {error.strerror or error}") from error
 

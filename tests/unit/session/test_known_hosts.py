@@ -3,6 +3,7 @@
 import os
 import random
 import re
+import resource
 import tomllib
 from pathlib import Path
 
@@ -55,6 +56,20 @@ def test_another_key_or_name_is_not_taken_over(hosts: KnownHosts) -> None:
         with pytest.raises(ConfigError, match="cannot be the name"):
             hosts.save(server, alias)
     assert hosts.path.read_text() == text
+
+
+def test_a_full_disk_leaves_no_half_of_a_table(hosts: KnownHosts) -> None:
+    """No command with a server could read the file any more."""
+    hosts.save(KnownServer("a.example", 7008, ONE))
+    text = hosts.path.read_bytes()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(text) + 20, before[1]))
+    try:
+        with pytest.raises(ConfigError, match="No space"):
+            hosts.save(KnownServer("b.example", 7008, TWO))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert hosts.path.read_bytes() == text
 
 
 def test_what_a_person_wrote_stays(hosts: KnownHosts) -> None:
