@@ -76,7 +76,7 @@ asyncio.run(read())
 """
 
 
-def test_a_program_prefetches_within_the_budget_and_explain_says_why(host: Host) -> None:
+def test_a_program_prefetches_within_the_budget_and_explain_says_why(host):
     client = host.laptop.client
     with host.up() as daemon:
         wait_until(host.default, 30)

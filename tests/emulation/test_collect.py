@@ -24,7 +24,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_all_strategies_are_measured_from_one_instant(directory: Path) -> None:
+def test_all_strategies_are_measured_from_one_instant(directory):
     with MeasuringLaptop(directory) as bench:
         entry = bench.measure(ROW)
         upload = bench.measure(Row("static-s1", 5.0, 30_000, Direction.UP, 0.020, 0.060))
@@ -44,9 +44,7 @@ def test_all_strategies_are_measured_from_one_instant(directory: Path) -> None:
     assert entry["wifi_past5_bps"] == pytest.approx(place.wifi.down.rate_bps(0, 5), abs=1)
 
 
-def test_an_interrupted_collection_leaves_nothing_behind_and_goes_on(
-    directory: Path, tmp_path: Path, registry: Path
-) -> None:
+def test_an_interrupted_collection_leaves_nothing_behind_and_goes_on(directory, tmp_path, registry):
     out = tmp_path / "mine.parquet"
     command = [
         sys.executable,

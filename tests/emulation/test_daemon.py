@@ -70,9 +70,7 @@ def host(tmp_path: Path, registry: Path) -> Iterator[Host]:
         yield Host(laptop, tmp_path)
 
 
-def test_a_network_that_vanishes_takes_no_mptcp_download_with_it(
-    host: Host, tmp_path: Path
-) -> None:
+def test_a_network_that_vanishes_takes_no_mptcp_download_with_it(host, tmp_path):
     """Record all of it, too: the controller decides the same in a replay."""
     before = host.routing()
     log = tmp_path / "walk.log"
@@ -115,7 +113,7 @@ with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP) as 
 """
 
 
-def test_a_program_that_reads_slowly_gets_little_metered_data(host: Host) -> None:
+def test_a_program_that_reads_slowly_gets_little_metered_data(host):
     """Both networks are expected to bring it sooner, but it reads 4 Mbit/s, which Wi-Fi alone brings."""
     with host.up() as daemon:
         wait_until(lambda: host.default() == "wlan0")

@@ -127,7 +127,7 @@ def fetching(tmp_path: Path, registry: Path) -> Iterator[Fetching]:
             fetching.close()
 
 
-def test_over_wifi_as_far_as_possible_though_both_programs_are_killed(fetching: Fetching) -> None:
+def test_over_wifi_as_far_as_possible_though_both_programs_are_killed(fetching):
     fetching.serve()
     fetching.up()
     program = fetching.get(WHEN)
@@ -165,7 +165,7 @@ def test_over_wifi_as_far_as_possible_though_both_programs_are_killed(fetching: 
     wait_until(lambda: fetching.daemon.client.transfers() == [])
 
 
-def test_a_users_rule_holds_for_what_sessions_carry(fetching: Fetching) -> None:
+def test_a_users_rule_holds_for_what_sessions_carry(fetching):
     (fetching.folder / "served" / "file").write_bytes(bytes(3_000_000))
     fetching.serve()
     fetching.up()
@@ -183,7 +183,7 @@ def test_a_users_rule_holds_for_what_sessions_carry(fetching: Fetching) -> None:
 
 
 @pytest.mark.long
-def test_over_lte_as_much_as_the_deadline_needs(fetching: Fetching) -> None:
+def test_over_lte_as_much_as_the_deadline_needs(fetching):
     fetching.serve()
     fetching.up()
     program = fetching.get("40s")

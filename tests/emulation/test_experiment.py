@@ -1,7 +1,6 @@
 """A whole run, small: two policies on a synthetic place, and its folder."""
 
 import json
-from pathlib import Path
 from statistics import median
 
 import pytest
@@ -12,7 +11,7 @@ from emu.places import synth
 from emu.runs import runs
 
 
-def test_a_run_folder_has_what_was_promised(tmp_path: Path, registry: Path) -> None:
+def test_a_run_folder_has_what_was_promised(tmp_path, registry):
     places = tmp_path / "places"
     places.mkdir()
     synth.generate("static", 2, 40, places, "here")
@@ -57,9 +56,7 @@ def test_a_run_folder_has_what_was_promised(tmp_path: Path, registry: Path) -> N
     assert not [each for each in registry.iterdir() if each.is_dir()]
 
 
-def test_cedos_is_a_policy_and_leaves_its_decisions(
-    tmp_path: Path, registry: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cedos_is_a_policy_and_leaves_its_decisions(tmp_path, registry, monkeypatch):
     places = tmp_path / "places"
     places.mkdir()
     synth.generate("static", 2, 40, places, "here")

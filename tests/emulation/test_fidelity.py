@@ -103,7 +103,7 @@ def tcp_rate_bps(
 
 
 @pytest.mark.parametrize("direction", list(Direction))
-def test_tcp_gets_the_traces_capacity(laptop: Laptop, direction: Direction) -> None:
+def test_tcp_gets_the_traces_capacity(laptop, direction):
     trace = VARYING
     # The direction under test is the trace's; the other never is the bottleneck.
     other = Trace.constant(60e6)
@@ -126,7 +126,7 @@ def rtts_s(laptop: Laptop, kind: NetworkKind, count: int = 20) -> list[float]:
 
 
 @pytest.mark.parametrize("rtt_s", [0.0, 0.121])
-def test_the_idle_rtt_is_as_asked(laptop: Laptop, rtt_s: float) -> None:
+def test_the_idle_rtt_is_as_asked(laptop, rtt_s):
     rate_bps = 12e6
     packet_s = 12000 / rate_bps
 
@@ -141,7 +141,7 @@ def test_the_idle_rtt_is_as_asked(laptop: Laptop, rtt_s: float) -> None:
     until_it_holds(check)
 
 
-def test_the_rtt_holds_on_a_varying_trace(laptop: Laptop) -> None:
+def test_the_rtt_holds_on_a_varying_trace(laptop):
     def check() -> None:
         trace = VARYING
         laptop.attach(Access(NetworkKind.WIFI, up=trace, down=trace, rtt_s=RTT_S))
@@ -152,7 +152,7 @@ def test_the_rtt_holds_on_a_varying_trace(laptop: Laptop) -> None:
     until_it_holds(check)
 
 
-def test_the_replay_keeps_its_own_time(laptop: Laptop) -> None:
+def test_the_replay_keeps_its_own_time(laptop):
     """A trace that delivers nothing before 0.6 s delivers at 0.6 s after `started_at_s`."""
     gate = Trace([600, 10_000])
     free = Trace.constant(12e6)
@@ -183,7 +183,7 @@ def test_the_replay_keeps_its_own_time(laptop: Laptop) -> None:
     until_it_holds(check)
 
 
-def test_a_rotated_trace_begins_where_it_was_told(laptop: Laptop) -> None:
+def test_a_rotated_trace_begins_where_it_was_told(laptop):
     half = Trace([*np.repeat(np.arange(1, 1501), 2), 3000], 3000)
 
     def check() -> None:
@@ -197,7 +197,7 @@ def test_a_rotated_trace_begins_where_it_was_told(laptop: Laptop) -> None:
     until_it_holds(check)
 
 
-def test_random_loss_loses_its_share_in_each_direction(laptop: Laptop) -> None:
+def test_random_loss_loses_its_share_in_each_direction(laptop):
     free = Trace.constant(24e6)
     laptop.attach(Access(NetworkKind.WIFI, up=free, down=free, rtt_s=0.01, loss=0.3))
     output = laptop.client.run(*f"ping -n -q -c 400 -i 0.002 -W 1 -I wlan0 {SERVER}".split()).stdout
@@ -207,7 +207,7 @@ def test_random_loss_loses_its_share_in_each_direction(laptop: Laptop) -> None:
     laptop.detach(NetworkKind.WIFI)
 
 
-def test_a_full_queue_drops_the_last_packets() -> None:
+def test_a_full_queue_drops_the_last_packets():
     """150 datagrams into a held queue of 100: exactly 100 come out.
 
     A laptop of its own: retransmissions of the other tests' connections would take places as well.

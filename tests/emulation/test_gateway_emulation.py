@@ -5,7 +5,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,7 +45,7 @@ def facts(curl: "subprocess.Popen[str]") -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("registry")
-def test_plain_tcp_goes_on_without_its_network_and_starts_as_soon_as_ever(tmp_path: Path) -> None:
+def test_plain_tcp_goes_on_without_its_network_and_starts_as_soon_as_ever(tmp_path):
     with (
         Laptop(*ACCESSES, source_rules=True) as laptop,
         Servers(laptop, mptcp=False) as servers,
@@ -100,7 +99,7 @@ print(*sorted(seen))
 
 
 @pytest.mark.usefixtures("registry")
-def test_what_is_under_a_users_rule_does_not_go_through_the_gateway() -> None:
+def test_what_is_under_a_users_rule_does_not_go_through_the_gateway():
     """A redirected program's connections and datagrams, over either network: it knows of neither."""
     size = 1_000_000
 
@@ -144,7 +143,7 @@ def test_what_is_under_a_users_rule_does_not_go_through_the_gateway() -> None:
 
 
 @pytest.mark.usefixtures("registry")
-def test_the_session_with_the_gateway_obeys_a_rule_about_the_gateway() -> None:
+def test_the_session_with_the_gateway_obeys_a_rule_about_the_gateway():
     size = 1_000_000
     with (
         Laptop(*ACCESSES, source_rules=False) as laptop,

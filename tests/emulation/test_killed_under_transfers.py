@@ -143,7 +143,7 @@ def killed(pid: int) -> None:
         os.close(handle)
 
 
-def test_the_daemons_death_breaks_nothing(host: Host) -> None:
+def test_the_daemons_death_breaks_nothing(host):
     found = host.transfers()
     host.daemon.kill()
     assert typed(found["ssh"], b"after\n")
@@ -156,7 +156,7 @@ def test_the_daemons_death_breaks_nothing(host: Host) -> None:
     host.close()
 
 
-def test_the_proxys_death_resets_what_it_carried_and_the_rest_goes_direct(host: Host) -> None:
+def test_the_proxys_death_resets_what_it_carried_and_the_rest_goes_direct(host):
     found = host.transfers()
     _gateway, forward = host.gatewayed.pids
     killed(forward)
@@ -166,7 +166,7 @@ def test_the_proxys_death_resets_what_it_carried_and_the_rest_goes_direct(host: 
     host.close()
 
 
-def test_the_gateways_death_resets_what_it_carried_and_the_rest_goes_direct(host: Host) -> None:
+def test_the_gateways_death_resets_what_it_carried_and_the_rest_goes_direct(host):
     found = host.transfers()
     gateway, _forward = host.gatewayed.pids
     os.kill(gateway, signal.SIGKILL)

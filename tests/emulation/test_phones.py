@@ -86,7 +86,7 @@ def host_state() -> dict[str, str]:
     }
 
 
-def test_both_networks_reach_the_server_and_the_host_stays_as_it_was(runtime: Path) -> None:
+def test_both_networks_reach_the_server_and_the_host_stays_as_it_was(runtime):
     host_state()  # the first look loads iptables' modules
     before = host_state()
     with Laptop(WIFI, CELLULAR) as laptop:
@@ -108,7 +108,7 @@ def test_both_networks_reach_the_server_and_the_host_stays_as_it_was(runtime: Pa
     assert host_state() == before
 
 
-def test_routes_follow_what_is_preferred() -> None:
+def test_routes_follow_what_is_preferred():
     with Laptop(WIFI, CELLULAR) as laptop:
 
         def way() -> str:
@@ -125,7 +125,7 @@ def test_routes_follow_what_is_preferred() -> None:
         assert laptop.client.ip("rule").count("lookup") == 3
 
 
-def test_links_are_replaced_under_an_interface_that_stays() -> None:
+def test_links_are_replaced_under_an_interface_that_stays():
     with Laptop(WIFI, CELLULAR) as laptop:
         index = laptop.client.ip("-o", "link", "show", WLAN).partition(":")[0]
         first = laptop.links[NetworkKind.WIFI]
@@ -148,7 +148,7 @@ def test_links_are_replaced_under_an_interface_that_stays() -> None:
 
 
 @pytest.mark.parametrize("side", ["client", "server"])
-def test_a_connection_of_a_replaced_link_is_reset_and_not_continued(side: str) -> None:
+def test_a_connection_of_a_replaced_link_is_reset_and_not_continued(side):
     with Laptop(WIFI) as laptop:
         with laptop.server.entered():
             listener = socket.create_server((SERVER, 7000))
@@ -164,7 +164,7 @@ def test_a_connection_of_a_replaced_link_is_reset_and_not_continued(side: str) -
                 speaker.recv(1)
 
 
-def test_one_network_is_a_laptop_too() -> None:
+def test_one_network_is_a_laptop_too():
     with Laptop(CELLULAR) as laptop:
         assert WLAN not in laptop.client.ip("link")
         assert answers(laptop, LTE)
@@ -174,12 +174,12 @@ def test_one_network_is_a_laptop_too() -> None:
             laptop.attach(WIFI, WIFI)
 
 
-async def test_inside_an_event_loop_it_says_what_would_be_right() -> None:
+async def test_inside_an_event_loop_it_says_what_would_be_right():
     with pytest.raises(EmulationError, match="to_thread"), Laptop():
         pass
 
 
-def test_two_laptops_stand_side_by_side() -> None:
+def test_two_laptops_stand_side_by_side():
     far = Access(NetworkKind.WIFI, up=FAST, down=FAST, rtt_s=0.1)
     with Laptop(WIFI) as one, Laptop(far) as two:
         assert one.token != two.token
@@ -189,7 +189,7 @@ def test_two_laptops_stand_side_by_side() -> None:
         assert answers(one, WLAN)
 
 
-def test_everything_is_gone_after_an_error(runtime: Path) -> None:
+def test_everything_is_gone_after_an_error(runtime):
     with pytest.raises(ZeroDivisionError):  # noqa: PT012, SIM117
         with Laptop(WIFI, CELLULAR) as laptop:
             token = laptop.token
@@ -220,7 +220,7 @@ class Broken(Mahimahi):
         return link
 
 
-def test_a_link_that_does_not_start_says_why_and_leaves_nothing(runtime: Path) -> None:
+def test_a_link_that_does_not_start_says_why_and_leaves_nothing(runtime):
     with (
         pytest.raises(EmulationError, match=r"mm-delay, mm-link: .*no number"),
         Laptop(WIFI, CELLULAR, engine=Broken(NetworkKind.CELLULAR)),
@@ -229,7 +229,7 @@ def test_a_link_that_does_not_start_says_why_and_leaves_nothing(runtime: Path) -
     assert [path for path in runtime.iterdir() if path.is_dir()] == []
 
 
-def test_a_dead_link_is_noticed_and_can_be_replaced() -> None:
+def test_a_dead_link_is_noticed_and_can_be_replaced():
     with Laptop(WIFI) as laptop:
         os.killpg(laptop.links[NetworkKind.WIFI].pid, signal.SIGKILL)
         wait_for(lambda: not laptop.alive())
@@ -248,7 +248,7 @@ def owner() -> tuple["subprocess.Popen[str]", str, list[int]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_everything_is_gone_after_a_signal(runtime: Path, number: signal.Signals) -> None:
+def test_everything_is_gone_after_a_signal(runtime, number):
     process, token, pids = owner()
     assert len(namespaces(token)) == 4
     process.send_signal(number)
@@ -258,7 +258,7 @@ def test_everything_is_gone_after_a_signal(runtime: Path, number: signal.Signals
     assert all(stale.started_ticks(pid) is None for pid in pids)
 
 
-def test_what_a_killed_owner_leaves_is_removed_at_the_next_start(runtime: Path) -> None:
+def test_what_a_killed_owner_leaves_is_removed_at_the_next_start(runtime):
     process, token, (inside, *links) = owner()
     with Laptop(WIFI) as living:
         process.kill()

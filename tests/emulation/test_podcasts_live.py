@@ -156,7 +156,7 @@ def _by(within_s: float) -> str:
     return f"{datetime.now() + timedelta(seconds=within_s + 60):%H:%M}"
 
 
-def test_episodes_come_though_both_programs_are_killed_and_suspended(walk: Listener) -> None:
+def test_episodes_come_though_both_programs_are_killed_and_suspended(walk):
     walk.up()
     walk.pod("--add", "http://127.0.0.1:8080/feed.xml", "--name", "news", "--by", _by(3600)).wait(
         30
@@ -195,7 +195,7 @@ def test_episodes_come_though_both_programs_are_killed_and_suspended(walk: Liste
 @pytest.mark.long
 @pytest.mark.usefixtures("registry")
 @pytest.mark.parametrize(("place", "megabytes"), [("sbu7-1", 40), ("p14", 5)])
-def test_a_real_walk_and_a_train(tmp_path: Path, place: str, megabytes: int) -> None:
+def test_a_real_walk_and_a_train(tmp_path, place, megabytes):
     """Whatever is done to the programs on the way, everything is here by its minute."""
     places = load(default_directory(None))
     if place not in places:

@@ -18,7 +18,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_probes_before_a_start(directory: Path) -> None:
+def test_probes_before_a_start(directory):
     place = load(directory)["static-s1"]
     with probes.ProbeBench(directory) as bench:
         found = bench.measure(probes.Start("static-s1", 10.0, 0.020, 0.060))
@@ -43,7 +43,7 @@ def test_probes_before_a_start(directory: Path) -> None:
         assert f"{name}_dns_s" not in early["down"]
 
 
-def test_a_place_second_by_second(directory: Path, tmp_path: Path) -> None:
+def test_a_place_second_by_second(directory, tmp_path):
     (walk,) = probe_series.plan(load(directory), 4)
     with probe_series.SeriesBench(directory) as bench:
         entry = bench.measure(walk)

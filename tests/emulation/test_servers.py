@@ -47,14 +47,12 @@ def curl(laptop: Laptop, *arguments: str, mptcp: bool = False) -> tuple[int, int
 
 
 @pytest.mark.parametrize("size", [0, 1, 3000, 65537, 2_000_003])
-def test_any_size_is_served_from_the_first_time_on(
-    laptop: Laptop, servers: Servers, size: int
-) -> None:
+def test_any_size_is_served_from_the_first_time_on(laptop, servers, size):
     for _ in range(2):
         assert curl(laptop, f"{URL}/bytes/{size}") == (200, size, 0)
 
 
-def test_a_size_made_before_is_there(laptop: Laptop, servers: Servers) -> None:
+def test_a_size_made_before_is_there(laptop, servers):
     url = servers.make_size(12_345)
     assert url == f"{URL}/bytes/12345"
     assert curl(laptop, url) == (200, 12_345, 0)
@@ -67,14 +65,12 @@ def test_a_size_made_before_is_there(laptop: Laptop, servers: Servers) -> None:
     "path",
     ["/bytes/", "/bytes/x", "/bytes/-1", "/bytes/007", "/bytes/9" + "0" * 12, "/x", "/bytes/1/2"],
 )
-def test_what_is_no_size_is_not_found(laptop: Laptop, servers: Servers, path: str) -> None:
+def test_what_is_no_size_is_not_found(laptop, servers, path):
     assert curl(laptop, URL + path)[0] in (403, 404)
 
 
 @pytest.mark.parametrize("how", [["-T"], ["-H", "Expect:", "-T"], ["-X", "POST", "--data-binary"]])
-def test_uploads_of_every_kind_are_taken(
-    laptop: Laptop, servers: Servers, tmp_path: Path, how: list[str]
-) -> None:
+def test_uploads_of_every_kind_are_taken(laptop, servers, tmp_path, how):
     file = tmp_path / "file"
     file.write_bytes(bytes(3_000_000))
     name = str(file) if "-T" in how else f"@{file}"
@@ -84,9 +80,7 @@ def test_uploads_of_every_kind_are_taken(
 
 
 @pytest.mark.parametrize("protocol", [0, 262])
-def test_an_upload_is_answered_after_its_last_byte_and_not_before(
-    laptop: Laptop, servers: Servers, protocol: int
-) -> None:
+def test_an_upload_is_answered_after_its_last_byte_and_not_before(laptop, servers, protocol):
     size = 400_000
     with laptop.client.entered():
         client = socket.socket(socket.AF_INET, socket.SOCK_STREAM, protocol)
@@ -115,7 +109,7 @@ def counters(laptop: Laptop) -> dict[str, int]:
     return dict(json.loads(output)["kernel"])
 
 
-def test_one_port_takes_mptcp_and_plain_tcp(laptop: Laptop, servers: Servers) -> None:
+def test_one_port_takes_mptcp_and_plain_tcp(laptop, servers):
     before = counters(laptop)
     assert curl(laptop, f"{URL}/bytes/100000") == (200, 100_000, 0)
     between = counters(laptop)
@@ -126,7 +120,7 @@ def test_one_port_takes_mptcp_and_plain_tcp(laptop: Laptop, servers: Servers) ->
     assert after["MPTcpExtMPCapableACKRX"] == between["MPTcpExtMPCapableACKRX"] + 1
 
 
-def test_an_mptcp_transfer_uses_both_networks(laptop: Laptop, servers: Servers) -> None:
+def test_an_mptcp_transfer_uses_both_networks(laptop, servers):
     laptop.client.ip(*["mptcp", "limits", "set", "subflows", "4"])
     for kind, interface in INTERFACES.items():
         laptop.client.ip("mptcp", "endpoint", "add", ADDRESSES[kind], "dev", interface, "subflow")
@@ -138,14 +132,14 @@ def test_an_mptcp_transfer_uses_both_networks(laptop: Laptop, servers: Servers) 
     laptop.client.ip(*["mptcp", "endpoint", "flush"])
 
 
-def test_tls_is_trusted_by_its_certificate(laptop: Laptop, servers: Servers) -> None:
+def test_tls_is_trusted_by_its_certificate(laptop, servers):
     trust = ["--cacert", str(servers.certificate)]
     assert curl(laptop, *trust, f"https://{SERVER}/bytes/7") == (200, 7, 0)
     named = ["--resolve", f"{SERVER_NAME}:443:{SERVER}"]
     assert curl(laptop, *trust, *named, f"https://{SERVER_NAME}/bytes/8") == (200, 8, 0)
 
 
-def test_any_name_has_the_servers_address(laptop: Laptop, servers: Servers) -> None:
+def test_any_name_has_the_servers_address(laptop, servers):
     query = struct.pack(">6H", 7, 0x100, 1, 0, 0, 0) + b"\3any\4name\0" + struct.pack(">2H", 1, 1)
     for kind in INTERFACES:
         with laptop.client.entered():
@@ -159,7 +153,7 @@ def test_any_name_has_the_servers_address(laptop: Laptop, servers: Servers) -> N
         assert answer.endswith(socket.inet_aton(SERVER))
 
 
-def test_the_log_tells_every_request(laptop: Laptop, servers: Servers) -> None:
+def test_the_log_tells_every_request(laptop, servers):
     assert curl(laptop, f"{URL}/bytes/4242") == (200, 4242, 0)
     lines = [json.loads(line) for line in servers.access_log.read_text().splitlines()]
     (mine,) = [line for line in lines if line["uri"] == "/bytes/4242"]
@@ -169,7 +163,7 @@ def test_the_log_tells_every_request(laptop: Laptop, servers: Servers) -> None:
     assert abs(mine["ended_unix_s"] - time.time()) < 10
 
 
-def test_uploads_leave_nothing_behind(laptop: Laptop, servers: Servers) -> None:
+def test_uploads_leave_nothing_behind(laptop, servers):
     servers.make_size(5)
     nginx = int((servers.directory / "nginx.pid").read_text())
     inside = Path(f"/proc/{nginx}/root{servers.directory}/uploads")
@@ -183,9 +177,7 @@ def test_uploads_leave_nothing_behind(laptop: Laptop, servers: Servers) -> None:
     assert all(hole.stat().st_blocks == 0 for hole in holes)
 
 
-def test_a_second_server_on_the_same_ports_says_why_it_cannot(
-    laptop: Laptop, servers: Servers
-) -> None:
+def test_a_second_server_on_the_same_ports_says_why_it_cannot(laptop, servers):
     class Elsewhere(Servers):
         @property
         def directory(self) -> Path:

@@ -32,7 +32,7 @@ def shell(places: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_output_and_status_are_the_commands(places: Path) -> None:
+def test_output_and_status_are_the_commands(places):
     done = shell(
         places, "--", "sh", "-c", "echo out; echo err >&2; ls /sys/class/net | wc -l; exit 7"
     )
@@ -46,7 +46,7 @@ def test_output_and_status_are_the_commands(places: Path) -> None:
     assert "no-such-command-here" in missing.stderr
 
 
-def test_both_networks_and_any_name_are_there(places: Path) -> None:
+def test_both_networks_and_any_name_are_there(places):
     fetch = "curl -sS -o /dev/null -w '%{size_download} %{time_total}\\n'"
     script = (
         f"{fetch} http://any.name/bytes/300000; {fetch} --interface lte0 http://any.name/bytes/5"
@@ -60,7 +60,7 @@ def test_both_networks_and_any_name_are_there(places: Path) -> None:
     assert "RTT 150 ms" in done.stderr
 
 
-def test_a_daemon_with_no_configuration_sees_both_networks(places: Path, tmp_path: Path) -> None:
+def test_a_daemon_with_no_configuration_sees_both_networks(places, tmp_path):
     cedos = f"{sys.executable} -m cedos"
     pinged = 'all("rtt_s" in each["indicators"] for each in json.load(sys.stdin)["networks"])'
     both = f"import json, sys; sys.exit(not {pinged})"
@@ -79,7 +79,7 @@ def test_a_daemon_with_no_configuration_sees_both_networks(places: Path, tmp_pat
     assert found["wlan0"]["rtt_s"]["value"] < 0.15 < found["lte0"]["rtt_s"]["value"]
 
 
-def test_state_stays_in_the_laptop(places: Path) -> None:
+def test_state_stays_in_the_laptop(places):
     script = f"""
         echo $CEDOS_STATE_DIR $CEDOS_RUNTIME_DIR
         {sys.executable} -m cedos budget set data 4GB --until 2036-12-01
@@ -97,7 +97,7 @@ def test_state_stays_in_the_laptop(places: Path) -> None:
     assert {folder: folder.exists() and sorted(folder.iterdir()) for folder in HOST} == before
 
 
-def test_the_host_s_own_state_is_covered(places: Path) -> None:
+def test_the_host_s_own_state_is_covered(places):
     """Also for who drops the environment, as sudo does."""
     made = [folder for folder in HOST if not folder.exists()]
     for folder in made:
@@ -116,9 +116,7 @@ def test_the_host_s_own_state_is_covered(places: Path) -> None:
             folder.rmdir()
 
 
-def test_what_programs_keep_for_a_user_stays_in_the_laptop(
-    places: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_programs_keep_for_a_user_stays_in_the_laptop(places, tmp_path, monkeypatch):
     """A gateway's key and clients, and podcasts: not in the host's home, whatever moves that."""
     home, other = tmp_path / "home", tmp_path / "xdg"
     (home / ".local" / "state" / "cedos").mkdir(parents=True)
@@ -145,9 +143,7 @@ def test_what_programs_keep_for_a_user_stays_in_the_laptop(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_who_drops_the_environment_keeps_nothing_in_the_host_either(
-    places: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_drops_the_environment_keeps_nothing_in_the_host_either(places, tmp_path, monkeypatch):
     """Also where the host has no such folder yet: it would be made, and stay."""
     home = tmp_path / "home"
     home.mkdir()
@@ -168,7 +164,7 @@ def test_who_drops_the_environment_keeps_nothing_in_the_host_either(
     assert {folder: folder.exists() and sorted(folder.rglob("*")) for folder in kept} == before
 
 
-def test_mistakes_are_one_line(places: Path) -> None:
+def test_mistakes_are_one_line(places):
     line = [*SHELL, "--place", "evn", "--places", str(places), "--", "true"]
     done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
@@ -176,7 +172,7 @@ def test_mistakes_are_one_line(places: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_it_leaves_nothing_when_it_is_told_to_end(places: Path) -> None:
+def test_it_leaves_nothing_when_it_is_told_to_end(places):
     line = [*SHELL, "--place", "even", "--places", str(places), "--"]
     line += ["sh", "-c", "readlink /proc/self/ns/net; exec sleep 1000"]
     process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)

@@ -1,7 +1,5 @@
 """Some minutes of mixed load: nothing is left, nothing leaks. The hour is `cedos-emu bench soak`."""
 
-from pathlib import Path
-
 import pytest
 
 from emu.bench import soak
@@ -9,7 +7,7 @@ from emu.bench import soak
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_minutes_of_mixed_load_leave_nothing(registry: Path) -> None:
+def test_minutes_of_mixed_load_leave_nothing(registry):
     found = soak.run(print, duration_s=300.0)
     assert found["restored_share"] == 1.0
     assert found["namespaces_left"] == 0.0

@@ -63,7 +63,7 @@ def carried(laptop: Laptop) -> dict[str, int]:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("registry")
-def test_the_phone_brings_only_what_wifi_cannot(tmp_path: Path) -> None:
+def test_the_phone_brings_only_what_wifi_cannot(tmp_path):
     served = tmp_path / "served"
     served.mkdir()
     (served / "film").write_bytes(os.urandom(int(RATE / 8 * SECONDS)))

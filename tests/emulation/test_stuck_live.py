@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
@@ -30,7 +29,7 @@ SILENT_S = 15.0
 LIMIT_S = 45
 
 
-def test_programs_try_again_elsewhere_ssh_is_left_alone_and_all_is_told(tmp_path: Path) -> None:
+def test_programs_try_again_elsewhere_ssh_is_left_alone_and_all_is_told(tmp_path):
     with ExitStack() as stack:
         laptop = stack.enter_context(Laptop(WIFI, LTE, source_rules=False))
         servers = stack.enter_context(Servers(laptop))

@@ -52,8 +52,8 @@ def scenario(pages: int, lasts_s: float) -> Scenario:
     ],
 )
 def test_a_video_pages_ssh_and_a_clone_on_a_walk_from_wifi_to_lte(
-    pages: int, cloned_bytes: int, begins_s: float, lasts_s: float
-) -> None:
+    pages, cloned_bytes, begins_s, lasts_s
+):
     """Debian's programs, told of nothing; the kernel leads their connections to the gateway."""
     wanted = browsing.plan(scenario(pages, lasts_s), seed=11)
     with ExitStack() as stack:

@@ -68,7 +68,7 @@ def browsed(laptop: Laptop, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             yield person.browse(zero_at_s=time.monotonic(), limit_s=SCENARIO.limit_s)
 
 
-def test_a_page_comes_whole_over_https_and_mptcp(laptop: Laptop, browsed: Browsed) -> None:
+def test_a_page_comes_whole_over_https_and_mptcp(laptop, browsed):
     (visit,) = browsed.visits
     loaded, page = visit.loaded, visit.planned.page
     assert (loaded.missing, loaded.problem, loaded.censored) == (0, None, False)
@@ -84,7 +84,7 @@ def test_a_page_comes_whole_over_https_and_mptcp(laptop: Laptop, browsed: Browse
     assert subflows(laptop)["joined"] > 0
 
 
-def test_a_video_plays_to_its_end(browsed: Browsed) -> None:
+def test_a_video_plays_to_its_end(browsed):
     (watched,) = browsed.watched
     assert (watched.problem, watched.censored) == (None, False)
     assert [each.number for each in watched.segments] == [1, 2]
@@ -97,7 +97,7 @@ def test_a_video_plays_to_its_end(browsed: Browsed) -> None:
     assert sizes == [(media.folder / name).stat().st_size for name in names]
 
 
-def test_records_are_rows_of_the_run_s_tables(browsed: Browsed) -> None:
+def test_records_are_rows_of_the_run_s_tables(browsed):
     tables = browsed.tables(0.0)
     assert [len(tables[name]) for name in ("pages", "videos", "segments")] == [1, 1, 2]
     assert len(tables["objects"]) == tables["pages"][0]["objects"]
@@ -111,9 +111,7 @@ def command_lines() -> Iterator[str]:
             yield file.read_bytes().replace(b"\0", b" ").decode(errors="replace")
 
 
-def test_a_browser_that_is_killed_is_an_error_and_leaves_nothing(
-    laptop: Laptop, tmp_path: Path
-) -> None:
+def test_a_browser_that_is_killed_is_an_error_and_leaves_nothing(laptop, tmp_path):
     with Browser(laptop, tmp_path / "chromium.log") as browser:
         assert browser._process is not None
         os.killpg(browser._process.pid, signal.SIGKILL)

@@ -48,9 +48,7 @@ def chosen(corpus: Corpus) -> list[Object]:
 
 
 @pytest.mark.parametrize("tls", [False, True])
-def test_answers_have_a_length_or_chunks_or_nothing(
-    served: tuple[Laptop, Servers, Corpus], tls: bool
-) -> None:
+def test_answers_have_a_length_or_chunks_or_nothing(served, tls):
     laptop, servers, corpus = served
     given = addresses(corpus)
     command = ["curl", "-sS", "--max-time", "10", "--cacert", str(servers.certificate)]
@@ -72,7 +70,7 @@ def test_answers_have_a_length_or_chunks_or_nothing(
         assert line.split(" ") == expected, each
 
 
-def test_each_host_s_name_has_its_own_address(served: tuple[Laptop, Servers, Corpus]) -> None:
+def test_each_host_s_name_has_its_own_address(served):
     laptop, _, corpus = served
     command = ["python3", "-c", _ASK, *corpus.hosts]
     output = laptop.client.run(*command).stdout.splitlines()

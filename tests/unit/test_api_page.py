@@ -4,13 +4,13 @@ from emu import api_page
 from emu.repository import ROOT
 
 
-def test_the_page_is_that_of_this_code() -> None:
+def test_the_page_is_that_of_this_code():
     assert (ROOT / "docs" / "api.md").read_text() == api_page.page(), (
         "`python -m emu.api_page > docs/api.md` would be right"
     )
 
 
-def test_it_has_what_programs_call() -> None:
+def test_it_has_what_programs_call():
     lines = api_page.page().splitlines()
     for call in ("await connect(", "wait_for(", "setsockopt(", "prefetch("):
         assert any(line.startswith(f"- `{call}") for line in lines), call

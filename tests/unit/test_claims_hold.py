@@ -21,15 +21,15 @@ SETTINGS = {
 versions, and the bytes of packets."""
 
 
-def test_every_number_is_that_of_its_file() -> None:
+def test_every_number_is_that_of_its_file():
     assert list(claim_list.problems(CLAIMS)) == []
 
 
-def test_every_commit_is_in_this_history() -> None:
+def test_every_commit_is_in_this_history():
     assert claim_list.missing_commits(CLAIMS) == []
 
 
-def test_each_file_names_the_commit_that_the_list_names_and_an_unmodified_tree() -> None:
+def test_each_file_names_the_commit_that_the_list_names_and_an_unmodified_tree():
     for name, source in CLAIMS.sources.items():
         if source.file and name != "gateway":  # (Measured in parts, before commits were rewritten.)
             text = (ROOT / "notebooks" / "results" / source.file).read_text()
@@ -38,7 +38,7 @@ def test_each_file_names_the_commit_that_the_list_names_and_an_unmodified_tree()
 
 
 @pytest.mark.parametrize("name", [name for name, each in CLAIMS.sources.items() if each.command])
-def test_commands_name_what_there_is(name: str) -> None:
+def test_commands_name_what_there_is(name):
     command = CLAIMS.sources[name].command
     named = re.findall(r"emu/experiments/\w+\.toml|(?:traces|tests)/[\w/.]+", command)
     assert [each for each in named if not (ROOT / each).exists()] == []
@@ -52,7 +52,7 @@ def test_commands_name_what_there_is(name: str) -> None:
     assert not file or file in command or "--out notebooks/results" in command
 
 
-def test_every_table_and_figure_of_the_papers_is_listed() -> None:
+def test_every_table_and_figure_of_the_papers_is_listed():
     items = {
         paper: " ".join(each.item for each in CLAIMS.chosen(paper)) for paper in claim_list.PAPERS
     }
@@ -71,7 +71,7 @@ def test_every_table_and_figure_of_the_papers_is_listed() -> None:
         assert re.search(rf"Table {number}\b", items["cedos"]), number
 
 
-def test_told_figures_are_called_an_upper_bound() -> None:
+def test_told_figures_are_called_an_upper_bound():
     for each in CLAIMS.claim:
         source = CLAIMS.source_of(each)
         if source is not None and "cedos-told" in source.configuration and "told" in each.shown:
@@ -79,13 +79,13 @@ def test_told_figures_are_called_an_upper_bound() -> None:
             assert "upper bound" in said or "told" in each.item, each.name
 
 
-def test_the_state_page_is_written_from_the_list() -> None:
+def test_the_state_page_is_written_from_the_list():
     assert pages.with_part(STATE, pages.state_part(CLAIMS)) == STATE, (
         "`cedos-emu claims --update` would be right"
     )
 
 
-def test_the_readme_shows_the_numbers_of_the_list_and_no_others() -> None:
+def test_the_readme_shows_the_numbers_of_the_list_and_no_others():
     prose = re.sub(r"```.*?```", "", README, flags=re.DOTALL)
     said = " ".join(prose.replace("**", "").split())
     shown = [each.shown for each in CLAIMS.claim if each.page == "README.md"]
@@ -95,7 +95,7 @@ def test_the_readme_shows_the_numbers_of_the_list_and_no_others() -> None:
 
 
 @pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\((\S+?/results/\S+?)\)", STATE))))
-def test_results_that_the_page_leads_to_are_there(link: str) -> None:
+def test_results_that_the_page_leads_to_are_there(link):
     assert (ROOT / "docs" / link).exists()
 
 
@@ -106,7 +106,7 @@ NOTEBOOKS = {
 
 
 @pytest.mark.parametrize("notebook", sorted(NOTEBOOKS))
-def test_each_picture_of_a_notebook_has_its_claims_before_it(notebook: str) -> None:
+def test_each_picture_of_a_notebook_has_its_claims_before_it(notebook):
     names = {each.name for each in CLAIMS.claim}
     named: set[str] = set()
     for cell in NOTEBOOKS[notebook]:
@@ -119,7 +119,7 @@ def test_each_picture_of_a_notebook_has_its_claims_before_it(notebook: str) -> N
 
 
 @pytest.mark.parametrize("notebook", sorted(NOTEBOOKS))
-def test_notebooks_have_one_style(notebook: str) -> None:
+def test_notebooks_have_one_style(notebook):
     code = "".join(
         "".join(cell["source"]) for cell in NOTEBOOKS[notebook] if cell["cell_type"] == "code"
     )

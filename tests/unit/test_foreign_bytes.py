@@ -489,16 +489,14 @@ def harness(name: str, times: int, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", PARSERS)
-def test_nothing_escapes(name: str, tmp_path: Path) -> None:
+def test_nothing_escapes(name, tmp_path):
     harness(name, 1_000, tmp_path)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", PARSERS)
-def test_nothing_escapes_of_ten_million(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_escapes_of_ten_million(name, tmp_path, monkeypatch):
     # pyroute2 logs a trace of what it cannot decode, and pytest would keep all of them.
     monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)
     harness(name, 20_000 if name in IN_FILES else 300_000, tmp_path)
@@ -507,7 +505,7 @@ def test_nothing_escapes_of_ten_million(
 @pytest.mark.long
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", PARSERS)
-def test_nothing_escapes_of_what_coverage_leads_to(name: str, tmp_path: Path) -> None:
+def test_nothing_escapes_of_what_coverage_leads_to(name, tmp_path):
     seeds = tmp_path / "seeds"
     seeds.mkdir()
     for number, right in enumerate(PARSERS[name].right):
@@ -527,7 +525,7 @@ def test_nothing_escapes_of_what_coverage_leads_to(name: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", PARSERS)
-def test_the_time_is_linear(name: str, tmp_path: Path) -> None:
+def test_the_time_is_linear(name, tmp_path):
     """Eight times as long an input takes at most 24 times as long, once it takes long at all."""
     parser = PARSERS[name]
     call = called(name, tmp_path)
@@ -553,7 +551,7 @@ def test_the_time_is_linear(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", PARSERS)
-def test_nothing_is_kept(name: str, tmp_path: Path) -> None:
+def test_nothing_is_kept(name, tmp_path):
     harness(name, 200, tmp_path)  # what is learnt once: caches, compiled expressions
     gc.collect()
     tracemalloc.start()

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Iterator
 from ipaddress import IPv4Address
-from pathlib import Path
 
 import pytest
 import structlog
@@ -28,7 +27,7 @@ def _restored() -> Iterator[None]:
     structlog.reset_defaults()
 
 
-def test_people_read_units_and_few_digits() -> None:
+def test_people_read_units_and_few_digits():
     stream = io.StringIO()
     logs.configure("info", "console", stream)
     structlog.get_logger().info(
@@ -58,7 +57,7 @@ def test_people_read_units_and_few_digits() -> None:
         assert word in line, (word, line)
 
 
-def test_json() -> None:
+def test_json():
     stream = io.StringIO()
     logs.configure("info", "json", stream)
     log = structlog.get_logger()
@@ -84,9 +83,7 @@ def test_json() -> None:
 
 
 @pytest.mark.parametrize(("terminal", "form"), [(True, "%H:%M:%S"), (False, "%Y-%m-%d %H:%M:%S")])
-def test_a_file_tells_the_day_and_a_terminal_does_not(
-    terminal: bool, form: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_tells_the_day_and_a_terminal_does_not(terminal, form, monkeypatch):
     stream = io.StringIO()
     monkeypatch.setattr(stream, "isatty", lambda: terminal)
     logs.configure(stream=stream)
@@ -95,7 +92,7 @@ def test_a_file_tells_the_day_and_a_terminal_does_not(
     time.strptime(line.split(" [")[0].strip(), form)
 
 
-def test_what_others_gave_moves_no_cursor() -> None:
+def test_what_others_gave_moves_no_cursor():
     stream = io.StringIO()
     logs.configure("warning", "console", stream)
     structlog.get_logger().warning("refused: \x1b[2Jby\nWARNING nobody", peer="a\x07\u202eb")
@@ -103,7 +100,7 @@ def test_what_others_gave_moves_no_cursor() -> None:
     assert line.isprintable()
 
 
-def test_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_journal(tmp_path, monkeypatch):
     with (tmp_path / "journal").open("w+") as stream:
         status = os.fstat(stream.fileno())
         monkeypatch.setenv("JOURNAL_STREAM", f"{status.st_dev}:{status.st_ino}")
@@ -122,7 +119,7 @@ def test_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ":" not in lines[1]  # the journal has the time
 
 
-def test_libraries_keep_quiet() -> None:
+def test_libraries_keep_quiet():
     stream = io.StringIO()
     logs.configure("info", "json", stream)
     logging.getLogger("aiohttp.access").info("GET /v1/status")
@@ -133,7 +130,7 @@ def test_libraries_keep_quiet() -> None:
     assert "GET" in stream.getvalue()
 
 
-def test_nothing_for_terminals_is_loaded_by_the_daemon() -> None:
+def test_nothing_for_terminals_is_loaded_by_the_daemon():
     """structlog takes rich where it is installed, and it is, for `cedos top`: 3 MB."""
     loaded = "import cedos.commands.up, cedos.daemon.service, sys; print('rich' in sys.modules)"
     done = subprocess.run(

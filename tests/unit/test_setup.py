@@ -37,7 +37,7 @@ def install(folder: Path, apt_get: str) -> "subprocess.Popen[bytes]":
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_an_interrupted_installation_leaves_no_policy(tmp_path: Path, number: int) -> None:
+def test_an_interrupted_installation_leaves_no_policy(tmp_path, number):
     """With it left behind, no package's service starts on that host any more."""
     process = install(tmp_path, f"touch {tmp_path}/begun; exec sleep 60")
     wait_until((tmp_path / "begun").exists)
@@ -48,14 +48,12 @@ def test_an_interrupted_installation_leaves_no_policy(tmp_path: Path, number: in
 
 
 @pytest.mark.parametrize(("apt_get", "status"), [("exit 0", 0), ("exit 100", 4)])
-def test_no_policy_is_left_whatever_becomes_of_it(
-    tmp_path: Path, apt_get: str, status: int
-) -> None:
+def test_no_policy_is_left_whatever_becomes_of_it(tmp_path, apt_get, status):
     assert install(tmp_path, apt_get).wait(20) == status
     assert not (tmp_path / "policy").exists()
 
 
-def test_one_that_was_left_is_taken_away_and_another_ones_stays(tmp_path: Path) -> None:
+def test_one_that_was_left_is_taken_away_and_another_ones_stays(tmp_path):
     left = re.search(r"ours='([^']*)'", SCRIPT)
     assert left is not None
     for text, stays in (
@@ -69,7 +67,7 @@ def test_one_that_was_left_is_taken_away_and_another_ones_stays(tmp_path: Path) 
         assert (folder / "policy").exists() is stays
 
 
-def test_what_it_installs_of_python_has_a_version_and_a_hash() -> None:
+def test_what_it_installs_of_python_has_a_version_and_a_hash():
     for line in SCRIPT.splitlines():
         if "pip install" in line:
             assert "--require-hashes" in line or "--no-deps" in line, line

@@ -12,7 +12,7 @@ from yarl import URL
 
 from cedos import web
 from cedos.errors import TransferError
-from cedos.web import AnswerHead, Fields, date, strong_validator
+from cedos.web import AnswerHead, date, strong_validator
 
 NOW = "Sat, 28 Nov 2026 09:00:00 GMT"
 THEN = "Sat, 28 Nov 2026 08:00:00 GMT"
@@ -37,7 +37,7 @@ def head(status: int = 200, **fields: str) -> AnswerHead:
         ({"last-modified": ["then"], "date": [NOW]}, ""),
     ],
 )
-def test_only_what_tells_every_byte_is_a_strong_validator(fields: Fields, validator: str) -> None:
+def test_only_what_tells_every_byte_is_a_strong_validator(fields, validator):
     assert strong_validator(fields) == validator
 
 
@@ -49,7 +49,7 @@ def test_only_what_tells_every_byte_is_a_strong_validator(fields: Fields, valida
         ("bytes 5-9/" + "9" * 30, None),
     ],
 )  # fmt: skip
-def test_a_part_is_of_known_bytes(text: str, part: tuple[int, int] | None) -> None:
+def test_a_part_is_of_known_bytes(text, part):
     assert head(206, content_range=text).part == part
 
 
@@ -63,9 +63,7 @@ def test_a_part_is_of_known_bytes(text: str, part: tuple[int, int] | None) -> No
         ('"a"', {"etag": '"a"', "content_encoding": "gzip"}, False),
     ],
 )  # fmt: skip
-def test_a_part_of_another_version_is_no_rest(
-    version: str, more: dict[str, str], goes_on: bool
-) -> None:
+def test_a_part_of_another_version_is_no_rest(version, more, goes_on):
     """Half of one file and half of another came out as one whole file."""
     there = head(206, content_range="bytes 5-9/10", **more)
     assert there.continues(5, version) is goes_on
@@ -79,13 +77,13 @@ def test_a_part_of_another_version_is_no_rest(
         ("/caf\xc3\xa9", "http://a.test/caf%C3%A9"), ("/caf\xe9", "http://a.test/caf%C3%A9"),
     ],
 )  # fmt: skip
-def test_a_redirect_is_read_as_browsers_do(to: str, there: str) -> None:
+def test_a_redirect_is_read_as_browsers_do(to, there):
     assert head(302, location=to).redirect() == URL(there)
     assert head(200, location=to).redirect() is None
 
 
 @given(st.text(st.characters(max_codepoint=255), max_size=60))
-def test_any_field_is_something_or_a_transfer_error(text: str) -> None:
+def test_any_field_is_something_or_a_transfer_error(text):
     found = head(
         301, location=text, etag=text, last_modified=text, date=text, content_range=text,
         content_length=text,
@@ -102,7 +100,7 @@ def test_any_field_is_something_or_a_transfer_error(text: str) -> None:
 
 
 @pytest.mark.parametrize("hints", [3, 1_000_000])
-async def test_a_server_that_only_says_that_it_goes_on_is_given_up(hints: int) -> None:
+async def test_a_server_that_only_says_that_it_goes_on_is_given_up(hints):
     """Such a server had a minute for each request, and every read took 60 ms of a processor."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -76,7 +76,7 @@ def watched() -> Iterator[Watched]:
 
 
 @pytest.mark.timeout(600)
-def test_helpers_are_networks_of_the_daemon(watched: Watched) -> None:
+def test_helpers_are_networks_of_the_daemon(watched):
     # 1. Each has the price that it signed, and leads to the gateway alone.
     wait_until(lambda: len(watched.neighbours()) == HELPERS)
     known = watched.neighbours()

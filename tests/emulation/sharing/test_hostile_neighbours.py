@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from kit.packet_queue import PacketQueue, with_another_last_byte
-from kit.street import HELPERS, Street
+from kit.street import HELPERS
 from kit.waiting import wait_until
 
 from emu.testbed.neighbours import LINK
@@ -24,7 +24,7 @@ _IPV4 = b"\x08\x00"
 _SHARING = (25442).to_bytes(2)
 
 
-def test_a_helper_can_neither_read_nor_change_what_it_carries(street: Street) -> None:
+def test_a_helper_can_neither_read_nor_change_what_it_carries(street):
     seen: list[bytes] = []
 
     def change(packet: bytes) -> bytes:
@@ -41,7 +41,7 @@ def test_a_helper_can_neither_read_nor_change_what_it_carries(street: Street) ->
     assert not any(bytes(32) in packet for packet in seen)
 
 
-def test_a_helper_that_holds_back_what_comes_is_left_and_hardly_paid(street: Street) -> None:
+def test_a_helper_that_holds_back_what_comes_is_left_and_hardly_paid(street):
     """A helper forwards small packets at once, answers each Hello, and keeps data for seconds."""
     before = street.owed_bytes("requestor")
     count = 24_000_000
@@ -95,7 +95,7 @@ def _busy_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def test_what_is_replayed_or_forged_on_the_link_changes_nothing(standing: Street) -> None:
+def test_what_is_replayed_or_forged_on_the_link_changes_nothing(standing):
     hosts, air = standing.hosts, standing.there.air
     helpers = [hosts.help(number) for number in range(HELPERS)]
     with _Recorder(air) as recorder:

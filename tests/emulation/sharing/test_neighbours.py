@@ -5,10 +5,9 @@ import os
 import signal
 import sys
 import time
-from pathlib import Path
 
 import pytest
-from kit.street import HELPERS, PERIOD_S, RATE_BPS, Street
+from kit.street import HELPERS, PERIOD_S, RATE_BPS
 from kit.waiting import wait_until
 
 from cedos.errors import EmulationError
@@ -21,7 +20,7 @@ from emu.testbed.services import Service
 pytestmark = [pytest.mark.xdist_group("sharing"), pytest.mark.timeout(240)]
 
 
-def test_what_cannot_be_done_is_said(standing: Street) -> None:
+def test_what_cannot_be_done_is_said(standing):
     offer = ("share", "help", "--price", "1EUR/GB", "--limit", "1MB")
     for host, options, why in (
         ("gateway", offer, "no gateway is joined"),
@@ -38,7 +37,7 @@ def test_what_cannot_be_done_is_said(standing: Street) -> None:
         standing.hosts.cedos("helper-1", *offer)
 
 
-def test_a_download_uses_all_helpers(street: Street) -> None:
+def test_a_download_uses_all_helpers(street):
     count = 24_000_000
     began_s = time.monotonic()
     download = street.download(count)
@@ -73,7 +72,7 @@ def test_a_download_uses_all_helpers(street: Street) -> None:
 @pytest.mark.parametrize(
     ("how", "most_s"), [("says so", 0.5), ("is killed", 1.5), ("is gone", 1.5)]
 )
-def test_a_helper_that_leaves_breaks_nothing(street: Street, how: str, most_s: float) -> None:
+def test_a_helper_that_leaves_breaks_nothing(street, how, most_s):
     count = 12_000_000
     download = street.download(count)
     download.read_until(count // 4)
@@ -91,7 +90,7 @@ def test_a_helper_that_leaves_breaks_nothing(street: Street, how: str, most_s: f
         street.there.come_back(0)
 
 
-def test_programs_reach_ipv6_hosts_over_helpers(street: Street, tmp_path: Path) -> None:
+def test_programs_reach_ipv6_hosts_over_helpers(street, tmp_path):
     """Helpers forward IPv4 to the gateway, which connects to the origin; the requestor has no IPv6."""
     address, port, count = "2001:db8:6::1", 8006, 2_000_000
     server, requestor = street.there.server, street.there.requestor
@@ -111,7 +110,7 @@ def test_programs_reach_ipv6_hosts_over_helpers(street: Street, tmp_path: Path) 
     assert (download.received_bytes, download.wrong_bytes) == (count, 0)
 
 
-def test_a_helper_that_drops_what_comes_is_left_within_seconds(street: Street) -> None:
+def test_a_helper_that_drops_what_comes_is_left_within_seconds(street):
     """It forwards small packets, answers each Hello, and drops the data of a download."""
     count = 15_000_000
     download = street.download(count)
@@ -136,7 +135,7 @@ def test_a_helper_that_drops_what_comes_is_left_within_seconds(street: Street) -
     assert download.received_bytes == count
 
 
-def test_a_helper_that_joins_is_used_soon(standing: Street) -> None:
+def test_a_helper_that_joins_is_used_soon(standing):
     """The requestor has two of the three that it wants, and invites ever more rarely."""
     hosts = standing.hosts
     hosts.help(0)
@@ -170,7 +169,7 @@ def test_a_helper_that_joins_is_used_soon(standing: Street) -> None:
 
 
 @pytest.mark.parametrize("side", ["requestor", "helper-0", "gateway"])
-def test_a_side_that_is_killed_loses_at_most_a_period(street: Street, side: str) -> None:
+def test_a_side_that_is_killed_loses_at_most_a_period(street, side):
     before = street.owed_bytes("requestor")
     # A gateway that dies takes the receipts of one period along, which must be less than the whole.
     count = 36_000_000 if side == "gateway" else 18_000_000
@@ -208,7 +207,7 @@ def test_a_side_that_is_killed_loses_at_most_a_period(street: Street, side: str)
     )
 
 
-def test_everyone_leaves_nothing_behind(standing: Street) -> None:
+def test_everyone_leaves_nothing_behind(standing):
     hosts = ["requestor", *(f"helper-{number}" for number in range(HELPERS))]
     # Other tests have killed each of them, and the gateway; the processes after those undid it.
     before = standing.clean
@@ -235,7 +234,7 @@ def test_everyone_leaves_nothing_behind(standing: Street) -> None:
     assert standing.hosts.cedos("helper-0", "restore") == "nothing to undo\n"
 
 
-def test_a_revoked_helper_is_left_and_does_not_come_again(street: Street) -> None:
+def test_a_revoked_helper_is_left_and_does_not_come_again(street):
     """Destroys the registration of the last helper, so it is the last test of this street."""
     download = street.download(12_000_000)
     download.read_until(1_000_000)

@@ -14,7 +14,7 @@ from emu.testbed.programs.sharing import SharingHosts
 pytestmark = pytest.mark.xdist_group("sharing")
 
 
-def test_a_download_uses_the_own_phone_and_all_helpers() -> None:
+def test_a_download_uses_the_own_phone_and_all_helpers():
     there = Neighbourhood(uplinks([RATE_BPS] * HELPERS), own=uplinks([RATE_BPS])[0])
     with there, Servers(there), SharingHosts(there) as hosts:
         street = Street(there, hosts)

@@ -2,7 +2,6 @@
 
 import threading
 import time
-from pathlib import Path
 
 import pytest
 from kit.street import HELPERS, Street, uplinks
@@ -25,7 +24,7 @@ LENGTH_S, SEGMENT_S, BUFFER_S, LEAVES_S = 20.0, 2.0, 6.0, 6.0
 FRAMES = "document.querySelector('video').getVideoPlaybackQuality().totalVideoFrames"
 
 
-def test_a_video_plays_on_while_a_helper_walks_away(tmp_path: Path) -> None:
+def test_a_video_plays_on_while_a_helper_walks_away(tmp_path):
     # (Not in pytest's folder: another run of pytest closes that to nginx's worker, which is nobody.)
     media = video.make((VIDEO_BPS,), duration_s=LENGTH_S, segment_s=SEGMENT_S)
     there = Neighbourhood(uplinks([HELPER_BPS] * HELPERS))

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from emu.testbed.netns import Namespace
@@ -26,7 +25,7 @@ def start(namespace: Namespace, pid_file: Path) -> "subprocess.Popen[str]":
     return namespace.popen(*command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def test_per_namespace(make_namespace: Callable[[str], Namespace], tmp_path: Path) -> None:
+def test_per_namespace(make_namespace, tmp_path):
     one, other = make_namespace("one"), make_namespace("other")
     answers = []
     with start(one, tmp_path / "a.pid") as first, start(other, tmp_path / "b.pid") as second:

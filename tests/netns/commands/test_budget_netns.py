@@ -71,7 +71,7 @@ def host(tethered: Any, install: Callable[..., Any]) -> Host:
     return Host(tethered, install)
 
 
-def test_what_all_programs_carry_counts_whatever_happens(host: Host) -> None:
+def test_what_all_programs_carry_counts_whatever_happens(host):
     host.send(50)  # before anybody counted
     with host.up() as process:
         done = host.cedos(

@@ -1,8 +1,5 @@
 """The host's own default over what may or may not be a network, as a user meets it."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 from kit.laptop import Installed, Tethered
 from kit.waiting import wait_until
@@ -42,9 +39,7 @@ def _leads(cabled: Tethered, name: str) -> bool:
 
 
 @pytest.mark.parametrize("stacked", ["bridge", "macvlan", "veth"])
-def test_an_uplink_of_any_kind_is_a_network(
-    cabled: Tethered, install: Callable[..., Installed], stacked: str
-) -> None:
+def test_an_uplink_of_any_kind_is_a_network(cabled, install, stacked):
     name = {"bridge": "br0", "macvlan": "tun5", "veth": "eth0"}[stacked]
     if stacked == "bridge":
         _bridge(cabled)
@@ -63,9 +58,7 @@ def test_an_uplink_of_any_kind_is_a_network(
         assert (found.up, found.metered, found.kind) == (True, False, "ethernet")
 
 
-def test_a_bridge_of_the_phone_is_metered(
-    cabled: Tethered, install: Callable[..., Installed]
-) -> None:
+def test_a_bridge_of_the_phone_is_metered(cabled, install):
     laptop = cabled.laptop
     laptop.ip("link", "set", "eth0", "name", "usb5")
     laptop.ip("link", "add", "br0", "type", "bridge")
@@ -81,9 +74,7 @@ def test_a_bridge_of_the_phone_is_metered(
         assert cedos.client.status().default.network == "wlan0"
 
 
-def test_what_the_user_has_ignored_stays_the_hosts_default(
-    cabled: Tethered, install: Callable[..., Installed]
-) -> None:
+def test_what_the_user_has_ignored_stays_the_hosts_default(cabled, install):
     laptop = cabled.laptop
     cedos = install(laptop, "[networks.br0]\nignore = true\n")
     config = str(cedos.folder / "cedos.toml")
@@ -111,9 +102,7 @@ def test_what_the_user_has_ignored_stays_the_hosts_default(
         assert _leads(cabled, "lte0"), "by the rule"
 
 
-def test_what_the_host_refuses_stays_refused(
-    tethered: Any, install: Callable[..., Installed]
-) -> None:
+def test_what_the_host_refuses_stays_refused(tethered, install):
     laptop = tethered.laptop
     cedos = install(laptop)
     with cedos.up():

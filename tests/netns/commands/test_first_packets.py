@@ -3,7 +3,6 @@
 import socket
 import threading
 from contextlib import suppress
-from typing import Any
 
 import pytest
 from kit.waiting import wait_until
@@ -21,7 +20,7 @@ def _hold(listening: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("how", ["download", "upload"])
-def test_a_name_in_the_first_milliseconds_is_known(tethered: Any, install: Any, how: str) -> None:
+def test_a_name_in_the_first_milliseconds_is_known(tethered, install, how):
     installed = install(tethered.laptop)
     config = installed.folder / "cedos.toml"
     config.write_text(config.read_text().replace("[profiler]\nenabled = false\n", ""))

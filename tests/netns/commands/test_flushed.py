@@ -134,7 +134,7 @@ FLUSHES = {
 
 
 @pytest.mark.parametrize("rounds", [2 * len(FLUSHES), pytest.param(50, marks=pytest.mark.long)])
-def test_whatever_is_flushed_is_back_within_a_second(host: Host, install: Any, rounds: int) -> None:
+def test_whatever_is_flushed_is_back_within_a_second(host, install, rounds):
     cedos = install(host.laptop)
     chance = random.Random(SEED)
     took: dict[str, list[float]] = {}

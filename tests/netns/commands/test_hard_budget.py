@@ -108,7 +108,7 @@ def _sends(where: Any, to: str, over: threading.Event) -> None:
                 sending.sendto(bytes(1000), (to, PORT))
 
 
-def test_nothing_gets_through_while_a_daemon_follows_a_killed_one(host: Host) -> None:
+def test_nothing_gets_through_while_a_daemon_follows_a_killed_one(host):
     """It took the walls down before it put them up again: 2 to 6 MB went through."""
     with host.phones.entered():
         coming = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -147,7 +147,7 @@ def _quiet(coming: socket.socket) -> bool:
     return not _came(coming)
 
 
-def test_programs_are_stopped_where_it_is_spent_and_nothing_is_left_behind(host: Host) -> None:
+def test_programs_are_stopped_where_it_is_spent_and_nothing_is_left_behind(host):
     before = host.state()
     with host.cedos.up() as process:
         assert not host.set(20e6).barred

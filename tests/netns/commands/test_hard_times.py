@@ -55,9 +55,7 @@ def answers(cedos: Any, pid: int) -> bool:
         return False
 
 
-def test_a_crowd_of_interfaces_and_routes_and_a_network_that_flaps(
-    tethered: Any, install: Any
-) -> None:
+def test_a_crowd_of_interfaces_and_routes_and_a_network_that_flaps(tethered, install):
     cedos, laptop = install(tethered.laptop), tethered.laptop
     before = rules(laptop)
     with cedos.up() as process:
@@ -90,7 +88,7 @@ def test_a_crowd_of_interfaces_and_routes_and_a_network_that_flaps(
     assert rules(laptop) == before
 
 
-def test_a_disk_that_takes_nothing(tethered: Any, install: Any, tmp_path: Path) -> None:
+def test_a_disk_that_takes_nothing(tethered, install, tmp_path):
     cedos, laptop = install(tethered.laptop), tethered.laptop
     before = rules(laptop)
     with small_disk(tmp_path / "state") as state, cedos.up() as process:
@@ -118,7 +116,7 @@ def test_a_disk_that_takes_nothing(tethered: Any, install: Any, tmp_path: Path) 
     assert rules(laptop) == before
 
 
-def test_no_descriptor_is_left(tethered: Any, install: Any) -> None:
+def test_no_descriptor_is_left(tethered, install):
     cedos, laptop = install(tethered.laptop), tethered.laptop
     before = rules(laptop)
     with cedos.up() as process:
@@ -153,7 +151,7 @@ def test_no_descriptor_is_left(tethered: Any, install: Any) -> None:
     assert rules(laptop) == before
 
 
-def test_the_privileged_part_ends_alone(tethered: Any, install: Any) -> None:
+def test_the_privileged_part_ends_alone(tethered, install):
     cedos, laptop = install(tethered.laptop), tethered.laptop
     before = rules(laptop)
     with cedos.up() as process:
@@ -189,9 +187,7 @@ def ended(process: "subprocess.Popen[str]") -> str:
     return log
 
 
-def test_a_clock_in_2184_and_400_days_back(
-    tethered: Any, install: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_clock_in_2184_and_400_days_back(tethered, install, tmp_path, monkeypatch):
     cedos, laptop = install(tethered.laptop), tethered.laptop
     before = laptop.ip("rule")
     ahead = tmp_path / "ahead"
@@ -238,7 +234,7 @@ def disk(folder: Path, image: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_a_disk_that_turns_read_only(tethered: Any, install: Any, tmp_path: Path) -> None:
+def test_a_disk_that_turns_read_only(tethered, install, tmp_path):
     cedos, laptop = install(tethered.laptop), tethered.laptop
     before = laptop.ip("rule")
     with disk(tmp_path / "state", tmp_path / "image") as error, cedos.up() as process:

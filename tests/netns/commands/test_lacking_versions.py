@@ -3,7 +3,7 @@
 import json
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
@@ -79,9 +79,7 @@ def _shown(cedos: Installed) -> str:
     return " ".join(cedos.run("status").stdout.split())
 
 
-def test_ipv4_goes_over_the_phone_where_wifi_has_ipv6_alone(
-    versions: Versions, install: Callable[..., Installed]
-) -> None:
+def test_ipv4_goes_over_the_phone_where_wifi_has_ipv6_alone(versions, install):
     versions.gain6("wlan0", 43)
     versions.lose4("wlan0", 43)
     cedos = install(versions.laptop)
@@ -124,9 +122,7 @@ def test_ipv4_goes_over_the_phone_where_wifi_has_ipv6_alone(
         assert versions.source(SIX) == "2001:db8:43::2"
 
 
-def test_ipv6_alone_is_reached_over_the_phone_and_names_with_both_keep_to_wifi(
-    versions: Versions, install: Callable[..., Installed]
-) -> None:
+def test_ipv6_alone_is_reached_over_the_phone_and_names_with_both_keep_to_wifi(versions, install):
     versions.gain6("lte0", 44)
     cedos = install(versions.laptop)
     names = cedos.folder / "hosts"

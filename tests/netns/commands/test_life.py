@@ -113,7 +113,7 @@ def _connect(host: Host, name: str) -> None:
     host.namespace.ip("route", "add", "default", *gateway)
 
 
-def test_a_clean_life(host: Host, manager: socket.socket) -> None:
+def test_a_clean_life(host, manager):
     before = host.routing()
     with host.up() as process:
         hear(manager, "READY=1")
@@ -142,7 +142,7 @@ def test_a_clean_life(host: Host, manager: socket.socket) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_a_program_with_hints(host: Host, manager: socket.socket, tmp_path: Path) -> None:
+def test_a_program_with_hints(host, manager, tmp_path):
     with host.up() as process:
         hear(manager, "READY=1")
         variable = f"CEDOS_RUNTIME_DIR={tmp_path}/run"
@@ -154,7 +154,7 @@ def test_a_program_with_hints(host: Host, manager: socket.socket, tmp_path: Path
         process.communicate(timeout=30)
 
 
-def test_killed_and_restored(host: Host, manager: socket.socket) -> None:
+def test_killed_and_restored(host, manager):
     before = host.routing()
     with host.up():
         hear(manager, "READY=1")
@@ -170,7 +170,7 @@ def test_killed_and_restored(host: Host, manager: socket.socket) -> None:
     assert host.routing() == before
 
 
-def test_one_network_is_refused_in_one_line(host: Host, manager: socket.socket) -> None:
+def test_one_network_is_refused_in_one_line(host, manager):
     before = host.routing()
     host.namespace.ip("link", "set", "lte0", "down")
     after_loss = host.routing()
@@ -183,9 +183,7 @@ def test_one_network_is_refused_in_one_line(host: Host, manager: socket.socket) 
     assert host.routing() == after_loss != before
 
 
-def test_with_one_network_it_keeps_to_rules_and_follows_the_next(
-    host: Host, manager: socket.socket
-) -> None:
+def test_with_one_network_it_keeps_to_rules_and_follows_the_next(host, manager):
     host.namespace.ip("link", "set", "lte0", "down")
     before = host.routing()
     with host.up() as process:
@@ -206,9 +204,7 @@ def test_with_one_network_it_keeps_to_rules_and_follows_the_next(
     assert host.routing() == before
 
 
-def test_without_any_network_it_begins_and_follows_the_first(
-    host: Host, manager: socket.socket
-) -> None:
+def test_without_any_network_it_begins_and_follows_the_first(host, manager):
     for name in ("wlan0", "lte0"):
         host.namespace.ip("link", "set", name, "down")
     with host.up() as process:
@@ -222,7 +218,7 @@ def test_without_any_network_it_begins_and_follows_the_first(
     assert "Traceback" not in errors
 
 
-def test_ctrl_c_says_what_it_undid(host: Host, manager: socket.socket) -> None:
+def test_ctrl_c_says_what_it_undid(host, manager):
     with host.up() as process:
         hear(manager, "READY=1")
         process.send_signal(signal.SIGINT)
@@ -234,9 +230,7 @@ def test_ctrl_c_says_what_it_undid(host: Host, manager: socket.socket) -> None:
     assert "set back: net.mptcp." in last
 
 
-def test_a_service_reloads_while_connections_live(
-    host: Host, manager: socket.socket, tmp_path: Path
-) -> None:
+def test_a_service_reloads_while_connections_live(host, manager, tmp_path):
     file = tmp_path / "cedos.toml"
     file.write_text("[steering]\niptables = false\nrescue = false\n")
     with host.up("--config", str(file), service=True) as process:
@@ -259,7 +253,7 @@ def test_a_service_reloads_while_connections_live(
     assert "Traceback" not in errors
 
 
-def test_a_dry_run_changes_nothing(host: Host, manager: socket.socket) -> None:
+def test_a_dry_run_changes_nothing(host, manager):
     before = host.routing()
     with host.up("--dry-run") as process:
         hear(manager, "READY=1")

@@ -6,7 +6,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from ipaddress import ip_address
 from typing import Any
@@ -17,7 +17,6 @@ from kit.waiting import wait_until
 from cedos.daemon.lookup_watch import AnswerDelivery
 from cedos.host.monitor import dns_message as dns
 from cedos.model import FlowKey
-from emu.testbed.netns import Namespace
 
 GATEWAYS = ("192.168.43.1", "192.168.44.1")
 STUB = "127.0.0.53"
@@ -132,9 +131,7 @@ def look_up(
         return str(reply.addresses[0]), time.monotonic() - began_s
 
 
-def test_a_dead_uplink_costs_a_look_up_a_third_of_a_second(
-    tethered: Any, install: Any, resolver: Resolver
-) -> None:
+def test_a_dead_uplink_costs_a_look_up_a_third_of_a_second(tethered, install, resolver):
     cedos = install(tethered.laptop)
     with cedos.up():
         assert look_up(tethered.laptop, "a.example", 1)[0] == GATEWAYS[0]
@@ -166,9 +163,7 @@ def test_a_dead_uplink_costs_a_look_up_a_third_of_a_second(
 
 
 @pytest.mark.parametrize("option", ["SO_BINDTODEVICE", "IP_UNICAST_IF"])
-def test_a_stub_that_keeps_to_the_dead_network_is_answered_too(
-    tethered: Any, install: Any, resolver: Resolver, option: str
-) -> None:
+def test_a_stub_that_keeps_to_the_dead_network_is_answered_too(tethered, install, resolver, option):
     """systemd-resolved between the programs and the networks' resolvers."""
     index = json.loads(tethered.laptop.ip("-j", "link", "show", "wlan0"))[0]["ifindex"]
     pins = {
@@ -190,8 +185,8 @@ def test_a_stub_that_keeps_to_the_dead_network_is_answered_too(
 
 
 def test_a_router_that_announces_its_link_local_address_is_not_waited_for(
-    tethered: Any, install: Any, resolver: Resolver
-) -> None:
+    tethered, install, resolver
+):
     """By IPv6's router advertisements (RFC 8106); also where two interfaces have one address."""
     laptop, phones = tethered.laptop, tethered.phones
     index = {}
@@ -212,7 +207,7 @@ def test_a_router_that_announces_its_link_local_address_is_not_waited_for(
         assert asked(3)[1] < 0.2
 
 
-def test_without_it_the_program_waits(tethered: Any, install: Any, resolver: Resolver) -> None:
+def test_without_it_the_program_waits(tethered, install, resolver):
     resolver.silent = {GATEWAYS[0]}
     with (
         install(tethered.laptop, "[steering]\nlookups = false\n").up(),
@@ -224,9 +219,7 @@ def test_without_it_the_program_waits(tethered: Any, install: Any, resolver: Res
 @pytest.mark.parametrize(
     ("local", "remote"), [("192.0.2.2", "192.0.2.1"), ("2001:db8::2", "2001:db8::1")]
 )
-def test_a_program_takes_the_answer_for_its_resolvers(
-    make_namespace: Callable[[str], Namespace], local: str, remote: str
-) -> None:
+def test_a_program_takes_the_answer_for_its_resolvers(make_namespace, local, remote):
     laptop, router = make_namespace("laptop"), make_namespace("router")
     laptop.ip("link", "add", "wlan0", "type", "veth", "peer", "wlan0", "netns", router.name)
     prefix = 64 if ":" in local else 24

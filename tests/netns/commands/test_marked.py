@@ -59,7 +59,7 @@ def client(make_namespace: Callable[[str], Namespace]) -> Namespace:
     return client
 
 
-def test_tcp_mptcp_and_udp(client: Namespace) -> None:
+def test_tcp_mptcp_and_udp(client):
     server = Namespace(client.name.replace("client", "server"))
     python = sys.executable
     with server.popen(python, "-c", ECHO, stdout=subprocess.PIPE, text=True) as echo:
@@ -74,7 +74,7 @@ def test_tcp_mptcp_and_udp(client: Namespace) -> None:
     assert marked.stdout.split() == ["10.9.2.2"] * 3
 
 
-def test_no_cgroup_is_left() -> None:
+def test_no_cgroup_is_left():
     parent = own_cgroup(
         Path("/proc/self/mounts").read_text(), Path("/proc/self/cgroup").read_text()
     )
@@ -85,7 +85,7 @@ def test_no_cgroup_is_left() -> None:
     assert set(parent.iterdir()) == before
 
 
-def test_a_cgroup_that_outlived_its_program_is_removed_by_the_next() -> None:
+def test_a_cgroup_that_outlived_its_program_is_removed_by_the_next():
     with marked_cgroup(7) as cgroup:
         sleeper = subprocess.Popen(["sleep", "60"])
         (cgroup / "cgroup.procs").write_text(str(sleeper.pid))
@@ -99,7 +99,7 @@ def test_a_cgroup_that_outlived_its_program_is_removed_by_the_next() -> None:
     assert not cgroup.exists()
 
 
-def test_without_privileges(tmp_path: Path) -> None:
+def test_without_privileges(tmp_path):
     code = (
         "import os; from cedos.kernel.bpf import marked_cgroup\n"
         "from cedos.errors import PrivilegeError\n"

@@ -7,12 +7,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
-from kit.laptop import Installed, Tethered
+from kit.laptop import Installed
 from kit.waiting import wait_until
 
 from cedos.budget_kinds import Resource
@@ -31,9 +28,7 @@ networks = ["phone", "lte1"]
 RULE = ("--host", "192.0.2.7", "--never", "metered")
 
 
-def test_what_it_carries_is_said_to_be_carried_by_it(
-    tethered: Any, install: Callable[..., Any]
-) -> None:
+def test_what_it_carries_is_said_to_be_carried_by_it(tethered, install):
     laptop = tethered.laptop
     cedos = install(laptop)
     with cedos.up():
@@ -70,9 +65,7 @@ host = false
 """
 
 
-def test_one_rescued_connection_has_the_network_asked(
-    tethered: Tethered, install: Callable[..., Installed]
-) -> None:
+def test_one_rescued_connection_has_the_network_asked(tethered, install):
     laptop, phones = tethered.laptop, tethered.phones
     phones.ip("link", "set", "lo", "up")
     phones.ip("address", "add", f"{SERVER}/32", "dev", "lo")
@@ -114,9 +107,7 @@ host = false
 """
 
 
-def test_dead_flows_and_own_look_ups_are_not_listed(
-    tethered: Tethered, install: Callable[..., Installed]
-) -> None:
+def test_dead_flows_and_own_look_ups_are_not_listed(tethered, install):
     laptop, phones = tethered.laptop, tethered.phones
     laptop.ip("link", "set", "lo", "up")
     with phones.entered():
@@ -156,9 +147,7 @@ def test_dead_flows_and_own_look_ups_are_not_listed(
         until(0)
 
 
-def test_the_look_ups_of_the_daemon_are_nobodys_flows(
-    tethered: Tethered, install: Callable[..., Installed]
-) -> None:
+def test_the_look_ups_of_the_daemon_are_nobodys_flows(tethered, install):
     cedos = install(tethered.laptop)
     (cedos.folder / "cedos.toml").write_text(ASKING)
     # Nobody answers: each question stays open until it is given up.
@@ -179,9 +168,7 @@ WAITS_S = 1.5
 UNTIL = "2099-12-01T00:00:00"
 
 
-def test_nothing_waits_for_iptables(
-    tethered: Any, install: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_waits_for_iptables(tethered, install, tmp_path, monkeypatch):
     cedos, laptop = install(tethered.laptop), tethered.laptop
     slow, waits = tmp_path / "bin", tmp_path / "waits"
     slow.mkdir()
@@ -218,7 +205,7 @@ def test_nothing_waits_for_iptables(
 _SECONDS = 8.0
 
 
-def test_an_idle_daemon_is_hardly_woken(tethered: Tethered, tmp_path: Path) -> None:
+def test_an_idle_daemon_is_hardly_woken(tethered, tmp_path):
     """It was 8 to 10 times a second when each task had a beat of its own, and once is usual now."""
     tethered.phones.ip("address", "add", f"{SERVER}/32", "dev", "lo")
     config = f'[probes]\ntarget = "{SERVER}"\nportal_url = ""\n[providers]\nhost = false\n'
@@ -230,9 +217,7 @@ def test_an_idle_daemon_is_hardly_woken(tethered: Tethered, tmp_path: Path) -> N
     assert 0 < woken / _SECONDS < 6
 
 
-def test_names_that_no_network_has_are_told(
-    tethered: Tethered, install: Callable[..., Installed]
-) -> None:
+def test_names_that_no_network_has_are_told(tethered, install):
     cedos = install(tethered.laptop, UNPLUGGED)
     config = str(cedos.folder / "cedos.toml")
     misspelt = (
@@ -282,7 +267,7 @@ while True:
 
 
 @pytest.mark.parametrize("only", ["lte0", "absent"])
-def test_a_changing_lease_takes_no_rule_away(tethered: Any, install: Any, only: str) -> None:
+def test_a_changing_lease_takes_no_rule_away(tethered, install, only):
     """Between two leases its default route counted as the host's own: no rule held for up to 1.5 s."""
     laptop, installed = tethered.laptop, install(tethered.laptop)
     if only == "absent":  # then no network carries IPv4 for a moment
@@ -305,7 +290,7 @@ def test_a_changing_lease_takes_no_rule_away(tethered: Any, install: Any, only: 
         assert seen == ({"192.168.44.2"} if only == "lte0" else {"refused"})
 
 
-def test_a_port_that_no_rule_can_be_about_stops_no_routing(tethered: Any, install: Any) -> None:
+def test_a_port_that_no_rule_can_be_about_stops_no_routing(tethered, install):
     """The kernel refuses the rule for its rescue, and from then on refused all others, for good."""
     laptop, installed = tethered.laptop, install(tethered.laptop)
     with installed.up() as process:

@@ -54,7 +54,7 @@ def liar(world: Any, how: str) -> Iterator[None]:
         process.wait(20)
 
 
-def test_one_that_listens_everywhere_answers_from_where_it_was_asked(world: Any) -> None:
+def test_one_that_listens_everywhere_answers_from_where_it_was_asked(world):
     """The server's host has three addresses, and that of its service is on none of the two links."""
     with world.probe_server("0.0.0.0"), world.daemon():
         world.until(
@@ -65,7 +65,7 @@ def test_one_that_listens_everywhere_answers_from_where_it_was_asked(world: Any)
         )
 
 
-def test_one_that_is_gone_is_asked_again(world: Any) -> None:
+def test_one_that_is_gone_is_asked_again(world):
     def failed(least: int) -> bool:
         trains = world.trains(world.status())
         return len(trains) == 2 and all(each["failed"] >= least for each in trains.values())
@@ -84,7 +84,7 @@ def test_one_that_is_gone_is_asked_again(world: Any) -> None:
 
 
 @pytest.mark.parametrize("how", ["a thousand times", "never sent"])
-def test_one_that_lies_is_not_believed(world: Any, how: str) -> None:
+def test_one_that_lies_is_not_believed(world, how):
     """It reports ten gigabits a second, or packets that nobody sent."""
 
     def judged() -> bool:
@@ -112,7 +112,7 @@ def test_one_that_lies_is_not_believed(world: Any, how: str) -> None:
 TRAIN = 50 * 1228
 
 
-def test_the_uplink_is_told_within_a_fifth(world: Any) -> None:
+def test_the_uplink_is_told_within_a_fifth(world):
     with world.probe_server(), world.daemon():
         world.until(lambda: [*map(len, world.known().values())] == [8, 8])
         assert all("udp_bps" in each for each in world.known().values())

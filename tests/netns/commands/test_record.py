@@ -5,7 +5,6 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,7 +21,7 @@ FIRST, SECOND = "middle.log", "later.log"
 
 
 @pytest.mark.timeout(300)
-def test_a_log_of_a_living_daemon_gives_the_same_commands(world: Any) -> None:
+def test_a_log_of_a_living_daemon_gives_the_same_commands(world):
     state, runtime = (Path(world.environment[f"CEDOS_{name}_DIR"]) for name in ("STATE", "RUNTIME"))
     client = ControlClient(runtime / "control.sock", timeout_s=60.0)
 

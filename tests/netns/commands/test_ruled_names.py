@@ -203,7 +203,7 @@ def world(tethered: Any, install: Any) -> Iterator[World]:
     made.close()
 
 
-def test_the_first_packet_to_a_ruled_name_is_refused(world: World) -> None:
+def test_the_first_packet_to_a_ruled_name_is_refused(world):
     world.rule()
     assert world.reaches(ADDRESSES[0])  # no name leads there yet
     world.zone[HOST, dns.A] = (record(HOST, ADDRESSES[1]),)
@@ -250,7 +250,7 @@ def test_the_first_packet_to_a_ruled_name_is_refused(world: World) -> None:
     assert world.reaches(ADDRESSES[0])
 
 
-def test_what_was_looked_up_before_the_rule_is_under_it(world: World) -> None:
+def test_what_was_looked_up_before_the_rule_is_under_it(world):
     world.zone[HOST, dns.A] = (record(HOST, ADDRESSES[1]),)
     world.zone["dl." + HOST, dns.A] = (record("dl." + HOST, ADDRESSES[2]),)
     world.look_up(HOST)
@@ -275,7 +275,7 @@ def forge(
         raw.sendto(head + udp, (LAPTOP, 0))
 
 
-def test_a_neighbours_forged_answers_change_no_rule(world: World) -> None:
+def test_a_neighbours_forged_answers_change_no_rule(world):
     """8 datagrams that no program had asked for pushed the true address out of the rule, for good."""
     name = "dl." + HOST
     world.zone[name, dns.A] = (record(name, ADDRESSES[1]),)
@@ -303,7 +303,7 @@ def test_a_neighbours_forged_answers_change_no_rule(world: World) -> None:
     assert not world.reaches(ADDRESSES[1])
 
 
-def test_a_user_who_claims_a_name_changes_nothing_for_others(world: World) -> None:
+def test_a_user_who_claims_a_name_changes_nothing_for_others(world):
     """300 requests and 60 answers of a resolver of its own name hosts that are none of the rule's."""
     world.zone[HOST, dns.A] = (record(HOST, ADDRESSES[1]),)
     world.rule()
@@ -327,7 +327,7 @@ def test_a_user_who_claims_a_name_changes_nothing_for_others(world: World) -> No
     assert not world.reaches(ADDRESSES[55])
 
 
-def test_answers_pass_without_a_rule_for_a_name_and_after_a_crash(world: World) -> None:
+def test_answers_pass_without_a_rule_for_a_name_and_after_a_crash(world):
     shown = "iptables-save -t mangle"
     assert "NFQUEUE" not in world.laptop.run(*shown.split()).stdout
     world.rule()

@@ -204,7 +204,7 @@ def attacked(make_namespace: Callable[[str], Namespace], tmp_path: Path) -> Iter
 
 
 @pytest.mark.parametrize("count", [20_000, pytest.param(100_000, marks=pytest.mark.long)])
-def test_nothing_is_learnt_of_packets_that_nobody_asked_for(attacked: Attacked, count: int) -> None:
+def test_nothing_is_learnt_of_packets_that_nobody_asked_for(attacked, count):
     unit = (Path(cedos.commands.__file__).parent / "examples" / "cedos.service").read_text()
     limit_mb = float(re.search(r"MemoryMax=(\d+)M", unit)[1])
     attacked.ready()
@@ -242,9 +242,7 @@ def test_nothing_is_learnt_of_packets_that_nobody_asked_for(attacked: Attacked, 
     assert "bank.example" not in learned
 
 
-def test_a_neighbour_cannot_have_a_healthy_connection_closed(
-    attacked: Attacked, closing: ExitStack
-) -> None:
+def test_a_neighbour_cannot_have_a_healthy_connection_closed(attacked, closing):
     """Neither one that is carried, nor one whose server thinks for longer than the limit.
 
     Once the network is really dead, both are.

@@ -52,7 +52,7 @@ def cedos(tethered: Any) -> Iterator[Installed]:
         yield Installed(tethered.laptop, Path(folder))
 
 
-def test_quotas_are_each_users_own(cedos: Installed) -> None:
+def test_quotas_are_each_users_own(cedos):
     with cedos.up() as process:
         cedos.socket.parent.chmod(0o711)
         client = cedos.client
@@ -89,7 +89,7 @@ def test_quotas_are_each_users_own(cedos: Installed) -> None:
         assert process.poll() is None
 
 
-def test_who_opens_connections_without_end_keeps_no_other_user_out(cedos: Installed) -> None:
+def test_who_opens_connections_without_end_keeps_no_other_user_out(cedos):
     with cedos.up():
         cedos.socket.parent.chmod(0o711)
         client = cedos.client
@@ -115,9 +115,7 @@ def test_who_opens_connections_without_end_keeps_no_other_user_out(cedos: Instal
         assert held == [400]
 
 
-def test_a_user_who_opens_connections_without_end_holds_up_no_other_user(
-    tethered: Any, cedos: Installed
-) -> None:
+def test_a_user_who_opens_connections_without_end_holds_up_no_other_user(tethered, cedos):
     """The daemon handled all that waited before anything else: it answered up to 40 s later."""
 
     def pour() -> int:
@@ -151,9 +149,7 @@ def test_a_user_who_opens_connections_without_end_holds_up_no_other_user(
         cedos.ends(process)
 
 
-def test_a_network_without_a_default_route_works_for_who_is_bound_to_it(
-    tethered: Any, install: Any
-) -> None:
+def test_a_network_without_a_default_route_works_for_who_is_bound_to_it(tethered, install):
     """A printer's, virtual machines': by its address, by its interface, and through its own router."""
     laptop, phones = tethered.laptop, tethered.phones
     laptop.ip("link", "add", "eth1", "type", "veth", "peer", "eth1", "netns", phones.name)
@@ -195,9 +191,7 @@ def test_a_network_without_a_default_route_works_for_who_is_bound_to_it(
             assert all_ways() == {"192.168.56.2"}
 
 
-def test_programs_of_who_may_not_ask_the_daemon_say_so(
-    cedos: Installed, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_programs_of_who_may_not_ask_the_daemon_say_so(cedos, capfd):
     said = "cedos-get: if a daemon runs, its rules and choices are not followed: you may not open "
     with cedos.up():
         cedos.socket.parent.chmod(0o711)

@@ -48,9 +48,7 @@ def everything(laptop: Namespace) -> str:
 
 
 @pytest.mark.parametrize("before", [(), AS_NOBODY], ids=["root", "nobody"])
-def test_a_laptop_that_can_run_it(
-    laptop: Namespace, tmp_path: Path, before: tuple[str, ...]
-) -> None:
+def test_a_laptop_that_can_run_it(laptop, tmp_path, before):
     was = everything(laptop)
     found = examine(laptop, tmp_path, *before)
     assert everything(laptop) == was
@@ -63,7 +61,7 @@ def test_a_laptop_that_can_run_it(
     assert found["daemon"]["found"] == "not running"
 
 
-def test_one_network_leaves_nothing_to_choose(laptop: Namespace, tmp_path: Path) -> None:
+def test_one_network_leaves_nothing_to_choose(laptop, tmp_path):
     laptop.ip("link", "set", "lte0", "down")
     found = examine(laptop, tmp_path)
     assert (
@@ -73,7 +71,7 @@ def test_one_network_leaves_nothing_to_choose(laptop: Namespace, tmp_path: Path)
     assert found["networks"]["lost"] == "nothing to choose between until another one comes"
 
 
-def test_who_else_is_at_work(laptop: Namespace, tmp_path: Path) -> None:
+def test_who_else_is_at_work(laptop, tmp_path):
     laptop.ip("mptcp", "endpoint", "add", "192.168.44.2", "dev", "lte0", "subflow")
     laptop.sysctl("net.mptcp.pm_type", 1)
     laptop.ip("tuntap", "add", "vpn0", "mode", "tun")
@@ -95,7 +93,7 @@ def test_who_else_is_at_work(laptop: Namespace, tmp_path: Path) -> None:
     not Path("/proc/sys/net/mptcp/blackhole_timeout").exists(),
     reason="before Linux 6.12 the kernel remembers none",
 )
-def test_a_black_hole_that_the_kernel_remembers(laptop: Namespace, tmp_path: Path) -> None:
+def test_a_black_hole_that_the_kernel_remembers(laptop, tmp_path):
     # A network that drops SYNs with the option of MPTCP, until the kernel gives it up.
     drop = ("-p", "tcp", "--tcp-option", "30", "-j", "DROP")
     laptop.run("iptables", "-A", "INPUT", *drop)
@@ -116,7 +114,7 @@ def test_a_black_hole_that_the_kernel_remembers(laptop: Namespace, tmp_path: Pat
     assert examine(laptop, tmp_path)["MPTCP black hole"]["state"] == "ok"
 
 
-def test_a_daemon_that_was_killed(laptop: Namespace, tmp_path: Path) -> None:
+def test_a_daemon_that_was_killed(laptop, tmp_path):
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "journal.jsonl").write_text("{}\n")
     assert examine(laptop, tmp_path)["daemon"]["remedy"] == "cedos restore"
@@ -130,7 +128,7 @@ def test_it_is_found_and_this_namespace_is_left_alone(make_namespace):
     assert here.run("tc", "qdisc", "show").stdout == before
 
 
-def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_what_is_missing_is_named(tmp_path, monkeypatch):
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/mounts").write_text("tmpfs / tmpfs rw 0 0\n")
     assert "no cgroup v2" in kernel.early_rescue(Files(tmp_path)).found

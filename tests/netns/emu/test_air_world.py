@@ -24,7 +24,7 @@ def carrier(world: World, name: str) -> bool:
     return "LOWER_UP" in link["flags"]
 
 
-def test_both_networks_lead_to_the_server_with_their_delays() -> None:
+def test_both_networks_lead_to_the_server_with_their_delays():
     with World([scripted("wlan0", 0.020), scripted("lte0", 0.100)]) as world:
         world.begin()
         for name, rtt_ms in (("wlan0", 20), ("lte0", 100)):
@@ -39,7 +39,7 @@ def test_both_networks_lead_to_the_server_with_their_delays() -> None:
         assert world.dropped() == {"wlan0": 0, "lte0": 0}
 
 
-def test_the_carrier_follows_the_contacts_and_addresses_change() -> None:
+def test_the_carrier_follows_the_contacts_and_addresses_change():
     contacts = [(0.0, 0.5), (1.5, 1000.0)]
     with World([scripted("wlan0", 0.010, contacts)]) as world:
         world.begin()
@@ -56,7 +56,7 @@ def test_the_carrier_follows_the_contacts_and_addresses_change() -> None:
 
 
 @pytest.mark.parametrize("protocol", ["session", "tcp-restart", "tcp-range"])
-def test_a_download_across_a_gap(protocol: str) -> None:
+def test_a_download_across_a_gap(protocol):
     # 770 KB in contacts of 2, 4, 6 ... s, with gaps of 2.3 s: one gap at least.
     plan = dtp.plan(154, 200, 3e6, 0.02)
     found = dtp.measure(protocol, plan)
@@ -75,7 +75,7 @@ def test_a_download_across_a_gap(protocol: str) -> None:
         (intnw.OURS, "sensing", {"duration_s": 9.0}),
     ],
 )
-def test_an_application(strategy: str, application: str, options: dict[str, object]) -> None:
+def test_an_application(strategy, application, options):
     trial = intnw.Trial(
         strategy, application, intnw.hotspot(), {"seed": 1, **options}, [{}], 1.0, 100.0
     )
@@ -88,7 +88,7 @@ def test_an_application(strategy: str, application: str, options: dict[str, obje
         assert min(found["foreground_s"]) >= 0.020
 
 
-def test_switching_is_seen() -> None:
+def test_switching_is_seen():
     found = cedos_tables.measure("one-at-a-time", 2, 1.5, 5e6)
     for way, rtt_s in (
         ("wifi-to-lte", cedos_tables.LTE_RTT_S),

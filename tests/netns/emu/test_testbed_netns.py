@@ -17,9 +17,7 @@ ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
 CHOSEN = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 
 
-def test_cubic_is_chosen_inside_and_nothing_outside(
-    make_namespace: Callable[[str], Namespace],
-) -> None:
+def test_cubic_is_chosen_inside_and_nothing_outside(make_namespace):
     before = ALLOWED.read_text(), CHOSEN.read_text()
     one, two = make_namespace("one"), make_namespace("two")
     netns.use_cubic([one, two])
@@ -28,9 +26,7 @@ def test_cubic_is_chosen_inside_and_nothing_outside(
     assert (ALLOWED.read_text(), CHOSEN.read_text()) == before
 
 
-def test_what_a_killed_one_widened_is_narrowed_by_the_next(
-    make_namespace: Callable[[str], Namespace], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_killed_one_widened_is_narrowed_by_the_next(make_namespace, tmp_path, monkeypatch):
     """The host's list is a file of our own here: what is tested is who writes it when."""
     allowed, lock = tmp_path / "allowed", tmp_path / "lock"
     allowed.write_text("reno bbr cubic\n")
@@ -42,9 +38,7 @@ def test_what_a_killed_one_widened_is_narrowed_by_the_next(
     assert lock.read_text() == ""
 
 
-def test_an_error_inside_leaves_the_host_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_inside_leaves_the_host_as_it_was(tmp_path, monkeypatch):
     allowed, lock = tmp_path / "allowed", tmp_path / "lock"
     allowed.write_text("reno bbr\n")
     monkeypatch.setattr(netns, "_ALLOWED", allowed)
@@ -55,7 +49,7 @@ def test_an_error_inside_leaves_the_host_as_it_was(
     assert lock.read_text() == ""
 
 
-def test_offloads_are_off(make_namespace: Callable[[str], Namespace]) -> None:
+def test_offloads_are_off(make_namespace):
     namespace = make_namespace("wire")
     namespace.ip("link", "add", "one", "type", "veth", "peer", "name", "two")
     with namespace.entered():
@@ -96,9 +90,7 @@ def gone(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("then", ["exit 0", "exec sleep 600", "trap '' TERM; wait"])
-def test_children_do_not_stay_behind(
-    make_namespace: MakeNamespace, tmp_path: Path, then: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_children_do_not_stay_behind(make_namespace, tmp_path, then, monkeypatch):
     monkeypatch.setattr("emu.testbed.services._STOP_TIMEOUT_S", 0.3)
     service, child = begun(make_namespace, tmp_path, then)
     if then == "exit 0":
@@ -114,7 +106,7 @@ _BYTES = 4_000_000
 _PAGE = 4096
 
 
-def test_bytes_that_nobody_reads_are_seen(make_namespace: Callable[[str], Namespace]) -> None:
+def test_bytes_that_nobody_reads_are_seen(make_namespace):
     one, other = make_namespace("one"), make_namespace("two")
     with TcpMemory(one) as quiet:
         pass

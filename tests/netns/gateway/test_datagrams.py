@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ SOON_S = 2.0  # far below the five seconds after which the C library asks again
 
 
 @pytest.mark.parametrize("dies", [silent, unplugged])
-def test_a_call_goes_on(dies: Callable[[Laptop], None], laptop: Laptop, tmp_path: Path) -> None:
+def test_a_call_goes_on(dies, laptop, tmp_path):
     laptop.forward("--fail", "closed")
     # The session is made before: a call's first words may wait for it.
     warm = laptop.curl("-m", "10", "--proxy", "socks5h://127.0.0.1:1080", f"http://{ORIGIN}:1/")
@@ -128,7 +127,7 @@ with socket.create_connection(("10.9.1.99", 53), 4) as one:
 """
 
 
-def test_names_of_users_that_are_redirected(names: Names) -> None:
+def test_names_of_users_that_are_redirected(names):
     names.forward("--redirect", str(USER), "--fail", "closed")
     for dies in (lambda _laptop: None, silent):
         dies(names.laptop)
@@ -142,13 +141,13 @@ def test_names_of_users_that_are_redirected(names: Names) -> None:
     assert took_s > SOON_S
 
 
-def test_names_of_this_place_stay_here(names: Names) -> None:
+def test_names_of_this_place_stay_here(names):
     names.forward("--redirect", str(USER), "--fail", "closed", resolver=NEAR_RESOLVER)
     assert names.program(FIND.format("printer.lan"))[0] == "192.168.77.1"
     assert names.program(FIND.format("far.test"))[0] == ORIGIN
 
 
-def test_without_the_gateway_its_names_are_asked_here(names: Names) -> None:
+def test_without_the_gateway_its_names_are_asked_here(names):
     names.forward("--redirect", str(USER), resolver=NEAR_RESOLVER)
     assert names.program(FIND.format("far.test"))[0] == ORIGIN
     for process in names.laptop._started:
@@ -161,7 +160,7 @@ def test_without_the_gateway_its_names_are_asked_here(names: Names) -> None:
     assert names.program(FIND.format("printer.lan"))[0] == "192.168.77.1"
 
 
-def test_a_resolver_for_who_asks_it(names: Names) -> None:
+def test_a_resolver_for_who_asks_it(names):
     names.forward("--dns", "127.0.0.1:5353")
     ask = ASK.replace(NOBODY, "127.0.0.1").replace(", 53)", ", 5353)")
     assert names.program(ask)[0].splitlines() == [f"127.0.0.1 5353 {ORIGIN}", f"127.0.0.1 {ORIGIN}"]

@@ -49,8 +49,8 @@ def get(laptop: Laptop, target: Path) -> "subprocess.Popen[str]":
 
 
 def test_a_laptop_that_is_away_finds_at_the_gateway_what_it_asked_for(
-    laptop: Laptop, tmp_path: Path, monkeypatch: Any
-) -> None:
+    laptop, tmp_path, monkeypatch
+):
     monkeypatch.setenv("SSL_CERT_FILE", str(laptop.folder / "nginx" / "cert.pem"))
     data = os.urandom(SIZE)
     served = serve(laptop, data)
@@ -86,7 +86,7 @@ def test_a_laptop_that_is_away_finds_at_the_gateway_what_it_asked_for(
     assert log.read_text() == f"200 {SIZE}\n"
 
 
-def test_so_does_a_program_that_knows_of_no_gateway(laptop: Laptop) -> None:
+def test_so_does_a_program_that_knows_of_no_gateway(laptop):
     """curl of plain http through the proxy: its connection lives on, and the origin is done meanwhile."""
     data = os.urandom(SIZE)
     served = serve(laptop, data)

@@ -106,9 +106,7 @@ def answered(laptop: Laptop, data: bytes, end: str) -> int:
     return got
 
 
-def test_what_was_recorded_changes_nothing_when_it_is_sent_again(
-    laptop: Laptop, wire: Wire
-) -> None:
+def test_what_was_recorded_changes_nothing_when_it_is_sent_again(laptop, wire):
     """The set-up of a session, its join over the other network, and what followed them."""
     laptop.world.shape("20mbit")
     data = os.urandom(SIZE)
@@ -190,7 +188,7 @@ def nonsense(laptop: Laptop, spoken: list[bytes]) -> Iterator[list[int]]:
         serving.join()
 
 
-def test_a_gateway_that_talks_nonsense_harms_nobody(laptop: Laptop, wire: Wire) -> None:
+def test_a_gateway_that_talks_nonsense_harms_nobody(laptop, wire):
     folder = laptop.folder / "small"
     folder.mkdir()
     (folder / "small").write_bytes(b"small")
@@ -258,7 +256,7 @@ while True:
 """
 
 
-def test_forged_answers_of_dns_reach_nobody(laptop: Laptop, tmp_path: Path) -> None:
+def test_forged_answers_of_dns_reach_nobody(laptop, tmp_path):
     class Forged(Names):
         def _serve(self, where: Any, address: str, *options: str) -> None:
             right = options[0].rpartition("/")[2]

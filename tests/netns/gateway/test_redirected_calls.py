@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -76,9 +76,7 @@ def own_prefix(laptop: Laptop) -> str:
 
 
 @pytest.mark.parametrize("dies", [silent, renumbered])
-def test_a_call_of_a_program_that_knows_nothing_goes_on(
-    dies: Callable[[Laptop], None], laptop: Laptop, home: Path
-) -> None:
+def test_a_call_of_a_program_that_knows_nothing_goes_on(dies, laptop, home):
     laptop.forward("--redirect", str(USER), "--fail", "closed")
     # The session is made before: a call's first words may wait for it.
     assert as_user(laptop, "curl", "-sS", f"http://{ORIGIN}:1/").wait(20) != 0
@@ -99,7 +97,7 @@ def test_a_call_of_a_program_that_knows_nothing_goes_on(
 
 
 @pytest.mark.usefixtures("echo")
-def test_a_program_sees_whom_it_asked(laptop: Laptop) -> None:
+def test_a_program_sees_whom_it_asked(laptop):
     """Connected or not, several places by one socket, bound to an address, large, by IPv6."""
     own = json.loads(laptop.near.run("ip", "-j", "route", "get", ORIGIN).stdout)[0]["prefsrc"]
     laptop.forward("--redirect", str(USER), "--fail", "closed")
@@ -155,7 +153,7 @@ print(json.dumps(ask(one, b"x", ("{ORIGIN}", 9001))))
 
 
 @pytest.mark.usefixtures("echo")
-def test_what_is_left_alone(laptop: Laptop) -> None:
+def test_what_is_left_alone(laptop):
     """A host that spoke first is answered directly; so are all with --direct, and without the proxy."""
     own = json.loads(laptop.near.run("ip", "-j", "route", "get", ORIGIN).stdout)[0]["prefsrc"]
     ask = f"""
@@ -200,7 +198,7 @@ print(json.dumps(ask(one, b"x", ("{ORIGIN}", 9001))[0]))
 
 
 @pytest.mark.usefixtures("echo")
-def test_who_speaks_first_draws_nothing_out_with_fail_closed(laptop: Laptop) -> None:
+def test_who_speaks_first_draws_nothing_out_with_fail_closed(laptop):
     """A neighbour can send under any host's address to the socket that is about to call it."""
     own = json.loads(laptop.near.run("ip", "-j", "route", "get", ORIGIN).stdout)[0]["prefsrc"]
     laptop.forward("--redirect", str(USER), "--fail", "closed")

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -59,7 +59,7 @@ def said(laptop: Laptop, *words: str, user: int = USER) -> str:
 
 
 @pytest.mark.parametrize("dies", [silent, unplugged, renumbered])
-def test_a_download_goes_on(dies: Callable[[Laptop], None], laptop: Laptop, tmp_path: Path) -> None:
+def test_a_download_goes_on(dies, laptop, tmp_path):
     laptop.world.shape("20mbit")
     data = os.urandom(SIZE)
     laptop.serve_file(data)
@@ -68,7 +68,7 @@ def test_a_download_goes_on(dies: Callable[[Laptop], None], laptop: Laptop, tmp_
     whole_in_spite_of(dies, laptop, curl, data)
 
 
-def test_who_is_redirected_and_who_is_not(laptop: Laptop) -> None:
+def test_who_is_redirected_and_who_is_not(laptop):
     laptop.serve_file(b"x")
     own = laptop.near.run("ip", "-j", "route", "get", ORIGIN).stdout
     outside = json.loads(own)[0]["prefsrc"]
@@ -92,7 +92,7 @@ def cgroup() -> Iterator[Path]:
             each.rmdir()
 
 
-def test_programs_of_a_cgroup_whosever_they_are(laptop: Laptop, cgroup: Path) -> None:
+def test_programs_of_a_cgroup_whosever_they_are(laptop, cgroup):
     laptop.serve_file(b"x")
     talk = (PYTHON, "-c", TALK, "8080")
     script = 'echo $$ > "$0/cgroup.procs"; exec setpriv --reuid="$1" --clear-groups "${@:2}"'
@@ -127,7 +127,7 @@ for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
 
 
 @pytest.mark.parametrize("fail", ["open", "closed"])
-def test_without_ipv6_on_loopback_it_goes_direct_or_nowhere(laptop: Laptop, fail: str) -> None:
+def test_without_ipv6_on_loopback_it_goes_direct_or_nowhere(laptop, fail):
     """With `--fail closed` it went direct, too."""
     near = laptop.near
     near.sysctl("net.ipv6.conf.lo.disable_ipv6", 1)
@@ -144,7 +144,7 @@ def test_without_ipv6_on_loopback_it_goes_direct_or_nowhere(laptop: Laptop, fail
     assert said(laptop, PYTHON, "-c", SIX, "8080", user=OTHER).split("\n")[:2] == direct
 
 
-def test_only_what_goes_to_there(laptop: Laptop) -> None:
+def test_only_what_goes_to_there(laptop):
     laptop.serve_file(b"x")
     talk = (PYTHON, "-c", TALK, "8080")
     forward = laptop.forward("--redirect", str(USER), "--only", ":443", "--only", ORIGIN)
@@ -159,7 +159,7 @@ def test_only_what_goes_to_there(laptop: Laptop) -> None:
     assert json.loads(said(laptop, *talk))[0] != "127.0.0.1"
 
 
-def test_ipv6_and_ipv4_within_it(laptop: Laptop) -> None:
+def test_ipv6_and_ipv4_within_it(laptop):
     """The laptop itself has no IPv6 but loopback's."""
     if not Path("/proc/net/if_inet6").exists():
         pytest.skip("this kernel has no IPv6")
@@ -183,7 +183,7 @@ def test_ipv6_and_ipv4_within_it(laptop: Laptop) -> None:
     assert said(laptop, PYTHON, "-c", within).split() == ["::ffff:127.0.0.1", f"::ffff:{ORIGIN}"]
 
 
-def test_what_is_said_by_a_program_that_goes_at_once_arrives(laptop: Laptop) -> None:
+def test_what_is_said_by_a_program_that_goes_at_once_arrives(laptop):
     server = laptop.far.popen(*(PYTHON, "-c", TAKE), stdout=subprocess.PIPE)
     laptop.keep(server)
     assert server.stdout.readline() == b"ready\n"
@@ -192,7 +192,7 @@ def test_what_is_said_by_a_program_that_goes_at_once_arrives(laptop: Laptop) -> 
     assert server.stdout.readline() == b"said and gone\n"
 
 
-def test_a_killed_proxy_leaves_nothing(laptop: Laptop, tmp_path: Path) -> None:
+def test_a_killed_proxy_leaves_nothing(laptop, tmp_path):
     laptop.world.shape("20mbit")
     laptop.serve_file(bytes(SIZE))
     forward = laptop.forward("--redirect", str(USER), "--fail", "closed")
@@ -206,7 +206,7 @@ def test_a_killed_proxy_leaves_nothing(laptop: Laptop, tmp_path: Path) -> None:
     assert talked[1] == [ORIGIN, 8080]
 
 
-def test_a_gateway_that_has_gone_is_gone_around(laptop: Laptop) -> None:
+def test_a_gateway_that_has_gone_is_gone_around(laptop):
     """Also by a proxy whose own user is redirected: it does not come back to itself."""
     laptop.serve_file(b"all of it")
     laptop.forward("--redirect", str(USER), "--redirect", str(os.getuid()))
@@ -217,7 +217,7 @@ def test_a_gateway_that_has_gone_is_gone_around(laptop: Laptop) -> None:
     assert said(laptop, "curl", "-sS", url, user=os.getuid()) == "all of it"
 
 
-def test_a_refused_port_is_refused_and_a_strangers_connection_too(laptop: Laptop) -> None:
+def test_a_refused_port_is_refused_and_a_strangers_connection_too(laptop):
     laptop.forward("--redirect", str(USER))
     refused = as_user(laptop, "curl", "-sS", f"http://{ORIGIN}:1/")
     assert refused.wait(10) in (7, 56), refused.stderr.read()
@@ -229,14 +229,14 @@ def test_a_refused_port_is_refused_and_a_strangers_connection_too(laptop: Laptop
         assert stranger.wait(10) in (7, 56), stranger.stderr.read()  # reset, maybe at once
 
 
-def test_what_goes_direct(laptop: Laptop) -> None:
+def test_what_goes_direct(laptop):
     laptop.serve_file(b"x")
     laptop.forward("--redirect", str(USER), "--direct", ":8080", "--direct", "203.0.113.64/26")
     assert json.loads(said(laptop, PYTHON, "-c", TALK, "8080"))[0] != "127.0.0.1"
     assert said(laptop, "curl", "-sS", "-m", "5", f"http://{ORIGIN}:8080/file") == "x"
 
 
-def test_quic_is_refused_and_other_datagrams_are_not(laptop: Laptop) -> None:
+def test_quic_is_refused_and_other_datagrams_are_not(laptop):
     laptop.forward("--redirect", str(USER))
     send = (
         "import socket\n"
@@ -257,7 +257,7 @@ def test_quic_is_refused_and_other_datagrams_are_not(laptop: Laptop) -> None:
         assert said(laptop, PYTHON, "-c", words, user=user).strip() == what, (how, port)
 
 
-def test_what_this_host_has_a_route_for_stays_with_it(laptop: Laptop, tmp_path: Path) -> None:
+def test_what_this_host_has_a_route_for_stays_with_it(laptop, tmp_path):
     """A VPN's network: the proxy goes there by the host's own way, not through the gateway."""
     laptop.serve_file(b"through the tunnel")
     laptop.near.ip("route", "add", f"{ORIGIN}/32", "via", "10.9.2.1", "dev", "lte0")
@@ -266,7 +266,7 @@ def test_what_this_host_has_a_route_for_stays_with_it(laptop: Laptop, tmp_path: 
     assert "10.9.2.2" in (tmp_path / "served.log").read_text()
 
 
-def test_a_gateway_on_this_host_is_refused(laptop: Laptop) -> None:
+def test_a_gateway_on_this_host_is_refused(laptop):
     laptop.near.ip("address", "add", f"{GATEWAY}/32", "dev", "lo")
     process = laptop.near.popen(
         *(CEDOS, "forward", "--redirect", str(USER)),
@@ -278,7 +278,7 @@ def test_a_gateway_on_this_host_is_refused(laptop: Laptop) -> None:
     assert b"is this host" in process.stderr.read()
 
 
-def test_it_says_what_is_missing(laptop: Laptop, tmp_path: Path) -> None:
+def test_it_says_what_is_missing(laptop, tmp_path):
     process = laptop.near.popen(
         *("setpriv", "--bounding-set=-bpf,-net_admin,-sys_admin", "--inh-caps=-all"),
         *(CEDOS, "forward", "--redirect", "nobody"),
@@ -299,7 +299,7 @@ def home() -> Iterator[Path]:
         yield Path(folder)
 
 
-def test_git_curl_and_a_browser_go_on(laptop: Laptop, tmp_path: Path, home: Path) -> None:
+def test_git_curl_and_a_browser_go_on(laptop, tmp_path, home):
     """Real programs, none of them told of anything, while Wi-Fi falls silent."""
     laptop.world.shape("20mbit")
     served = tmp_path / "served"

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kit.waiting import wait_until
@@ -17,7 +16,6 @@ from kit.waiting import wait_until
 from tests.netns.gateway.conftest import ORIGIN
 from tests.netns.gateway.deaths import silent
 
-Laptop = Any
 PROXY = "socks5h://127.0.0.1:1080"
 SIZE = 3_000_000
 
@@ -34,7 +32,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_without_a_disk_it_hands_on_what_it_cannot_keep(small_disk: Path, laptop: Laptop) -> None:
+def test_without_a_disk_it_hands_on_what_it_cannot_keep(small_disk, laptop):
     data = os.urandom(SIZE)
     laptop.serve_file(data)
     laptop.forward("-D", "1080", "--fail", "closed")
@@ -58,7 +56,7 @@ input()
 """
 
 
-def test_without_descriptors_those_that_live_go_on(laptop: Laptop) -> None:
+def test_without_descriptors_those_that_live_go_on(laptop):
     """Sixty-four more than it needs for itself: the rest are refused, and the session lives."""
     laptop.world.shape("20mbit")
     data = os.urandom(4 * SIZE)
@@ -115,7 +113,7 @@ while True:
 """
 
 
-def test_without_memory_those_that_live_go_on(laptop: Laptop) -> None:
+def test_without_memory_those_that_live_go_on(laptop):
     """Uploads to a server that never reads, far beyond what the gateway has: they break, not others."""
     data = os.urandom(6 * SIZE)
     laptop.serve_file(data)
@@ -156,7 +154,7 @@ def test_without_memory_those_that_live_go_on(laptop: Laptop) -> None:
 
 
 @pytest.mark.parametrize("how", [("DROP",), ("REJECT", "--reject-with", "tcp-reset")])
-def test_a_gateway_that_one_network_does_not_lead_to(laptop: Laptop, how: tuple[str, ...]) -> None:
+def test_a_gateway_that_one_network_does_not_lead_to(laptop, how):
     laptop.world.shape("20mbit")
     data = os.urandom(2 * SIZE)
     laptop.serve_file(data)

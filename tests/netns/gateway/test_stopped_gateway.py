@@ -42,7 +42,7 @@ def carrying(laptop: Laptop) -> Any:
     return curl
 
 
-def test_a_stopped_gateway_closes_its_connections(laptop: Laptop) -> None:
+def test_a_stopped_gateway_closes_its_connections(laptop):
     """The laptop goes direct within a second, and joins again once the gateway is back."""
     curl = carrying(laptop)
     began_s = time.monotonic()
@@ -62,7 +62,7 @@ def test_a_stopped_gateway_closes_its_connections(laptop: Laptop) -> None:
         time.sleep(0.2)
 
 
-def test_a_killed_gateway_says_itself_what_it_lost(laptop: Laptop) -> None:
+def test_a_killed_gateway_says_itself_what_it_lost(laptop):
     """Its connections break as soon as it is back; all others go on meanwhile and afterwards."""
     curl = carrying(laptop)
     laptop.gateway.kill()
@@ -80,7 +80,7 @@ def test_a_killed_gateway_says_itself_what_it_lost(laptop: Laptop) -> None:
 
 
 @pytest.mark.long  # (by itself in tests/unit/proxy)
-def test_what_a_gateway_carried_that_is_gone_breaks_while_others_go_direct(laptop: Laptop) -> None:
+def test_what_a_gateway_carried_that_is_gone_breaks_while_others_go_direct(laptop):
     curl = carrying(laptop)
     for where in ("INPUT", "OUTPUT"):  # its host died: not even a refusal comes
         side = "--dport" if where == "INPUT" else "--sport"

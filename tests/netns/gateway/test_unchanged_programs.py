@@ -6,9 +6,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,14 +20,11 @@ from tests.netns.gateway.deaths import (
     whole_in_spite_of,
 )
 
-Laptop = Any
 PROXY = "socks5h://127.0.0.1:1080"
 
 
 @pytest.mark.parametrize("dies", [silent, unplugged, renumbered])
-def test_a_download_by_curl_goes_on(
-    dies: Callable[[Laptop], None], laptop: Laptop, tmp_path: Path
-) -> None:
+def test_a_download_by_curl_goes_on(dies, laptop, tmp_path):
     laptop.world.shape("20mbit")
     folder = tmp_path / "served"
     folder.mkdir()
@@ -51,7 +46,7 @@ with socket.create_server(("{ORIGIN}", 7777)) as server:
 """
 
 
-def test_a_shells_words_are_answered_while_its_network_dies(laptop: Laptop) -> None:
+def test_a_shells_words_are_answered_while_its_network_dies(laptop):
     """A line is typed each 50 ms through `cedos forward -W`, as by SSH's ProxyCommand."""
     import subprocess
 
@@ -85,7 +80,7 @@ def test_a_shells_words_are_answered_while_its_network_dies(laptop: Laptop) -> N
     assert max(took_s[1:]) < MOST_STALL_S
 
 
-def test_nothing_is_said_over_the_phone_while_nothing_is_asked(laptop: Laptop) -> None:
+def test_nothing_is_said_over_the_phone_while_nothing_is_asked(laptop):
     laptop.forward()
     assert laptop.curl("-x", PROXY, "-m", "5", f"http://{ORIGIN}:1/").wait(10) != 0
 
@@ -100,9 +95,7 @@ def test_nothing_is_said_over_the_phone_while_nothing_is_asked(laptop: Laptop) -
     assert sent() - before < 500
 
 
-def test_without_a_daemon_the_phone_carries_only_what_wifi_cannot(
-    laptop: Laptop, tmp_path: Path
-) -> None:
+def test_without_a_daemon_the_phone_carries_only_what_wifi_cannot(laptop, tmp_path):
     laptop.world.shape("40mbit")
     folder = tmp_path / "served"
     folder.mkdir()
@@ -125,7 +118,7 @@ def test_without_a_daemon_the_phone_carries_only_what_wifi_cannot(
     assert carried() - before > 4_000_000
 
 
-def test_strangers_at_the_gateways_port_change_nothing(laptop: Laptop, tmp_path: Path) -> None:
+def test_strangers_at_the_gateways_port_change_nothing(laptop, tmp_path):
     folder = tmp_path / "served"
     folder.mkdir()
     (folder / "small").write_bytes(b"small")

@@ -61,7 +61,7 @@ def put(laptop: Laptop, source: Path, url: str, *more: str) -> "subprocess.Popen
     return process
 
 
-def test_pieces_become_one_request(laptop: Laptop, tmp_path: Path) -> None:
+def test_pieces_become_one_request(laptop, tmp_path):
     folder = serve(laptop)
     laptop.world.shape("8mbit")
     source = tmp_path / "photo.jpg"

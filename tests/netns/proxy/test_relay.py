@@ -141,7 +141,7 @@ def endless(connection: socket.socket) -> None:
         connection.sendall(bytes(10_000))
 
 
-def test_a_client_gets_pages_through_it_over_mptcp(world: World) -> None:
+def test_a_client_gets_pages_through_it_over_mptcp(world):
     accepted: list[list[bool]] = []
 
     def watched(connection: socket.socket) -> None:
@@ -173,7 +173,7 @@ def take(connection: socket.socket, size: int) -> None:
         size -= len(block)
 
 
-def test_a_download_moves_between_networks(world: World) -> None:
+def test_a_download_moves_between_networks(world):
     with world.serving(endless), world.relaying():
         with world.client.entered():
             connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, MPTCP)
@@ -203,7 +203,7 @@ PRIVATE = (
 NAMES = ("inside.example", "both.example", "six.example")
 
 
-def test_private_destinations_are_refused(world: World) -> None:
+def test_private_destinations_are_refused(world):
     records = ("inside.example,10.0.1.1", "six.example,::1", "both.example,203.0.113.2",
                "both.example,10.0.1.1", "public.example,203.0.113.2")  # fmt: skip
     with world.serving(answering), world.resolving(*records) as line, world.relaying(line):
@@ -215,7 +215,7 @@ def test_private_destinations_are_refused(world: World) -> None:
 
 
 @pytest.mark.parametrize("host", ["2130706433", "0x7f000001", "017700000001", "127.1"])
-def test_odd_spellings_of_loopback_lead_nowhere(world: World, host: str) -> None:
+def test_odd_spellings_of_loopback_lead_nowhere(world, host):
     with world.resolving() as line, world.relaying(line):
         with world.client.entered():
             asking = socket.create_connection((RELAY[4], PORT), 20)
@@ -225,13 +225,13 @@ def test_odd_spellings_of_loopback_lead_nowhere(world: World, host: str) -> None
 
 
 @pytest.mark.parametrize("port", [22, 25])
-def test_ports_of_passwords_and_mail_are_refused(world: World, port: int) -> None:
+def test_ports_of_passwords_and_mail_are_refused(world, port):
     with world.serving(answering, port), world.relaying():
         for tunnel in ((), ("--proxytunnel",)):
             assert world.status(f"http://{SERVER[4]}:{port}/", *proxy(), *tunnel) == 403
 
 
-def test_clients_outside_the_list_are_refused(world: World) -> None:
+def test_clients_outside_the_list_are_refused(world):
     through = ("--proxy", f"http://{OUTSIDE}:{PORT}")
     url = f"http://{SERVER[4]}:8000/"
     with world.serving(answering), world.relaying():
@@ -241,7 +241,7 @@ def test_clients_outside_the_list_are_refused(world: World) -> None:
         assert world.status(url, *through, where=world.server) == 200
 
 
-def test_its_own_pages_are_refused(world: World) -> None:
+def test_its_own_pages_are_refused(world):
     with world.relaying():
         url = f"http://{RELAY[4]}:{PORT}/squid-internal-mgr/menu"
         assert world.status(url, *proxy()) == 403

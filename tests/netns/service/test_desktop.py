@@ -103,7 +103,7 @@ def desktop(tethered: Any, machine: Callable[..., Any], tmp_path: Any) -> Iterat
         server.close()
 
 
-def test_what_networkmanager_and_resolved_say_counts(desktop: Desktop) -> None:
+def test_what_networkmanager_and_resolved_say_counts(desktop):
     """And the daemon's own doings do not get in their way, nor theirs in its."""
     before = desktop.routing()
     desktop.machine.run("useradd", "--system", "--user-group", "cedos")
@@ -136,9 +136,7 @@ def test_what_networkmanager_and_resolved_say_counts(desktop: Desktop) -> None:
     assert desktop.routing() == before
 
 
-def test_a_user_that_systemd_makes_up_is_refused_by_the_bus_and_status_says_so(
-    desktop: Desktop,
-) -> None:
+def test_a_user_that_systemd_makes_up_is_refused_by_the_bus_and_status_says_so(desktop):
     desktop.start()
     desktop.until(lambda: any("message bus" in each for each in desktop.status()["problems"]))
     problem = next(each for each in desktop.status()["problems"] if "message bus" in each)
@@ -150,7 +148,7 @@ def test_a_user_that_systemd_makes_up_is_refused_by_the_bus_and_status_says_so(
     assert desktop.network("wlan0")["metered"]
 
 
-def test_a_silent_resolver_delays_no_look_up_by_resolved(desktop: Desktop) -> None:
+def test_a_silent_resolver_delays_no_look_up_by_resolved(desktop):
     """It asks on all networks, and waits for the silent one where another knows no such name."""
     desktop.machine.run("useradd", "--system", "--user-group", "cedos")
     desktop.start()
@@ -179,7 +177,7 @@ def test_a_silent_resolver_delays_no_look_up_by_resolved(desktop: Desktop) -> No
     desktop.until(lambda: look_up("there.example")[0] and not desktop.status()["problems"])
 
 
-def test_what_root_does_while_the_service_is_stopped_loses_nothing(desktop: Desktop) -> None:
+def test_what_root_does_while_the_service_is_stopped_loses_nothing(desktop):
     made = desktop.machine
     made.run("useradd", "--system", "--user-group", "cedos")
     made.run("useradd", "--groups", "cedos", "member")

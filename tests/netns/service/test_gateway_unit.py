@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from kit.waiting import wait_until
 
@@ -20,9 +19,7 @@ _FILES = Path("/run/systemd/system")  # where the machine finds what it is given
 _STATE = "/var/lib/cedos-gateway"
 
 
-def test_a_restart_breaks_what_it_carried_and_serves_again(
-    laptop: Any, machine: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_a_restart_breaks_what_it_carried_and_serves_again(laptop, machine, tmp_path):
     laptop.world.shape("20mbit")
     data = os.urandom(SIZE)
     laptop.serve_file(data)

@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,7 @@ with socket.create_connection(("{ORIGIN}", 8080), 5) as one:
 """
 
 
-def test_the_unit_redirects_with_little(
-    laptop: Any, machine: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_the_unit_redirects_with_little(laptop, machine, tmp_path):
     laptop.serve_file(b"x")
     printed = subprocess.run(
         [sys.executable, "-m", "cedos", "example", "redirect-unit"],

@@ -4,7 +4,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,7 +70,7 @@ def service(tethered: Any, machine: Callable[..., Any]) -> Service:
     return Service(machine(tethered.laptop, unit()), tethered.laptop)
 
 
-def test_the_unit_runs_with_little_and_leaves_nothing(service: Service) -> None:
+def test_the_unit_runs_with_little_and_leaves_nothing(service):
     before = service.state()
     service.start()
     # What reads packets and decides may do nothing; one small part of it may.
@@ -98,7 +97,7 @@ def test_the_unit_runs_with_little_and_leaves_nothing(service: Service) -> None:
     assert "EPERM" not in service.log()
 
 
-def test_after_a_kill_systemd_has_everything_undone(service: Service) -> None:
+def test_after_a_kill_systemd_has_everything_undone(service):
     before = service.state()
     service.start()
     assert service.state() != before
@@ -111,7 +110,7 @@ def test_after_a_kill_systemd_has_everything_undone(service: Service) -> None:
     ("what", "tenths"),
     [("unit", 20), ("gateway-unit", 12), ("relay-unit", 13), ("redirect-unit", 17)],
 )
-def test_they_are_exposed_to_little(what: str, tenths: int, tmp_path: Path) -> None:
+def test_they_are_exposed_to_little(what, tenths, tmp_path):
     file = tmp_path / "cedos.service"
     file.write_text(unit(what)["cedos.service"])
     done = subprocess.run(
@@ -127,9 +126,7 @@ def test_they_are_exposed_to_little(what: str, tenths: int, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("what", ["gateway-unit", "relay-unit"])
-def test_other_units_run_without_privileges(
-    tethered: Any, machine: Callable[..., Any], what: str
-) -> None:
+def test_other_units_run_without_privileges(tethered, machine, what):
     made = machine(tethered.laptop, unit(what))
     if what == "relay-unit":
         made.run("sh", "-c", 'mkdir -p /etc/cedos; echo "$1" > /etc/cedos/relay.conf', "sh",

@@ -96,7 +96,7 @@ def walk(world: Any, tmp_path: Path) -> Any:
         process.communicate()
 
 
-def test_a_walk_with_crashes(walk: Any) -> None:
+def test_a_walk_with_crashes(walk):
     world, step = walk.world, SIZE // 12
     world.shape("20mbit")
     server, client = walk.serve(), walk.get()
@@ -132,7 +132,7 @@ def test_a_walk_with_crashes(walk: Any) -> None:
     assert server.wait(20) == 0
 
 
-def test_both_networks_are_gone_for_a_while(walk: Any) -> None:
+def test_both_networks_are_gone_for_a_while(walk):
     world = walk.world
     world.shape("20mbit")
     walk.serve()
@@ -181,14 +181,14 @@ def fact(process: "subprocess.Popen[str]") -> dict[str, Any]:
 
 
 @pytest.mark.long
-def test_without_wifi_the_metered_network_begins_in_time(slow_walk: Walk) -> None:
+def test_without_wifi_the_metered_network_begins_in_time(slow_walk):
     slow_walk.world.near.ip("link", "set", "wlan0", "down")
     slow_walk.serve()
     found = fact(by(slow_walk, "15s"))
     assert found["received_bytes"]["lte0"] >= SIZE
 
 
-def test_an_upload_waits_for_wifi_though_its_program_is_killed(slow_walk: Walk) -> None:
+def test_an_upload_waits_for_wifi_though_its_program_is_killed(slow_walk):
     """Each of two runs sends a piece, and the server has one file."""
     slow_walk.world.near.ip("link", "set", "wlan0", "down")
     inbox, photo = slow_walk.folder / "inbox", slow_walk.folder / "photo"
@@ -233,7 +233,7 @@ def test_an_upload_waits_for_wifi_though_its_program_is_killed(slow_walk: Walk) 
 @pytest.mark.parametrize(
     ("when", "said"), [("yesterday", "is no time"), ("2020-01-01", "has passed")]
 )
-def test_a_wrong_time_is_refused(slow_walk: Walk, when: str, said: str) -> None:
+def test_a_wrong_time_is_refused(slow_walk, when, said):
     process = by(slow_walk, when)
     _, error = process.communicate(timeout=30)
     assert process.returncode == 2
@@ -284,7 +284,7 @@ def grown(now: dict[str, int], since: dict[str, int]) -> dict[str, int]:
     return {name: now[name] - since[name] for name in now}
 
 
-def test_a_fetch_and_an_idle_session_go_on_with_the_next_server(walk: Walk) -> None:
+def test_a_fetch_and_an_idle_session_go_on_with_the_next_server(walk):
     """The fetch ends well by itself, without what was here already; the idle session is the same."""
     world = walk.world
     world.shape(RATE)

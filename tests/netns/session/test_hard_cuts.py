@@ -132,20 +132,20 @@ def transfer(world: Any, size: int, cuts: int, timeout_s: float, **options: Any)
     world.server.do(listener.close())
 
 
-def test_sixty_cuts_in_twenty_megabytes(world: Any) -> None:
+def test_sixty_cuts_in_twenty_megabytes(world):
     transfer(world, 10_000_000, 60, 90)
 
 
-def test_cuts_in_clear(world: Any) -> None:
+def test_cuts_in_clear(world):
     transfer(world, 4_000_000, 20, 60, clear=True)
 
 
 @pytest.mark.parametrize("scheduler", ["redundant", "swtc"])
-def test_cuts_under_other_schedulers(world: Any, scheduler: str) -> None:
+def test_cuts_under_other_schedulers(world, scheduler):
     transfer(world, 3_000_000, 12, 60, scheduler=scheduler)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_five_hundred_cuts_in_a_hundred_megabytes(world: Any) -> None:
+def test_five_hundred_cuts_in_a_hundred_megabytes(world):
     transfer(world, 50_000_000, 520, 800)

@@ -12,7 +12,7 @@ def quiet(_line: str) -> None:
     pass
 
 
-def test_throughput_of_all_three() -> None:
+def test_throughput_of_all_three():
     with loopback() as host, pair(host, host, "127.0.0.1") as ends:
         figures = session.throughput(ends, quiet, rounds=1, size=20_000_000)
     assert set(figures) == {
@@ -23,7 +23,7 @@ def test_throughput_of_all_three() -> None:
     assert not host.path.exists()
 
 
-def test_round_trips_in_two_ways() -> None:
+def test_round_trips_in_two_ways():
     with loopback() as host, pair(host, host, "127.0.0.1") as ends:
         figures = session.round_trips(ends, quiet, rounds=50, times=1)
     ways = ("callbacks", "await")
@@ -36,7 +36,7 @@ def test_round_trips_in_two_ways() -> None:
     assert all(figures[f"message_{way}_us"] > 0 for way in ways)
 
 
-def test_address_changes_and_black_outs() -> None:
+def test_address_changes_and_black_outs():
     with cable(None) as (near, far), pair(near, far, CABLE_SERVER) as ends:
         figures = session.resume(ends, quiet, rounds=3, black_out_s=0.4)
     assert figures["resume_median_ms"] > 0
@@ -45,13 +45,13 @@ def test_address_changes_and_black_outs() -> None:
     assert 0 < figures["blackout_hour_resume_s"] < 30
 
 
-def test_fairness_of_a_few() -> None:
+def test_fairness_of_a_few():
     with cable("20mbit") as (near, far), pair(near, far, CABLE_SERVER) as ends:
         figures = session.fairness(ends, "jain", 2, 2, quiet, warm_s=0.5, seconds=1.0)
     assert 0.25 <= figures["jain"] <= 1.0
 
 
-def test_jain() -> None:
+def test_jain():
     assert jain([5.0, 5.0, 5.0]) == pytest.approx(1.0)
     assert jain([9.0, 0.0, 0.0]) == pytest.approx(1 / 3)
     assert jain([0.0, 0.0]) == 0.0

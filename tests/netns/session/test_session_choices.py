@@ -4,7 +4,6 @@ import asyncio
 import statistics
 import subprocess
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,9 +52,7 @@ WIFI_ONLY = {"wlan0": 0b1111, "lte0": 0b0111}
 BOTH = {"wlan0": 0b1111, "lte0": 0b1111}
 
 
-def test_a_session_keeps_to_what_the_daemon_chooses(
-    world: Any, install: Callable[..., Any]
-) -> None:
+def test_a_session_keeps_to_what_the_daemon_chooses(world, install):
     cedos = install(world.near, WEIGHTED)
     world.shape("20mbit")
     listener = world.listen()
@@ -88,7 +85,7 @@ def test_a_session_keeps_to_what_the_daemon_chooses(
     world.server.do(listener.close())
 
 
-def test_without_a_daemon_nothing_is_missed(world: Any, tmp_path: Path) -> None:
+def test_without_a_daemon_nothing_is_missed(world, tmp_path):
     listener = world.listen()
     world.server.start(discard(listener, []))
 
@@ -134,7 +131,7 @@ def probed(connection: session.Connection) -> dict[str, bool]:
     return {path.facts.network: path.path_id in core.prober.probes for path in core.paths}
 
 
-def test_two_unused_networks_are_told_apart(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_unused_networks_are_told_apart(world, monkeypatch):
     monkeypatch.setattr(links, "user_overrides", lambda: {"lte0": {"metered": False}})
     shape(world)
     listener = world.listen()
@@ -162,9 +159,7 @@ async def near_end(connection: session.Connection) -> None:
     connection.abort()
 
 
-def test_what_costs_money_is_not_probed_for_nothing_and_nothing_is_where_it_is_off(
-    world: Any,
-) -> None:
+def test_what_costs_money_is_not_probed_for_nothing_and_nothing_is_where_it_is_off(world):
     """`lte0` is metered by its name, and the session has sent nothing."""
     shape(world)
     listener = world.listen(limits=SessionLimits(probes=False))

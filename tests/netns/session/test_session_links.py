@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -42,7 +41,7 @@ def ways(namespace: Namespace, to: str) -> dict[str, frozenset[str]]:
         kernel.close()
 
 
-def test_a_way_needs_carrier_address_and_route(make_namespace: MakeNamespace) -> None:
+def test_a_way_needs_carrier_address_and_route(make_namespace):
     near, far = two_networks(make_namespace)
     assert ways(near, FAR) == {}
     near.ip("route", "add", "default", "via", "10.9.1.1", "dev", "wlan0", "metric", "100")
@@ -57,9 +56,7 @@ def test_a_way_needs_carrier_address_and_route(make_namespace: MakeNamespace) ->
     assert set(ways(near, FAR)) == {"wlan0"}
 
 
-def test_routes_that_a_network_announces_are_told_from_a_vpn_s(
-    make_namespace: MakeNamespace,
-) -> None:
+def test_routes_that_a_network_announces_are_told_from_a_vpn_s(make_namespace):
     """Two routes of DHCP (RFC 3442) lead everywhere, past the default one."""
     near, _ = two_networks(make_namespace)
     near.ip("route", "add", "default", "via", "10.9.1.1", "dev", "wlan0")
@@ -79,7 +76,7 @@ def test_routes_that_a_network_announces_are_told_from_a_vpn_s(
     kernel.close()
 
 
-def test_ipv6(make_namespace: MakeNamespace) -> None:
+def test_ipv6(make_namespace):
     near, far = two_networks(make_namespace)
     assert ways(near, "2001:db8::1") == {}
     far.ip("address", "add", "fd00:1::1/64", "dev", "wlan0", "nodad")
@@ -93,7 +90,7 @@ def test_ipv6(make_namespace: MakeNamespace) -> None:
     assert set(ways(near, "2001:db8::1")) == {"wlan0"}
 
 
-def test_the_host_itself_and_a_tunnel(make_namespace: MakeNamespace) -> None:
+def test_the_host_itself_and_a_tunnel(make_namespace):
     near, _ = two_networks(make_namespace)
     near.ip("route", "add", "default", "via", "10.9.1.1")
     assert set(ways(near, "127.0.0.1")) == {"lo"}
@@ -108,7 +105,7 @@ def test_the_host_itself_and_a_tunnel(make_namespace: MakeNamespace) -> None:
 
 
 @pytest.mark.parametrize("what", ["carrier", "address", "route"])
-async def test_changes_are_told(make_namespace: MakeNamespace, what: str) -> None:
+async def test_changes_are_told(make_namespace, what):
     near, far = two_networks(make_namespace)
     near.ip("route", "add", "default", "via", "10.9.1.1")
 
@@ -131,7 +128,7 @@ async def test_changes_are_told(make_namespace: MakeNamespace, what: str) -> Non
             links.close()
 
 
-def test_a_link_that_comes_up_says_when(make_namespace: MakeNamespace) -> None:
+def test_a_link_that_comes_up_says_when(make_namespace):
     """Measured without: an hour's black-out ended a second late in every second trial."""
     near, _ = two_networks(make_namespace)
     route = ("route", "add", "default", "via", "10.9.1.1", "dev", "wlan0")
@@ -160,9 +157,7 @@ def test_a_link_that_comes_up_says_when(make_namespace: MakeNamespace) -> None:
     assert before_s <= came_s
 
 
-def test_a_link_that_was_up_has_not_come_when_something_else_of_it_changes(
-    make_namespace: MakeNamespace,
-) -> None:
+def test_a_link_that_was_up_has_not_come_when_something_else_of_it_changes(make_namespace):
     """It was waited for as one that had just come: 20 ms for nothing."""
     near, _ = two_networks(make_namespace)
     near.ip("route", "add", "default", "via", "10.9.1.1", "dev", "wlan0")
@@ -203,13 +198,7 @@ def egress(laptop: Namespace) -> Egress:
         ("192.168.43.7/24", True, True),
     ],
 )
-def test_by_its_addresses_or_by_its_lease(
-    make_namespace: Callable[[str], Namespace],
-    monkeypatch: pytest.MonkeyPatch,
-    address: str,
-    announced: bool,
-    metered: bool,
-) -> None:
+def test_by_its_addresses_or_by_its_lease(make_namespace, monkeypatch, address, announced, metered):
     monkeypatch.setattr(links, "announced_metered", lambda name, index: announced)
     laptop, phone = make_namespace("laptop"), make_namespace("phone")
     laptop.ip("link", "add", "wlan0", "type", "veth", "peer", "wlan0", "netns", phone.name)
@@ -225,7 +214,7 @@ CAT = str(Path(sys.executable).with_name("cedos-cat"))
 MEGABYTES = 6
 
 
-def test_a_stream_goes_over_all_networks(make_world: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_stream_goes_over_all_networks(make_world, tmp_path):
     world = make_world()
     world.shape("6mbit")
     data = os.urandom(MEGABYTES * 1_000_000)

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kit.waiting import until
@@ -36,7 +35,7 @@ def networks(connection: session.Connection) -> set[str]:
     return {path.network for path in connection.paths() if not path.stalled}
 
 
-def test_every_network_is_used_and_bound(world: Any) -> None:
+def test_every_network_is_used_and_bound(world):
     listener = world.listen()
     serving = world.server.start(echo(listener))
 
@@ -52,7 +51,7 @@ def test_every_network_is_used_and_bound(world: Any) -> None:
     serving.result(20)
 
 
-def test_a_new_address_a_dead_network_a_new_one(world: Any) -> None:
+def test_a_new_address_a_dead_network_a_new_one(world):
     """Only wlan0; its address changes; it dies and lte0 comes; wlan0 comes back."""
     world.near.ip("link", "set", "lte0", "down")
     listener = world.listen()
@@ -84,7 +83,7 @@ def test_a_new_address_a_dead_network_a_new_one(world: Any) -> None:
 @pytest.mark.parametrize(
     ("ends", "by"), [("far", "queue"), ("near", "filter"), ("both", "queue")], ids=str
 )
-def test_a_silent_network_is_left_and_taken_again(world: Any, ends: str, by: str) -> None:
+def test_a_silent_network_is_left_and_taken_again(world, ends, by):
     """Its link stays up but nothing passes: what was sent there goes over the other one."""
     listener = world.listen()
     serving = world.server.start(echo(listener))
@@ -103,7 +102,7 @@ def test_a_silent_network_is_left_and_taken_again(world: Any, ends: str, by: str
     serving.result(20)
 
 
-def test_both_ends_move_at_once(world: Any) -> None:
+def test_both_ends_move_at_once(world):
     """The server has another address, the client another network; the name leads there."""
     world.near.ip("link", "set", "lte0", "down")
     world.far.ip("address", "add", "10.99.0.2/32", "dev", "lo")
@@ -130,7 +129,7 @@ def test_both_ends_move_at_once(world: Any) -> None:
     serving.result(20)
 
 
-def test_refusals_and_resets_end_nothing(world: Any) -> None:
+def test_refusals_and_resets_end_nothing(world):
     """The port is closed for a while: refused connections do not end the flow."""
     listener = world.listen()
     serving = world.server.start(echo(listener))
@@ -148,7 +147,7 @@ def test_refusals_and_resets_end_nothing(world: Any) -> None:
     serving.result(20)
 
 
-def test_the_deadline_ends_a_flow(world: Any) -> None:
+def test_the_deadline_ends_a_flow(world):
     listener = world.listen()
 
     async def accepted() -> session.Connection:
@@ -173,7 +172,7 @@ def test_the_deadline_ends_a_flow(world: Any) -> None:
     assert "no path for the agreed 2 s" in world.server.do(ends(there))
 
 
-def test_a_deadline_counts_while_packets_vanish(world: Any) -> None:
+def test_a_deadline_counts_while_packets_vanish(world):
     """The links stay up, but nothing passes: both ends have sent, and wait for each other's word."""
     listener = world.listen()
 
@@ -200,7 +199,7 @@ def test_a_deadline_counts_while_packets_vanish(world: Any) -> None:
     assert 3.9 < time.monotonic() - began_s < 25
 
 
-def test_packets_that_vanish_for_less_than_the_deadline_end_nothing(world: Any) -> None:
+def test_packets_that_vanish_for_less_than_the_deadline_end_nothing(world):
     listener = world.listen()
     serving = world.server.start(echo(listener))
     connection = world.client.do(world.connect(deadline=60))
@@ -215,7 +214,7 @@ def test_packets_that_vanish_for_less_than_the_deadline_end_nothing(world: Any) 
     serving.result(20)
 
 
-def test_a_server_that_lost_its_state(world: Any) -> None:
+def test_a_server_that_lost_its_state(world):
     """Killed and started again without what it knew: a clear error with the last acknowledged byte."""
     listener = world.listen()
 
@@ -282,9 +281,7 @@ def _start_keeper(where: Namespace, idle: Path, key: str) -> "subprocess.Popen[s
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_an_idle_flow_survives_its_servers_death(
-    world: Any, tmp_path: Path, number: signal.Signals
-) -> None:
+def test_an_idle_flow_survives_its_servers_death(world, tmp_path, number):
     from cedos.session.keys import to_text
 
     idle = tmp_path / "idle"

@@ -127,9 +127,7 @@ def after(count: int, silence: Silence) -> Callable[[Arrivals, Callable[[], bool
     ],
     ids=lambda value: value if isinstance(value, str) else str(value.urgency),
 )
-def test_a_dead_path_is_not_waited_for(
-    world: Any, silence: Silence, down: bool, label: Label, scheduler: str
-) -> None:
+def test_a_dead_path_is_not_waited_for(world, silence, down, label, scheduler):
     arrivals = transfer(
         world, after(SIZE // 4, silence), down=down, label=label, scheduler=scheduler
     )
@@ -137,9 +135,7 @@ def test_a_dead_path_is_not_waited_for(
 
 
 @pytest.mark.parametrize("down", [True, False], ids=["down", "up"])
-def test_what_waits_in_the_queue_of_a_network_that_fades_goes_over_the_other(
-    world: Any, down: bool
-) -> None:
+def test_what_waits_in_the_queue_of_a_network_that_fades_goes_over_the_other(world, down):
     """It is not silent: acknowledgements go on, at a hundredth of the rate."""
 
     def shape(rate: str) -> None:
@@ -162,9 +158,7 @@ def test_what_waits_in_the_queue_of_a_network_that_fades_goes_over_the_other(
 
 @pytest.mark.parametrize("ends", ["far", "near", "both"])
 @pytest.mark.parametrize(("down", "name"), [(True, "wlan0"), (False, "lte0")], ids=str)
-def test_what_this_host_cannot_send_is_not_waited_for(
-    world: Any, down: bool, name: str, ends: str
-) -> None:
+def test_what_this_host_cannot_send_is_not_waited_for(world, down, name, ends):
     """Its own queue refuses it: TCP has nothing on the way, and is silent all the same."""
     world.shape("20mbit")
 
@@ -179,9 +173,7 @@ def test_what_this_host_cannot_send_is_not_waited_for(
 
 @pytest.mark.parametrize("down", [True, False], ids=["down", "up"])
 @pytest.mark.parametrize("silent", [True, False], ids=["silent", "cut"])
-def test_a_network_that_flaps_costs_nothing(
-    world: Any, silence: Silence, down: bool, silent: bool
-) -> None:
+def test_a_network_that_flaps_costs_nothing(world, silence, down, silent):
     """A network is silent every other second, or cut each second: most bytes keep coming."""
     world.shape("4mbit")
 
@@ -206,7 +198,7 @@ def test_a_network_that_flaps_costs_nothing(
     assert arrivals[-1][0] - arrivals[0][0] < 10.5
 
 
-def test_a_path_that_died_alone_is_replaced_once(world: Any) -> None:
+def test_a_path_that_died_alone_is_replaced_once(world):
     """Its network lives: a new connection over it gets through, and stays."""
     world.shape("20mbit")
     listener = world.listen()

@@ -44,7 +44,7 @@ async def honest(world: Any) -> float:
 
 
 @pytest.mark.usefixtures("descriptors")
-def test_ten_thousand_half_open_handshakes(world: Any) -> None:
+def test_ten_thousand_half_open_handshakes(world):
     for number in range(ADDRESSES):
         world.near.ip("address", "add", f"10.9.1.{100 + number}/24", "dev", "wlan0")
     listener = world.listen()

@@ -49,7 +49,7 @@ print("recovered", number)
 """
 
 
-def test_a_full_file_system(tmp_path: Path) -> None:
+def test_a_full_file_system(tmp_path):
     script = SCRIPT.format(tests=str(UNIT), folder=str(tmp_path))
     mounted = f"mount -t tmpfs -o size=400k tmpfs '{tmp_path}' && exec \"$@\""
     done = subprocess.run(

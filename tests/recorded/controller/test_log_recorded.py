@@ -8,7 +8,6 @@ run `record.py`.
 
 import gzip
 import json
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -24,7 +23,7 @@ AGAIN = "the format has changed: raise LOG_FORMAT and run tests/recorded/control
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_a_recorded_log_replays_to_the_same_commands(name: str) -> None:
+def test_a_recorded_log_replays_to_the_same_commands(name):
     header, events = open_log(HERE / name)
     found = replay(controller_of(header, None), events)
     assert found.different == [], "a decision has changed: if it was meant, run record.py here"
@@ -32,20 +31,20 @@ def test_a_recorded_log_replays_to_the_same_commands(name: str) -> None:
         assert found.commands[each] >= 1, each
 
 
-def test_a_replay_tells_the_time_of_an_event() -> None:
+def test_a_replay_tells_the_time_of_an_event():
     header, events = open_log(HERE / "walk.log")
     found = replay(controller_of(header, None), events)
     assert len(found.took_us) == found.events
     assert 0.0 < found.event_us(0.5) <= found.event_us(0.99) <= max(found.took_us)
 
 
-def test_events_have_the_fields_of_this_format() -> None:
+def test_events_have_the_fields_of_this_format():
     kept = json.loads((HERE / "layout.json").read_text())
     assert kept == {"format": LOG_FORMAT, "fields": layout()}, AGAIN
 
 
 @pytest.mark.parametrize("number", [LOG_FORMAT - 1, LOG_FORMAT + 1])
-def test_a_log_of_another_format_is_refused_by_its_number(tmp_path: Path, number: int) -> None:
+def test_a_log_of_another_format_is_refused_by_its_number(tmp_path, number):
     header, *rest = records(HERE / "walk.log")
     written = map(msgspec.msgpack.encode, [{**header, "format": number}, *rest])
     file = tmp_path / "log"

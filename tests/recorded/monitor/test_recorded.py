@@ -44,7 +44,7 @@ def sockets(*names: str) -> dict[int, sock_diag.SocketFacts]:
     return {facts.key.local_port: facts for facts in found if facts is not None}
 
 
-def test_a_dump_of_sockets() -> None:
+def test_a_dump_of_sockets():
     found = sockets("sockets4", "sockets6")
     assert sorted(found) == [8001, 8002, 8003, 8004]
     for port, facts in found.items():
@@ -62,18 +62,18 @@ def test_a_dump_of_sockets() -> None:
     assert found[8001].bytes_down == DOWN
 
 
-def test_an_ipv6_socket_that_speaks_ipv4_has_ipv4_addresses() -> None:
+def test_an_ipv6_socket_that_speaks_ipv4_has_ipv4_addresses():
     for facts in (sockets("sockets6")[8003], sockets("destroy")[8003]):
         assert (facts.key.local, facts.key.remote) == (HERE4, FAR4)
 
 
-def test_only_the_mptcp_subflow_has_a_token() -> None:
+def test_only_the_mptcp_subflow_has_a_token():
     found = sockets("sockets4", "sockets6")
     assert [port for port, facts in found.items() if facts.token is not None] == [8004]
     assert found[8004].token
 
 
-def test_destroy_notifications_carry_the_final_counts() -> None:
+def test_destroy_notifications_carry_the_final_counts():
     found = sockets("destroy")
     assert sorted(found) == [8001, 8002, 8003, 8004]
     for port in (8001, 8002, 8003):
@@ -87,7 +87,7 @@ def events() -> list[conntrack.Tracked]:
     return [tracked for tracked in found if tracked is not None]
 
 
-def test_connection_tracking_tells_openings_and_ends() -> None:
+def test_connection_tracking_tells_openings_and_ends():
     for ended in (False, True):
         some = [tracked for tracked in events() if tracked.ended is ended]
         ports = [(t.protocol, t.original.source_port) for t in some]
@@ -103,7 +103,7 @@ def test_connection_tracking_tells_openings_and_ends() -> None:
     assert all(t.bytes_original is None for t in events() if not t.ended)
 
 
-def test_a_tracked_flow_is_seen_from_this_host() -> None:
+def test_a_tracked_flow_is_seen_from_this_host():
     (tracked,) = [t for t in events() if t.original.source_port == 8002 and not t.ended]
 
     def near(address: Address) -> bool:
@@ -121,7 +121,7 @@ def test_a_tracked_flow_is_seen_from_this_host() -> None:
     assert conntrack.flow_of(tracked, lambda address: False) is None
 
 
-def test_both_sources_of_a_flow_agree_on_its_key() -> None:
+def test_both_sources_of_a_flow_agree_on_its_key():
     def near(address: Address) -> bool:
         return address in (HERE4, HERE6)
 
@@ -130,7 +130,7 @@ def test_both_sources_of_a_flow_agree_on_its_key() -> None:
         assert facts.key in opened
 
 
-def test_tables_become_networks() -> None:
+def test_tables_become_networks():
     tables = Tables(recorded("rtnl-links", "rtnl-addresses", "rtnl-routes4", "rtnl-routes6"))
     networks = [network for network, _ in assemble(tables, Resolvers(), NoHardware(), {})]
     wifi, cellular = networks
@@ -143,7 +143,7 @@ def test_tables_become_networks() -> None:
     assert (cellular.metered, cellular.up) == (True, True)
 
 
-def test_events_that_matter() -> None:
+def test_events_that_matter():
     seen = [(message.type, changes_networks(message)) for message in recorded("rtnl-events")]
     assert (rtnetlink.RTM_NEWLINK, True) in seen
     assert (rtnetlink.RTM_DELADDR, True) in seen
@@ -152,13 +152,13 @@ def test_events_that_matter() -> None:
     assert (rtnetlink.RTM_DELROUTE, True) not in seen
 
 
-def test_counters() -> None:
+def test_counters():
     (found,) = filter(None, map(parse_counters, recorded("rtnl-stats")))
     assert 0 < found.received_bytes < 10_000
     assert 0 < found.sent_bytes < 10_000
 
 
-def test_the_flows_own_decoder_agrees_with_pyroute2s() -> None:
+def test_the_flows_own_decoder_agrees_with_pyroute2s():
     diag = MarshalDiag()
     for name in ("sockets4", "sockets6", "destroy"):
         theirs = [m for d in datagrams(name) for m in diag.parse(d) if "idiag_sport" in m]

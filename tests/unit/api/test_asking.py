@@ -62,7 +62,7 @@ def chooser(monkeypatch: pytest.MonkeyPatch, client: Client) -> DaemonChooser:
     return made
 
 
-async def test_alike_questions_of_many_sessions_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_alike_questions_of_many_sessions_are_one(monkeypatch):
     client = Client()
     made = chooser(monkeypatch, client)
     found = await asyncio.gather(*[made.choose(each) for each in (URGENT, BULK) * 10])
@@ -75,9 +75,7 @@ async def test_alike_questions_of_many_sessions_are_one(monkeypatch: pytest.Monk
     assert client.named == 1
 
 
-async def test_without_a_daemon_the_first_question_speaks_for_all(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_without_a_daemon_the_first_question_speaks_for_all(monkeypatch):
     client = Client(there=False)
     made = chooser(monkeypatch, client)
     assert await asyncio.gather(*[made.choose(each) for each in (URGENT, BULK) * 10]) == [None] * 20
@@ -85,9 +83,7 @@ async def test_without_a_daemon_the_first_question_speaks_for_all(
     assert len(client.asked) == 1
 
 
-async def test_a_question_about_what_was_sent_already_is_passed_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_question_about_what_was_sent_already_is_passed_on(monkeypatch):
     client = Client()
     made = chooser(monkeypatch, client)
     await made.choose(URGENT)
@@ -98,7 +94,7 @@ async def test_a_question_about_what_was_sent_already_is_passed_on(
     ]
 
 
-async def test_a_helper_and_its_link_are_two_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_helper_and_its_link_are_two_networks(monkeypatch):
     client = Client()
     egress = "wlan0/169.254.1.5"
     helper = SimpleNamespace(name="helper-1", egress=egress, kind=NetworkKind.HELPER, metered=True)
@@ -121,7 +117,7 @@ async def test_a_helper_and_its_link_are_two_networks(monkeypatch: pytest.Monkey
     assert found.networks == ("wlan0", "wlan0/169.254.1.6")
 
 
-async def test_networks_are_what_the_daemon_says(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_networks_are_what_the_daemon_says(monkeypatch):
     client = Client()
     made = chooser(monkeypatch, client)
     assert made.network("wlan0") is None
@@ -135,7 +131,7 @@ async def test_networks_are_what_the_daemon_says(monkeypatch: pytest.MonkeyPatch
     assert nobody.network("wlan0") is None
 
 
-async def test_a_decision_that_counts_no_more_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_decision_that_counts_no_more_is_not_found(monkeypatch):
     made = chooser(monkeypatch, Client())
     await made.choose(BULK)
     later_s = asyncio.get_running_loop().time() + 7.0
@@ -148,8 +144,8 @@ async def told(routes: DaemonRoutes, port: int) -> None:
 
 
 async def test_the_first_connection_does_not_wait_and_the_next_one_knows(
-    fake_daemon: Any, control: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    fake_daemon, control, monkeypatch
+):
     fake_daemon.direct = True
     routes = DaemonRoutes(control)
     try:
@@ -166,7 +162,7 @@ async def test_the_first_connection_does_not_wait_and_the_next_one_knows(
         await routes.close()
 
 
-async def test_without_a_daemon_the_gateway_is_taken(tmp_path: Path) -> None:
+async def test_without_a_daemon_the_gateway_is_taken(tmp_path):
     routes = DaemonRoutes(tmp_path / "none")
     assert not routes.direct(443, 0.5)
     await asyncio.gather(*routes._asking.values())
@@ -220,7 +216,7 @@ def followed(path: Path) -> FollowedTransfer:
     return FollowedTransfer(path, report, lambda: {"wlan0": False}, lambda: None)
 
 
-async def test_the_end_is_told_to_a_daemon_that_begins_anew(free_socket: Path) -> None:
+async def test_the_end_is_told_to_a_daemon_that_begins_anew(free_socket):
     heard: list[TransferReport] = []
     transfer = followed(free_socket)
     async with daemon(free_socket, heard):
@@ -240,8 +236,8 @@ async def test_the_end_is_told_to_a_daemon_that_begins_anew(free_socket: Path) -
 
 @pytest.mark.parametrize("has_daemon", [True, False])
 async def test_its_pause_and_the_end_of_that_are_told_at_once(
-    free_socket: Path, monkeypatch: pytest.MonkeyPatch, *, has_daemon: bool
-) -> None:
+    free_socket, monkeypatch, *, has_daemon
+):
     monkeypatch.setattr(OWN_TABLE, "table", TransferTable())  # no other test's are in it
     again_unix_s: float | None = None
     reports: list[TransferReport] = []
@@ -294,7 +290,7 @@ async def test_its_pause_and_the_end_of_that_are_told_at_once(
         assert all(each.wait_s == 0.0 for each in heard if each.again_unix_s is not None)
 
 
-async def test_a_key_is_forgotten_where_there_is_a_daemon(free_socket: Path) -> None:
+async def test_a_key_is_forgotten_where_there_is_a_daemon(free_socket):
     heard: list[TransferReport] = []
     assert not forget(free_socket, KEY)
     async with daemon(free_socket, heard):

@@ -8,7 +8,6 @@ import stat
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -36,7 +35,7 @@ def name(monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
-def test_the_lock_is_free_again_afterwards(tmp_path: Path, name: str) -> None:
+def test_the_lock_is_free_again_afterwards(tmp_path, name):
     pid_file = tmp_path / "run" / "daemon.pid"
     assert running_pid(pid_file) is None
     for _ in range(2):
@@ -45,7 +44,7 @@ def test_the_lock_is_free_again_afterwards(tmp_path: Path, name: str) -> None:
         assert running_pid(pid_file) is None
 
 
-def test_a_second_daemon_with_the_same_directory(tmp_path: Path, name: str) -> None:
+def test_a_second_daemon_with_the_same_directory(tmp_path, name):
     pid_file = tmp_path / "daemon.pid"
     with only_daemon(pid_file, steers=False):
         with (
@@ -56,9 +55,7 @@ def test_a_second_daemon_with_the_same_directory(tmp_path: Path, name: str) -> N
         assert running_pid(pid_file) == os.getpid()
 
 
-def test_a_stranger_who_locks_the_file_keeps_nobody_from_starting(
-    tmp_path: Path, name: str
-) -> None:
+def test_a_stranger_who_locks_the_file_keeps_nobody_from_starting(tmp_path, name):
     pid_file = tmp_path / "daemon.pid"
     pid_file.write_text("4194305\n")  # no process can have this number
     with pid_file.open() as strangers:
@@ -68,9 +65,7 @@ def test_a_stranger_who_locks_the_file_keeps_nobody_from_starting(
             assert stat.S_IMODE(pid_file.stat().st_mode) == 0o600
 
 
-def test_who_may_not_open_the_file_is_told_who_steers(
-    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_may_not_open_the_file_is_told_who_steers(tmp_path, name, monkeypatch):
     monkeypatch.setattr(lock, "_can_steer", lambda pid, uid: True)
 
     def refuse(*_: object, **__: object) -> None:
@@ -84,9 +79,7 @@ def test_who_may_not_open_the_file_is_told_who_steers(
     assert running_pid(tmp_path / "daemon.pid") is None
 
 
-def test_a_second_daemon_with_other_directories(
-    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_daemon_with_other_directories(tmp_path, name, monkeypatch):
     monkeypatch.setattr(lock, "_can_steer", lambda pid, uid: True)
     with only_daemon(tmp_path / "a.pid"):
         with (
@@ -99,9 +92,7 @@ def test_a_second_daemon_with_other_directories(
             pass
 
 
-def test_a_holder_without_privileges_is_no_daemon(
-    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_holder_without_privileges_is_no_daemon(tmp_path, name, monkeypatch):
     monkeypatch.setattr(lock, "_can_steer", lambda pid, uid: pid != os.getpid())
     with socket.socket(socket.AF_UNIX) as squatter:
         squatter.bind(name)
@@ -110,9 +101,7 @@ def test_a_holder_without_privileges_is_no_daemon(
             pass
 
 
-def test_a_killed_daemon_leaves_nothing_held(
-    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_daemon_leaves_nothing_held(tmp_path, name, monkeypatch):
     monkeypatch.setattr(lock, "_can_steer", lambda pid, uid: True)
     pid_file = tmp_path / "daemon.pid"
     with subprocess.Popen(
@@ -136,12 +125,12 @@ def test_a_killed_daemon_leaves_nothing_held(
         assert running_pid(pid_file) == os.getpid()
 
 
-def test_who_can_steer() -> None:
+def test_who_can_steer():
     assert lock._can_steer(2**22 + 1, os.geteuid())  # no such process: better safe
     assert lock._can_steer(1, 0)  # init
 
 
-def test_places_that_cannot_hold_a_pid_file(tmp_path: Path, name: str) -> None:
+def test_places_that_cannot_hold_a_pid_file(tmp_path, name):
     (tmp_path / "file").touch()
     with pytest.raises(HostError, match="File exists"), only_daemon(tmp_path / "file/d.pid"):
         pass
@@ -152,7 +141,7 @@ def test_places_that_cannot_hold_a_pid_file(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")
-def test_no_privilege(tmp_path: Path, name: str) -> None:
+def test_no_privilege(tmp_path, name):
     if (child := os.fork()) == 0:
         os.setuid(65534)
         try:
@@ -165,9 +154,7 @@ def test_no_privilege(tmp_path: Path, name: str) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
-def test_a_hidden_holder_is_judged_by_its_user(
-    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hidden_holder_is_judged_by_its_user(tmp_path, name, monkeypatch):
     def hidden(pid: int) -> frozenset[str]:
         raise ProcessLookupError
 
@@ -183,7 +170,7 @@ def test_a_hidden_holder_is_judged_by_its_user(
             pass
 
 
-def test_a_privileged_part_is_its_daemons() -> None:
+def test_a_privileged_part_is_its_daemons():
     assert daemon_of(os.getpid()) == os.getpid()
     assert daemon_of(2**22 + 1) == 2**22 + 1  # no such process
     name = (
@@ -200,7 +187,7 @@ def test_a_privileged_part_is_its_daemons() -> None:
 
 
 @pytest.mark.timeout(10)
-def test_what_was_put_in_the_lock_s_place_is_not_waited_for(tmp_path: Path) -> None:
+def test_what_was_put_in_the_lock_s_place_is_not_waited_for(tmp_path):
     """The folder is the daemon's user's: root's `cedos restore` and `doctor` look there."""
     pipe, link, endless = (tmp_path / name for name in ("pipe", "link", "endless"))
     os.mkfifo(pipe)

@@ -24,7 +24,7 @@ V4 = FlowKey(IPv4Address("192.168.43.2"), 5000, IPv4Address("198.51.100.1"), 443
         "Example.org",
     ],
 )
-def test_flow_matches(wanted: str) -> None:
+def test_flow_matches(wanted):
     assert flow_matches(wanted, V4, "www.example.org")
 
 
@@ -45,10 +45,10 @@ def test_flow_matches(wanted: str) -> None:
         ("100.1:443", "198.51.100.1", False),
     ],
 )
-def test_server_matches(wanted: str, server: str, means: bool) -> None:
+def test_server_matches(wanted, server, means):
     assert server_matches(wanted, server, 443) is means
 
 
-def test_decisions_survive_the_wire(make_decision) -> None:
+def test_decisions_survive_the_wire(make_decision):
     message = DecisionMessage.of(make_decision(3))
     assert msgspec.json.decode(msgspec.json.encode(message), type=DecisionMessage) == message

@@ -58,7 +58,7 @@ def raw(path: Path, request: bytes) -> tuple[int, Any]:
             return answer.status, json.loads(body) if is_json else body
 
 
-def test_everything_there_is_to_ask(control: Path, fake_daemon: Any) -> None:
+def test_everything_there_is_to_ask(control, fake_daemon):
     client = ControlClient(control)
     status = client.status()
     assert status.default.network == "wlan0"
@@ -77,7 +77,7 @@ def test_everything_there_is_to_ask(control: Path, fake_daemon: Any) -> None:
     assert explained.evaluations[0].time_high_s == 1.0
 
 
-def test_hints(control: Path, fake_daemon: Any) -> None:
+def test_hints(control, fake_daemon):
     client = ControlClient(control)
     hint = HintRequest(destination="198.51.100.0/24", size_bytes=10**6, deadline_s=4.0)
     accepted = client.hint(hint)
@@ -89,7 +89,7 @@ def test_hints(control: Path, fake_daemon: Any) -> None:
         client.unhint(1)
 
 
-def test_carried_connections(control: Path, fake_daemon: Any) -> None:
+def test_carried_connections(control, fake_daemon):
     news = CarriedConnection(
         number=1,
         server="github.com",
@@ -130,9 +130,7 @@ def carrying(**changed: Any) -> dict[str, Any]:
         (carrying(uid=0), "unknown field `uid`"),
     ],
 )
-def test_bad_word_of_carried_connections(
-    control: Path, fake_daemon: Any, content: Any, message: str
-) -> None:
+def test_bad_word_of_carried_connections(control, fake_daemon, content, message):
     body = json.dumps(content).encode()
     head = f"POST /v1/carried HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
     status, answer = raw(control, head.encode() + body)
@@ -158,7 +156,7 @@ def test_bad_word_of_carried_connections(
         (b'{"mark": 1, "size_bytes": 1e400}', r"\$.size_bytes|out of range|JSON"),
     ],
 )
-def test_bad_hints(control: Path, fake_daemon: Any, body: bytes, message: str) -> None:
+def test_bad_hints(control, fake_daemon, body, message):
     head = f"POST /v1/hints HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
     status, answer = raw(control, head.encode() + body)
     assert status == 400
@@ -168,7 +166,7 @@ def test_bad_hints(control: Path, fake_daemon: Any, body: bytes, message: str) -
     assert fake_daemon.hints == {}
 
 
-def test_requests_are_bounded(control: Path) -> None:
+def test_requests_are_bounded(control):
     length = server.MAX_BODY_BYTES + 1
     head = f"POST /v1/hints HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode()
     status, answer = raw(control, head + b" " * length)
@@ -185,7 +183,7 @@ def test_requests_are_bounded(control: Path) -> None:
         b"GET /v1/explain?flow=" + b"9" * 5_000 + b" HTTP/1.1\r\n",
     ],
 )
-def test_an_odd_request_is_refused_without_a_trace(control: Path, request_head: bytes) -> None:
+def test_an_odd_request_is_refused_without_a_trace(control, request_head):
     """A member filled the log with tracebacks by such requests before."""
     with capture_logs() as logs:
         status, _ = raw(control, request_head + b"Host: x\r\nContent-Length: 3\r\n\r\nabc")
@@ -193,7 +191,7 @@ def test_an_odd_request_is_refused_without_a_trace(control: Path, request_head: 
     assert not logs
 
 
-def test_unknown_paths_and_methods(control: Path) -> None:
+def test_unknown_paths_and_methods(control):
     status, answer = raw(control, b"GET /v2/status HTTP/1.1\r\nHost: x\r\n\r\n")
     assert (status, answer["error"]) == (404, "GET /v2/status: Not Found")
     assert raw(control, b"DELETE /v1/status HTTP/1.1\r\nHost: x\r\n\r\n")[0] == 405
@@ -205,17 +203,13 @@ def test_unknown_paths_and_methods(control: Path) -> None:
     "fault",
     [ConfigError("bad"), NotFoundError("none"), SteeringError("refused"), HostError("lacking")],
 )
-def test_the_daemon_s_errors_arrive_as_they_are(
-    control: Path, fake_daemon: Any, fault: CedosError
-) -> None:
+def test_the_daemon_s_errors_arrive_as_they_are(control, fake_daemon, fault):
     fake_daemon.fault = fault
     with pytest.raises(type(fault), match=str(fault)):
         ControlClient(control).status()
 
 
-def test_a_fault_inside_the_daemon_is_logged_and_told_without_its_insides(
-    control: Path, fake_daemon: Any
-) -> None:
+def test_a_fault_inside_the_daemon_is_logged_and_told_without_its_insides(control, fake_daemon):
     fake_daemon.fault = ZeroDivisionError("secret")
     with pytest.raises(CedosError, match="its log says why"):
         ControlClient(control).status()
@@ -223,9 +217,7 @@ def test_a_fault_inside_the_daemon_is_logged_and_told_without_its_insides(
     assert ControlClient(control).status().pid == 7
 
 
-def test_waiting_requests_are_bounded_for_each_user(
-    control: Path, fake_daemon: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_waiting_requests_are_bounded_for_each_user(control, fake_daemon, monkeypatch):
     """Once a program asked about one transfer over as many connections as the daemon had files."""
     monkeypatch.setattr(server, "MAX_REQUESTS_OF_USER", 20)
     monkeypatch.setattr(server, "MAX_REQUESTS", 50)
@@ -259,7 +251,7 @@ def test_waiting_requests_are_bounded_for_each_user(
         assert ControlClient(control).status().pid == 7
 
 
-async def test_no_user_s_requests_are_answered_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_user_s_requests_are_answered_all_at_once(monkeypatch):
     """400 connections of a member kept the daemon from noticing a lost network for 6 s."""
     limits, answered, users = OpenConnections(lambda: ()), [0], [1000, 1001] * 50
     monkeypatch.setattr(server, "_asker", lambda _request: users.pop())
@@ -279,9 +271,7 @@ async def test_no_user_s_requests_are_answered_all_at_once(monkeypatch: pytest.M
     assert max(answered) <= 2  # one of each user
 
 
-def test_questions_that_read_the_disk_leave_threads_to_others(
-    control: Path, fake_daemon: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_questions_that_read_the_disk_leave_threads_to_others(control, fake_daemon, monkeypatch):
     """900 questions for the usage held all threads for minutes, also the watchdog's and the budgets'."""
     user, now, most = 1000, 0, 0
     monkeypatch.setattr(server, "_asker", lambda _request: user)
@@ -314,11 +304,11 @@ def test_questions_that_read_the_disk_leave_threads_to_others(
         assert most == 2
 
 
-def test_only_owner_and_group_may_open_it(control: Path) -> None:
+def test_only_owner_and_group_may_open_it(control):
     assert stat.S_IMODE(control.stat().st_mode) == 0o660
 
 
-def test_the_socket_is_gone_afterwards(fake_daemon: Any, serve: Any, tmp_path: Path) -> None:
+def test_the_socket_is_gone_afterwards(fake_daemon, serve, tmp_path):
     path = tmp_path / "c.sock"
     with serve(fake_daemon, path):
         assert path.exists()
@@ -327,7 +317,7 @@ def test_the_socket_is_gone_afterwards(fake_daemon: Any, serve: Any, tmp_path: P
         ControlClient(path).status()
 
 
-def test_a_dead_daemon_s_socket_is_replaced(fake_daemon: Any, serve: Any, tmp_path: Path) -> None:
+def test_a_dead_daemon_s_socket_is_replaced(fake_daemon, serve, tmp_path):
     path = tmp_path / "c.sock"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
@@ -337,13 +327,13 @@ def test_a_dead_daemon_s_socket_is_replaced(fake_daemon: Any, serve: Any, tmp_pa
         assert ControlClient(path).status().pid == 7
 
 
-def test_a_living_daemon_is_left_alone(control: Path, fake_daemon: Any, serve: Any) -> None:
+def test_a_living_daemon_is_left_alone(control, fake_daemon, serve):
     with pytest.raises(AlreadyRunningError, match="answers on"), serve(fake_daemon, control):
         pass
     assert ControlClient(control).status().pid == 7
 
 
-def test_a_file_in_the_way_is_not_deleted(fake_daemon: Any, serve: Any, tmp_path: Path) -> None:
+def test_a_file_in_the_way_is_not_deleted(fake_daemon, serve, tmp_path):
     path = tmp_path / "c.sock"
     path.write_text("mine")
     with pytest.raises(HostError, match="is in the way"), serve(fake_daemon, path):
@@ -351,9 +341,7 @@ def test_a_file_in_the_way_is_not_deleted(fake_daemon: Any, serve: Any, tmp_path
     assert path.read_text() == "mine"
 
 
-def test_another_daemon_s_new_socket_survives_our_end(
-    fake_daemon: Any, serve: Any, tmp_path: Path
-) -> None:
+def test_another_daemon_s_new_socket_survives_our_end(fake_daemon, serve, tmp_path):
     path = tmp_path / "c.sock"
     with socket.socket(socket.AF_UNIX) as other, serve(fake_daemon, path):
         path.unlink()
@@ -361,14 +349,14 @@ def test_another_daemon_s_new_socket_survives_our_end(
     assert path.exists()
 
 
-def test_a_daemon_that_does_not_answer(control: Path, fake_daemon: Any) -> None:
+def test_a_daemon_that_does_not_answer(control, fake_daemon):
     fake_daemon.delay_s = 1.0
     with pytest.raises(DaemonUnreachableError, match=r"no answer for 0\.1 s"):
         ControlClient(control, timeout_s=0.1).status()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")
-def test_a_stranger_is_told_what_to_do(control: Path) -> None:
+def test_a_stranger_is_told_what_to_do(control):
     question = (
         "import os, sys; from pathlib import Path; from cedos.api.client import ControlClient;"
         "from cedos.errors import PrivilegeError\n"
@@ -394,7 +382,7 @@ def test_a_stranger_is_told_what_to_do(control: Path) -> None:
     assert PrivilegeError.exit_code == 3
 
 
-def test_a_daemon_that_dies_in_the_middle(tmp_path: Path) -> None:
+def test_a_daemon_that_dies_in_the_middle(tmp_path):
     path = tmp_path / "c.sock"
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(path))
@@ -410,7 +398,7 @@ def test_a_daemon_that_dies_in_the_middle(tmp_path: Path) -> None:
         os.waitpid(child, 0)
 
 
-async def test_a_socket_that_was_removed_is_made_again(fake_daemon: Any, tmp_path: Path) -> None:
+async def test_a_socket_that_was_removed_is_made_again(fake_daemon, tmp_path):
     path = tmp_path / "run" / "control.sock"
     async with server.ControlServer(fake_daemon, path) as listening:
         await listening.keep()
@@ -432,7 +420,7 @@ def _record(error: BaseException) -> logging.LogRecord:
     return logging.LogRecord("a", logging.ERROR, "", 0, "x", (), (type(error), error, None))
 
 
-def test_one_line_for_many() -> None:
+def test_one_line_for_many():
     now_s = 0.0
     malformed = short_lines(lambda: now_s)
     first = _record(BadHttpMessage("bad"))
@@ -455,7 +443,7 @@ def opened(control: Path) -> socket.socket:
     return asking
 
 
-def test_who_asks_nothing_is_sent_away(control: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_asks_nothing_is_sent_away(control, monkeypatch):
     monkeypatch.setattr(server, "IDLE_S", 1.0)
     silent, half, asked = opened(control), opened(control), opened(control)
     with silent, half, asked:
@@ -468,9 +456,7 @@ def test_who_asks_nothing_is_sent_away(control: Path, monkeypatch: pytest.Monkey
             pass
 
 
-def test_a_crowd_does_not_keep_others_out(
-    control: Path, fake_daemon: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crowd_does_not_keep_others_out(control, fake_daemon, monkeypatch):
     monkeypatch.setattr(server, "MOST", 10)
     crowd = [opened(control) for _ in range(60)]
     try:
@@ -491,9 +477,7 @@ def _closed(each: socket.socket) -> bool:
         return True
 
 
-def test_who_sends_a_question_for_ever_makes_room_for_others(
-    control: Path, fake_daemon: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_sends_a_question_for_ever_makes_room_for_others(control, fake_daemon, monkeypatch):
     """The head of a request, and then a byte now and then: it never has anything to be answered."""
     monkeypatch.setattr(server, "MOST", 10)
     crowd = [opened(control) for _ in range(40)]
@@ -513,7 +497,7 @@ def test_who_sends_a_question_for_ever_makes_room_for_others(
             each.close()
 
 
-def test_who_takes_no_answer_is_sent_away(control: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_takes_no_answer_is_sent_away(control, monkeypatch):
     """Their connections stayed for ever, beyond all limits, with a descriptor and the answers each."""
     monkeypatch.setattr(server, "MOST", 10)
     crowd: list[socket.socket] = []
@@ -543,7 +527,7 @@ def test_who_takes_no_answer_is_sent_away(control: Path, monkeypatch: pytest.Mon
             each.close()
 
 
-def test_where_a_crowd_stands_before_the_door_one_waits(tmp_path: Path) -> None:
+def test_where_a_crowd_stands_before_the_door_one_waits(tmp_path):
     """Its time-out is the whole time, and what it says is not that there is no daemon to be found."""
     path = tmp_path / "s"
     with socket.socket(socket.AF_UNIX) as listening:
@@ -558,12 +542,12 @@ def test_where_a_crowd_stands_before_the_door_one_waits(tmp_path: Path) -> None:
             each.close()
 
 
-def test_a_path_too_long_for_a_socket(fake_daemon: Any, serve: Any, tmp_path: Path) -> None:
+def test_a_path_too_long_for_a_socket(fake_daemon, serve, tmp_path):
     with pytest.raises(HostError, match="too long"), serve(fake_daemon, tmp_path / ("x" * 120)):
         pass
 
 
-def test_something_else_on_the_socket(tmp_path: Path) -> None:
+def test_something_else_on_the_socket(tmp_path):
     path = tmp_path / "c.sock"
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(str(path))
@@ -582,7 +566,7 @@ def test_something_else_on_the_socket(tmp_path: Path) -> None:
         nonsense.join()
 
 
-def test_other_errors_keep_their_trace() -> None:
+def test_other_errors_keep_their_trace():
     record = _record(KeyError("ours"))
     assert short_lines()(record)
     assert record.exc_info is not None

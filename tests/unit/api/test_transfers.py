@@ -98,7 +98,7 @@ def at(text: str) -> float:
         ),
     ],
 )
-def test_it_is_said_in_one_sentence(turn: TurnMessage, said: str) -> None:
+def test_it_is_said_in_one_sentence(turn, said):
     assert sentence(turn, at("24 18:00"), NOW) == said
 
 
@@ -111,7 +111,7 @@ def test_it_is_said_in_one_sentence(turn: TurnMessage, said: str) -> None:
         ("27 08:00", "Fri 08:00"),
     ],
 )
-def test_instants(when: str, said: str) -> None:
+def test_instants(when, said):
     assert instant(at(when), NOW) == said
 
 
@@ -136,7 +136,7 @@ def told(table: TransferTable, size_bytes: int, in_s: float, *, wifi: bool = Tru
     table.plan(seen, UNIX_S, 0.0)
 
 
-def test_that_it_is_expected_too_late_is_said_from_the_start(table: TransferTable) -> None:
+def test_that_it_is_expected_too_late_is_said_from_the_start(table):
     """30 MB over 32 Mbit/s in 5.8 s: not impossible at the best rate ever, and nothing was said."""
     told(table, 30_000_000, 5.8)
     turn = turn_message(table, "a", 0.0, UNIX_S)
@@ -147,7 +147,7 @@ def test_that_it_is_expected_too_late_is_said_from_the_start(table: TransferTabl
     assert "Wi-Fi alone" not in text
 
 
-def test_a_metered_network_that_has_carried_some_of_it_goes_on(table: TransferTable) -> None:
+def test_a_metered_network_that_has_carried_some_of_it_goes_on(table):
     told(table, 30_000_000, 600.0, wifi=False)
     assert turn_message(table, "a", 0.0, UNIX_S).spare == ("lte0",)
     table.remembered("a", {"lte0": 400})  # its size was asked for

@@ -1,17 +1,14 @@
 """`cedos budget` against a daemon on a real socket, and without one."""
 
 import json
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.api.budgets import BudgetMessage
 from cedos.api.messages import DefaultMessage, NetworkMessage, StatusMessage
 from cedos.budget_kinds import Resource
 from cedos.commands import budget, status
@@ -41,18 +38,18 @@ SET = ("budget", "set")
         ("0GB", 0.0),
     ],
 )
-def test_sizes(text: str, expected: float) -> None:
+def test_sizes(text, expected):
     assert amounts.size_bytes(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "GB", "-4GB", "4XB", "1e9", "4GB/month", "9999999TB", "4J"])
-def test_a_size_that_is_none_says_what_would_be_right(text: str) -> None:
+def test_a_size_that_is_none_says_what_would_be_right(text):
     with pytest.raises(ValueError, match="4GB"):
         amounts.size_bytes(text)
 
 
 @pytest.mark.parametrize("text", ["4", " 4 ", "1500", "2.5", "999999", "0"])
-def test_a_number_without_a_unit_is_no_size_unless_it_is_plainly_of_bytes(text: str) -> None:
+def test_a_number_without_a_unit_is_no_size_unless_it_is_plainly_of_bytes(text):
     right = f'"{text.strip()}GB", "{text.strip()}MB" or "{text.strip()} B"'
     with pytest.raises(ValueError, match=f"a size needs a unit: {right}"):
         amounts.size_bytes(text)
@@ -71,12 +68,12 @@ def test_a_number_without_a_unit_is_no_size_unless_it_is_plainly_of_bytes(text: 
         ("30d", NOW + timedelta(days=30)),
     ],
 )
-def test_ends(text: str, expected: datetime) -> None:
+def test_ends(text, expected):
     assert amounts.until(text, NOW) == expected
 
 
 @given(st.text(max_size=12))
-def test_any_other_end_is_refused_in_words(text: str) -> None:
+def test_any_other_end_is_refused_in_words(text):
     try:
         shown = str(amounts.until(text, NOW))
     except ValueError as error:
@@ -89,7 +86,7 @@ def test_any_other_end_is_refused_in_words(text: str) -> None:
     )
 
 
-def test_setting_one(cedos: Any, control: Path, fake_daemon: Any) -> None:
+def test_setting_one(cedos, control, fake_daemon):
     done = cedos(
         *SET, "data", "4GB", "--until", "2026-12-01", "--every", "month", "--network", "lte0"
     )
@@ -107,9 +104,7 @@ def test_setting_one(cedos: Any, control: Path, fake_daemon: Any) -> None:
         assert word in done.stdout, word
 
 
-def test_a_price_and_a_supply_that_are_nothing_are_said_so(
-    budget_message: Callable[..., BudgetMessage],
-) -> None:
+def test_a_price_and_a_supply_that_are_nothing_are_said_so(budget_message):
     assert render.worth(2e-6) == "under 1 ms"
     assert render.worth(0.3) == "300 ms"
     shown = "\n".join(
@@ -133,7 +128,7 @@ def test_a_price_and_a_supply_that_are_nothing_are_said_so(
     assert " - " in shown.splitlines()[2]
 
 
-def test_showing_and_removing(cedos: Any, control: Path, fake_daemon: Any) -> None:
+def test_showing_and_removing(cedos, control, fake_daemon):
     assert "no budget; `cedos budget set" in cedos("budget").stdout
     cedos(*SET, "money", "20", "--until", "2026-12-01")
     (shown,) = json.loads(cedos("budget", "--json").stdout)
@@ -169,13 +164,8 @@ def test_showing_and_removing(cedos: Any, control: Path, fake_daemon: Any) -> No
 )
 @pytest.mark.parametrize("daemon", [True, False])
 def test_wrong_usage_is_refused_with_a_daemon_and_without(
-    cedos: Any,
-    request: pytest.FixtureRequest,
-    folders: Path,
-    daemon: bool,
-    arguments: tuple[str, ...],
-    why: str,
-) -> None:
+    cedos, request, folders, daemon, arguments, why
+):
     if daemon:
         request.getfixturevalue("control")
     refused = cedos(*SET, *arguments)
@@ -185,9 +175,7 @@ def test_wrong_usage_is_refused_with_a_daemon_and_without(
     assert not (folders / "state" / budget_file.FILE).exists()
 
 
-def test_a_network_that_is_not_there_is_said_and_accepted(
-    cedos: Any, control: Path, fake_daemon: Any
-) -> None:
+def test_a_network_that_is_not_there_is_said_and_accepted(cedos, control, fake_daemon):
     line = (*SET, "data", "4GB", "--until", "18:00", "--network")
     done = cedos(*line, "nosuch", "--network", "wlan0")
     assert done.exit_code == 0
@@ -196,9 +184,7 @@ def test_a_network_that_is_not_there_is_said_and_accepted(
     assert "there is no network" not in cedos(*line, "wlan0").stderr
 
 
-def test_a_budget_that_counts_nothing_warns_when_it_is_set(
-    cedos: Any, control: Path, fake_daemon: Any
-) -> None:
+def test_a_budget_that_counts_nothing_warns_when_it_is_set(cedos, control, fake_daemon):
     fake_daemon.budget_problems = ['the budget "money" counts nothing: why', "another"]
     done = cedos(*SET, "money", "20", "--until", "2030-01-01")
     assert done.exit_code == 0
@@ -206,13 +192,13 @@ def test_a_budget_that_counts_nothing_warns_when_it_is_set(
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b"])
-def test_a_name_that_no_budget_has_is_not_found(cedos: Any, control: Path, name: str) -> None:
+def test_a_name_that_no_budget_has_is_not_found(cedos, control, name):
     refused = cedos("budget", "remove", name)
     assert refused.exit_code == 1
     assert f'no budget "{name}"' in refused.stderr
 
 
-def test_without_a_daemon_it_is_kept_for_the_next_one(cedos: Any, folders: Path) -> None:
+def test_without_a_daemon_it_is_kept_for_the_next_one(cedos, folders):
     done = cedos(*SET, "data", "4GB", "--until", "2099-12-01")
     assert done.exit_code == 0
     assert "none answers now" in done.stdout
@@ -234,9 +220,7 @@ def test_without_a_daemon_it_is_kept_for_the_next_one(cedos: Any, folders: Path)
     assert cedos("budget", "remove", "data").exit_code == 1
 
 
-def test_who_may_not_write_the_file_is_told_who_may(
-    cedos: Any, folders: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_may_not_write_the_file_is_told_who_may(cedos, folders, monkeypatch):
     def forbidden(*_: Any) -> None:
         raise PermissionError(13, "Permission denied")
 
@@ -246,13 +230,13 @@ def test_who_may_not_write_the_file_is_told_who_may(
     assert "only root sets and removes budgets" in refused.stderr
 
 
-def test_an_end_that_has_passed_is_refused(cedos: Any, folders: Path) -> None:
+def test_an_end_that_has_passed_is_refused(cedos, folders):
     refused = cedos(*SET, "data", "4GB", "--until", "2025-01-01")
     assert refused.exit_code == 2
     assert "(2025-01-01 00:00) has passed: it limits nothing" in refused.stderr
 
 
-def test_a_damaged_file_is_named_kept_and_begun_anew(cedos: Any, folders: Path) -> None:
+def test_a_damaged_file_is_named_kept_and_begun_anew(cedos, folders):
     (folders / "state").mkdir()
     file = folders / "state" / budget_file.FILE
     file.write_text("{")
@@ -274,7 +258,7 @@ def test_a_damaged_file_is_named_kept_and_begun_anew(cedos: Any, folders: Path) 
     assert (folders / "state" / "budgets.json.aside-1").read_text() == "{"
 
 
-def test_what_a_person_sees_of_each_state(budget_shown: Callable[..., str]) -> None:
+def test_what_a_person_sees_of_each_state(budget_shown):
     shown = partial(budget_shown, supply=1e9, spent=2e9, ends_unix_s=1e5)
     assert "2 GB (200 %)" in shown()
     assert "  used up" in shown(spent_up=True)
@@ -293,7 +277,7 @@ def test_what_a_person_sees_of_each_state(budget_shown: Callable[..., str]) -> N
     assert "on mains power" in shown(suspended="on mains power", battery=True, resource="energy")
 
 
-def test_the_configuration_has_them_too(tmp_path: Path) -> None:
+def test_the_configuration_has_them_too(tmp_path):
     file = tmp_path / "cedos.toml"
     file.write_text(
         '[budgets.phone]\ndata = "4GB"\nuntil = "2026-12-01"\nevery = "month"\nnetworks = ["lte0"]\n'
@@ -333,9 +317,7 @@ def test_the_configuration_has_them_too(tmp_path: Path) -> None:
         ('[plan]\nmetered_bytes = 5\n[budgets.plan]\ndata = "4GB"\nuntil = "2026-12-01"\n', "plan"),
     ],
 )
-def test_a_wrong_configuration_is_refused_with_its_line(
-    tmp_path: Path, text: str, why: str
-) -> None:
+def test_a_wrong_configuration_is_refused_with_its_line(tmp_path, text, why):
     file = tmp_path / "cedos.toml"
     file.write_text(text)
     with pytest.raises(ConfigError, match=why) as refused:
@@ -345,8 +327,8 @@ def test_a_wrong_configuration_is_refused_with_its_line(
 
 @pytest.mark.parametrize("starts", [True, False])
 def test_a_daemon_that_is_just_starting_is_waited_for(
-    cedos: Any, control: Path, fake_daemon: Any, monkeypatch: pytest.MonkeyPatch, starts: bool
-) -> None:
+    cedos, control, fake_daemon, monkeypatch, starts
+):
     """It has read the file of budgets: one that was only written there would not count."""
     answers, asked = budget.ControlClient.set_budget, []
 
@@ -365,7 +347,7 @@ def test_a_daemon_that_is_just_starting_is_waited_for(
     assert ("once a daemon starts" in done.stdout) is not starts
 
 
-def test_it_is_set_and_shown(cedos: Any, control: Path, fake_daemon: Any) -> None:
+def test_it_is_set_and_shown(cedos, control, fake_daemon):
     line = ("budget", "set", "data", "4GB", "--until", "2026-12-01", "--hard")
     done = cedos(*line)
     assert done.exit_code == 0
@@ -381,7 +363,7 @@ def test_it_is_set_and_shown(cedos: Any, control: Path, fake_daemon: Any) -> Non
     assert "Once it is used up, programs still get through; `--hard` makes it a wall." in shown
 
 
-def test_without_a_daemon_it_counts_from_the_next_one_on(cedos: Any, tmp_path: Path) -> None:
+def test_without_a_daemon_it_counts_from_the_next_one_on(cedos, tmp_path):
     done = cedos("budget", "set", "money", "20", "--until", "2099-12-01", "--hard")
     assert done.exit_code == 0, done.stderr
     assert '"hard": true' in cedos("budget", "--json").stdout
@@ -395,14 +377,14 @@ def test_without_a_daemon_it_counts_from_the_next_one_on(cedos: Any, tmp_path: P
 
 
 @pytest.mark.parametrize("what", [("battery",), ("energy", "20kJ")])
-def test_energy_cannot_be_hard(cedos: Any, control: Path, what: tuple[str, ...]) -> None:
+def test_energy_cannot_be_hard(cedos, control, what):
     refused = cedos("budget", "set", *what, "--until", "18:00", "--hard")
     assert refused.exit_code != 0
     assert "cannot be hard: programs use energy" in refused.stderr
     assert "data and money can be" in refused.stderr
 
 
-def test_what_is_spent_says_what_it_bars(budget_shown: Callable[..., str]) -> None:
+def test_what_is_spent_says_what_it_bars(budget_shown):
     show = partial(budget_shown, spent=4.001e9, spent_up=True, hard=True)
     answer = show(barred=("lte0",))
     assert "used up: lte0 blocked" in answer
@@ -436,7 +418,7 @@ def test_what_is_spent_says_what_it_bars(budget_shown: Callable[..., str]) -> No
 
 
 @pytest.mark.parametrize("text", ["tomorrow", "30d", "friday 18:00", "today 18:00"])
-def test_an_end_in_a_file_does_not_move_with_the_day_it_is_read(text: str) -> None:
+def test_an_end_in_a_file_does_not_move_with_the_day_it_is_read(text):
     with pytest.raises(ValueError, match="is no time"):
         amounts.until(text, NOW, kept=True)
     assert amounts.until("18:00", NOW, kept=True) == datetime(2026, 11, 21, 18)

@@ -1,9 +1,6 @@
 """`cedos choose` and what is behind it: a program asks which networks one transfer should use."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,9 +11,7 @@ from cedos.errors import ConfigError
 from cedos.model import Direction, Urgency
 
 
-def test_the_networks_are_printed_one_to_a_line(
-    control: Path, fake_daemon: Any, cedos: Callable[..., Any]
-) -> None:
+def test_the_networks_are_printed_one_to_a_line(control, fake_daemon, cedos):
     asked = cedos("choose", "--size", "4kB", "--redundant")
     assert (asked.exit_code, asked.stdout) == (0, "wlan0\n")
     asked = cedos("choose", "--size", "2GB", "--up", "--background", "--deadline", "2min", "--why")
@@ -46,22 +41,15 @@ def test_the_networks_are_printed_one_to_a_line(
     ],
 )
 def test_a_person_is_told_how_a_size_without_unit_is_read(
-    size: str,
-    told: str,
-    control: Path,
-    fake_daemon: Any,
-    cedos: Callable[..., Any],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    size, told, control, fake_daemon, cedos, monkeypatch
+):
     assert cedos("choose", "--size", size).stderr == "", "a script is left alone"
     monkeypatch.setattr(manual, "at_a_terminal", lambda: True)
     asked = cedos("choose", "--size", size)
     assert (asked.stdout, asked.stderr) == ("wlan0\n", told)
 
 
-def test_what_was_sent_already_may_be_asked_about(
-    control: Path, fake_daemon: Any, cedos: Callable[..., Any]
-) -> None:
+def test_what_was_sent_already_may_be_asked_about(control, fake_daemon, cedos):
     again = ("choose", "--size", "4kB", "--redundant", "--sent", "wlan0")
     assert cedos(*again, "--waited", "300ms").exit_code == 0
     assert fake_daemon.choices == [
@@ -83,6 +71,6 @@ def test_what_was_sent_already_may_be_asked_about(
         (b'{"size_bytes": 1, "redundant": "yes"}', "Expected `bool`"),
     ],
 )
-def test_bad_requests(body: bytes, message: str) -> None:
+def test_bad_requests(body, message):
     with pytest.raises(ConfigError, match=message):
         parse(body, ChoiceRequest, "choice")

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
@@ -25,7 +24,7 @@ def files_in(room: str) -> set[str]:
     return {path.stem.replace("_", "-") for path in folder.glob("[a-z]*.py")}
 
 
-def test_every_file_is_a_command() -> None:
+def test_every_file_is_a_command():
     programs = {
         script.name.removeprefix("cedos-")
         for script in entry_points(group="console_scripts")
@@ -37,7 +36,7 @@ def test_every_file_is_a_command() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_help_is_a_manual_page(cedos: Any, name: str) -> None:
+def test_help_is_a_manual_page(cedos, name):
     result = cedos(name, "--help")
     assert result.exit_code == 0
     for section in (f"Usage: cedos {name}", "Options:", "Examples:", "Exit status:"):
@@ -67,9 +66,7 @@ def every_command() -> Iterator[tuple[str, click.Command]]:
 
 
 @pytest.mark.parametrize(("typed", "command"), list(every_command()))
-def test_every_help_begins_with_a_verb_and_has_an_example(
-    typed: str, command: click.Command
-) -> None:
+def test_every_help_begins_with_a_verb_and_has_an_example(typed, command):
     assert isinstance(command, Manual)
     assert any(typed in line for line, _ in command.examples), "an example of this command itself"
     help_text = command.help or ""
@@ -80,20 +77,20 @@ def test_every_help_begins_with_a_verb_and_has_an_example(
         assert vague is None, text
 
 
-def test_help_lists_every_command(cedos: Any) -> None:
+def test_help_lists_every_command(cedos):
     result = cedos("--help")
     for name, purpose in COMMANDS.items():
         assert f"  {name} " in result.stdout
         assert purpose in " ".join(result.stdout.split())
 
 
-def test_a_misspelt_command_is_told_which_there_is(cedos: Any) -> None:
+def test_a_misspelt_command_is_told_which_there_is(cedos):
     refused = cedos("stauts")
     assert refused.exit_code == 2
     assert "No such command 'stauts'. Did you mean 'status'?" in refused.stderr
 
 
-def test_help_imports_no_command() -> None:
+def test_help_imports_no_command():
     code = (
         "import sys; from cedos.commands.cedos import main\n"
         "try: main(['--help'])\n"
@@ -105,7 +102,7 @@ def test_help_imports_no_command() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_asking_does_not_import_the_server() -> None:
+def test_asking_does_not_import_the_server():
     code = (
         "import sys; import cedos.commands.status\n"
         "heavy = {'asyncio', 'aiohttp', 'structlog', 'pyroute2', 'dbus_fast'}\n"
@@ -115,7 +112,7 @@ def test_asking_does_not_import_the_server() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_version(cedos: Any) -> None:
+def test_version(cedos):
     assert cedos("--version").stdout.startswith("cedos, version ")
 
 
@@ -127,9 +124,7 @@ ALL_ERRORS = [
 
 
 @pytest.mark.parametrize("kind", ALL_ERRORS)
-def test_an_error_is_its_message_and_its_exit_status(
-    cedos: Any, monkeypatch: pytest.MonkeyPatch, kind: type[CedosError]
-) -> None:
+def test_an_error_is_its_message_and_its_exit_status(cedos, monkeypatch, kind):
     def fail(*_: object) -> None:
         raise kind("file:1: wrong\nfile:2: wrong too")
 
@@ -140,7 +135,7 @@ def test_an_error_is_its_message_and_its_exit_status(
     assert result.stdout == ""
 
 
-def test_ctrl_c_is_no_traceback(cedos: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_is_no_traceback(cedos, monkeypatch):
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -150,7 +145,7 @@ def test_ctrl_c_is_no_traceback(cedos: Any, monkeypatch: pytest.MonkeyPatch) -> 
     assert "Traceback" not in result.output
 
 
-def test_as_a_program(folders: Path) -> None:
+def test_as_a_program(folders):
     done = subprocess.run(
         [sys.executable, "-m", "cedos.commands.cedos", "status"],
         check=False,
@@ -171,13 +166,13 @@ def failing(error: OSError) -> click.Command:
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOSPC, errno.EROFS])
-def test_a_line_and_a_status(number: int) -> None:
+def test_a_line_and_a_status(number):
     error = OSError(number, "too bad", "/a/file")
     result = CliRunner().invoke(failing(error), prog_name="program")
     assert (result.exit_code, result.stderr) == (1, "program: /a/file: too bad\n")
 
 
-def test_a_full_disk_behind_a_command() -> None:
+def test_a_full_disk_behind_a_command():
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
             [sys.executable, "-m", "cedos", "example", "config"],
@@ -192,7 +187,7 @@ def test_a_full_disk_behind_a_command() -> None:
 HOSTILE = "gone\x1b[2J\x1b]0;owned\x07\rcedos: all is well\u202e"
 
 
-def test_refusals_are_plain() -> None:
+def test_refusals_are_plain():
     @click.command(cls=Program)
     def program() -> None:
         raise SessionError(HOSTILE)
@@ -212,7 +207,7 @@ def test_refusals_are_plain() -> None:
         (BIT_RATE, "1 Gbps", 1e9),
     ],
 )
-def test_amounts(kind: click.ParamType, text: str, value: float) -> None:
+def test_amounts(kind, text, value):
     assert kind.convert(text, None, None) == value
 
 
@@ -224,12 +219,12 @@ def test_amounts(kind: click.ParamType, text: str, value: float) -> None:
         (BIT_RATE, "|0|999|fast|640 kB|11G", "is not a bit rate such as"),
     ],
 )
-def test_what_is_no_amount(kind: click.ParamType, texts: str, said: str) -> None:
+def test_what_is_no_amount(kind, texts, said):
     for text in texts.split("|"):
         with pytest.raises(click.BadParameter, match=said):
             kind.convert(text, None, None)
 
 
-def test_others_are_faults_of_ours() -> None:
+def test_others_are_faults_of_ours():
     result = CliRunner().invoke(failing(OSError(errno.EBADF, "bad")), prog_name="program")
     assert isinstance(result.exception, OSError)

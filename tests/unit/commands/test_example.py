@@ -20,12 +20,12 @@ def unit(cedos: Any) -> configparser.ConfigParser:
     return parsed
 
 
-def test_configuration(cedos: Any, tmp_path: Path) -> None:
+def test_configuration(cedos, tmp_path):
     (tmp_path / "c.toml").write_text(cedos("example", "config").stdout)
     assert load(tmp_path / "c.toml") == Config()
 
 
-def test_the_unit_has_two_privileges_and_a_watchdog(cedos: Any) -> None:
+def test_the_unit_has_two_privileges_and_a_watchdog(cedos):
     service = unit(cedos)["Service"]
     for key in ("AmbientCapabilities", "CapabilityBoundingSet"):
         assert service[key] == "CAP_NET_ADMIN CAP_NET_RAW CAP_BPF"
@@ -42,7 +42,7 @@ def test_the_unit_has_two_privileges_and_a_watchdog(cedos: Any) -> None:
 
 @pytest.mark.parametrize("name", ["unit", "relay-unit"])
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
-def test_systemd_accepts_the_units(cedos: Any, tmp_path: Path, name: str) -> None:
+def test_systemd_accepts_the_units(cedos, tmp_path, name):
     (tmp_path / "cedos.service").write_text(cedos("example", name).stdout)
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", str(tmp_path / "cedos.service")],
@@ -69,9 +69,7 @@ def installed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("what", ["unit", "gateway-unit", "redirect-unit"])
 @pytest.mark.parametrize("closed", ["home", "home/bin"])
-def test_a_unit_that_could_not_start_is_refused(
-    cedos: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, closed: str
-) -> None:
+def test_a_unit_that_could_not_start_is_refused(cedos, tmp_path, monkeypatch, what, closed):
     installed(tmp_path / "home" / "bin", monkeypatch)
     open_one = cedos("example", what)
     assert open_one.exit_code == 0, open_one.stderr
@@ -82,9 +80,7 @@ def test_a_unit_that_could_not_start_is_refused(
     assert f"its user may not enter {tmp_path}/{closed}. Install" in result.stderr
 
 
-def test_a_unit_for_a_program_in_a_private_folder_is_refused(
-    cedos: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_unit_for_a_program_in_a_private_folder_is_refused(cedos, tmp_path, monkeypatch):
     installed(tmp_path / "bin", monkeypatch)
     monkeypatch.setattr(example, "_OWN_OF_SERVICES", {tmp_path})
     result = cedos("example", "unit")
@@ -92,9 +88,7 @@ def test_a_unit_for_a_program_in_a_private_folder_is_refused(
     assert f"a service has a {tmp_path} of its own" in result.stderr
 
 
-def test_the_source_of_the_package_must_be_readable_too(
-    cedos: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_source_of_the_package_must_be_readable_too(cedos, tmp_path, monkeypatch):
     installed(tmp_path / "opt", monkeypatch)
     clone = tmp_path / "clone"
     clone.mkdir(mode=0o700)
@@ -104,9 +98,7 @@ def test_the_source_of_the_package_must_be_readable_too(
     assert f"may not enter {clone}." in result.stderr
 
 
-def test_a_users_own_service_starts_from_a_home(
-    cedos: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_users_own_service_starts_from_a_home(cedos, tmp_path, monkeypatch):
     installed(tmp_path / "home" / "bin", monkeypatch)
     (tmp_path / "home").chmod(0o700)
     result = cedos("example", "forward-unit")

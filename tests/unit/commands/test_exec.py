@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -44,9 +43,7 @@ def no_marks(cgroup: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return marks
 
 
-def test_what_the_daemon_hears(
-    cedos: Any, control: Path, fake_daemon: Any, no_marks: list[int], monkeypatch: Any
-) -> None:
+def test_what_the_daemon_hears(cedos, control, fake_daemon, no_marks, monkeypatch):
     heard: list[HintRequest] = []
 
     def run(cgroup: Path, command: tuple[str, ...], user: User | None) -> int:
@@ -74,15 +71,11 @@ def test_what_the_daemon_hears(
 
 
 @pytest.mark.parametrize(("script", "status"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137)])
-def test_exit_status(
-    cedos: Any, control: Path, no_marks: list[int], script: str, status: int
-) -> None:
+def test_exit_status(cedos, control, no_marks, script, status):
     assert cedos("exec", "--", "sh", "-c", script).exit_code == status
 
 
-def test_commands_that_are_not_there(
-    cedos: Any, control: Path, fake_daemon: Any, no_marks: list[int], tmp_path: Path
-) -> None:
+def test_commands_that_are_not_there(cedos, control, fake_daemon, no_marks, tmp_path):
     result = cedos("exec", "--", "no-such-program")
     assert (result.exit_code, result.stderr) == (127, "cedos: no-such-program was not found\n")
     (tmp_path / "plain").touch()
@@ -90,13 +83,13 @@ def test_commands_that_are_not_there(
     assert fake_daemon.hints == {}
 
 
-def test_labels_that_exclude_each_other(cedos: Any, control: Path) -> None:
+def test_labels_that_exclude_each_other(cedos, control):
     result = cedos("exec", "-l", "small", "-l", "large", "--", "true")
     assert result.exit_code == 2
     assert "large and small exclude each other" in result.stderr
 
 
-def test_signals_reach_the_program(cgroup: Path) -> None:
+def test_signals_reach_the_program(cgroup):
     code = (
         "import sys; from pathlib import Path; from cedos.kernel.bpf import run_inside\n"
         "sys.exit(run_inside(Path(sys.argv[1]), ['sh', '-c', 'echo on; sleep 30 & wait']))"
@@ -113,16 +106,14 @@ def test_signals_reach_the_program(cgroup: Path) -> None:
         assert process.wait(10) == 128 + signal.SIGTERM
 
 
-def test_the_program_enters_and_we_leave(cgroup: Path) -> None:
+def test_the_program_enters_and_we_leave(cgroup):
     assert run_inside(cgroup, ["true"]) == 0
     assert (cgroup / "cgroup.procs").read_text() == "0"
     assert (cgroup.parent / "cgroup.procs").read_text() == "0"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")
-def test_the_program_runs_as_who_called_sudo(
-    cgroup: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_program_runs_as_who_called_sudo(cgroup, tmp_path, monkeypatch):
     monkeypatch.setenv("SUDO_UID", "65534")
     user = _caller()
     assert user is not None
@@ -139,9 +130,7 @@ def test_the_program_runs_as_who_called_sudo(
         assert _caller() is None
 
 
-def test_a_daemon_that_cannot_steer_by_mark(
-    cedos: Any, control: Path, fake_daemon: Any, no_marks: list[int]
-) -> None:
+def test_a_daemon_that_cannot_steer_by_mark(cedos, control, fake_daemon, no_marks):
     fake_daemon.marks = False
     result = cedos("exec", "--", "true")
     assert (result.exit_code, no_marks) == (4, [])

@@ -32,20 +32,20 @@ def is_plain(text: str, lines: int) -> bool:
 
 
 @given(st.text(max_size=40))
-def test_plain_text_prints_in_one_line(text: str) -> None:
+def test_plain_text_prints_in_one_line(text):
     assert plain(text).isprintable()
     assert len(plain(text)) == len(text)
 
 
 @given(st.recursive(st.text(max_size=20) | st.none() | st.integers(), st.lists, max_leaves=8))
 @pytest.mark.parametrize("indent", [0, 2])
-def test_plain_json_means_the_same(indent: int, value: object) -> None:
+def test_plain_json_means_the_same(indent, value):
     text = plain_json(value, indent=indent)
     assert json.loads(text) == value
     assert text.replace("\n", "").isprintable()
 
 
-def test_commands_print_plainly(capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_print_plainly(capsys):
     def said() -> str:
         out, err = capsys.readouterr()
         return out + err
@@ -69,7 +69,7 @@ def test_commands_print_plainly(capsys: pytest.CaptureFixture[str]) -> None:
     assert is_plain(said(), 1)
 
 
-def test_a_line_of_progress_is_plain() -> None:
+def test_a_line_of_progress_is_plain():
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -83,7 +83,7 @@ def test_a_line_of_progress_is_plain() -> None:
     assert all(each.isprintable() and each.startswith("a") for each in drawn)
 
 
-def test_errors_of_the_command_line_are_plain() -> None:
+def test_errors_of_the_command_line_are_plain():
     @click.command("x", cls=Program)
     @click.argument("files", nargs=-1)
     @click.option("--number", type=int)
@@ -98,7 +98,7 @@ def test_errors_of_the_command_line_are_plain() -> None:
 
 
 @pytest.mark.parametrize("form", ["console", "json"])
-def test_logs_are_plain(form: logs.Format) -> None:
+def test_logs_are_plain(form):
     root, stream = logging.getLogger(), io.StringIO()
     before, level = root.handlers[:], root.level
     try:

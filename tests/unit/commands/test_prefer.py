@@ -1,8 +1,5 @@
 """`cedos prefer`: what the phone is for, in words."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from cedos.model import PhoneUse
@@ -19,9 +16,7 @@ from cedos.model import PhoneUse
         ("as configured", None),
     ],
 )
-def test_it_is_said_in_words(
-    cedos: Any, control: Path, fake_daemon: Any, words: str, meant: PhoneUse | None
-) -> None:
+def test_it_is_said_in_words(cedos, control, fake_daemon, words, meant):
     fake_daemon.said_phone = PhoneUse.FREELY
     done = cedos("prefer", *words.split())
     assert done.exit_code == 0, done.stderr
@@ -29,7 +24,7 @@ def test_it_is_said_in_words(
     assert f"The phone is used {meant or PhoneUse.TO_SAVE_TIME} (" in done.stdout
 
 
-def test_it_shows_and_refuses(cedos: Any, control: Path, fake_daemon: Any) -> None:
+def test_it_shows_and_refuses(cedos, control, fake_daemon):
     assert cedos("prefer").stdout.startswith("The phone is used to save time (as configured).")
     assert '"phone": "to save time"' in cedos("prefer", "--json").stdout
     refused = cedos("prefer", "sometimes")

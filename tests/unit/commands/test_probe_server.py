@@ -6,8 +6,6 @@ import socket
 import subprocess
 import sys
 from ipaddress import ip_address
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +14,7 @@ from cedos.host.monitor.probing.keyfile import read_key
 from cedos.host.monitor.probing.result import ProbeServer
 
 
-def test_a_key_is_made_and_kept(cedos: Any, tmp_path: Path) -> None:
+def test_a_key_is_made_and_kept(cedos, tmp_path):
     path = tmp_path / "probe.key"
     assert cedos("probe-server", "--new-key", str(path)).exit_code == 0
     assert path.stat().st_mode & 0o777 == 0o600
@@ -32,13 +30,13 @@ def test_a_key_is_made_and_kept(cedos: Any, tmp_path: Path) -> None:
         (("--listen", "127.0.0.1", "--key-file", "/nowhere"), "--new-key"),
     ],
 )
-def test_what_is_missing_is_said(cedos: Any, arguments: tuple[str, ...], message: str) -> None:
+def test_what_is_missing_is_said(cedos, arguments, message):
     result = cedos("probe-server", *arguments)
     assert result.exit_code == 2
     assert message in result.stderr
 
 
-def test_an_address_of_somebody_else_is_refused(cedos: Any, tmp_path: Path) -> None:
+def test_an_address_of_somebody_else_is_refused(cedos, tmp_path):
     path = tmp_path / "probe.key"
     cedos("probe-server", "--new-key", str(path))
     result = cedos("probe-server", "--listen", "192.0.2.1", "--key-file", str(path))
@@ -47,7 +45,7 @@ def test_an_address_of_somebody_else_is_refused(cedos: Any, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1", "0.0.0.0"])
-def test_it_serves_until_it_is_ended(cedos: Any, tmp_path: Path, listen: str) -> None:
+def test_it_serves_until_it_is_ended(cedos, tmp_path, listen):
     path = tmp_path / "probe.key"
     cedos("probe-server", "--new-key", str(path))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:

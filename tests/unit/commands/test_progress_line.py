@@ -22,7 +22,7 @@ class Paths:
         return [type("Path", (), {"network": n, "stalled": s}) for n, s in self.networks]
 
 
-def test_it_says_how_far_how_fast_how_long_and_over_which_networks() -> None:
+def test_it_says_how_far_how_fast_how_long_and_over_which_networks():
     progress = Progress(0, 0, 100_000_000)
     line = ProgressLine("file", progress, quiet=False, out=Terminal())
     progress.connection = Paths(("wlan0", False), ("lte0", False))
@@ -38,7 +38,7 @@ def test_it_says_how_far_how_fast_how_long_and_over_which_networks() -> None:
     assert line.text(19.0) == "file:   0% of 100.0 MB, no server for now"
 
 
-def test_it_is_drawn_in_place_and_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_drawn_in_place_and_taken_away(monkeypatch):
     monkeypatch.setenv("COLUMNS", "30")
     out = Terminal()
     line = ProgressLine("a-name-that-is-longer-than-the-line", Progress(), quiet=False, out=out)
@@ -48,7 +48,7 @@ def test_it_is_drawn_in_place_and_taken_away(monkeypatch: pytest.MonkeyPatch) ->
     assert out.getvalue().endswith("\r\033[K")
 
 
-def test_a_line_that_is_too_long_keeps_what_matters() -> None:
+def test_a_line_that_is_too_long_keeps_what_matters():
     progress = Progress(0, 0, 30_000_000)
     line = ProgressLine("a-film-with-a-long-name.mkv", progress, quiet=False, out=Terminal())
     line.rate(0.0)
@@ -66,7 +66,7 @@ def test_a_line_that_is_too_long_keeps_what_matters() -> None:
 
 
 @pytest.mark.parametrize(("quiet", "out"), [(True, Terminal()), (False, io.StringIO())])
-def test_nothing_is_drawn_where_nobody_looks(quiet: bool, out: io.StringIO) -> None:
+def test_nothing_is_drawn_where_nobody_looks(quiet, out):
     line = ProgressLine("file", Progress(), quiet=quiet, out=out)
     line.draw()
     line.clear()

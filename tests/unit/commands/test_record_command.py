@@ -39,7 +39,7 @@ def run(*arguments: str) -> Any:
     return CliRunner().invoke(record.command, list(arguments))
 
 
-def test_a_log_is_begun_and_ended(daemon: Played) -> None:
+def test_a_log_is_begun_and_ended(daemon):
     done = run("start", "a.log", "--names")
     assert done.exit_code == 0, done.output
     assert "/var/lib/cedos/records/a.log" in done.output
@@ -50,7 +50,7 @@ def test_a_log_is_begun_and_ended(daemon: Played) -> None:
     ]
 
 
-def test_what_is_recorded_is_shown(daemon: Played) -> None:
+def test_what_is_recorded_is_shown(daemon):
     shown = run().output
     assert "5,678 events, 1.23 kB, names of hosts replaced." in " ".join(shown.split())
     assert '"size_bytes":1234' in run("--json").output.replace(" ", "")
@@ -61,7 +61,7 @@ def test_what_is_recorded_is_shown(daemon: Played) -> None:
 
 
 @pytest.mark.parametrize("name", ["../rules.json", "/etc/passwd", ".hidden", "a\n", "a b", ""])
-def test_a_path_is_refused_before_the_daemon_is_asked(daemon: Played, name: str) -> None:
+def test_a_path_is_refused_before_the_daemon_is_asked(daemon, name):
     done = run("start", name)
     assert done.exit_code == 2
     assert "no plain name" in done.output

@@ -1,6 +1,5 @@
 """`cedos rule`: what is asked of the daemon, and what people are shown."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -46,7 +45,7 @@ def run(*arguments: str) -> Any:
     return CliRunner().invoke(command, list(arguments))
 
 
-def test_a_rule_is_added(daemon: Played) -> None:
+def test_a_rule_is_added(daemon):
     done = run("add", "--host", "*.Updates.Example.", "--never", "metered")
     assert done.exit_code == 0, done.output
     assert daemon.asked == [
@@ -62,7 +61,7 @@ def test_a_rule_is_added(daemon: Played) -> None:
     assert daemon.asked[-1] == RuleRequest(host="198.51.100.0/24", port=22, only=("wlan0",))
 
 
-def test_what_may_be_a_slip_is_said(daemon: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_may_be_a_slip_is_said(daemon, monkeypatch):
     done = run("add", "--host", "198.51.100.1", "--never", "lte1")
     assert done.stderr == (
         "There is no network lte1 now. The networks are wlan0, lte0;"
@@ -87,15 +86,13 @@ def test_what_may_be_a_slip_is_said(daemon: Played, monkeypatch: pytest.MonkeyPa
         (("--never", "b"), "Missing option '--host'"),
     ],
 )
-def test_what_cannot_be_a_rule_is_refused(
-    daemon: Played, arguments: Sequence[str], said: str
-) -> None:
+def test_what_cannot_be_a_rule_is_refused(daemon, arguments, said):
     done = run("add", *arguments)
     assert (done.exit_code, daemon.asked) == (2, [])
     assert said in done.stderr
 
 
-def test_rules_are_listed_and_removed(daemon: Played) -> None:
+def test_rules_are_listed_and_removed(daemon):
     assert "No rules." in run().stdout
     refused = RuleMessage(
         number=1,
@@ -112,7 +109,7 @@ def test_rules_are_listed_and_removed(daemon: Played) -> None:
     assert daemon.removed == [1]
 
 
-def test_which_rule_applies() -> None:
+def test_which_rule_applies():
     rules = [
         RuleMessage(number=number, rule=rule, network="wlan0", why="")
         for number, rule in enumerate(
@@ -137,6 +134,6 @@ def test_which_rule_applies() -> None:
     assert asked("192.0.2.1") is None
 
 
-def test_that_none_applies_is_an_exit_status(daemon: Played) -> None:
+def test_that_none_applies_is_an_exit_status(daemon):
     done = run("test", "192.0.2.1")
     assert done.exit_code != 0

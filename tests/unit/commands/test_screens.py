@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -147,9 +146,7 @@ def viewed() -> FullScreen:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_every_screen_fits_the_terminal(
-    screens: dict[str, Callable[[], Iterator[str]]], width: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_screen_fits_the_terminal(screens, width, monkeypatch):
     wide = {name: " ".join(" ".join(lines()).split()) for name, lines in screens.items()}
     monkeypatch.setenv("COLUMNS", str(width))
     for name, lines in screens.items():
@@ -166,7 +163,7 @@ ALONE = {"FLOW", "PATH", "OVER", "PRICE", "SAVED", "METERED", "COST", "NOW", "IN
 """Headers that are repeated beside their values, where a table does not fit."""
 
 
-def test_top_has_problems_first_then_networks_then_the_busiest_flow() -> None:
+def test_top_has_problems_first_then_networks_then_the_busiest_flow():
     busy = msgspec.structs.replace(STATUS.flows[4], bytes_down=9_000_000)
     view = viewed()
     later = [busy if each.flow == busy.flow else each for each in STATUS.flows]
@@ -184,15 +181,13 @@ def test_top_has_problems_first_then_networks_then_the_busiest_flow() -> None:
 
 
 @pytest.mark.parametrize("text", ["wlan0", "日本語のネットワーク", "a日b", ""])
-def test_a_line_is_cut_by_what_it_takes_on_a_terminal(text: str) -> None:
+def test_a_line_is_cut_by_what_it_takes_on_a_terminal(text):
     assert cut(text, 100) == text
     assert len(cut(text, 5)) <= 5
     assert cut("日本語", 5) == "日本"
 
 
-def test_top_fits_the_terminal_and_leaves_it_as_it_was(
-    folders: Path, control: Path, fake_daemon: Any
-) -> None:
+def test_top_fits_the_terminal_and_leaves_it_as_it_was(folders, control, fake_daemon):
     fake_daemon.told = STATUS
     ours, theirs = pty.openpty()
     shown = b""

@@ -2,7 +2,6 @@
 
 import json
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -75,7 +74,7 @@ STATUS = StatusMessage(
 )
 
 
-def test_status(cedos: Any, control: Path) -> None:
+def test_status(cedos, control):
     result = cedos("status")
     assert result.exit_code == 0
     assert "wlan0    wifi  up     no       20 ms  " in result.stdout
@@ -84,7 +83,7 @@ def test_status(cedos: Any, control: Path) -> None:
     assert "Problems" not in result.stdout
 
 
-def test_status_in_full() -> None:
+def test_status_in_full():
     text = "\n".join(status.lines(STATUS))
     assert "(process 7) has run for 3 min: 12 decisions (objective max-s). Dry run: nothing" in text
     assert (
@@ -97,7 +96,7 @@ def test_status_in_full() -> None:
     assert text.endswith("Problems\n  history is degraded: no space left on the disk.")
 
 
-def test_status_says_what_a_helper_costs_and_has_carried() -> None:
+def test_status_says_what_a_helper_costs_and_has_carried():
     helper = NetworkMessage(
         name="helper-1", interface="wlan0", kind=NetworkKind.HELPER, metered=True,
         up=True, neighbour="bob", leads_to="198.51.100.9", price_per_gb=0.5, carried_bytes=12_300_000,
@@ -124,7 +123,7 @@ def carried(
     return CarriedConnection(server=server, gateway=gateway, **usual | more)
 
 
-def test_status_shows_what_goes_through_gateways() -> None:
+def test_status_shows_what_goes_through_gateways():
     told = msgspec.structs.replace(
         STATUS,
         carried=[
@@ -153,7 +152,7 @@ def test_status_shows_what_goes_through_gateways() -> None:
     assert msgspec.json.decode(msgspec.json.encode(told), type=StatusMessage) == told
 
 
-def test_what_strangers_named_moves_no_cursor(cedos: Any, control: Path, fake_daemon: Any) -> None:
+def test_what_strangers_named_moves_no_cursor(cedos, control, fake_daemon):
     hostile = "a\x1b[2Jb\rc\n\x9b31md\u202e"
     told = msgspec.structs.replace(
         STATUS, carried=[carried(hostile, hostile, bytes_by_network={hostile: 1})]
@@ -165,7 +164,7 @@ def test_what_strangers_named_moves_no_cursor(cedos: Any, control: Path, fake_da
         assert not set(shown) & set("\x1b\r\x9b\u202e")
 
 
-def test_status_tells_all_indicators_and_who_wants_a_log_in() -> None:
+def test_status_tells_all_indicators_and_who_wants_a_log_in():
     def indicator(value: float, age_s: float, *, drawn: bool = False) -> IndicatorMessage:
         return IndicatorMessage(value=value, age_s=age_s, synthetic=drawn)
 
@@ -207,7 +206,7 @@ def test_status_tells_all_indicators_and_who_wants_a_log_in() -> None:
         assert f"wlan0    wifi  {state}" in lines[3]
 
 
-def test_explain(cedos: Any, control: Path) -> None:
+def test_explain(cedos, control):
     result = cedos("explain", "www.example.org")
     assert result.exit_code == 0
     assert "Decision 7, " in result.stdout
@@ -218,7 +217,7 @@ def test_explain(cedos: Any, control: Path) -> None:
     assert json.loads(cedos("explain", "--json").stdout)["number"] == 7
 
 
-def test_explain_names_the_neighbours_of_a_decision() -> None:
+def test_explain_names_the_neighbours_of_a_decision():
     helper = NetworkMessage(
         name="helper-1", interface="wlan0", kind=NetworkKind.HELPER, metered=True, up=True,
         neighbour="bob",
@@ -228,7 +227,7 @@ def test_explain_names_the_neighbours_of_a_decision() -> None:
     assert list(explain.neighbours(considered, [helper, other])) == ["  helper-1 is bob now."]
 
 
-def test_explain_what_is_prefetched(cedos: Any, control: Path, fake_daemon: Any) -> None:
+def test_explain_what_is_prefetched(cedos, control, fake_daemon):
     assert "no program prefetches now" in cedos("explain", "--prefetch").stdout
     item = ItemMessage(
         title="http://x/y", cls="news", size_bytes=2e5, likely=0.8, network="lte0", saves_s=1.3,
@@ -251,7 +250,7 @@ def test_explain_what_is_prefetched(cedos: Any, control: Path, fake_daemon: Any)
     assert "excludes FLOW" in refused.stderr
 
 
-def test_what_programs_call_their_items_stays_in_its_cell() -> None:
+def test_what_programs_call_their_items_stays_in_its_cell():
     item = ItemMessage(
         title="re: \x1b[2J\rhello\nreader (process 1): nothing is hinted", cls="a\tb",
         size_bytes=1.0, likely=0.5, why="waits\x07",
@@ -262,7 +261,7 @@ def test_what_programs_call_their_items_stays_in_its_cell() -> None:
     assert all(line.isprintable() for line in lines)
 
 
-def test_explain_why_networks_are_probed(cedos: Any, control: Path, fake_daemon: Any) -> None:
+def test_explain_why_networks_are_probed(cedos, control, fake_daemon):
     assert "no usable network" in cedos("explain", "--probes").stdout
     common = {"energy_j": 7.5, "carried_bytes": 64_320.0, "change": None, "threshold": None}
     fake_daemon.probed = [
@@ -298,9 +297,7 @@ def test_explain_why_networks_are_probed(cedos: Any, control: Path, fake_daemon:
         assert "excludes FLOW and --prefetch" in refused.stderr
 
 
-def test_who_asks_for_a_connection_through_a_gateway_is_told_what_was_decided(
-    make_decision: Any,
-) -> None:
+def test_who_asks_for_a_connection_through_a_gateway_is_told_what_was_decided(make_decision):
     message = DecisionMessage.of(make_decision(7), gateway="gw.example")
     assert message.gateway == "gw.example"
     unnamed = msgspec.structs.replace(message.transfer, flow=None, server_name=None)
@@ -315,7 +312,7 @@ def test_who_asks_for_a_connection_through_a_gateway_is_told_what_was_decided(
         assert "Nothing was decided about" not in text
 
 
-def test_who_follows_the_default_is_told_so(make_decision: Any) -> None:
+def test_who_follows_the_default_is_told_so(make_decision):
     """A page of 2 MB was explained by a download of 3 kB, and nobody said why."""
     message = DecisionMessage.of(make_decision(7))
     follows = "Nothing was decided about 39958 alone: it went where all new connections went."
@@ -346,20 +343,18 @@ def test_who_follows_the_default_is_told_so(make_decision: Any) -> None:
         (400_000.0, "5 d"),
     ],
 )
-def test_durations(seconds: float | None, text: str) -> None:
+def test_durations(seconds, text):
     assert render.duration(seconds) == text
 
 
-def test_top(cedos: Any, control: Path) -> None:
+def test_top(cedos, control):
     result = cedos("top", "--interval", "0.05", "--count", "3")
     assert result.exit_code == 0
     assert result.stdout.count("New connections go over wlan0:\n") == 3
     assert "\x1b" not in result.stdout
 
 
-def test_top_outlives_the_daemon(
-    cedos: Any, fake_daemon: Any, serve: Any, folders: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_top_outlives_the_daemon(cedos, fake_daemon, serve, folders, monkeypatch):
     looks = []
     with ExitStack() as stack:
         stack.enter_context(serve(fake_daemon, folders / "run" / "control.sock"))
@@ -375,7 +370,7 @@ def test_top_outlives_the_daemon(
     assert (result.exit_code, looks) == (0, [1])
 
 
-def test_status_tells_what_the_host_keeps_and_what_a_network_lacks() -> None:
+def test_status_tells_what_the_host_keeps_and_what_a_network_lacks():
     default = DefaultMessage(
         network="wlan0",
         reason="wlan0 is the only usable network",
@@ -402,7 +397,7 @@ def test_status_tells_what_the_host_keeps_and_what_a_network_lacks() -> None:
     assert "New connections go" not in shown
 
 
-def test_status_names_a_network_without_a_default_route() -> None:
+def test_status_names_a_network_without_a_default_route():
     wwan = NetworkMessage(
         name="wwan0",
         interface="wwan0",
@@ -427,11 +422,11 @@ def test_status_names_a_network_without_a_default_route() -> None:
         (180.0, "3 min", "3 min ago"),
     ],
 )
-def test_ages_are_told_as_exactly_as_anybody_wants(seconds: float, age: str, ago: str) -> None:
+def test_ages_are_told_as_exactly_as_anybody_wants(seconds, age, ago):
     assert (render.age(seconds), render.ago(seconds)) == (age, ago)
 
 
-def test_explain_a_prohibitive_cost(make_decision: Any) -> None:
+def test_explain_a_prohibitive_cost(make_decision):
     message = DecisionMessage.of(make_decision(1))
     dear = msgspec.structs.replace(message.evaluations[0], cost=None, strategy=BOTH)
     message = msgspec.structs.replace(message, evaluations=[dear, *message.evaluations])
@@ -441,7 +436,7 @@ def test_explain_a_prohibitive_cost(make_decision: Any) -> None:
 
 
 @given(st.floats(0, 1e15))
-def test_units_are_those_that_a_person_would_choose(value: float) -> None:
+def test_units_are_those_that_a_person_would_choose(value):
     for text in (render.size(value), render.rate(value)):
         shown, unit = text.split(" ")
         assert float(shown) < 1000 or unit in {"TB", "Gbit/s"}
@@ -449,7 +444,7 @@ def test_units_are_those_that_a_person_would_choose(value: float) -> None:
     assert float(shown) < {"ms": 1000, "s": 100, "min": 100, "h": 48, "d": 1e11}[unit]
 
 
-def test_strategies_and_sizes() -> None:
+def test_strategies_and_sizes():
     kinds = {
         Strategy(StrategyKind.SINGLE, ("a",)): "a",
         Strategy(StrategyKind.REDUNDANT, ("a", "b")): "a + b (sent twice)",
@@ -460,9 +455,7 @@ def test_strategies_and_sizes() -> None:
     assert render.estimate(SizeEstimate(5, 5, 5, "content-length")) == "5 B, as its header says"
 
 
-def test_a_program_s_decision_names_the_program_and_what_a_deadline_makes_of_costs(
-    make_decision: Any,
-) -> None:
+def test_a_program_s_decision_names_the_program_and_what_a_deadline_makes_of_costs(make_decision):
     """`Server curl` was said, and `what is surely in time costs as if it took so long`."""
     message = DecisionMessage.of(make_decision(1))
     transfer = msgspec.structs.replace(

@@ -37,7 +37,7 @@ def waiting(*, running: bool = True, uid: int = 1000) -> TransferInTable:
     )
 
 
-def test_what_waits_is_explained_at_once() -> None:
+def test_what_waits_is_explained_at_once():
     text = "\n".join(lines([waiting()], NOW, 1000))
     assert "song.flac" in text
     assert "18:42" in text
@@ -47,7 +47,7 @@ def test_what_waits_is_explained_at_once() -> None:
     assert "USER" not in text
 
 
-def test_what_failed_says_why_and_when_it_is_tried_again() -> None:
+def test_what_failed_says_why_and_when_it_is_tried_again():
     again = NOW + timedelta(minutes=40)
     failed = msgspec.structs.replace(
         waiting(), why="the server does not answer", again_unix_s=again.timestamp()
@@ -85,7 +85,7 @@ def left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_while_no_daemon_answers_what_it_knew_is_shown(left: Path) -> None:
+def test_while_no_daemon_answers_what_it_knew_is_shown(left):
     result = CliRunner().invoke(command)
     assert isinstance(result.exception, DaemonUnreachableError)
     assert "what waits goes on by itself" in str(result.exception)
@@ -103,7 +103,7 @@ def test_while_no_daemon_answers_what_it_knew_is_shown(left: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, "{"])
-def test_where_nobody_can_tell_it_says_that_it_goes_on(left: Path, content: str | None) -> None:
+def test_where_nobody_can_tell_it_says_that_it_goes_on(left, content):
     left.unlink()
     if content is not None:
         left.write_text(content)
@@ -115,7 +115,7 @@ def test_where_nobody_can_tell_it_says_that_it_goes_on(left: Path, content: str 
     assert content is None or left.read_text() == content  # it is the daemon's to put aside
 
 
-def test_a_daemon_that_stands_still_is_not_waited_for(left: Path) -> None:
+def test_a_daemon_that_stands_still_is_not_waited_for(left):
     path = left.parent.parent / "RUNTIME" / "control.sock"
     with socket.socket(socket.AF_UNIX) as still:
         still.bind(str(path))
@@ -127,7 +127,7 @@ def test_a_daemon_that_stands_still_is_not_waited_for(left: Path) -> None:
     assert "film.mkv" in result.stdout
 
 
-def test_whose_program_does_not_run_says_what_to_do() -> None:
+def test_whose_program_does_not_run_says_what_to_do():
     text = "\n".join(lines([waiting(running=False, uid=0)], NOW, 1000))
     assert "its program does not run: it waits until the same command is given again" in text
     assert "root" in text
@@ -135,6 +135,6 @@ def test_whose_program_does_not_run_says_what_to_do() -> None:
     assert "late, and its program does not run: the same command, given again, goes on" in late
 
 
-def test_nothing_waits() -> None:
+def test_nothing_waits():
     (line,) = lines([], NOW, 0)
     assert "cedos-get --by 18:00" in line

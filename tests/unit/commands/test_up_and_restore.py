@@ -82,7 +82,7 @@ def start(*arguments: str, service: bool = False) -> "subprocess.Popen[str]":
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signals_let_it_undo_everything(folders: Path, number: signal.Signals) -> None:
+def test_signals_let_it_undo_everything(folders, number):
     with start("--dry-run") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "running balanced True\n"
@@ -96,7 +96,7 @@ def test_signals_let_it_undo_everything(folders: Path, number: signal.Signals) -
     assert ("Ctrl-C" if number is signal.SIGINT else number.name) in line
 
 
-def test_a_closed_terminal_undoes_and_ends(folders: Path) -> None:
+def test_a_closed_terminal_undoes_and_ends(folders):
     shown = folders / "shown"
     ours, terminal = pty.openpty()
     code = (
@@ -118,7 +118,7 @@ def test_a_closed_terminal_undoes_and_ends(folders: Path) -> None:
     assert shown.read_text() == "running balanced True\nundone\n"
 
 
-def test_started_with_nohup_it_outlives_its_terminal(folders: Path) -> None:
+def test_started_with_nohup_it_outlives_its_terminal(folders):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does; it is inherited
     try:
         process = start("--dry-run")
@@ -135,7 +135,7 @@ def test_started_with_nohup_it_outlives_its_terminal(folders: Path) -> None:
     assert (out, process.returncode) == ("undone\n", 0)
 
 
-def test_a_service_reloads_its_configuration(folders: Path) -> None:
+def test_a_service_reloads_its_configuration(folders):
     file = folders / "c.toml"
     file.touch()
     with start("--dry-run", "--config", str(file), service=True) as process:
@@ -168,7 +168,7 @@ def test_a_service_reloads_its_configuration(folders: Path) -> None:
     assert "no such key" in err
 
 
-def test_a_second_daemon_is_refused(folders: Path) -> None:
+def test_a_second_daemon_is_refused(folders):
     with start("--dry-run") as first:
         assert first.stdout is not None
         first.stdout.readline()
@@ -184,7 +184,7 @@ def test_a_second_daemon_is_refused(folders: Path) -> None:
         third.communicate(timeout=20)
 
 
-def test_configuration(cedos: Any, folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configuration(cedos, folders, monkeypatch):
     seen: list[tuple[Config, bool, Path | None]] = []
 
     async def run(config: Config, dry_run: bool, config_file: Path | None, **_: Any) -> None:
@@ -202,7 +202,7 @@ def test_configuration(cedos: Any, folders: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")
 @pytest.mark.parametrize("name", ["up", "restore"])
-def test_missing_privileges(folders: Path, name: str) -> None:
+def test_missing_privileges(folders, name):
     code = (
         "import os, sys; import cedos.commands.cedos, cedos.commands.up, cedos.commands.restore\n"
         "os.setgid(65534); os.setuid(65534); cedos.commands.cedos.main()"
@@ -231,7 +231,7 @@ def some_steering(
     return calls
 
 
-def test_restore(cedos: Any, folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restore(cedos, folders, monkeypatch):
     calls = some_steering(monkeypatch, ["rule 100", "sysctl net.mptcp.pm_type"])
     result = cedos("restore")
     assert result.stdout == "undone: rule 100\nundone: sysctl net.mptcp.pm_type\n"
@@ -247,15 +247,13 @@ def test_restore(cedos: Any, folders: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert calls == [(state, False), (state, True), (state, False)]
 
 
-def test_nothing_to_restore(cedos: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_to_restore(cedos, monkeypatch):
     some_steering(monkeypatch, [])
     result = cedos("restore")
     assert (result.exit_code, result.stdout) == (0, "nothing to undo\n")
 
 
-def test_a_living_daemon_restores_by_itself(
-    cedos: Any, folders: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_living_daemon_restores_by_itself(cedos, folders, monkeypatch):
     calls = some_steering(monkeypatch, ["x"])
     with only_daemon(folders / "run" / "daemon.pid", steers=False):
         result = cedos("restore")
@@ -265,9 +263,7 @@ def test_a_living_daemon_restores_by_itself(
         assert cedos("restore", "--dry-run").stdout == "would undo: x\n"
 
 
-def test_what_is_left_is_named_and_the_exit_status_says_so(
-    cedos: Any, folders: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_left_is_named_and_the_exit_status_says_so(cedos, folders, monkeypatch):
     some_steering(monkeypatch, ["rule 100"], ("sysctl net.ipv4.tcp_rmem = 1 2 3: unknown",))
     result = cedos("restore")
     assert result.exit_code == 1
@@ -279,9 +275,7 @@ def test_what_is_left_is_named_and_the_exit_status_says_so(
     assert json.loads(result.stdout)["left"] == ["sysctl net.ipv4.tcp_rmem = 1 2 3: unknown"]
 
 
-def test_a_cancelled_daemon_is_not_taken_for_a_clean_end(
-    cedos: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cancelled_daemon_is_not_taken_for_a_clean_end(cedos, monkeypatch):
     async def run(config: Config, dry_run: bool, config_file: Path | None, **_: Any) -> None:
         raise asyncio.CancelledError
 

@@ -3,8 +3,6 @@
 import json
 import time
 from ipaddress import IPv4Address
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -18,7 +16,7 @@ LTE = NetworkUsage(network="lte0", metered_bytes=1.2e9, free_bytes=0.0, radio_j=
 WIFI = NetworkUsage(network="wlan0", metered_bytes=0.0, free_bytes=18e9, radio_j=2100.0)
 
 
-def test_what_the_daemon_says_is_shown(cedos: Any, control: Path, fake_daemon: Any) -> None:
+def test_what_the_daemon_says_is_shown(cedos, control, fake_daemon):
     fake_daemon.usage_since = UsageMessage(
         since_unix_s=1.79e9,
         counted_since_unix_s=1.791e9,
@@ -53,7 +51,7 @@ def test_what_the_daemon_says_is_shown(cedos: Any, control: Path, fake_daemon: A
     assert shown["networks"][0]["metered_bytes"] == 1.2e9
 
 
-def test_after_the_daemon_its_files_are_read(cedos: Any, folders: Path) -> None:
+def test_after_the_daemon_its_files_are_read(cedos, folders):
     state, now_s = folders / "state", time.time()
     odometers = Usage(state / Usage.FILE, "boot")
     for days, metered in ((30, 5e8), (2, 2e6), (1, 1e6)):
@@ -93,7 +91,7 @@ def test_after_the_daemon_its_files_are_read(cedos: Any, folders: Path) -> None:
     assert "old.example" in cedos("usage", "--since", "31d").stdout
 
 
-def test_after_the_daemon_the_gateways_own_row_is_what_is_left(cedos: Any, folders: Path) -> None:
+def test_after_the_daemon_the_gateways_own_row_is_what_is_left(cedos, folders):
     history = History(folders / "state" / "history.sqlite")
     Usage(folders / "state" / Usage.FILE, "boot").close()
     now_s = time.time()
@@ -128,15 +126,13 @@ def test_after_the_daemon_the_gateways_own_row_is_what_is_left(cedos: Any, folde
         ("1970-01-01", "too long ago"),
     ],
 )
-def test_a_beginning_that_is_none_says_what_would_be_right(
-    cedos: Any, folders: Path, text: str, why: str
-) -> None:
+def test_a_beginning_that_is_none_says_what_would_be_right(cedos, folders, text, why):
     refused = cedos("usage", "--since", text)
     assert refused.exit_code == 2
     assert why in refused.stderr
 
 
-def test_a_host_that_never_counted_says_so(cedos: Any, folders: Path) -> None:
+def test_a_host_that_never_counted_says_so(cedos, folders):
     done = cedos("usage")
     assert done.exit_code == 0
     assert "Nothing was counted since" in done.stdout

@@ -40,12 +40,12 @@ def write(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def test_the_shipped_file_is_the_defaults() -> None:
+def test_the_shipped_file_is_the_defaults():
     assert load(SHIPPED_FILE) == Config()
 
 
 @pytest.mark.parametrize("section", SECTIONS)
-def test_the_shipped_file_explains_every_key(section: str) -> None:
+def test_the_shipped_file_explains_every_key(section):
     text = SHIPPED_FILE.read_text()
     there = tomllib.loads(text)[section]
     body = re.split(r"^\[", text.partition(f"\n[{section}]\n")[2], flags=re.MULTILINE)[0]
@@ -56,7 +56,7 @@ def test_the_shipped_file_explains_every_key(section: str) -> None:
             assert field.encode_name in there
 
 
-def test_the_shipped_file_explains_networks() -> None:
+def test_the_shipped_file_explains_networks():
     text = SHIPPED_FILE.read_text()
     example = re.findall(
         r"^# (\[networks\..*|(?:name|kind|metered|ignore|money_per_mb) = .*)$", text, re.MULTILINE
@@ -68,7 +68,7 @@ def test_the_shipped_file_explains_networks() -> None:
     assert len(example) == 1 + len(msgspec.structs.fields(NetworkConfig))
 
 
-def test_loading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading(tmp_path, monkeypatch):
     path = write(
         tmp_path,
         """
@@ -120,7 +120,7 @@ path = "/h.sqlite"
         ("[predictors]\nmodel = ''", 2, "predictors.model must be text"),
     ],
 )
-def test_refused(tmp_path: Path, text: str, line: int, message: str) -> None:
+def test_refused(tmp_path, text, line, message):
     path = write(tmp_path, text)
     with pytest.raises(ConfigError) as caught:
         load(path)
@@ -136,9 +136,7 @@ def test_refused(tmp_path: Path, text: str, line: int, message: str) -> None:
     st.integers(0, 5),
     st.text("abcdefghijklmnopqrstuvwxyz_", min_size=1, max_size=12),
 )
-def test_misspelt_keys_are_refused_at_their_line(
-    place: tuple[str, str], blank_lines: int, addition: str
-) -> None:
+def test_misspelt_keys_are_refused_at_their_line(place, blank_lines, addition):
     section, key = place
     text = f"# c\n[{section}]\n" + "\n" * blank_lines + f"{key}{addition} = 1\n"
     if key + addition in SECTIONS[section].__struct_fields__:
@@ -149,7 +147,7 @@ def test_misspelt_keys_are_refused_at_their_line(
         config_module.toml_file.parse(text, Config, name="c.toml")
 
 
-def test_each_name_that_is_not_there_is_told() -> None:
+def test_each_name_that_is_not_there_is_told():
     config = Config(
         networks={
             "wlan0": NetworkConfig(name="home"),
@@ -172,7 +170,7 @@ def test_each_name_that_is_not_there_is_told() -> None:
     ]
 
 
-def test_directories() -> None:
+def test_directories():
     usual = directories({})
     assert usual == Directories(Path("/var/lib/cedos"), Path("/run/cedos"))
     assert usual.socket == Path("/run/cedos/control.sock")
@@ -187,7 +185,7 @@ def test_directories() -> None:
         directories({"CEDOS_STATE_DIR": "x"})
 
 
-def test_a_users_own_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_users_own_folders(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert user_folder("config", {}) == tmp_path / ".config" / "cedos"
     assert user_folder("state", {}) == tmp_path / ".local" / "state" / "cedos"
@@ -201,6 +199,6 @@ def test_a_users_own_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 @pytest.mark.parametrize(
     "value", ["", "always", "after 0s", "after 0.5s", "after 601s", "after 3 s"]
 )
-def test_another_word_for_when_to_close_them_is_refused(value: str) -> None:
+def test_another_word_for_when_to_close_them_is_refused(value):
     with pytest.raises(msgspec.ValidationError, match='"after 3s"'):
         msgspec.convert({"close_stuck": value}, SteeringConfig)

@@ -57,7 +57,7 @@ def problems(text: str) -> list[str]:
     return str(caught.value).split("\n")
 
 
-def test_good_file() -> None:
+def test_good_file():
     text = """
 flag = true
 [inner]
@@ -124,11 +124,11 @@ b = "/z.csv"
         ('[files]\nx = ""', 'f.toml:2: files.x must be the path of a file, not the text ""'),
     ],
 )
-def test_one_problem(text: str, expected: str) -> None:
+def test_one_problem(text, expected):
     assert problems(text) == [expected]
 
 
-def test_broken_toml_names_the_line() -> None:
+def test_broken_toml_names_the_line():
     assert problems("flag = maybe")[0].endswith(
         'Invalid value (text stands in quotes: "text"; true, false and numbers do not)'
     )
@@ -137,7 +137,7 @@ def test_broken_toml_names_the_line() -> None:
     assert problems("a = " + "[" * 100_000)[0].startswith("f.toml:1: not valid TOML: ")
 
 
-def test_unreadable_files(tmp_path: Path) -> None:
+def test_unreadable_files(tmp_path):
     with pytest.raises(ConfigError, match="No such file"):
         toml_file.read(tmp_path / "none.toml", File)
     with pytest.raises(ConfigError, match="Is a directory"):
@@ -173,9 +173,7 @@ NAMES = st.sampled_from(
         st.tuples(st.sampled_from(["[{}]", "[[{}]]", "{} = "]), NAMES, NAMES, LEAVES), max_size=8
     )
 )
-def test_any_text_is_read_or_refused_with_lines(
-    statements: list[tuple[str, str, str, str]],
-) -> None:
+def test_any_text_is_read_or_refused_with_lines(statements):
     lines = []
     for form, first, second, leaf in statements:
         line = form.format(first if len(form) > 4 else f"{first}.{second}")
@@ -222,7 +220,7 @@ w = 4
 '''
 
 
-def test_all_kinds_of_keys() -> None:
+def test_all_kinds_of_keys():
     lines = key_lines(SAMPLE)
     assert ("one", "not_a_table") not in lines
     expected: dict[Key, int] = {

@@ -50,7 +50,7 @@ def sysctl(files: Files, name: str, value: str) -> None:
     put(files, "/proc/sys/" + name.replace(".", "/"), value)
 
 
-def test_the_daemon_runs_with_limits_but_not_without_networks() -> None:
+def test_the_daemon_runs_with_limits_but_not_without_networks():
     assert can_run([ok("a", "x"), limited("b", "x", "y"), missing("c", "x", "y")])
     assert not can_run([ok("a", "x"), missing("c", "x", "y", fatal=True)])
 
@@ -65,13 +65,13 @@ def test_the_daemon_runs_with_limits_but_not_without_networks() -> None:
         ("strange", FindingState.LIMITED, "cannot be moved"),
     ],
 )
-def test_kernel(release: str, state: FindingState, lost: str) -> None:
+def test_kernel(release, state, lost):
     finding = kernel.version(release)
     assert finding.state is state
     assert lost in finding.lost
 
 
-def test_mptcp_disabled(files: Files) -> None:
+def test_mptcp_disabled(files):
     sysctl(files, "net.mptcp.enabled", "0")
     finding = kernel.mptcp(files)
     assert finding.state is FindingState.MISSING
@@ -89,9 +89,7 @@ def test_mptcp_disabled(files: Files) -> None:
         ("path_manager", "userspace", False, FindingState.LIMITED),
     ],
 )
-def test_path_manager(
-    files: Files, name: str, value: str, daemon: bool, state: FindingState
-) -> None:
+def test_path_manager(files, name, value, daemon, state):
     sysctl(files, f"net.mptcp.{name}", value)
     assert kernel.path_manager(files, daemon).state is state
 
@@ -100,9 +98,7 @@ def test_path_manager(
     ("lives", "state"),
     [(True, FindingState.OK), (False, FindingState.LIMITED), (None, FindingState.LIMITED)],
 )
-def test_black_hole(
-    files: Files, monkeypatch: pytest.MonkeyPatch, lives: bool | None, state: FindingState
-) -> None:
+def test_black_hole(files, monkeypatch, lives, state):
     sysctl(files, "net.mptcp.enabled", "1")
     sysctl(files, "net.mptcp.blackhole_timeout", "3600")
     monkeypatch.setattr(kernel, "_mptcp_over_loopback", lambda: lives)
@@ -112,7 +108,7 @@ def test_black_hole(
     assert ("blackhole_timeout=3600" in finding.remedy) == (lives is False)
 
 
-def test_ping(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ping(files, monkeypatch):
     monkeypatch.setattr(kernel.privileges, "held", lambda: frozenset({"CAP_NET_RAW"}))
     assert kernel.ping(files).state is FindingState.OK
     monkeypatch.setattr(kernel.privileges, "held", frozenset)
@@ -122,7 +118,7 @@ def test_ping(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     assert kernel.ping(files, frozenset({99, 201})).state is FindingState.LIMITED
 
 
-def test_look_ups(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_look_ups(files, monkeypatch):
     put(files, "/etc/resolv.conf", "nameserver 127.0.0.53")
     assert "systemd-resolved" in kernel.lookups(files, Config()).found
     put(files, "/etc/resolv.conf", "nameserver 192.0.2.1")
@@ -139,11 +135,11 @@ def test_look_ups(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "over another network" in kernel.lookups(files, Config()).found
 
 
-def test_flows_of_this_very_host() -> None:
+def test_flows_of_this_very_host():
     assert asyncio.run(kernel.flows()).state is FindingState.OK
 
 
-def test_retransmission(files: Files) -> None:
+def test_retransmission(files):
     def found(daemon_runs: bool) -> Finding:
         return kernel.retransmission(files, daemon_runs)
 
@@ -169,7 +165,7 @@ def program(folder: Path, script: str) -> str:
 Usage = namedtuple("Usage", "total used free")
 
 
-def test_state_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_directory(tmp_path, monkeypatch):
     where = Directories(tmp_path / "not" / "yet", tmp_path)
     assert host.state(where).state is FindingState.OK
     assert not where.state.exists()
@@ -182,7 +178,7 @@ def test_state_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert blocked.fatal
 
 
-def test_daemon(tmp_path: Path) -> None:
+def test_daemon(tmp_path):
     where = Directories(tmp_path / "state", tmp_path / "run")
     assert host.daemon(where) == ok("daemon", "not running")
     where.state.mkdir()
@@ -195,9 +191,7 @@ def test_daemon(tmp_path: Path) -> None:
         assert host.daemon(where) == ok("daemon", f"running (process {os.getpid()})")
 
 
-def test_how_well_the_running_daemon_predicts(
-    tmp_path: Path, serve: Any, fake_daemon: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_how_well_the_running_daemon_predicts(tmp_path, serve, fake_daemon, monkeypatch):
     where = Directories(tmp_path / "state", tmp_path / "run")
     assert host.predictions(where) is None
     wlan, usb = (
@@ -223,7 +217,7 @@ def test_how_well_the_running_daemon_predicts(
         )
 
 
-def test_report(cedos: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report(cedos, monkeypatch):
     found = [
         ok("kernel", "6.1"),
         limited("MPTCP black hole", "met", "moves", "wait"),
@@ -275,7 +269,7 @@ class Played(SystemBus):
         return [self._answers[asked]]
 
 
-async def test_modems() -> None:
+async def test_modems():
     assert (await host.modems(Played(), set())).state is FindingState.LIMITED
     assert "does not answer" in (await host.modems(Played(), {MM})).found
     nothing = await host.modems(Played(GetManagedObjects={}), {MM})
@@ -285,7 +279,7 @@ async def test_modems() -> None:
     assert some.found == "running, with a modem behind wwan0"
 
 
-def test_endpoints_of_others(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endpoints_of_others(files, monkeypatch):
     sysctl(files, "net.mptcp.enabled", "1")
     # MPTCP_PM_ATTR_ADDR { FAMILY inet, ID 1, ADDR4 192.0.2.7 }
     endpoint = bytes.fromhex("1c000180 06000100 02000000 05000200 01000000 08000300 c0000207")
@@ -307,9 +301,7 @@ def test_endpoints_of_others(files: Files, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("error", [PermissionError(1, "no"), LookupError("no mptcp_pm")])
-def test_endpoints_that_cannot_be_seen(
-    files: Files, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+def test_endpoints_that_cannot_be_seen(files, monkeypatch, error):
     sysctl(files, "net.mptcp.enabled", "1")
 
     async def dump(name: str, command: int) -> list[bytes]:
@@ -321,7 +313,7 @@ def test_endpoints_that_cannot_be_seen(
     assert finding.state is FindingState.LIMITED
 
 
-def test_connection_tracking(files: Files) -> None:
+def test_connection_tracking(files):
     assert "not loaded" in kernel.connection_tracking(files).found
     for value, state in (
         ("0", FindingState.LIMITED),
@@ -332,7 +324,7 @@ def test_connection_tracking(files: Files) -> None:
         assert kernel.connection_tracking(files).state is state
 
 
-def test_bpf(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bpf(files, monkeypatch):
     assert kernel.bpf(files).found == "no cgroup v2 is mounted"
     put(files, "/proc/self/mounts", "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0")
 
@@ -343,7 +335,7 @@ def test_bpf(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     assert kernel.bpf(files).state is FindingState.LIMITED
 
 
-def test_services_on_the_bus(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_services_on_the_bus(monkeypatch):
     monkeypatch.setattr(host, "SystemBus", FakeBus)
     states = {one.topic: (one.state, one.found) for one in asyncio.run(host.on_the_bus())}
     assert states == {
@@ -355,13 +347,13 @@ def test_services_on_the_bus(monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
-def test_no_bus(tmp_path: Path) -> None:
+def test_no_bus(tmp_path):
     [finding] = asyncio.run(host.on_the_bus(f"unix:path={tmp_path}/none"))
     assert finding.state is FindingState.LIMITED
     assert "no system bus" in finding.found
 
 
-def test_a_model_that_cannot_be_used(tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_used(tmp_path):
     for content in (None, "{}"):
         path = tmp_path / "m.json"
         if content is not None:
@@ -371,13 +363,13 @@ def test_a_model_that_cannot_be_used(tmp_path: Path) -> None:
         assert str(path) in finding.found
 
 
-def test_state_directory_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_directory_of_somebody_else(tmp_path, monkeypatch):
     monkeypatch.setattr(host.os, "access", lambda *_: False)
     finding = host.state(Directories(tmp_path, tmp_path))
     assert (finding.state, finding.fatal) == (FindingState.LIMITED, False)
 
 
-async def test_network_manager() -> None:
+async def test_network_manager():
     assert (await host.network_manager(Played(), set())).found == "not used"
     silent = await host.network_manager(Played(), {NM})
     assert (silent.state, "does not answer" in silent.found) == (FindingState.LIMITED, True)

@@ -4,7 +4,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from ipaddress import ip_address
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -64,7 +63,7 @@ class Beside(Script):
         self.tell(*ends, at_s=11.0)
 
 
-def test_a_flow_that_the_policy_begins_elsewhere_takes_its_bytes_and_its_prediction_along() -> None:
+def test_a_flow_that_the_policy_begins_elsewhere_takes_its_bytes_and_its_prediction_along():
     script = Beside(WIFI_FIRST, lte=True)
     script.carry(ON_LTE, down=1_000_000)
     found = script.other.destinations[str(SERVER)]
@@ -80,7 +79,7 @@ def test_a_flow_that_the_policy_begins_elsewhere_takes_its_bytes_and_its_predict
     assert found.recorded.joules != found.policy.joules
 
 
-def test_a_policy_of_two_networks_spreads_mptcp_and_no_other_flow() -> None:
+def test_a_policy_of_two_networks_spreads_mptcp_and_no_other_flow():
     script = Beside(MPTCP_CELLULAR)
     script.carry(KEY, down=1_000_000, token=7)
     script.carry(replace(KEY, local_port=4001), down=1_000_000)
@@ -94,7 +93,7 @@ def down(network: Network) -> Network:
     return replace(network, up=False, addresses=())
 
 
-def test_without_its_network_a_fixed_policy_takes_the_other_as_routes_do() -> None:
+def test_without_its_network_a_fixed_policy_takes_the_other_as_routes_do():
     script = Beside(WIFI_FIRST)
     script.networks(down(WLAN), LTE, at_s=8.5)
     script.decide(at_s=8.6)
@@ -103,7 +102,7 @@ def test_without_its_network_a_fixed_policy_takes_the_other_as_routes_do() -> No
     assert script.other.total.elsewhere == 0
 
 
-def test_a_flow_that_the_policy_begins_on_a_dead_network_counts_and_is_not_predicted() -> None:
+def test_a_flow_that_the_policy_begins_on_a_dead_network_counts_and_is_not_predicted():
     script = Beside(WIFI_FIRST, lte=True)
     script.tell(Witnessed("wlan0", True, Witness.PING, 8.1), at_s=8.1)
     script.tell(Witnessed("wlan0", False, Witness.RADIO, 8.5), at_s=8.5)
@@ -114,7 +113,7 @@ def test_a_flow_that_the_policy_begins_on_a_dead_network_counts_and_is_not_predi
     assert found.policy.seconds == 0.0
 
 
-def test_the_command_shows_and_writes_the_comparison(tmp_path: Path) -> None:
+def test_the_command_shows_and_writes_the_comparison(tmp_path):
     config = ControllerConfig(Choices(MaxS(), None, 3000, 0.1, 0.1))
     controller = Controller(config)
     log = EventLog(tmp_path / "log", controller)

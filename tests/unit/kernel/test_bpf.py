@@ -16,7 +16,7 @@ def instructions(code: bytes) -> list[tuple[int, int, int, int]]:
             struct.iter_unpack("=BBhi", code)]  # fmt: skip
 
 
-def test_jumps_lead_to_their_labels_over_wide_instructions() -> None:
+def test_jumps_lead_to_their_labels_over_wide_instructions():
     code = Assembly()
     code.jump(Opcode.IF_EQUAL, "ahead", 2, immediate=7)
     code.set_wide(3, 1 << 40)
@@ -33,7 +33,7 @@ def test_jumps_lead_to_their_labels_over_wide_instructions() -> None:
 
 
 @pytest.mark.parametrize("label", ["nowhere", "behind"])
-def test_a_label_that_is_not_ahead(label: str) -> None:
+def test_a_label_that_is_not_ahead(label):
     code = Assembly()
     code.label("behind")
     code.put(Opcode.SET, 2, immediate=5)
@@ -42,7 +42,7 @@ def test_a_label_that_is_not_ahead(label: str) -> None:
         code.code()
 
 
-def test_jumps_are_resolved_over_labels() -> None:
+def test_jumps_are_resolved_over_labels():
     code = Assembler()
     code.load(0, 1)
     code.if_equal(7, then="seven")
@@ -61,7 +61,7 @@ def test_jumps_are_resolved_over_labels() -> None:
     assert [run_bpf(program, bytes([first])) for first in (7, 0x90, 3)] == [7, 80, 1]
 
 
-def test_encoding_is_the_kernels() -> None:
+def test_encoding_is_the_kernels():
     code = Assembler()
     code.load(12, 2)
     code.if_equal(0x800, otherwise="drop")
@@ -73,7 +73,7 @@ def test_encoding_is_the_kernels() -> None:
     assert code.assemble() == b"".join(struct.pack("HBBI", *one) for one in known)
 
 
-def test_bad_jumps_are_refused() -> None:
+def test_bad_jumps_are_refused():
     code = Assembler()
     code.if_equal(1, then="nowhere")
     with pytest.raises(ValueError, match="nowhere"):

@@ -35,7 +35,7 @@ def event(kind: int, *ends: Address, protocol: int = socket.IPPROTO_TCP) -> byte
     return message(kind, 0, 0, body)
 
 
-def test_a_strangers_end_and_datagram_are_left_out_and_his_call_is_not() -> None:
+def test_a_strangers_end_and_datagram_are_left_out_and_his_call_is_not():
     came = FAR, OWN, OWN, FAR
     assert conntrack.of_stranger(event(conntrack.DELETE, *came), is_local)
     assert conntrack.of_stranger(event(NEW, *came, protocol=socket.IPPROTO_UDP), is_local)
@@ -44,7 +44,7 @@ def test_a_strangers_end_and_datagram_are_left_out_and_his_call_is_not() -> None
     )
 
 
-def test_what_this_host_began_is_read() -> None:
+def test_what_this_host_began_is_read():
     for kind in (NEW, conntrack.DELETE):
         for protocol in (socket.IPPROTO_TCP, socket.IPPROTO_UDP):
             ours = event(kind, OWN, FAR, FAR, OWN, protocol=protocol)
@@ -54,7 +54,7 @@ def test_what_this_host_began_is_read() -> None:
     assert not conntrack.of_stranger(gone, is_local)
 
 
-def test_two_events_at_once_are_read() -> None:
+def test_two_events_at_once_are_read():
     one = event(conntrack.DELETE, FAR, OWN, OWN, FAR)
     assert not conntrack.of_stranger(one + one, is_local)
 
@@ -64,9 +64,7 @@ def test_two_events_at_once_are_read() -> None:
     st.lists(st.sampled_from(ADDRESSES), min_size=4, max_size=4),
     st.sampled_from([socket.IPPROTO_TCP, socket.IPPROTO_UDP, socket.IPPROTO_ICMP]),
 )
-def test_what_is_left_out_would_be_thrown_away(
-    kind: int, ends: list[Address], protocol: int
-) -> None:
+def test_what_is_left_out_would_be_thrown_away(kind, ends, protocol):
     datagram = event(kind, *ends, protocol=protocol)
     if not conntrack.of_stranger(datagram, is_local):
         return
@@ -80,6 +78,6 @@ def test_what_is_left_out_would_be_thrown_away(
 
 
 @given(st.binary(max_size=200))
-def test_anything_may_come(data: bytes) -> None:
+def test_anything_may_come(data):
     conntrack.of_stranger(data, is_local)
     conntrack.of_stranger(event(conntrack.DELETE, FAR, OWN, OWN, FAR)[: len(data)] + data, is_local)

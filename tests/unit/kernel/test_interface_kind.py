@@ -20,7 +20,7 @@ from cedos.kernel.interface_kind import (
 )
 from cedos.kernel.netlink import text
 from cedos.kernel.rtnetlink import Link
-from cedos.model import Address, NetworkKind, NetworkOverride
+from cedos.model import NetworkKind, NetworkOverride
 
 MAC = bytes.fromhex("020000000001")
 
@@ -63,7 +63,7 @@ def link(
         ("eno1", Hardware(driver="e1000e"), "ethernet"),
     ],
 )
-def test_kinds_of_real_interfaces(name: str, hardware: Hardware, kind: str) -> None:
+def test_kinds_of_real_interfaces(name, hardware, kind):
     assert guess(link(name), hardware) == NetworkKind(kind)
 
 
@@ -83,16 +83,16 @@ def test_kinds_of_real_interfaces(name: str, hardware: Hardware, kind: str) -> N
         ("ifb0", "ifb"),
     ],
 )
-def test_what_is_no_network_of_its_own(name: str, kind: str) -> None:
+def test_what_is_no_network_of_its_own(name, kind):
     assert guess(link(name, kind), Hardware()) is None
 
 
-def test_an_interface_with_a_name_that_is_not_utf_8_is_none() -> None:
+def test_an_interface_with_a_name_that_is_not_utf_8_is_none():
     assert guess(Link(3, text(b"wl\xff0\0"), "", 1, 0x10041), Hardware(), leads_out=True) is None
     assert guess(Link(3, text("wlän%0".encode()), "", 1, 0x10041), Hardware()) is NetworkKind.WIFI
 
 
-def test_a_member_of_a_bridge_or_bond_is_none() -> None:
+def test_a_member_of_a_bridge_or_bond_is_none():
     port = link("eth0", master=9, port_of="bridge")
     assert guess(port, Hardware(driver="e1000e"), leads_out=True) is None
 
@@ -124,7 +124,7 @@ def port(of: Link, one: Link) -> Link:
 
 
 @pytest.mark.parametrize("kind", ["bridge", "bond", "team", "batadv"])
-def test_what_has_ports_is_of_their_kind(kind: str) -> None:
+def test_what_has_ports_is_of_their_kind(kind):
     top = link("x0", kind, index=9)
     guest = port(top, link("vnet3", "tun", index=12))
     assert behind(top, port(top, ETH), guest) is ETHERNET
@@ -137,7 +137,7 @@ def test_what_has_ports_is_of_their_kind(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["vlan", "macvlan", "ipvlan", "macvtap", "macsec"])
-def test_what_is_stacked_is_of_the_kind_of_what_is_below(kind: str) -> None:
+def test_what_is_stacked_is_of_the_kind_of_what_is_below(kind):
     assert behind(link("up0", kind, index=9, lower=3), ETH) is ETHERNET
     assert behind(link("up0", kind, index=9, lower=4), PHONE) is CELLULAR
     bridge = link("br0", "bridge", index=8)
@@ -145,7 +145,7 @@ def test_what_is_stacked_is_of_the_kind_of_what_is_below(kind: str) -> None:
     assert behind(tagged, bridge, port(bridge, PHONE)) is CELLULAR
 
 
-def test_a_bridge_of_guests_is_a_network_only_where_it_leads_out() -> None:
+def test_a_bridge_of_guests_is_a_network_only_where_it_leads_out():
     bridge = link("br-12ab34cd", "bridge", index=9)
     guests = port(bridge, link("veth1", "veth", index=11)), port(bridge, link("t", "tun", index=12))
     assert behind(bridge, *guests) is None
@@ -153,11 +153,11 @@ def test_a_bridge_of_guests_is_a_network_only_where_it_leads_out() -> None:
 
 
 @pytest.mark.parametrize("kind", ["tun", "wireguard", "vrf", "dummy", "vxlan", "ifb"])
-def test_what_leads_to_no_access_network_is_none_even_if_it_leads_out(kind: str) -> None:
+def test_what_leads_to_no_access_network_is_none_even_if_it_leads_out(kind):
     assert behind(link("eth9", kind), leads_out=True) is None
 
 
-def test_the_users_word_counts() -> None:
+def test_the_users_word_counts():
     overrides: dict[str, NetworkOverride] = {
         "wlan0": {"metered": True, "name": "home"},
         "wg0": {"kind": "ethernet"},
@@ -199,13 +199,11 @@ CELLULAR, WIFI = NetworkKind.CELLULAR, NetworkKind.WIFI
         (NetworkKind.ETHERNET, True, MeteredWord.NO, HOME, True),
     ],
 )
-def test_whose_word_on_its_bytes_counts(
-    kind: NetworkKind, user: bool | None, word: MeteredWord | None, address: Address, metered: bool
-) -> None:
+def test_whose_word_on_its_bytes_counts(kind, user, word, address, metered):
     assert Identity("x", kind, user).metered([address], word) is metered
 
 
-def test_wrong_words_are_refused_with_what_would_be_right() -> None:
+def test_wrong_words_are_refused_with_what_would_be_right():
     with pytest.raises(ConfigError, match=r"wlan0: kind 'wfi'; one of wifi, cellular, ethernet"):
         check({"wlan0": {"kind": "wfi"}})
     with pytest.raises(ConfigError, match="wlan0: helpers are called 'helper-2'"):
@@ -223,7 +221,7 @@ def sysfs(root: Path, name: str, *, index: int = 3, mac: str = "02:00:00:00:00:0
     return entry
 
 
-def test_sysfs_tells_driver_and_type(tmp_path: Path) -> None:
+def test_sysfs_tells_driver_and_type(tmp_path):
     entry = sysfs(tmp_path, "enx1")
     driver = tmp_path / "drivers" / "cdc_ether"
     driver.mkdir(parents=True)
@@ -238,7 +236,7 @@ def test_sysfs_tells_driver_and_type(tmp_path: Path) -> None:
     assert (found.genuine, found.wireless, found.device_type) == (True, True, "wlan")
 
 
-def test_sysfs_of_another_namespace_is_not_believed(tmp_path: Path) -> None:
+def test_sysfs_of_another_namespace_is_not_believed(tmp_path):
     entry = sysfs(tmp_path, "wlan0", index=2)
     (entry / "wireless").mkdir()
     assert Sysfs(tmp_path).look_up(link("wlan0", index=3)) == Hardware()
@@ -273,7 +271,7 @@ def announced(folder: Path, name: str, index: int = 7) -> bool:
     return announced_metered(name, index, networkd=folder, dhclient=folder)
 
 
-def test_systemd_networkd(tmp_path: Path) -> None:
+def test_systemd_networkd(tmp_path):
     assert not announced(tmp_path, "wlan0")
     (tmp_path / "7").write_text(NETWORKD)
     assert announced(tmp_path, "wlan0", 7)
@@ -282,7 +280,7 @@ def test_systemd_networkd(tmp_path: Path) -> None:
     assert not announced(tmp_path, "wlan0", 7)
 
 
-def test_dhclient_and_its_latest_lease_of_an_interface(tmp_path: Path) -> None:
+def test_dhclient_and_its_latest_lease_of_an_interface(tmp_path):
     file = tmp_path / "dhclient.wlan0.leases"
     file.write_text(DHCLIENT)
     assert announced(tmp_path, "wlan0")

@@ -21,7 +21,7 @@ TYPES = st.sampled_from([2, 3, 16, 20, 28, 0x100, 0x102])
         unique_by=lambda pair: pair[0],
     )
 )
-def test_attributes_come_back(pairs: list[tuple[int, bytes]]) -> None:
+def test_attributes_come_back(pairs):
     data = b"".join(netlink.attribute(kind, value) for kind, value in pairs)
     assert netlink.attributes(data) == dict(pairs)
     assert netlink.attributes(b"1234" + data, 4) == dict(pairs)
@@ -31,9 +31,7 @@ def test_attributes_come_back(pairs: list[tuple[int, bytes]]) -> None:
     st.lists(st.tuples(TYPES, st.integers(0, 0xFFFF), st.binary(max_size=30)), max_size=5),
     st.integers(0, 40),
 )
-def test_messages_come_back_and_a_truncated_one_ends_them(
-    parts: list[tuple[int, int, bytes]], cut: int
-) -> None:
+def test_messages_come_back_and_a_truncated_one_ends_them(parts, cut):
     datagram = b""
     for kind, flags, payload in parts:
         one = netlink.message(kind, flags, 7, payload)
@@ -77,9 +75,7 @@ def pipes() -> Iterator[list[Reader]]:
         os.close(each.end)
 
 
-async def test_what_comes_alone_is_read_without_waiting_for_an_interval(
-    pipes: list[Reader],
-) -> None:
+async def test_what_comes_alone_is_read_without_waiting_for_an_interval(pipes):
     reader = BatchedReader(pipes[0].fd, pipes[0].read, interval_s=1000.0)
     pipes[0].write(b"a")
     async with asyncio.timeout(10):
@@ -89,7 +85,7 @@ async def test_what_comes_alone_is_read_without_waiting_for_an_interval(
     assert pipes[0].got == [b"a"]
 
 
-async def test_what_comes_often_is_read_together(pipes: list[Reader]) -> None:
+async def test_what_comes_often_is_read_together(pipes):
     reader = BatchedReader(pipes[0].fd, pipes[0].read, INTERVAL_S)
     pipes[0].write(b"a")
     async with asyncio.timeout(10):
@@ -108,7 +104,7 @@ async def test_what_comes_often_is_read_together(pipes: list[Reader]) -> None:
     assert len(pipes[0].got) < 5, "what came while it rested came together"
 
 
-async def test_intervals_are_common(pipes: list[Reader]) -> None:
+async def test_intervals_are_common(pipes):
     both = [BatchedReader(each.fd, each.read, INTERVAL_S) for each in pipes]
     async with asyncio.timeout(20):
         for each in pipes:
@@ -125,7 +121,7 @@ async def test_intervals_are_common(pipes: list[Reader]) -> None:
         reader.close()
 
 
-async def test_after_its_end_nothing_is_read(pipes: list[Reader]) -> None:
+async def test_after_its_end_nothing_is_read(pipes):
     reader = BatchedReader(pipes[0].fd, pipes[0].read, 0.001)
     pipes[0].write(b"a")
     async with asyncio.timeout(10):
@@ -137,7 +133,7 @@ async def test_after_its_end_nothing_is_read(pipes: list[Reader]) -> None:
     assert pipes[0].got == [b"a"]
 
 
-async def test_an_error_does_not_end_the_reading(pipes: list[Reader]) -> None:
+async def test_an_error_does_not_end_the_reading(pipes):
     errors: list[BaseException] = []
     asyncio.get_running_loop().set_exception_handler(
         lambda _loop, context: errors.append(context["exception"])
@@ -158,7 +154,7 @@ async def test_an_error_does_not_end_the_reading(pipes: list[Reader]) -> None:
     assert [str(each) for each in errors] == ["bad"]
 
 
-async def test_what_is_read_may_end_the_reading(pipes: list[Reader]) -> None:
+async def test_what_is_read_may_end_the_reading(pipes):
     def read() -> bool:
         if pipes[0].read() and pipes[0].got[-1] == b"end":
             reader.close()

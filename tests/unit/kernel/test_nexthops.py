@@ -84,7 +84,7 @@ def test_a_route_that_refuses_leads_nowhere(kind):
 
 
 @given(st.binary(max_size=80))
-def test_any_bytes_are_answered(payload: bytes):
+def test_any_bytes_are_answered(payload):
     message = NetlinkMessage(RTM_NEWNEXTHOP, 0, 1, payload)
     for number in parse_nexthops([message]):
         list(hops_of(number, OBJECTS))

@@ -16,7 +16,7 @@ def owners(folder: Path) -> dict[str, int]:
     return {path.name: path.lstat().st_uid for path in [folder, *folder.rglob("*")]}
 
 
-def test_what_root_makes_in_a_services_folder_is_the_services(tmp_path: Path) -> None:
+def test_what_root_makes_in_a_services_folder_is_the_services(tmp_path):
     """`sudo cedos budget set` beside a stopped service took all its budgets from it."""
     os.close(own_file.create(tmp_path / "mine"))
     folder = tmp_path / "state"
@@ -28,7 +28,7 @@ def test_what_root_makes_in_a_services_folder_is_the_services(tmp_path: Path) ->
     assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (USER, USER, 0o600)
 
 
-def test_root_takes_a_folder_with_all_in_it_and_follows_no_link(tmp_path: Path) -> None:
+def test_root_takes_a_folder_with_all_in_it_and_follows_no_link(tmp_path):
     others, state = tmp_path / "others", tmp_path / "state"
     for folder in (others, state, state / "inner"):
         folder.mkdir()

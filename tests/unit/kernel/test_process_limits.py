@@ -46,7 +46,7 @@ def told(script: str) -> list[float]:
     return [float(each) for each in done.stdout.split()]
 
 
-def test_threads_have_no_heaps_of_their_own() -> None:
+def test_threads_have_no_heaps_of_their_own():
     without, with_ = (
         told("print(in_threads())")[0],
         told("process_limits.one_arena(); print(in_threads())")[0],
@@ -54,7 +54,7 @@ def test_threads_have_no_heaps_of_their_own() -> None:
     assert with_ == 0 < without
 
 
-def test_free_memory_is_given_back_again_and_again() -> None:
+def test_free_memory_is_given_back_again_and_again():
     before, after = told(
         "import asyncio\n"
         "async def main():\n"
@@ -102,7 +102,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     return Host(tmp_path)
 
 
-def test_a_unit_that_nears_its_limit_is_short_until_it_does_not(host: Host) -> None:
+def test_a_unit_that_nears_its_limit_is_short_until_it_does_not(host):
     room = host.room()
     for used, file, short in ((80, 0, False), (95, 0, True), (95, 30, False), (91, 0, True)):
         host.says(host.unit, 100 * MB, used * MB, file * MB)
@@ -110,9 +110,7 @@ def test_a_unit_that_nears_its_limit_is_short_until_it_does_not(host: Host) -> N
     assert room.free_bytes() == 9 * MB
 
 
-def test_it_gives_back_what_is_free_before_it_says_so(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_gives_back_what_is_free_before_it_says_so(host, monkeypatch):
     host.says(host.unit, 100 * MB, 95 * MB)
     monkeypatch.setattr(
         process_limits, "give_back", lambda: host.says(host.unit, 100 * MB, 60 * MB)
@@ -137,7 +135,7 @@ print(room.short())
 """
 
 
-def test_an_address_space_that_is_nearly_full_and_freed_again() -> None:
+def test_an_address_space_that_is_nearly_full_and_freed_again():
     told = subprocess.run([sys.executable, "-c", FILL], capture_output=True, text=True, check=True)
     assert told.stdout.split() == ["False", "True", "False"]
 
@@ -152,13 +150,7 @@ def test_an_address_space_that_is_nearly_full_and_freed_again() -> None:
         ((1024, 524_288), None, 524_288, [(524_288, 524_288)]),
     ],
 )
-def test_the_limit_is_raised(
-    monkeypatch: pytest.MonkeyPatch,
-    now: tuple[int, int],
-    wanted: int | None,
-    has: int,
-    given: list[tuple[int, int]],
-) -> None:
+def test_the_limit_is_raised(monkeypatch, now, wanted, has, given):
     asked: list[tuple[int, int]] = []
     monkeypatch.setattr(resource, "getrlimit", lambda _: now)
     monkeypatch.setattr(resource, "setrlimit", lambda _, limits: asked.append(limits))
@@ -166,7 +158,7 @@ def test_the_limit_is_raised(
     assert asked == given
 
 
-def test_a_limit_that_cannot_be_raised_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_that_cannot_be_raised_stays(monkeypatch):
     def refuse(_: int, __: tuple[int, int]) -> None:
         raise OSError(1, "Operation not permitted")
 

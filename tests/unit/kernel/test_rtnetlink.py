@@ -28,7 +28,7 @@ def link(name: bytes, hardware_address: bytes) -> NetlinkMessage:
 
 
 @pytest.mark.parametrize("length", [0, 4, 6, 8, 16, 20])
-def test_hardware_addresses_of_any_length(length: int) -> None:
+def test_hardware_addresses_of_any_length(length):
     written = bytes(range(0xA0, 0xA0 + length))
     parsed = rtnetlink.parse_link(link(b"tunnel0", written))
     assert parsed == rtnetlink.Link(7, "tunnel0", "", 1, 0x10041, written, False)
@@ -46,7 +46,7 @@ def address(
     return received(NEWADDR, body)
 
 
-def test_the_own_address_and_only_a_usable_one() -> None:
+def test_the_own_address_and_only_a_usable_one():
     far, own, wide_flags = 1, 2, 8
     here, peer = bytes((10, 9, 1, 2)), bytes((10, 9, 1, 3))
     wanted = rtnetlink.LinkAddress(7, ip_interface("10.9.1.2/24"))
@@ -68,7 +68,7 @@ def route(body: bytes, *, length: int = 0, table: int = 254, kind: int = 1) -> N
     return received(NEWROUTE, head + body)
 
 
-def test_default_routes() -> None:
+def test_default_routes():
     out, metric = attribute(4, struct.pack("=i", 7)), attribute(6, struct.pack("=I", 600))
     via4 = attribute(5, FAR4.packed)
     via6 = attribute(18, struct.pack("=H", socket.AF_INET6) + FAR6.packed)
@@ -86,7 +86,7 @@ def test_default_routes() -> None:
     ]
 
 
-def test_routes_that_are_no_default_routes_of_the_main_table() -> None:
+def test_routes_that_are_no_default_routes_of_the_main_table():
     out = attribute(4, struct.pack("=i", 7))
     far = attribute(15, struct.pack("=I", 1234))
     prefix = attribute(1, bytes((10, 0, 0, 0)))

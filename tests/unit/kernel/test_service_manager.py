@@ -24,7 +24,7 @@ def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[so
         yield listening, address
 
 
-def test_messages(manager: tuple[socket.socket, str]) -> None:
+def test_messages(manager):
     listening, address = manager
     notifier = Notifier({"NOTIFY_SOCKET": address})
     assert notifier.enabled
@@ -40,14 +40,14 @@ def test_messages(manager: tuple[socket.socket, str]) -> None:
         assert listening.recv(4096) == expected
 
 
-def test_no_manager() -> None:
+def test_no_manager():
     notifier = Notifier({})
     assert not notifier.enabled
     assert not notifier.ready()
     assert notifier.watchdog_interval_s is None
 
 
-def test_a_manager_that_is_gone_or_deaf_is_no_error(tmp_path: Path) -> None:
+def test_a_manager_that_is_gone_or_deaf_is_no_error(tmp_path):
     path = tmp_path / "notify"
     assert not Notifier({"NOTIFY_SOCKET": str(path)}).alive()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as deaf:
@@ -69,6 +69,6 @@ def test_a_manager_that_is_gone_or_deaf_is_no_error(tmp_path: Path) -> None:
         ({}, None),
     ],
 )
-def test_watchdog_interval(environment: dict[str, str], interval: float | None) -> None:
+def test_watchdog_interval(environment, interval):
     notifier = Notifier({"NOTIFY_SOCKET": "/x", **environment})
     assert notifier.watchdog_interval_s == interval

@@ -13,7 +13,7 @@ def owner(one: socket.socket) -> SocketOwner:
     return SocketOwner(cookie, os.geteuid())
 
 
-def test_the_kernel_tells_who_sends() -> None:
+def test_the_kernel_tells_who_sends():
     owners = SocketOwners()
     with (
         socket.create_server(("127.0.0.1", 0)) as server,

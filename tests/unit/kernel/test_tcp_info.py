@@ -31,7 +31,7 @@ def fill(connection: socket.socket) -> int:
         return put
 
 
-def test_queues_grow_and_drain(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_queues_grow_and_drain(pair):
     near, far = pair
     assert tcp_info.unsent_bytes(near) == 0
     put = fill(near)
@@ -49,9 +49,7 @@ def test_queues_grow_and_drain(pair: tuple[socket.socket, socket.socket]) -> Non
     assert tcp_info.unacknowledged_bytes(near) == 0
 
 
-def test_who_waits_for_a_peer_that_does_not_read_waits_for_no_acknowledgement(
-    pair: tuple[socket.socket, socket.socket],
-) -> None:
+def test_who_waits_for_a_peer_that_does_not_read_waits_for_no_acknowledgement(pair):
     near, _ = pair
     fill(near)
     for _ in range(1000):
@@ -66,7 +64,7 @@ def test_who_waits_for_a_peer_that_does_not_read_waits_for_no_acknowledgement(
     assert dataclasses.replace(info, peer_window_bytes=info.segment_bytes).waits
 
 
-def test_info_after_traffic(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_info_after_traffic(pair):
     near, far = pair
     for _ in range(20):
         near.sendall(bytes(1000))
@@ -88,7 +86,7 @@ def test_info_after_traffic(pair: tuple[socket.socket, socket.socket]) -> None:
     assert 0 <= info.busy_s < 60  # counted in ticks
 
 
-def test_writable_only_below_the_limit(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_writable_only_below_the_limit(pair):
     near, far = pair
     tcp_info.wake_below(near, 1 << 30)
     fill(near)
@@ -102,7 +100,7 @@ def test_writable_only_below_the_limit(pair: tuple[socket.socket, socket.socket]
     assert tcp_info.unsent_bytes(near) < 1000
 
 
-def test_a_closed_connection_and_short_answers(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_a_closed_connection_and_short_answers(pair):
     near, _ = pair
     near.close()
     assert tcp_info.tcp_info(near) is None
@@ -111,9 +109,7 @@ def test_a_closed_connection_and_short_answers(pair: tuple[socket.socket, socket
     assert tcp_info.read_info(bytes(104)) is None
 
 
-def test_who_does_not_read_leaves_less_than_half_of_the_window(
-    pair: tuple[socket.socket, socket.socket],
-) -> None:
+def test_who_does_not_read_leaves_less_than_half_of_the_window(pair):
     near, far = pair
 
     def unread() -> bool:
@@ -148,13 +144,13 @@ Udp: 1
 """
 
 
-def test_the_value_under_its_name() -> None:
+def test_the_value_under_its_name():
     assert parse_active_opens(SNMP) == 4711
     assert parse_active_opens(SNMP.replace("ActiveOpens", "Others")) is None
     assert parse_active_opens("Tcp: ActiveOpens\nTcp:\n") is None
 
 
-def test_a_connection_is_counted_by_this_kernel() -> None:
+def test_a_connection_is_counted_by_this_kernel():
     before = active_opens()
     assert before is not None
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -1,6 +1,5 @@
 """Sizes and shapes of held-out errors."""
 
-from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import replace
 from math import inf, log, nan
@@ -55,7 +54,7 @@ def by_hand() -> dict[str, Any]:
     }
 
 
-def test_a_model_by_hand() -> None:
+def test_a_model_by_hand():
     model = CompletionModel.from_dict(by_hand())
     # Naive: two round trips and 1000 bytes at 8 Mbit/s.
     assert model.points({"size_bytes": 1000.0}) == {"wifi": pytest.approx(2 * (1.0 + 0.001))}
@@ -64,9 +63,7 @@ def test_a_model_by_hand() -> None:
     )
 
 
-def test_a_file_with_its_inputs_in_another_order_is_the_same_model(
-    model: CompletionModel, data: dict[str, Any], usual: Mapping[str, float]
-) -> None:
+def test_a_file_with_its_inputs_in_another_order_is_the_same_model(model, data, usual):
     order = list(reversed(range(len(INPUTS))))
     data["inputs"] = [INPUTS[k] for k in order]
     forests = [*data["parts"], data["errors"]["sizes"]]
@@ -75,7 +72,7 @@ def test_a_file_with_its_inputs_in_another_order_is_the_same_model(
     assert CompletionModel.from_dict(data).predict(usual) == model.predict(usual)
 
 
-def test_any_indicator_may_be_missing(model: CompletionModel, usual: Mapping[str, float]) -> None:
+def test_any_indicator_may_be_missing(model, usual):
     for name in usual.keys() - {"size_bytes"}:
         absent = {column: value for column, value in usual.items() if column != name}
         assert model.predict(absent) == model.predict({**usual, name: nan})
@@ -114,20 +111,18 @@ def broken(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
-def test_broken_and_foreign_models_are_refused_with_a_reason(data: dict[str, Any]) -> None:
+def test_broken_and_foreign_models_are_refused_with_a_reason(data):
     for reason, wrong in broken(data).items():
         with pytest.raises(ValueError, match=reason):
             CompletionModel.from_dict(wrong)
 
 
-def test_errors_stand_around_the_point() -> None:
+def test_errors_stand_around_the_point():
     assert around(2.0, log(2.0), (-1.0, 0.0, 1.0)).samples == pytest.approx((1.0, 2.0, 4.0))
     assert max(around(1.0, 27.0, (0.0, 50.0)).samples) < 1e11
 
 
-def test_intervals_are_wide_where_a_network_cannot_be_foretold(
-    made_up: Callable[..., Examples],
-) -> None:
+def test_intervals_are_wide_where_a_network_cannot_be_foretold(made_up):
     """Half of the rows have lost pings, and are ten times as slow or fast as the others, by chance."""
     examples = made_up(groups=20, each=40, seed=8)
     rng = np.random.default_rng(9)
@@ -154,7 +149,7 @@ def test_intervals_are_wide_where_a_network_cannot_be_foretold(
     assert wide < 1.5 * narrow
 
 
-def test_a_model_that_never_errs_is_not_believed_to_the_last_digit(examples: Examples) -> None:
+def test_a_model_that_never_errs_is_not_believed_to_the_last_digit(examples):
     perfect = replace(
         examples,
         columns={"size_bytes": examples.columns["size_bytes"]},

@@ -80,15 +80,13 @@ def case(request: pytest.FixtureRequest, examples: Examples) -> Case:
     return Case(make(), columns, usual)
 
 
-def test_features_are_known_columns(case: Case) -> None:
+def test_features_are_known_columns(case):
     assert set(case.predictor.features) <= set(case.columns)
     assert len(set(case.predictor.features)) == len(case.predictor.features)
 
 
 @given(st.data(), st.floats(1, 1e10))
-def test_whatever_is_known_it_predicts_positive_ascending_samples(
-    case: Case, data: st.DataObject, size: float
-) -> None:
+def test_whatever_is_known_it_predicts_positive_ascending_samples(case, data, size):
     columns = data.draw(st.dictionaries(st.sampled_from(case.columns), ANYTHING))
     if case.columns is COLUMNS:
         columns = {name: value for name, value in columns.items() if value != float("inf")}
@@ -97,7 +95,7 @@ def test_whatever_is_known_it_predicts_positive_ascending_samples(
         assert all(low <= high for low, high in pairwise(distribution.samples))
 
 
-def test_facts_in_answer_out(case: Case) -> None:
+def test_facts_in_answer_out(case):
     facts = dict(case.usual)
     assert case.predictor.predict(facts) == case.predictor.predict(facts)
     assert facts == case.usual

@@ -13,7 +13,7 @@ shapes, scales = st.floats(0.3, 4.0), st.floats(0.5, 500.0)
 
 @pytest.mark.parametrize(("shape", "seed"), [(0.5, 1), (0.77, 2), (1.0, 3), (2.5, 4)])
 @pytest.mark.parametrize("cut_s", [inf, 100.0, 20.0])
-def test_the_fit_is_that_of_scipy(shape: float, seed: int, cut_s: float) -> None:
+def test_the_fit_is_that_of_scipy(shape, seed, cut_s):
     drawn = stats.weibull_min.rvs(shape, scale=50.0, size=200, random_state=seed)
     seen = np.minimum(drawn, cut_s)
     mine = fit(seen.tolist(), (drawn > cut_s).tolist())
@@ -29,9 +29,7 @@ def test_the_fit_is_that_of_scipy(shape: float, seed: int, cut_s: float) -> None
     st.floats(1e-3, 100.0),
     st.integers(0, 9),
 )
-def test_the_fit_is_the_same_from_wherever_it_begins(
-    times_s: list[float], near: float, over: int
-) -> None:
+def test_the_fit_is_the_same_from_wherever_it_begins(times_s, near, over):
     censored = [number < over for number in range(len(times_s))]
     one, other = fit(times_s, censored), fit(times_s, censored, near=near)
     assert (one is None) is (other is None)
@@ -41,9 +39,7 @@ def test_the_fit_is_the_same_from_wherever_it_begins(
 
 
 @pytest.mark.parametrize(("shape", "seed"), [(0.5, 5), (0.77, 6), (2.5, 7)])
-def test_the_fit_of_sessions_each_cut_short_at_another_time_is_that_of_scipy(
-    shape: float, seed: int
-) -> None:
+def test_the_fit_of_sessions_each_cut_short_at_another_time_is_that_of_scipy(shape, seed):
     random = np.random.default_rng(seed)
     drawn, cut_s = 50.0 * random.weibull(shape, 200), random.uniform(5.0, 150.0, 200)
     seen, over = np.minimum(drawn, cut_s), drawn > cut_s
@@ -56,9 +52,7 @@ def test_the_fit_of_sessions_each_cut_short_at_another_time_is_that_of_scipy(
 
 
 @given(shapes, scales, st.floats(0.0, 5.0))
-def test_the_mean_residual_life_is_the_integral_of_the_survival(
-    shape: float, scale_s: float, ages: float
-) -> None:
+def test_the_mean_residual_life_is_the_integral_of_the_survival(shape, scale_s, ages):
     of, age_s = Weibull(shape, scale_s), ages * scale_s
     expected, _ = integrate.quad(
         lambda u: of.survival_after(age_s, scale_s * u), 0, 60.0 ** (1.0 / shape), limit=400
@@ -67,9 +61,7 @@ def test_the_mean_residual_life_is_the_integral_of_the_survival(
 
 
 @given(shapes, scales, st.floats(0.0, 100.0), st.floats(0.01, 0.99))
-def test_remaining_and_survival_are_each_other_s_inverse(
-    shape: float, scale_s: float, age_s: float, q: float
-) -> None:
+def test_remaining_and_survival_are_each_other_s_inverse(shape, scale_s, age_s, q):
     of = Weibull(shape, scale_s)
     left_s = of.remaining_s(age_s, q)
     # Where powers are large, a rest is the difference of two nearly equal numbers.
@@ -78,12 +70,12 @@ def test_remaining_and_survival_are_each_other_s_inverse(
 
 
 @pytest.mark.parametrize("times", [[], [5.0], [5.0, 5.0, 5.0], [nan, inf, -1.0]])
-def test_what_does_not_tell_a_shape_fits_nothing(times: list[float]) -> None:
+def test_what_does_not_tell_a_shape_fits_nothing(times):
     assert fit(times, [False] * len(times)) is None
     assert fit(times, [True] * len(times)) is None
 
 
-def test_an_access_point_gets_a_distribution_of_its_own() -> None:
+def test_an_access_point_gets_a_distribution_of_its_own():
     predictor = DwellPredictor()
     for k in range(12):
         predictor.observe("bus stop", 6.0 + k % 3)
@@ -97,7 +89,7 @@ def test_an_access_point_gets_a_distribution_of_its_own() -> None:
     assert 12.0 < medians["never seen"] < 1500.0
 
 
-def test_before_the_first_session_stands_the_generic_prior() -> None:
+def test_before_the_first_session_stands_the_generic_prior():
     median_s = DwellPredictor().remaining(None, 0.0).quantile(0.5)
     assert median_s == pytest.approx(GENERIC.remaining_s(0.0, 0.5), rel=0.25)
     assert GENERIC.remaining_s(0.0, 0.5) == pytest.approx(41.0, rel=0.01)
@@ -106,9 +98,7 @@ def test_before_the_first_session_stands_the_generic_prior() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(), st.booleans()), max_size=40),
        st.one_of(st.floats(0, 1e12), st.just(0.0)))  # fmt: skip
-def test_whatever_is_observed_there_is_a_rest(
-    sessions: list[tuple[str, float, bool]], age_s: float
-) -> None:
+def test_whatever_is_observed_there_is_a_rest(sessions, age_s):
     predictor = DwellPredictor()
     for point, dwell_s, censored in sessions:
         predictor.observe(point, dwell_s, censored)
@@ -118,7 +108,7 @@ def test_whatever_is_observed_there_is_a_rest(
     assert 0.0 <= predictor.survival("a", age_s, 10.0) <= 1.0
 
 
-def test_memory_is_bounded() -> None:
+def test_memory_is_bounded():
     predictor = DwellPredictor()
     for k in range(2000):
         predictor.observe(f"point {k}", 1.0 + k % 50)

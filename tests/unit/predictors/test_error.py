@@ -15,24 +15,24 @@ from predictors.error import (
 )
 
 
-def test_middles_of_equal_weights_are_quantiles() -> None:
+def test_middles_of_equal_weights_are_quantiles():
     assert middles([(float(k), 1.0) for k in (4, 2, 3, 1)], 4) == [1.0, 2.0, 3.0, 4.0]
     assert middles([(1.0, 1.0), (3.0, 1.0)], 1) == [2.0]
 
 
-def test_a_censored_error_is_shared_out_among_the_larger_ones() -> None:
+def test_a_censored_error_is_shared_out_among_the_larger_ones():
     # Efron by hand: 2 is censored, its weight goes to 3 and 4 in equal parts; 4 is the last one.
     weights = redistributed([1.0, 3.0, 2.0, 4.0], [False, False, True, True])
     assert weights == pytest.approx([1.0, 1.5, 0.0, 1.5])
 
 
 @given(st.lists(st.tuples(st.floats(-5, 5), st.booleans()), min_size=1, max_size=30))
-def test_redistribution_keeps_the_total(errors: list[tuple[float, bool]]) -> None:
+def test_redistribution_keeps_the_total(errors):
     weights = redistributed([value for value, _ in errors], [censored for _, censored in errors])
     assert sum(weights) == pytest.approx(len(errors))
 
 
-def test_memory_is_bounded() -> None:
+def test_memory_is_bounded():
     seen = ErrorHistory()
     for _ in range(10_000):
         seen.add(1.0, 1.0, 0.0)
@@ -54,9 +54,7 @@ def sigma(distribution: Distribution) -> float:
 
 @given(st.lists(st.tuples(st.floats(0.01, 100), st.floats(0.01, 1)), min_size=1, max_size=60),
        st.integers(1, 70))  # fmt: skip
-def test_slices_keep_the_mean_and_stay_within(
-    weighted: list[tuple[float, float]], count: int
-) -> None:
+def test_slices_keep_the_mean_and_stay_within(weighted, count):
     found = sliced(weighted, count)
     total = sum(weight for _, weight in weighted)
     mean = sum(value * weight for value, weight in weighted) / total
@@ -67,13 +65,13 @@ def test_slices_keep_the_mean_and_stay_within(
     assert found[-1] <= max(weighted)[0] * (1 + 1e-9)
 
 
-def test_a_slice_is_what_was_seen_and_not_something_between() -> None:
+def test_a_slice_is_what_was_seen_and_not_something_between():
     found = sliced([(10.0, 1.0), (20.0, 1.0)], 50)
     assert found == pytest.approx([10.0] * 25 + [20.0] * 25)
 
 
 @given(ratios)
-def test_equal_errors_come_back_as_they_were(seen: list[float]) -> None:
+def test_equal_errors_come_back_as_they_were(seen):
     history = plain()
     for ratio in seen:
         assert history.add(ratio, 1.0, 0.0)
@@ -84,7 +82,7 @@ def test_equal_errors_come_back_as_they_were(seen: list[float]) -> None:
         assert sum(found) / len(found) == pytest.approx(sum(seen) / len(seen))
 
 
-def test_without_a_single_sample_it_is_the_prior_or_trust() -> None:
+def test_without_a_single_sample_it_is_the_prior_or_trust():
     assert plain().distribution(5.0) == Distribution((1.0,))
     prior = Distribution((0.5, 2.0))
     assert ErrorHistory(prior=prior).distribution(5.0) == prior
@@ -93,7 +91,7 @@ def test_without_a_single_sample_it_is_the_prior_or_trust() -> None:
     )
 
 
-def test_errors_outweigh_the_prior() -> None:
+def test_errors_outweigh_the_prior():
     history = ErrorHistory()
     for k in range(30):
         history.add(1.0, 1.0, float(k))
@@ -102,7 +100,7 @@ def test_errors_outweigh_the_prior() -> None:
 
 
 @pytest.mark.parametrize("bad", [nan, inf, -inf, 0.0, -1.0])
-def test_what_is_no_number_is_no_error(bad: float) -> None:
+def test_what_is_no_number_is_no_error(bad):
     history = ErrorHistory()
     before = history.distribution(0.0)
     assert not history.add(bad, 1.0, 0.0)
@@ -113,7 +111,7 @@ def test_what_is_no_number_is_no_error(bad: float) -> None:
     assert history.distribution(bad).mean > 0.0
 
 
-def test_it_widens_with_age_and_a_measurement_makes_it_new() -> None:
+def test_it_widens_with_age_and_a_measurement_makes_it_new():
     history = ErrorHistory()
     for k in range(40):
         history.add(exp(0.1 * (-1) ** k), 1.0, float(k))
@@ -126,7 +124,7 @@ def test_it_widens_with_age_and_a_measurement_makes_it_new() -> None:
     assert sigma(history.distribution(139.0)) < widths[-1] / 2
 
 
-def test_age_that_is_in_the_errors_already_does_not_widen() -> None:
+def test_age_that_is_in_the_errors_already_does_not_widen():
     """Errors of predictions that were 20 s old say what a prediction 20 s old is worth."""
     history = ErrorHistory(prior=None)
     for k in range(40):
@@ -136,7 +134,7 @@ def test_age_that_is_in_the_errors_already_does_not_widen() -> None:
     assert history.added(last_s + 1000.0) < 0.1
 
 
-def test_a_new_access_point_begins_with_the_prior() -> None:
+def test_a_new_access_point_begins_with_the_prior():
     history = ErrorHistory()
     for k in range(40):
         history.add(3.0, 1.0, float(k))

@@ -31,16 +31,16 @@ def naive(**columns: float) -> dict[str, float]:
     return inputs_of(columns, TYPICAL)[1]
 
 
-def test_what_fits_into_the_first_window_takes_two_round_trips_and_its_bytes() -> None:
+def test_what_fits_into_the_first_window_takes_two_round_trips_and_its_bytes():
     assert naive_time_s(3000, 0.05, 24e6) == pytest.approx(0.1 + 0.001)
 
 
-def test_slow_start_adds_a_round_trip_each_time_the_window_doubles() -> None:
+def test_slow_start_adds_a_round_trip_each_time_the_window_doubles():
     # 14480 and 28960 bytes go in two flights, the remaining 56560 fit into the third window.
     assert naive_time_s(100_000, 0.1, 1e9) == pytest.approx(0.2 + 2 * 0.1 + 56_560 * 8 / 1e9)
 
 
-def test_after_its_slow_start_a_transfer_shows_the_rate() -> None:
+def test_after_its_slow_start_a_transfer_shows_the_rate():
     slow_s = 56_560 * 8 / 4e6
     assert after_slow_start(100_000, 0.1, 0.4 + slow_s) == pytest.approx((56_560, slow_s))
     # A last window that comes within a round trip: the network did at least that.
@@ -50,9 +50,7 @@ def test_after_its_slow_start_a_transfer_shows_the_rate() -> None:
 
 
 @given(st.floats(1e3, 1e8), st.floats(1e-3, 1.0), st.floats(1e4, 1e9), st.floats(0.0, 10.0))
-def test_a_transfer_never_shows_more_than_the_network_does(
-    size_bytes: float, rtt_s: float, rate_bps: float, thought_s: float
-) -> None:
+def test_a_transfer_never_shows_more_than_the_network_does(size_bytes, rtt_s, rate_bps, thought_s):
     left = after_slow_start(
         size_bytes, rtt_s, naive_time_s(size_bytes, rtt_s, rate_bps) + thought_s
     )
@@ -62,7 +60,7 @@ def test_a_transfer_never_shows_more_than_the_network_does(
     assert 8.0 * carried_bytes / span_s <= rate_bps * 1.0001
 
 
-def test_what_is_larger_than_anything_measured_looks_like_the_largest_and_takes_longer() -> None:
+def test_what_is_larger_than_anything_measured_looks_like_the_largest_and_takes_longer():
     known = {"wifi_rtt_s": 0.02, "wifi_past1_bps": 2e7, "cellular_rtt_s": 0.05}
     at_most = inputs_of({"size_bytes": LARGEST_BYTES, **known}, TYPICAL)
     larger = inputs_of({"size_bytes": 1e9, **known}, TYPICAL)
@@ -71,7 +69,7 @@ def test_what_is_larger_than_anything_measured_looks_like_the_largest_and_takes_
     assert larger[1]["mptcp_cellular"] == naive_time_s(1e9, 0.05, TYPICAL["cellular_past1_bps"])
 
 
-def test_ratios_are_differences_of_logarithms() -> None:
+def test_ratios_are_differences_of_logarithms():
     found = named(
         size_bytes=1000,
         wifi_rtt_s=0.04,
@@ -88,7 +86,7 @@ def test_ratios_are_differences_of_logarithms() -> None:
     assert found["log_size"] == pytest.approx(log(1000))
 
 
-def test_unknown_indicators_stay_unknown_while_the_naive_time_takes_typical_ones() -> None:
+def test_unknown_indicators_stay_unknown_while_the_naive_time_takes_typical_ones():
     found = named(size_bytes=3e6, wifi_past1_bps=nan)
     assert isnan(found["wifi_log_past1"])
     assert isnan(found["log_wifi_over_cellular_rtt"])
@@ -97,13 +95,13 @@ def test_unknown_indicators_stay_unknown_while_the_naive_time_takes_typical_ones
     assert exp(found["wifi_log_naive"]) == pytest.approx(times_s["wifi"])
 
 
-def test_rates_add_up_once_the_second_subflow_has_joined() -> None:
+def test_rates_add_up_once_the_second_subflow_has_joined():
     # 10 s alone; 9 s of them after the join are carried four times as fast.
     assert joined_time_s(10.0, 0.2, 1e6, 0.4, 3e6) == pytest.approx(1.0 + 9.0 / 4.0)
     assert joined_time_s(10.0, 0.2, 0.0, 0.4, 0.0) == pytest.approx(1.0 + 9.0 / 2.0)
 
 
-def test_both_networks_together_are_compared_with_each_alone() -> None:
+def test_both_networks_together_are_compared_with_each_alone():
     found = named(
         size_bytes=1e7,
         wifi_rtt_s=0.02,
@@ -121,7 +119,7 @@ def test_both_networks_together_are_compared_with_each_alone() -> None:
     assert found["log_mptcp_wifi_over_mptcp_cellular"] == pytest.approx(log(both_s / other_s))
 
 
-def test_a_longer_past_stands_in_for_the_last_second() -> None:
+def test_a_longer_past_stands_in_for_the_last_second():
     times_s = naive(size_bytes=3e6, cellular_past10_bps=5e6)
     assert times_s["cellular"] == pytest.approx(naive_time_s(3e6, 0.05, 5e6))
 
@@ -132,9 +130,7 @@ def test_a_longer_past_stands_in_for_the_last_second() -> None:
     ),
     st.floats(0.0, 1e12),
 )
-def test_any_columns_give_all_inputs_and_positive_times(
-    columns: dict[str, float], size: float
-) -> None:
+def test_any_columns_give_all_inputs_and_positive_times(columns, size):
     values, times_s = inputs_of(columns | {"size_bytes": size}, TYPICAL)
     assert len(values) == len(INPUTS) == len(set(INPUTS))
     assert set(times_s) == set(STRATEGIES)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from predictors.network import BANDWIDTH, LATENCY, TIME, FlipFlop, NetworkPredictor
 
 
-def test_the_filter_follows_small_changes_at_once_and_doubts_large_ones() -> None:
+def test_the_filter_follows_small_changes_at_once_and_doubts_large_ones():
     filtered = FlipFlop()
     assert filtered.estimate is None
     for value in (10.0, 11.0, 10.0, 11.0, 10.0, 11.0, 10.0):
@@ -22,7 +22,7 @@ def test_the_filter_follows_small_changes_at_once_and_doubts_large_ones() -> Non
     assert filtered.estimate > 90.0, "what stays is believed"
 
 
-def test_the_filter_takes_only_numbers() -> None:
+def test_the_filter_takes_only_numbers():
     filtered = FlipFlop()
     for value in (nan, inf, -inf):
         filtered.observe(value)
@@ -39,7 +39,7 @@ def exchanges(
         predictor.observe(size, time_s * dice.lognormvariate(0.0, noise), float(k))
 
 
-def test_latency_and_bandwidth_are_the_line_of_time_over_size() -> None:
+def test_latency_and_bandwidth_are_the_line_of_time_over_size():
     predictor = NetworkPredictor()
     exchanges(predictor, 0.06, 5e6, 0.0)
     assert predictor.latency_s == pytest.approx(0.06, rel=1e-3)
@@ -47,14 +47,14 @@ def test_latency_and_bandwidth_are_the_line_of_time_over_size() -> None:
     assert predictor.point_s(5e4) == pytest.approx(0.14, rel=1e-3)
 
 
-def test_it_finds_a_network_that_has_changed() -> None:
+def test_it_finds_a_network_that_has_changed():
     predictor = NetworkPredictor()
     exchanges(predictor, 0.06, 5e6, 0.1)
     exchanges(predictor, 0.06, 1e6, 0.1)
     assert predictor.bandwidth_bps == pytest.approx(1e6, rel=0.35)
 
 
-def test_small_exchanges_alone_tell_of_latency_and_leave_bandwidth_open() -> None:
+def test_small_exchanges_alone_tell_of_latency_and_leave_bandwidth_open():
     predictor = NetworkPredictor()
     dice = random.Random(2)
     for k in range(40):
@@ -64,7 +64,7 @@ def test_small_exchanges_alone_tell_of_latency_and_leave_bandwidth_open() -> Non
 
 
 @pytest.mark.parametrize("noise", [0.1, 0.3])
-def test_its_interval_covers_what_comes(noise: float) -> None:
+def test_its_interval_covers_what_comes(noise):
     """Nine of ten of the next exchanges lie within, or a few less, for the filter adds its own doubt."""
     dice = random.Random(11)
     predictor = NetworkPredictor()
@@ -80,7 +80,7 @@ def test_its_interval_covers_what_comes(noise: float) -> None:
     assert 0.82 <= inside / total <= 0.99
 
 
-def test_measurements_come_back_with_the_network_s_name() -> None:
+def test_measurements_come_back_with_the_network_s_name():
     predictor = NetworkPredictor("wifi")
     told = predictor.observe_rtt(0.04, 3.0)
     assert [tuple(each) for each in told] == [("wifi.latency", 0.04, 0.04, 3.0)]
@@ -90,7 +90,7 @@ def test_measurements_come_back_with_the_network_s_name() -> None:
     assert told[-1].value < 4e6, "it took longer than predicted"
 
 
-def test_another_access_point_begins_anew() -> None:
+def test_another_access_point_begins_anew():
     predictor = NetworkPredictor()
     exchanges(predictor, 0.06, 5e6, 0.1)
     predictor.reset(100.0)
@@ -103,7 +103,7 @@ def test_another_access_point_begins_anew() -> None:
 @given(st.lists(st.tuples(
     st.one_of(st.floats(), st.floats(1, 1e7)), st.one_of(st.floats(), st.floats(1e-6, 1e4))
 ), max_size=15))  # fmt: skip
-def test_whatever_is_observed_predictions_stay_numbers(seen: list[tuple[float, float]]) -> None:
+def test_whatever_is_observed_predictions_stay_numbers(seen):
     predictor = NetworkPredictor()
     for k, (size, time_s) in enumerate(seen):
         predictor.observe(size, time_s, float(k))

@@ -3,7 +3,6 @@
 import json
 from itertools import pairwise
 from math import inf, nan
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,7 +20,7 @@ WIFI_FIRST = {"wifi": AROUND, "cellular": AROUND.scaled(2.0)}
 CELLULAR_FIRST = {"wifi": AROUND, "cellular": AROUND.scaled(0.5)}
 
 
-def test_forecasts_that_were_wrong_when_they_favoured_this_are_doubted_only_then() -> None:
+def test_forecasts_that_were_wrong_when_they_favoured_this_are_doubted_only_then():
     """Wi-Fi takes three times what is said when it is said to be the best, and what is said else."""
     knows = Posterior()
     for _ in range(60):
@@ -35,7 +34,7 @@ def test_forecasts_that_were_wrong_when_they_favoured_this_are_doubted_only_then
     assert knows.of(WIFI_FIRST)["cellular"] == WIFI_FIRST["cellular"]
 
 
-def test_newer_ones_weigh_more_and_memory_is_bounded() -> None:
+def test_newer_ones_weigh_more_and_memory_is_bounded():
     knows = Posterior()
     for _ in range(200):
         knows.learn(WIFI_FIRST, "wifi", 8.0)
@@ -49,7 +48,7 @@ def test_newer_ones_weigh_more_and_memory_is_bounded() -> None:
 @given(
     st.lists(st.one_of(st.sampled_from([nan, inf, -1.0, 0.0]), st.floats(1e-9, 1e9)), max_size=20)
 )
-def test_whatever_is_measured_times_are_positive_and_ascend(measured: list[float]) -> None:
+def test_whatever_is_measured_times_are_positive_and_ascend(measured):
     knows = Posterior()
     for actual in measured:
         knows.learn(WIFI_FIRST, "wifi", actual)
@@ -58,7 +57,7 @@ def test_whatever_is_measured_times_are_positive_and_ascend(measured: list[float
 
 
 @given(st.lists(st.tuples(st.booleans(), st.floats(1e-9, 1e9)), max_size=60))
-def test_what_was_learned_is_kept_as_json(measured: list[tuple[bool, float]]) -> None:
+def test_what_was_learned_is_kept_as_json(measured):
     knows = Posterior()
     for favoured, actual in measured:
         knows.learn(WIFI_FIRST if favoured else CELLULAR_FIRST, "wifi", actual)
@@ -81,7 +80,7 @@ _JSON = st.recursive(
 
 
 @given(st.one_of(_JSON, st.fixed_dictionaries({"seen": _JSON, "favoured": _JSON})))
-def test_of_nonsense_nothing_is_learned(nonsense: Any) -> None:
+def test_of_nonsense_nothing_is_learned(nonsense):
     try:
         found = Posterior.from_state(nonsense)
     except ValueError:

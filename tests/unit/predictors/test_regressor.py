@@ -1,7 +1,6 @@
 """Families of models in plain Python say what scikit-learn says."""
 
 import json
-from collections.abc import Mapping
 from math import nan
 from typing import Any
 
@@ -31,7 +30,7 @@ STUMP: dict[str, Any] = {
 }
 
 
-def test_a_stump_sends_each_value_to_its_side() -> None:
+def test_a_stump_sends_each_value_to_its_side():
     forest = Forest((Tree.from_dict(STUMP, inputs=1, outputs=1),))
     assert [forest.predict([x]) for x in (1.0, 1.5, 1.6, float("nan"))] == [
         [10.0],
@@ -41,7 +40,7 @@ def test_a_stump_sends_each_value_to_its_side() -> None:
     ]
 
 
-def test_missing_goes_left_where_that_was_learned() -> None:
+def test_missing_goes_left_where_that_was_learned():
     stump = Tree.from_dict(STUMP | {"missing_left": [True, False, False]}, inputs=1, outputs=1)
     forest = Forest((stump,))
     assert [forest.predict([x]) for x in (1.0, 1.5, 1.6, float("nan"))] == [
@@ -69,7 +68,7 @@ def test_missing_goes_left_where_that_was_learned() -> None:
         {name: [] for name in STUMP},
     ],
 )
-def test_broken_trees_are_refused(change: dict[str, Any]) -> None:
+def test_broken_trees_are_refused(change):
     with pytest.raises(ValueError, match=r"tree|node|leaf"):
         Tree.from_dict(STUMP | change, inputs=1, outputs=1)
 
@@ -77,7 +76,7 @@ def test_broken_trees_are_refused(change: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "data", [{}, {"trees": [], "scale": 1.0}, {"trees": [STUMP], "scale": "x"}, {"trees": 3}]
 )
-def test_broken_forests_are_refused(data: dict[str, Any]) -> None:
+def test_broken_forests_are_refused(data):
     with pytest.raises(ValueError, match=r"forest|could not convert"):
         Forest.rebuild(data, INPUTS[:1], 1)
 
@@ -104,9 +103,7 @@ def tables(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @given(tables(), st.integers(1, 5), st.integers(0, 3))
-def test_a_walk_gives_what_scikit_learn_gives(
-    table: tuple[np.ndarray, np.ndarray, np.ndarray], min_leaf: int, seed: int
-) -> None:
+def test_a_walk_gives_what_scikit_learn_gives(table, min_leaf, seed):
     known, target, asked = table
     grown = DecisionTreeRegressor(min_samples_leaf=min_leaf, random_state=seed).fit(known, target)
     ours = Forest((tree_of(grown),))
@@ -116,9 +113,7 @@ def test_a_walk_gives_what_scikit_learn_gives(
 
 
 @pytest.mark.parametrize("kind", [ExtraTreesRegressor, RandomForestRegressor])
-def test_a_forest_gives_what_scikit_learn_gives_for_any_values_and_after_a_round_trip(
-    kind: Any,
-) -> None:
+def test_a_forest_gives_what_scikit_learn_gives_for_any_values_and_after_a_round_trip(kind):
     draw = np.random.default_rng(3)
     known = draw.normal(size=(400, 6)).astype(np.float32).astype(np.float64)
     target = np.column_stack([known[:, 0] * known[:, 1], known[:, 2]]) + draw.normal(size=(400, 2))
@@ -143,7 +138,7 @@ def learnable(examples: Examples) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("grow", [boosting, svr])
-def test_the_walk_agrees_with_scikit_learn(grow: Any, learnable: tuple[Any, Any]) -> None:
+def test_the_walk_agrees_with_scikit_learn(grow, learnable):
     inputs, targets = learnable
     grown = grow(inputs, targets, STRATEGIES, Settings(trees=12))
     few = inputs[::40].copy()
@@ -153,19 +148,17 @@ def test_the_walk_agrees_with_scikit_learn(grow: Any, learnable: tuple[Any, Any]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_is_plain_json(
-    kind: str, examples: Examples, usual: Mapping[str, float]
-) -> None:
+def test_every_kind_is_plain_json(kind, examples, usual):
     model = fit(examples, Settings(kind, trees=2 if kind != "svr" else None))
     again = CompletionModel.from_dict(json.loads(json.dumps(model.to_dict())))
     assert again.predict(usual) == model.predict(usual)
 
 
-def test_help_names_every_kind() -> None:
+def test_help_names_every_kind():
     assert set(NAMED_IN_HELP) == set(KINDS)
 
 
-def test_averages_run_over_seconds() -> None:
+def test_averages_run_over_seconds():
     # One second at 8, four at 4, five at 2 Mbit/s.
     rates = (8e6, 4e6, 2e6)
     assert harmonic_bps(rates) == pytest.approx(10 / (1 / 8e6 + 4 / 4e6 + 5 / 2e6))
@@ -178,7 +171,7 @@ def test_averages_run_over_seconds() -> None:
     assert np.isnan(ewma_bps((nan, nan, nan)))
 
 
-def test_rules_know_what_they_say(usual: Mapping[str, float], examples: Examples) -> None:
+def test_rules_know_what_they_say(usual, examples):
     models = {name: fit(examples, Settings(name)) for name in RULES}
     points = {name: model.points(usual) for name, model in models.items()}
     # 300 KB at 20 Mbit/s; the naive time is the last second's.
@@ -203,7 +196,7 @@ def by_hand() -> dict[str, Any]:
     }
 
 
-def test_a_machine_by_hand() -> None:
+def test_a_machine_by_hand():
     machine = Machine.from_dict(by_hand(), INPUTS)
     inputs = [nan] * len(INPUTS)
     inputs[0] = 3.0
@@ -225,14 +218,14 @@ def test_a_machine_by_hand() -> None:
         ({"vectors": 7}, "not a support vector"),
     ],
 )
-def test_broken_machines_are_refused(change: dict[str, Any], reason: str) -> None:
+def test_broken_machines_are_refused(change, reason):
     with pytest.raises(ValueError, match=reason):
         Machines.rebuild({"machines": [by_hand() | change]}, INPUTS, 1)
     with pytest.raises(ValueError, match="for 2 strategies"):
         Machines.rebuild({"machines": [by_hand()]}, INPUTS, 2)
 
 
-def test_foreign_rules_are_refused() -> None:
+def test_foreign_rules_are_refused():
     for data in ({"rule": "crystal", "of": ["wifi"]}, {"rule": "ewma", "of": ["pigeon"]}, {}):
         with pytest.raises(ValueError, match="not a rule"):
             Rule.rebuild(data, INPUTS, 1)

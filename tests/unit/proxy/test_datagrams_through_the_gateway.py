@@ -101,9 +101,7 @@ def far(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("far")
-async def test_an_association_is_its_users_not_the_first_senders(
-    ends: Ends, sockets: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_association_is_its_users_not_the_first_senders(ends, sockets, monkeypatch):
     """Another user who found the port first had the association, and its program was not heard."""
     await ends.start(patience_s=10.0)
     origin = await sockets(echoes=True)
@@ -130,9 +128,7 @@ async def test_an_association_is_its_users_not_the_first_senders(
 
 
 @pytest.mark.usefixtures("far")
-async def test_one_users_associations_leave_some_to_others(
-    ends: Ends, sockets: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_one_users_associations_leave_some_to_others(ends, sockets, monkeypatch):
     """Each takes several open files, and four thousand were possible."""
     monkeypatch.setattr(local_proxy, "MOST_ASSOCIATIONS", 3)
     monkeypatch.setattr(local_proxy, "MOST_ASSOCIATIONS_OF_USER", 2)
@@ -154,7 +150,7 @@ async def test_one_users_associations_leave_some_to_others(
 
 
 @pytest.mark.usefixtures("far")
-async def test_there_and_back_by_address_and_by_name(ends: Ends, sockets: Any) -> None:
+async def test_there_and_back_by_address_and_by_name(ends, sockets):
     await ends.start(patience_s=10.0)
     origin = await sockets(echoes=True)
     program = await associated(ends, sockets)
@@ -196,9 +192,7 @@ class OneRule(RuleBook):
 
 @pytest.mark.usefixtures("far")
 @pytest.mark.parametrize("fail", list(Fail))
-async def test_what_is_under_a_rule_goes_direct_unless_nothing_may(
-    ends: Ends, sockets: Any, fail: Fail
-) -> None:
+async def test_what_is_under_a_rule_goes_direct_unless_nothing_may(ends, sockets, fail):
     ruled, other = await sockets(echoes=True), await sockets(echoes=True)
     await ends.start(patience_s=10.0, fail=fail, rules=OneRule(ruled.port))
     program = await associated(ends, sockets)
@@ -215,9 +209,7 @@ async def test_what_is_under_a_rule_goes_direct_unless_nothing_may(
 
 
 @pytest.mark.usefixtures("far")
-async def test_the_first_packets_do_not_wait_for_the_gateways_word(
-    ends: Ends, sockets: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_first_packets_do_not_wait_for_the_gateways_word(ends, sockets, monkeypatch):
     monkeypatch.setattr(ProxiedAssociation, "accept", lambda _self: None)
     await ends.start(patience_s=10.0)
     origin = await sockets(echoes=True)
@@ -231,7 +223,7 @@ async def test_the_first_packets_do_not_wait_for_the_gateways_word(
 
 
 @pytest.mark.usefixtures("far")
-async def test_only_who_was_sent_to_is_heard(ends: Ends, sockets: Any) -> None:
+async def test_only_who_was_sent_to_is_heard(ends, sockets):
     """So nobody can have answers sent to somebody else, or send what was not asked for."""
     await ends.start(patience_s=10.0)
     origin, stranger = await sockets(echoes=True), await sockets()
@@ -247,7 +239,7 @@ async def test_only_who_was_sent_to_is_heard(ends: Ends, sockets: Any) -> None:
 
 
 @pytest.mark.usefixtures("far")
-async def test_where_a_gateway_does_not_send(ends: Ends, sockets: Any) -> None:
+async def test_where_a_gateway_does_not_send(ends, sockets):
     """Neither into its own host and network, nor to mail ports; and it says nothing."""
     await ends.start(local=False)
     origin = await sockets()
@@ -266,7 +258,7 @@ async def test_where_a_gateway_does_not_send(ends: Ends, sockets: Any) -> None:
 
 @pytest.mark.usefixtures("far")
 @pytest.mark.parametrize("counted_with", ["associations", "connections"])
-async def test_there_are_limits(ends: Ends, sockets: Any, counted_with: str) -> None:
+async def test_there_are_limits(ends, sockets, counted_with):
     """A client's 512 associations took all of 1,024 open files, and no other client could join."""
     if counted_with == "connections":
         await ends.start(patience_s=10.0, most_per_client=4)  # an association counts as two
@@ -286,7 +278,7 @@ async def test_there_are_limits(ends: Ends, sockets: Any, counted_with: str) -> 
 
 
 @pytest.mark.usefixtures("far")
-async def test_an_idle_one_ends_and_is_had_again(ends: Ends, sockets: Any) -> None:
+async def test_an_idle_one_ends_and_is_had_again(ends, sockets):
     await ends.start(patience_s=10.0)
     ends.gateway._associations._idle_s = 0.3
     origin = await sockets(echoes=True)
@@ -305,7 +297,7 @@ async def test_an_idle_one_ends_and_is_had_again(ends: Ends, sockets: Any) -> No
 
 
 @pytest.mark.usefixtures("far")
-async def test_without_a_gateway_they_go_direct_or_not_at_all(ends: Ends, sockets: Any) -> None:
+async def test_without_a_gateway_they_go_direct_or_not_at_all(ends, sockets):
     origin = await sockets(echoes=True)
     for fail in (Fail.CLOSED, Fail.OPEN):
         await ends.start(fail=fail, patience_s=0.3)
@@ -321,7 +313,7 @@ async def test_without_a_gateway_they_go_direct_or_not_at_all(ends: Ends, socket
         await ends.link.close()
 
 
-async def test_what_is_of_this_place_goes_direct(ends: Ends, sockets: Any) -> None:
+async def test_what_is_of_this_place_goes_direct(ends, sockets):
     await ends.start(patience_s=10.0)
     origin = await sockets(echoes=True)
     program = await associated(ends, sockets)
@@ -332,9 +324,7 @@ async def test_what_is_of_this_place_goes_direct(ends: Ends, sockets: Any) -> No
 
 
 @pytest.mark.usefixtures("far")
-async def test_what_is_not_delivered_is_told(
-    ends: Ends, sockets: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_is_not_delivered_is_told(ends, sockets, monkeypatch):
     """And keeps nobody else's packets from being delivered."""
     await ends.start(patience_s=10.0)
     origin, gone = await sockets(echoes=True), await sockets()
@@ -356,9 +346,7 @@ async def test_what_is_not_delivered_is_told(
     association.reset()
 
 
-async def test_packets_for_names_that_nobody_answers_for_take_little_and_have_an_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_packets_for_names_that_nobody_answers_for_take_little_and_have_an_end(monkeypatch):
     """45 MB waited for the 64 names of each association, of which a client has 512."""
     monkeypatch.setattr(packet_relay, "_LOOK_UP_S", 0.1)
 
@@ -377,7 +365,7 @@ async def test_packets_for_names_that_nobody_answers_for_take_little_and_have_an
     relay.close()
 
 
-async def test_a_relay_forgets_whom_it_spoke_to_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_relay_forgets_whom_it_spoke_to_long_ago(monkeypatch):
     monkeypatch.setattr(packet_relay, "MOST_PEERS", 3)
 
     async def permitted(host: str, _port: int) -> list[str]:
@@ -393,7 +381,7 @@ async def test_a_relay_forgets_whom_it_spoke_to_long_ago(monkeypatch: pytest.Mon
     relay.close()
 
 
-async def test_peers_and_names_of_all_of_a_clients_associations_have_a_limit() -> None:
+async def test_peers_and_names_of_all_of_a_clients_associations_have_a_limit():
     """Its 512 associations with 1,024 peers and names each held 400 MB."""
 
     async def permitted(host: str, _port: int) -> list[str]:
@@ -438,9 +426,7 @@ async def test_peers_and_names_of_all_of_a_clients_associations_have_a_limit() -
     assert remembered.count == 0
 
 
-async def test_names_are_asked_of_the_gateways_resolver(
-    ends: Ends, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_names_are_asked_of_the_gateways_resolver(ends, monkeypatch):
     """And who asks what is no question is not answered, but keeps its session."""
     from cedos.proxy.names import NobodyAnswersError
 
@@ -463,7 +449,7 @@ async def test_names_are_asked_of_the_gateways_resolver(
     assert ends.link._streams is before
 
 
-async def test_a_client_that_sends_what_is_no_packet_is_sent_away(ends: Ends) -> None:
+async def test_a_client_that_sends_what_is_no_packet_is_sent_away(ends):
     await ends.start(patience_s=10.0)
     streams = await ends.link._session()
     streams.connection.send_datagram(b"\x09rubbish", 1.0)
@@ -475,7 +461,7 @@ async def test_a_client_that_sends_what_is_no_packet_is_sent_away(ends: Ends) ->
 
 
 @pytest.mark.usefixtures("far")
-async def test_only_the_program_that_asked_sends(ends: Ends, sockets: Any) -> None:
+async def test_only_the_program_that_asked_sends(ends, sockets):
     await ends.start(patience_s=10.0)
     origin, other = await sockets(echoes=True), await sockets()
     program = await associated(ends, sockets)
@@ -489,7 +475,7 @@ async def test_only_the_program_that_asked_sends(ends: Ends, sockets: Any) -> No
 
 
 @pytest.mark.usefixtures("far")
-async def test_fragments_and_rubbish_are_dropped(ends: Ends, sockets: Any) -> None:
+async def test_fragments_and_rubbish_are_dropped(ends, sockets):
     await ends.start(patience_s=10.0)
     origin = await sockets()
     program = await associated(ends, sockets)

@@ -50,7 +50,7 @@ async def said(ends: Ends, port: int) -> None:
     writer.close()
 
 
-async def test_one_without_connections_sleeps_and_goes_on(sleeping: Ends) -> None:
+async def test_one_without_connections_sleeps_and_goes_on(sleeping):
     port = await sleeping.origin(echo)
     for _ in range(3):
         for _ in range(2):
@@ -67,7 +67,7 @@ async def test_one_without_connections_sleeps_and_goes_on(sleeping: Ends) -> Non
     assert sleeping.gateway.sessions == 1
 
 
-async def test_one_that_sleeps_while_the_gateway_restarts_goes_on(sleeping: Ends) -> None:
+async def test_one_that_sleeps_while_the_gateway_restarts_goes_on(sleeping):
     port = await sleeping.origin(echo)
     await said(sleeping, port)
     session = sleeping.link._streams
@@ -79,9 +79,7 @@ async def test_one_that_sleeps_while_the_gateway_restarts_goes_on(sleeping: Ends
     assert sleeping.link._streams is session
 
 
-async def test_of_one_that_sleeps_nothing_stays_in_memory(
-    sleeping: Ends, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_of_one_that_sleeps_nothing_stays_in_memory(sleeping, monkeypatch):
     monkeypatch.setattr(flow_table, "_COLLECTED", 1)
     await said(sleeping, await sleeping.origin(echo))
     await asyncio.sleep(0.3)
@@ -98,7 +96,7 @@ async def test_of_one_that_sleeps_nothing_stays_in_memory(
     sleeping.gateway._listener._listen()
 
 
-async def test_one_with_a_connection_stays_awake_and_keeps_it(sleeping: Ends) -> None:
+async def test_one_with_a_connection_stays_awake_and_keeps_it(sleeping):
     reader, writer = await sleeping.forward(await sleeping.origin(echo))
     writer.write(b"first")
     assert await asyncio.wait_for(reader.readexactly(5), 10) == b"first"
@@ -112,7 +110,7 @@ async def test_one_with_a_connection_stays_awake_and_keeps_it(sleeping: Ends) ->
     writer.close()
 
 
-async def test_a_file_that_cannot_be_used_costs_only_memory(ends: Ends, tmp_path: Path) -> None:
+async def test_a_file_that_cannot_be_used_costs_only_memory(ends, tmp_path):
     (tmp_path / "idle-sessions").write_bytes(b"something else")
     (tmp_path / "idle-sessions").chmod(0o600)
     await ends.start(idle=tmp_path / "idle-sessions")

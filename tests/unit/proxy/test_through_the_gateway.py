@@ -53,7 +53,7 @@ async def breaks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     reset_on_close(writer.get_extra_info("socket"))
 
 
-async def test_bytes_go_both_ways_and_each_end_is_handed_on(ends: Ends) -> None:
+async def test_bytes_go_both_ways_and_each_end_is_handed_on(ends):
     await ends.start()
     reader, writer = await ends.forward(await ends.origin(echo))
     data = os.urandom(5 * WINDOW_BYTES)
@@ -65,7 +65,7 @@ async def test_bytes_go_both_ways_and_each_end_is_handed_on(ends: Ends) -> None:
     writer.close()
 
 
-async def test_many_at_once_are_one_session(ends: Ends) -> None:
+async def test_many_at_once_are_one_session(ends):
     await ends.start()
     port = await ends.origin(echo)
     pairs = [await ends.forward(port) for _ in range(40)]
@@ -79,7 +79,7 @@ async def test_many_at_once_are_one_session(ends: Ends) -> None:
         writer.close()
 
 
-async def test_who_does_not_read_holds_nobody_up(ends: Ends) -> None:
+async def test_who_does_not_read_holds_nobody_up(ends):
     await ends.start()
 
     async def floods(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -100,7 +100,7 @@ async def test_who_does_not_read_holds_nobody_up(ends: Ends) -> None:
         each.transport.abort()
 
 
-async def test_what_breaks_at_the_origin_breaks_for_the_program(ends: Ends) -> None:
+async def test_what_breaks_at_the_origin_breaks_for_the_program(ends):
     await ends.start()
     reader, writer = await ends.forward(await ends.origin(breaks))
     assert await reader.readexactly(4) == b"half"
@@ -118,7 +118,7 @@ CONNECT = b"CONNECT 127.0.0.1:%d HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 @pytest.mark.usefixtures("nothing_is_near")
-async def test_http_and_socks_on_one_port(ends: Ends) -> None:
+async def test_http_and_socks_on_one_port(ends):
     await ends.start()
     port = await ends.origin(echo)
     reader, writer = await ends.ask(CONNECT % port)
@@ -138,7 +138,7 @@ async def test_http_and_socks_on_one_port(ends: Ends) -> None:
 
 
 @pytest.mark.usefixtures("nothing_is_near")
-async def test_a_request_in_clear_reaches_its_origin_as_its_own(ends: Ends) -> None:
+async def test_a_request_in_clear_reaches_its_origin_as_its_own(ends):
     await ends.start()
     seen: list[bytes] = []
 
@@ -158,7 +158,7 @@ async def test_a_request_in_clear_reaches_its_origin_as_its_own(ends: Ends) -> N
 
 
 @pytest.mark.usefixtures("nothing_is_near")
-async def test_a_closed_port_is_refused_in_each_language(ends: Ends, closed_port: int) -> None:
+async def test_a_closed_port_is_refused_in_each_language(ends, closed_port):
     await ends.start()
     assert b"connection_refused" in await ends.answer(CONNECT % closed_port)
     reader, writer = await ends.ask(
@@ -173,15 +173,13 @@ async def test_a_closed_port_is_refused_in_each_language(ends: Ends, closed_port
 
 
 @pytest.mark.usefixtures("nothing_is_near")
-async def test_the_gateways_own_host_is_closed_to_strangers_requests(ends: Ends) -> None:
+async def test_the_gateways_own_host_is_closed_to_strangers_requests(ends):
     await ends.start(local=False)
     assert (await ends.answer(CONNECT % await ends.origin(echo))).startswith(b"HTTP/1.1 403")
 
 
 @pytest.mark.usefixtures("nothing_is_near")
-async def test_short_of_memory_it_refuses_in_words_and_serves_those_that_live(
-    ends: Ends, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_short_of_memory_it_refuses_in_words_and_serves_those_that_live(ends, monkeypatch):
     await ends.start()
     port = await ends.origin(echo)
     living, to_living = await ends.ask(CONNECT % port)
@@ -201,9 +199,7 @@ async def test_short_of_memory_it_refuses_in_words_and_serves_those_that_live(
     writer.close()
 
 
-async def test_a_record_without_memory_costs_a_path_and_not_its_session(
-    ends: Ends, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_record_without_memory_costs_a_path_and_not_its_session(ends, monkeypatch):
     await ends.start()
     reader, writer = await ends.forward(await ends.origin(echo))
     writer.write(b"first")
@@ -228,9 +224,7 @@ async def test_a_record_without_memory_costs_a_path_and_not_its_session(
 @pytest.mark.parametrize(
     ("free", "most"), [(None, 1 << 30), (4 << 30, 1 << 30), (200 << 20, 100 << 20), (-5, 8 << 20)]
 )
-async def test_what_waits_is_bounded_by_what_its_limits_leave(
-    ends: Ends, monkeypatch: pytest.MonkeyPatch, free: int | None, most: int
-) -> None:
+async def test_what_waits_is_bounded_by_what_its_limits_leave(ends, monkeypatch, free, most):
     monkeypatch.setattr(MemoryRoom, "free_bytes", lambda _self: free)
     await ends.start()
     assert ends.gateway._terms.unread._most_bytes == most
@@ -238,7 +232,7 @@ async def test_what_waits_is_bounded_by_what_its_limits_leave(
     assert replay == (512 << 20 if free is None else min(512 << 20, most // 2))
 
 
-async def test_a_flood_of_connections_ends_the_session_and_delays_nobody(ends: Ends) -> None:
+async def test_a_flood_of_connections_ends_the_session_and_delays_nobody(ends):
     """A refused OPEN takes 10 bytes and 60 us, and all came before anything of another client."""
     await ends.start()
     other = KeyPair(os.urandom(32))
@@ -262,7 +256,7 @@ async def test_a_flood_of_connections_ends_the_session_and_delays_nobody(ends: E
     writer.close()
 
 
-async def test_one_client_has_a_bounded_number_of_sessions(ends: Ends) -> None:
+async def test_one_client_has_a_bounded_number_of_sessions(ends):
     """Each has connections of its own, and a client may open sessions without end."""
     await ends.start(sessions_per_client=3)
     other = KeyPair(os.urandom(32))
@@ -282,7 +276,7 @@ async def test_one_client_has_a_bounded_number_of_sessions(ends: Ends) -> None:
         await each.drained()
 
 
-async def test_who_was_not_invited_gets_nothing(ends: Ends, closed_port: int) -> None:
+async def test_who_was_not_invited_gets_nothing(ends, closed_port):
     ends.clients.clear()
     await ends.start(patience_s=0.5)
     reader, writer = await ends.forward(await ends.origin(echo))
@@ -291,7 +285,7 @@ async def test_who_was_not_invited_gets_nothing(ends: Ends, closed_port: int) ->
     writer.close()
 
 
-async def test_who_is_not_invited_any_more_opens_nothing_more(ends: Ends) -> None:
+async def test_who_is_not_invited_any_more_opens_nothing_more(ends):
     await ends.start()
     port = await ends.origin(echo)
     reader, writer = await ends.forward(port)
@@ -306,7 +300,7 @@ async def test_who_is_not_invited_any_more_opens_nothing_more(ends: Ends) -> Non
 
 
 @pytest.mark.usefixtures("nothing_is_near")
-async def test_without_the_gateway_it_goes_direct_or_is_refused(ends: Ends) -> None:
+async def test_without_the_gateway_it_goes_direct_or_is_refused(ends):
     await ends.start(fail=Fail.OPEN, patience_s=0.5)
     port = await ends.origin(echo)
     await ends.stop_gateway()
@@ -321,8 +315,8 @@ async def test_without_the_gateway_it_goes_direct_or_is_refused(ends: Ends) -> N
 
 
 async def test_with_fail_closed_nothing_leaves_that_a_hostile_network_calls_nearby(
-    ends: Ends, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    ends, monkeypatch
+):
     """Its resolver answers names without a dot and .lan, and it announces routes to everything."""
     here = Origins._one
     world = ["203.0.113.9", "2001:db8::9"]
@@ -368,9 +362,7 @@ async def test_with_fail_closed_nothing_leaves_that_a_hostile_network_calls_near
 
 
 @pytest.mark.usefixtures("nothing_is_near")
-async def test_where_the_gateway_has_no_way_it_goes_direct(
-    ends: Ends, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_where_the_gateway_has_no_way_it_goes_direct(ends, monkeypatch):
     """As one without IPv6 does not keep the laptop from its own."""
     await ends.start(fail=Fail.OPEN)
     port = await ends.origin(echo)
@@ -405,7 +397,7 @@ async def test_where_the_gateway_has_no_way_it_goes_direct(
         ("example.org.", False),
     ],
 )
-def test_what_is_of_this_place_does_not_take_the_detour(host: str, near: bool) -> None:
+def test_what_is_of_this_place_does_not_take_the_detour(host, near):
     assert is_near(host) is near
 
 
@@ -420,7 +412,7 @@ async def _through_or_direct(ends: Ends, port: int) -> bytes:
 
 
 @pytest.mark.usefixtures("nothing_is_near")
-async def test_a_gateway_with_another_key_is_not_the_one(ends: Ends) -> None:
+async def test_a_gateway_with_another_key_is_not_the_one(ends):
     await ends.start(fail=Fail.OPEN)
     ends.link.joined = replace(ends.link.joined, server_key=KeyPair(os.urandom(32)).public)
     assert await _through_or_direct(ends, await ends.origin(echo)) == b"aend"
@@ -431,9 +423,7 @@ async def test_a_gateway_with_another_key_is_not_the_one(ends: Ends) -> None:
 
 
 @pytest.mark.usefixtures("nothing_is_near")
-async def test_behind_a_captive_portal_it_goes_direct_and_comes_back(
-    ends: Ends, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_behind_a_captive_portal_it_goes_direct_and_comes_back(ends, monkeypatch):
     """The portal answers in the gateway's place: in HTTP, to whatever was said."""
     monkeypatch.setattr(gateway_link, "AGAIN_S", 0.5)
     await ends.start(fail=Fail.OPEN, patience_s=0.5)
@@ -460,9 +450,7 @@ async def test_behind_a_captive_portal_it_goes_direct_and_comes_back(
     assert ends.gateway.sessions == 1
 
 
-async def test_without_files_for_more_connections_those_that_live_go_on(
-    ends: Ends, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_files_for_more_connections_those_that_live_go_on(ends, monkeypatch):
     """A limit on files leaves some for clients' paths, and half of the rest for other clients."""
     monkeypatch.setattr(gateway, "_SPARE_FILES", resource.getrlimit(resource.RLIMIT_NOFILE)[1] - 6)
     await ends.start()
@@ -482,9 +470,7 @@ async def test_without_files_for_more_connections_those_that_live_go_on(
 
 
 @pytest.mark.usefixtures("nothing_is_near")
-async def test_a_gateway_that_is_gone_lets_go_of_what_it_carried(
-    ends: Ends, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_gateway_that_is_gone_lets_go_of_what_it_carried(ends, monkeypatch):
     """It was killed: nobody says anything. What went direct since then shows that networks work."""
     monkeypatch.setattr(gateway_link, "GONE_S", 0.5)
     await ends.start(fail=Fail.OPEN, patience_s=0.3)
@@ -509,8 +495,8 @@ async def test_a_gateway_that_is_gone_lets_go_of_what_it_carried(
 
 @pytest.mark.parametrize(("fail", "there"), [(Fail.OPEN, False), (Fail.CLOSED, True)])
 async def test_what_is_not_worth_the_detour_goes_direct_unless_nothing_may(
-    ends: Ends, fail: Fail, there: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    ends, fail, there, monkeypatch
+):
     asked: list[int] = []
 
     def direct(port: int, _gateway_rtt_s: float | None) -> bool:
@@ -545,9 +531,7 @@ class PrefixRule(RuleBook):
 
 
 @pytest.mark.parametrize(("fail", "through"), [(Fail.OPEN, False), (Fail.CLOSED, True)])
-async def test_what_is_under_a_rule_goes_direct_by_its_name_too(
-    ends: Ends, fail: Fail, through: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_is_under_a_rule_goes_direct_by_its_name_too(ends, fail, through, monkeypatch):
     monkeypatch.setattr(local_proxy.LocalProxy, "goes_direct", lambda *_: False)
     await ends.start(fail=fail, rules=PrefixRule())
     port = await ends.origin(echo)

@@ -1,7 +1,5 @@
 """Spare subflows, where they are worth the joules that they cost."""
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,13 +29,13 @@ THREEG = Radio("a test", 0.1, 0.7, 0.5, (DCH, FACH))
 LARGE = {"bytes_down": 1e6}
 
 
-def test_a_first_transfer_pays_promotion_and_the_whole_tail() -> None:
+def test_a_first_transfer_pays_promotion_and_the_whole_tail():
     assert THREEG.tail_j == pytest.approx(4 * 0.7 + 6 * 0.3)
     assert THREEG.promotion_j == pytest.approx(0.6 * 0.5)
     assert THREEG.transfer_j(**LARGE, seconds=2.0) == pytest.approx(0.3 + 2 * 0.8 + 4.6)
 
 
-def test_within_the_tail_only_its_extension_is_paid() -> None:
+def test_within_the_tail_only_its_extension_is_paid():
     """IMP: P_tail * T_inactivity, here in two steps."""
     assert THREEG.added_tail_j(0.0) == 0.0
     assert THREEG.added_tail_j(3.0) == pytest.approx(3 * 0.7)
@@ -45,7 +43,7 @@ def test_within_the_tail_only_its_extension_is_paid() -> None:
     assert THREEG.added_tail_j(10.0) == THREEG.added_tail_j(None) == pytest.approx(4.9)
 
 
-def test_little_data_is_carried_in_the_lower_state() -> None:
+def test_little_data_is_carried_in_the_lower_state():
     """PowerTutor: DCH only for more than 151 bytes up or 119 down."""
     assert THREEG.transfer_j(bytes_up=151, seconds=1.0) == pytest.approx(0.3 + 0.3 + 6 * 0.3)
     assert THREEG.transfer_j(bytes_up=152, seconds=1.0) == pytest.approx(0.3 + 0.8 + 4.6)
@@ -54,7 +52,7 @@ def test_little_data_is_carried_in_the_lower_state() -> None:
     assert THREEG.transfer_j(bytes_up=100, seconds=1.0, idle_s=6.0) == pytest.approx(0.3 + 2 * 0.3)
 
 
-def test_the_future_is_a_mean_over_the_states() -> None:
+def test_the_future_is_a_mean_over_the_states():
     idle_j = THREEG.transfer_j(**LARGE, seconds=1.0)
     active_j = THREEG.transfer_j(**LARGE, seconds=1.0, idle_s=0.0)
     expected_j = THREEG.expected_j(**LARGE, seconds=1.0, shares={"active": 0.25, "idle": 0.75})
@@ -64,7 +62,7 @@ def test_the_future_is_a_mean_over_the_states() -> None:
     assert THREEG.expected_j(**LARGE, seconds=1.0, shares={}) == pytest.approx(idle_j)
 
 
-def test_states_follow_the_traffic() -> None:
+def test_states_follow_the_traffic():
     watch = RadioWatch(THREEG)
     assert watch.state(0.0) == "idle"
     assert watch.idle_s(0.0) is None
@@ -83,7 +81,7 @@ def test_states_follow_the_traffic() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 30), st.floats(0, 5000), st.floats(0, 5000)), max_size=20))
-def test_a_watch_agrees_with_the_formula(steps: list[tuple[float, float, float]]) -> None:
+def test_a_watch_agrees_with_the_formula(steps):
     """Single events: what each adds is what `transfer_j` says of an event without length."""
     radio = Radio("large only", 0.1, 0.7, 0.5, (RadioState("dch", 0.9, 0.8, 4.0), FACH))
     watch, at_s, expected_j = RadioWatch(radio, sampled_s=0.0), 0.0, 0.0
@@ -96,7 +94,7 @@ def test_a_watch_agrees_with_the_formula(steps: list[tuple[float, float, float]]
     assert watch.energy_j(at_s + 100.0) == pytest.approx(expected_j)
 
 
-def test_shipped_figures_are_the_sources() -> None:
+def test_shipped_figures_are_the_sources():
     known = radios()
     assert known["nexus-one"]["3g"].tail_j == pytest.approx(4 * 0.892 + 6 * 0.396)
     lte = known["lte-2012"]["lte"]
@@ -113,7 +111,7 @@ def test_shipped_figures_are_the_sources() -> None:
     assert delphi.tail_j == pytest.approx(6.5, rel=1e-3)
 
 
-def test_a_users_radio_is_added(tmp_path: Path) -> None:
+def test_a_users_radio_is_added(tmp_path):
     file = tmp_path / "mine.toml"
     file.write_text(
         '[nexus-one.5g]\nsource = "me"\n'
@@ -136,7 +134,7 @@ def test_a_users_radio_is_added(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_bad_file_is_named(tmp_path: Path, text: str, complaint: str) -> None:
+def test_a_bad_file_is_named(tmp_path, text, complaint):
     file = tmp_path / "bad.toml"
     file.write_text(text)
     with pytest.raises(ConfigError, match=complaint) as refused:
@@ -150,13 +148,13 @@ WIFI = DELPHI.radios[NetworkKind.WIFI]
 LTE = DELPHI.radios[NetworkKind.CELLULAR]
 
 
-def test_the_powers_are_those_of_table_4() -> None:
+def test_the_powers_are_those_of_table_4():
     assert (WIFI.send_w, WIFI.receive_w) == (0.536, 0.428)
     assert (LTE.send_w, LTE.receive_w) == (2.778, 1.674)
 
 
 @given(st.floats(0, 60), st.floats(0, 60))
-def test_a_tail_grows_with_the_pause_before_it(a_s: float, b_s: float) -> None:
+def test_a_tail_grows_with_the_pause_before_it(a_s, b_s):
     radio = RadioPower(1.0, 1.0, tail_j=6.0, tail_s=12.0)
     short_s, long_s = sorted((a_s, b_s))
     assert radio.added_tail_j(short_s) <= radio.added_tail_j(long_s) <= radio.tail_j
@@ -165,6 +163,6 @@ def test_a_tail_grows_with_the_pause_before_it(a_s: float, b_s: float) -> None:
 LTE_SPARES = Network("lte0", "lte0", 3, NetworkKind.CELLULAR, True)
 
 
-def test_a_radio_that_is_awake_anyway_takes_spares() -> None:
+def test_a_radio_that_is_awake_anyway_takes_spares():
     assert not_worth_a_spare([LTE_SPARES], WeightedCost(0.01), DELPHI, {"lte0": 0.2}) == set()
     assert not_worth_a_spare([LTE_SPARES], WeightedCost(0.01), DELPHI, {"lte0": 5.0}) == {"lte0"}

@@ -1,5 +1,4 @@
 import math
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,13 +17,7 @@ from cedos.model import (
 )
 from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide
-from cedos.selector.objective import (
-    MaxS,
-    MaxSPerE,
-    Objective,
-    Outcome,
-    WeightedCost,
-)
+from cedos.selector.objective import MaxS, MaxSPerE, Outcome, WeightedCost
 
 positive = st.floats(1e-3, 1e6)
 
@@ -58,9 +51,7 @@ def papers_objective(outcome: Outcome, alpha: float, beta: float, gamma: float) 
     ),
     st.sampled_from([(1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (1.0, 1.0, 0.0), (1.0, 2.0, 1.0)]),
 )
-def test_the_order_is_that_of_the_papers_objective(
-    outcomes: list[Outcome], exponents: tuple[float, float, float]
-) -> None:
+def test_the_order_is_that_of_the_papers_objective(outcomes, exponents):
     objective = MaxSPerE(*exponents)
     best = min(outcomes, key=objective.cost)
     papers = [papers_objective(outcome, *exponents) for outcome in outcomes]
@@ -68,22 +59,20 @@ def test_the_order_is_that_of_the_papers_objective(
 
 
 @given(objectives, outcomes, st.floats(1.0, 10.0), st.sampled_from([0, 1, 2, 4]))
-def test_more_of_anything_never_costs_less(
-    objective: Objective, outcome: Outcome, factor: float, which: int
-) -> None:
+def test_more_of_anything_never_costs_less(objective, outcome, factor, which):
     dearer = list(outcome)
     dearer[which] *= factor
     assert objective.cost(Outcome(*dearer)) >= objective.cost(outcome)
 
 
-def test_seconds_joules_and_bytes_add_up_in_one_currency() -> None:
+def test_seconds_joules_and_bytes_add_up_in_one_currency():
     cost = WeightedCost(s_per_j=0.2, s_per_metered_byte=1e-6).cost(Outcome(3.0, 10.0, 2e6, 2e6))
     assert math.isclose(cost, 3.0 + 2.0 + 2.0)
     assert WeightedCost().cost(Outcome(3.0, 10.0, 2e6, 2e6)) == 3.0
     assert MaxS().cost(Outcome(3.0, 10.0, 2e6, 2e6)) == 3.0
 
 
-def test_a_metered_network_must_save_what_people_notice_and_a_free_one_nothing() -> None:
+def test_a_metered_network_must_save_what_people_notice_and_a_free_one_nothing():
     balanced = WeightedCost(s_per_metered_byte=1e-7, noticeable_s=0.1)
     free, metered = Outcome(0.5, 0.0, 0.0, 1e4), Outcome(0.45, 0.0, 1e4, 1e4)
     assert balanced.cost(free) < balanced.cost(metered)
@@ -94,7 +83,7 @@ def test_a_metered_network_must_save_what_people_notice_and_a_free_one_nothing()
 RECORD = {"number": 7, "made_unix_s": 1.7e9}
 
 
-def test_a_network_with_a_price_is_left_for_a_cheaper_one(host: Any) -> None:
+def test_a_network_with_a_price_is_left_for_a_cheaper_one(host):
     model = host.oracle(wifi=1.2, cellular=1.0)
     objective = MaxSPerE(beta=0.0, gamma=1.0)
     nothing = Context(1000.0, {})
@@ -123,8 +112,8 @@ def test_a_network_with_a_price_is_left_for_a_cheaper_one(host: Any) -> None:
     ],
 )
 def test_bulk_data_goes_by_phone_only_where_wifi_does_not_suffice(
-    size_mb: float, wifi_mbps: float, use: PhoneUse, by_phone: bool
-) -> None:
+    size_mb, wifi_mbps, use, by_phone
+):
     """30 MB on Wi-Fi of 20 Mbit/s took 6 to 12 MB of phone data to save seconds."""
     rates = {"wlan0": (1e6 * wifi_mbps, 0.03), "lte0": (8e6, 0.06)}
     context = Context(

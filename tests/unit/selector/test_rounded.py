@@ -20,6 +20,6 @@ from cedos.plain_text import rounded
         (float("inf"), "inf", "inf"),
     ],
 )
-def test_no_number_has_an_exponent(value: float, two: str, three: str) -> None:
+def test_no_number_has_an_exponent(value, two, three):
     assert rounded(value) == two
     assert rounded(value, 3) == three

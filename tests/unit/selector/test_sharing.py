@@ -12,7 +12,6 @@ from cedos.selector.sharing import (
     BandwidthMap,
     HelperChoice,
     HelperOffer,
-    HelperStrategy,
     LeastCost,
     NetworkType,
     Relative,
@@ -28,8 +27,8 @@ SPEEDS = st.floats(-30, 30)
 
 @given(METRES, METRES, SPEEDS, SPEEDS, st.floats(1, 150))
 def test_at_the_end_of_the_encounter_the_hosts_are_as_far_apart_as_the_range(
-    dx: float, dy: float, rx: float, ry: float, range_m: float
-) -> None:
+    dx, dy, rx, ry, range_m
+):
     assume(math.hypot(rx, ry) > 0.01)
     found = encounter_s(Relative(dx, dy, rx, ry), range_m)
     if math.hypot(dx, dy) > range_m:
@@ -40,14 +39,14 @@ def test_at_the_end_of_the_encounter_the_hosts_are_as_far_apart_as_the_range(
         assert apart_m == pytest.approx(range_m, abs=1e-4 * range_m)
 
 
-def test_a_helper_that_passes_by() -> None:
+def test_a_helper_that_passes_by():
     # 30 m ahead, going away at 2 m/s: 20 m more until it is out of 50 m.
     assert encounter_s(Relative(30, 0, 2, 0), 50) == pytest.approx(10)
     # Coming nearer at 2 m/s: 30 m to here, and 50 m beyond.
     assert encounter_s(Relative(30, 0, -2, 0), 50) == pytest.approx(40)
 
 
-def test_hosts_that_move_together_stay_in_range() -> None:
+def test_hosts_that_move_together_stay_in_range():
     assert encounter_s(Relative(10, 10, 0, 0), 50) == math.inf
     assert encounter_s(Relative(60, 0, 0, 0), 50) == 0.0
 
@@ -68,12 +67,12 @@ def names(choice: HelperChoice) -> str:
 ALL = [by_price, high_bandwidth_first, long_encounter_first]
 
 
-def test_the_lower_price_comes_first() -> None:
+def test_the_lower_price_comes_first():
     offers = [offer("a", 300, 9 * M), offer("b", 100, M), offer("c", 200, M)]
     assert names(by_price(offers, 1.5 * M)) == "bc"
 
 
-def test_of_equal_prices_the_most_data_before_it_is_gone_comes_first() -> None:
+def test_of_equal_prices_the_most_data_before_it_is_gone_comes_first():
     """A_i = S_i * min(beta_i, delta_i): 4 Mbit/s for 10 s carry less than 1 Mbit/s for 100 s."""
     offers = [
         offer("a", 100, 4 * M, 10.0),
@@ -83,13 +82,13 @@ def test_of_equal_prices_the_most_data_before_it_is_gone_comes_first() -> None:
     assert names(by_price(offers, 20 * M)) == "bac"
 
 
-def test_the_baselines_of_the_paper() -> None:
+def test_the_baselines_of_the_paper():
     offers = [offer("a", 1, 5 * M, 10.0), offer("b", 9, 2 * M, 99.0), offer("c", 5, 9 * M, 20.0)]
     assert names(high_bandwidth_first(offers, 10 * M)) == "ca"
     assert names(long_encounter_first(offers, 10 * M)) == "bc"
 
 
-def test_without_history_the_type_of_network_tells() -> None:
+def test_without_history_the_type_of_network_tells():
     types = [NetworkType.GPRS, NetworkType.HSDPA, NetworkType.EDGE, NetworkType.UMTS]
     offers = [offer(kind.name[0], 1, None, network=kind) for kind in types]
     assert names(high_bandwidth_first(offers, math.inf)) == "HUEG"
@@ -114,9 +113,7 @@ OFFERS = st.lists(
 
 
 @given(OFFERS, st.floats(1e5, 200 * M), st.sampled_from(ALL))
-def test_the_first_h_helpers_suffice_and_no_fewer(
-    offers: list[HelperOffer], wanted: float, strategy: HelperStrategy
-) -> None:
+def test_the_first_h_helpers_suffice_and_no_fewer(offers, wanted, strategy):
     taken = strategy(offers, wanted).helpers
     rates = [each.rate_bps for each in taken]
     assert sum(rates[:-1]) < wanted
@@ -124,9 +121,7 @@ def test_the_first_h_helpers_suffice_and_no_fewer(
 
 
 @given(OFFERS, st.floats(1e5, 200 * M))
-def test_the_least_cost_is_never_above_that_of_the_paper(
-    offers: list[HelperOffer], wanted: float
-) -> None:
+def test_the_least_cost_is_never_above_that_of_the_paper(offers, wanted):
     ours = LeastCost()
     found = ours.cost(ours(offers, wanted).helpers, wanted)
     for helpers in ([it] for it in offers):
@@ -137,13 +132,13 @@ def test_the_least_cost_is_never_above_that_of_the_paper(
     assert again == ours(offers, wanted), "the order of the offers does not matter"
 
 
-def test_a_helper_that_soon_leaves_counts_for_the_time_it_stays() -> None:
+def test_a_helper_that_soon_leaves_counts_for_the_time_it_stays():
     offers = [offer("l", 500_000, 8 * M, 6.0), offer("s", 600_000, 8 * M)]
     assert names(by_price(offers, 8 * M)) == "l"
     assert names(LeastCost()(offers, 8 * M))[0] == "s"
 
 
-def test_more_than_is_wanted_buys_nothing() -> None:
+def test_more_than_is_wanted_buys_nothing():
     offers = [offer("a", 500_000, 8 * M), offer("b", 500_000, 8 * M)]
     choice = LeastCost()(offers, 8 * M)
     assert len(choice.helpers) == 1
@@ -154,7 +149,7 @@ NOON = 1_800_014_400.0  # 12:00 UTC
 DAY = 86_400.0
 
 
-def test_the_nearest_record_counts() -> None:
+def test_the_nearest_record_counts():
     known = BandwidthMap(b"secret")
     here, there = known.place(46.948, 7.447), known.place(47.377, 8.540)
     assert known.rate_bps(b"bob", here, NOON) is None
@@ -168,7 +163,7 @@ def test_the_nearest_record_counts() -> None:
     assert known.rate_bps(b"cyd", here, NOON) is None
 
 
-def test_a_rate_follows_what_is_measured() -> None:
+def test_a_rate_follows_what_is_measured():
     known = BandwidthMap(b"secret")
     for rate in (1e6, 3e6):
         known.on_carried(b"bob", NOWHERE, rate, NOON)
@@ -178,7 +173,7 @@ def test_a_rate_follows_what_is_measured() -> None:
     assert 7.9e6 < (known.rate_bps(b"bob", NOWHERE, NOON) or 0) < 8e6
 
 
-def test_places_are_cells_of_some_200_m_and_hashed_with_the_secret() -> None:
+def test_places_are_cells_of_some_200_m_and_hashed_with_the_secret():
     known = BandwidthMap(b"secret")
     here = known.place(46.9481, 7.4471)
     assert known.place(46.9482, 7.4472) == here, "15 m on"
@@ -186,7 +181,7 @@ def test_places_are_cells_of_some_200_m_and_hashed_with_the_secret() -> None:
     assert BandwidthMap(b"another").place(46.9481, 7.4471) != here
 
 
-def test_it_is_bounded_and_one_helper_cannot_push_out_the_others() -> None:
+def test_it_is_bounded_and_one_helper_cannot_push_out_the_others():
     known = BandwidthMap(b"secret", helpers=4, cells=8)
     known.on_carried(b"bob", NOWHERE, 1e6, NOON)
     for number in range(100):
@@ -198,7 +193,7 @@ def test_it_is_bounded_and_one_helper_cannot_push_out_the_others() -> None:
     assert len(known) == 4
 
 
-def test_it_survives_in_a_file() -> None:
+def test_it_survives_in_a_file():
     known = BandwidthMap(b"secret")
     for number in range(5):
         known.on_carried(bytes([number]), NOWHERE, 1e6 * number, NOON)

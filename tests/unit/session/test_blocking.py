@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -71,7 +70,7 @@ def read_all(of: blocking.socket) -> bytes:
     return b"".join(parts)
 
 
-def test_bytes_both_ways_and_the_end(ends: Ends) -> None:
+def test_bytes_both_ways_and_the_end(ends):
     near, far = ends
     data = random.Random(1).randbytes(5_000_000)  # more than is read ahead
     sending = threading.Thread(target=lambda: (near.sendall(data), near.shutdown(bsd.SHUT_WR)))
@@ -87,7 +86,7 @@ def test_bytes_both_ways_and_the_end(ends: Ends) -> None:
         near.send(b"x")
 
 
-def test_time_outs_and_no_blocking(ends: Ends) -> None:
+def test_time_outs_and_no_blocking(ends):
     near, far = ends
     near.settimeout(0.05)
     with pytest.raises(TimeoutError):
@@ -106,7 +105,7 @@ def test_time_outs_and_no_blocking(ends: Ends) -> None:
     assert not select.select([near], [], [], 0)[0]
 
 
-def test_select_waits_for_sessions_room_and_new_sessions() -> None:
+def test_select_waits_for_sessions_room_and_new_sessions():
     key = KeyPair(os.urandom(32))
     with listening_with(key) as listening:
         assert not select.select([listening], [], [], 0)[0]
@@ -129,7 +128,7 @@ def test_select_waits_for_sessions_room_and_new_sessions() -> None:
             assert near.recv(1) == b""
 
 
-def test_options(ends: Ends) -> None:
+def test_options(ends):
     near, far = ends
     for option, value in (
         (blocking.SO_RCVBUFTH, (1000, 2000)),
@@ -144,7 +143,7 @@ def test_options(ends: Ends) -> None:
     assert far.recv(1) == b"x"
 
 
-def test_a_server_from_the_users_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_server_from_the_users_file(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     key = KeyPair(os.urandom(32))
     with listening_with(key) as listening, blocking.socket() as named, blocking.socket() as unknown:
@@ -158,7 +157,7 @@ def test_a_server_from_the_users_file(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert error.value.errno == errno.EINVAL
 
 
-def test_a_connect_that_fails_is_an_os_error() -> None:
+def test_a_connect_that_fails_is_an_os_error():
     with listening_with(KeyPair(os.urandom(32))) as listening:
         address = listening.getsockname()
         with pytest.raises(ConnectionRefusedError, match="another key") as refused:
@@ -178,7 +177,7 @@ def test_a_connect_that_fails_is_an_os_error() -> None:
     assert late.value.errno == errno.ETIMEDOUT
 
 
-def test_calls_that_a_socket_cannot_serve_do_not_wait(ends: Ends) -> None:
+def test_calls_that_a_socket_cannot_serve_do_not_wait(ends):
     alone = blocking.socket()
     for call, number in (
         (lambda: alone.recv(1), errno.ENOTCONN),
@@ -200,7 +199,7 @@ def test_calls_that_a_socket_cannot_serve_do_not_wait(ends: Ends) -> None:
             call()
 
 
-def test_closing_wakes_a_waiting_thread(ends: Ends) -> None:
+def test_closing_wakes_a_waiting_thread(ends):
     _, far = ends
     numbers: list[int | None] = []
     begun = threading.Event()
@@ -239,7 +238,7 @@ one.sendall(b"x")
 
 
 @pytest.mark.parametrize("end", ["", "one.close()", "raise RuntimeError"])
-def test_what_a_program_has_sent_arrives_after_its_end(end: str) -> None:
+def test_what_a_program_has_sent_arrives_after_its_end(end):
     key = KeyPair(os.urandom(32))
     with listening_with(key) as listening:
         port = str(listening.getsockname()[1])

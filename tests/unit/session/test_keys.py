@@ -1,7 +1,6 @@
 """Key files: who may read them, what is refused, and that a pinned key stays."""
 
 import stat
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,7 +12,7 @@ from cedos.session import keys
 KEY = bytes(range(32))
 
 
-def test_an_own_key_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
+def test_an_own_key_is_made_once_for_its_owner_alone(tmp_path):
     path = tmp_path / "new" / "session.key"
     made = keys.own(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -23,7 +22,7 @@ def test_an_own_key_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
     assert keys.own(tmp_path / "other.key").private != made.private
 
 
-def test_a_key_that_appears_meanwhile_is_kept(tmp_path: Path) -> None:
+def test_a_key_that_appears_meanwhile_is_kept(tmp_path):
     path = tmp_path / "session.key"
     first = keys.own(path)
     keys._write_new(path, b"another one")
@@ -40,9 +39,7 @@ def test_a_key_that_appears_meanwhile_is_kept(tmp_path: Path) -> None:
         (keys.to_text(KEY)[:-1], 0o600, "43 letters"),
     ],
 )
-def test_what_is_no_safe_key_is_refused(
-    tmp_path: Path, content: str, mode: int, message: str
-) -> None:
+def test_what_is_no_safe_key_is_refused(tmp_path, content, mode, message):
     path = tmp_path / "session.key"
     path.write_text(content)
     path.chmod(mode)
@@ -51,7 +48,7 @@ def test_what_is_no_safe_key_is_refused(
     assert str(path) in str(raised.value)
 
 
-def test_a_missing_key_and_a_folder_that_is_a_file(tmp_path: Path) -> None:
+def test_a_missing_key_and_a_folder_that_is_a_file(tmp_path):
     with pytest.raises(ConfigError, match="No such file"):
         keys.read_own(tmp_path / "no.key")
     (tmp_path / "file").write_text("")
@@ -60,7 +57,7 @@ def test_a_missing_key_and_a_folder_that_is_a_file(tmp_path: Path) -> None:
 
 
 @given(st.binary(min_size=32, max_size=32))
-def test_key_texts(key: bytes) -> None:
+def test_key_texts(key):
     text = keys.to_text(key)
     assert len(text) == 43
     assert keys.from_text(text) == key
@@ -69,7 +66,7 @@ def test_key_texts(key: bytes) -> None:
             keys.from_text(wrong)
 
 
-def test_one_key_has_one_text() -> None:
+def test_one_key_has_one_text():
     """The last letter carries two bits that must be zero: no second spelling of a key."""
     text = keys.to_text(KEY)
     accepted = 0
@@ -82,7 +79,7 @@ def test_one_key_has_one_text() -> None:
     assert accepted == 16
 
 
-def test_a_file_of_names_that_is_wrong_names_each_problem(tmp_path: Path) -> None:
+def test_a_file_of_names_that_is_wrong_names_each_problem(tmp_path):
     path = tmp_path / "clients.toml"
     path.write_text(f'[hosts]\none = "short"\ntwo = "{keys.to_text(KEY)}"\nthree = "x"\n')
     with pytest.raises(ConfigError) as raised:
@@ -99,7 +96,7 @@ def test_a_file_of_names_that_is_wrong_names_each_problem(tmp_path: Path) -> Non
         keys.read_names(path)
 
 
-def test_where_keys_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_where_keys_are(monkeypatch, tmp_path):
     monkeypatch.delenv("CEDOS_USER_DIR", raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     assert keys.own_key_path() == tmp_path / "cedos" / "session.key"
@@ -117,7 +114,7 @@ def test_where_keys_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
         ("", False),
     ],
 )
-def test_hardware_is_read_from_cpuinfo(tmp_path: Path, text: str, has: bool) -> None:
+def test_hardware_is_read_from_cpuinfo(tmp_path, text, has):
     path = tmp_path / "cpuinfo"
     path.write_text(text)
     assert keys.hardware_aes(path) is has

@@ -5,7 +5,7 @@ import pytest
 from cedos.session.unhurried_clock import UnhurriedClock
 
 
-def test_it_follows_no_jump_ahead_and_each_back() -> None:
+def test_it_follows_no_jump_ahead_and_each_back():
     wall_s, steady_s = 1e9, 50.0
     clock = UnhurriedClock(lambda: wall_s, lambda: steady_s)
     for passed_s, jump_s, shown_s in (

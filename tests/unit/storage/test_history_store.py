@@ -138,16 +138,16 @@ flows = st.builds(
 
 
 @given(decisions)
-def test_a_decision_comes_back_as_it_was(decision: Decision) -> None:
+def test_a_decision_comes_back_as_it_was(decision):
     assert decision_of(decision_row(decision)) == decision
 
 
 @given(flows)
-def test_a_flow_comes_back_as_it_was(flow: FlowRecord) -> None:
+def test_a_flow_comes_back_as_it_was(flow):
     assert flow_of(flow_row(flow)) == flow
 
 
-def test_what_json_cannot_say_survives() -> None:
+def test_what_json_cannot_say_survives():
     decision = Decision(
         1,
         0.0,
@@ -183,9 +183,7 @@ def test_what_json_cannot_say_survives() -> None:
         ("", None, None, None, True),
     ],
 )
-def test_a_flow_is_found_by_name_address_and_port(
-    wanted: str, remote: str | None, port: int | None, server_name: str | None, expected: bool
-) -> None:
+def test_a_flow_is_found_by_name_address_and_port(wanted, remote, port, server_name, expected):
     assert matcher(wanted)(remote, port, server_name) is expected
 
 
@@ -227,14 +225,14 @@ def path(tmp_path: Path) -> Path:
         bytes_by_network=st.dictionaries(texts, counts, max_size=3),
     )
 )
-def test_a_row_gives_back_what_it_was_made_from(record: CarriedConnection) -> None:
+def test_a_row_gives_back_what_it_was_made_from(record):
     with sqlite3.connect(":memory:") as connection:
         row = connection.execute("SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?", carried_row(record)).fetchone()
     assert carried_of(row) == record
     connection.close()
 
 
-def test_they_are_found_from_memory_and_from_the_file(path: Path) -> None:
+def test_they_are_found_from_memory_and_from_the_file(path):
     history = History(path)
     history.add_carried(GITHUB)
     assert history.waiting == 1
@@ -256,7 +254,7 @@ def test_they_are_found_from_memory_and_from_the_file(path: Path) -> None:
     again.close()
 
 
-def test_there_are_not_more_than_are_to_be_kept(path: Path) -> None:
+def test_there_are_not_more_than_are_to_be_kept(path):
     history = History(path, max_rows=10, max_waiting=20)
     for port in range(1, 31):
         history.add_carried(replace(GITHUB, port=port))
@@ -266,7 +264,7 @@ def test_there_are_not_more_than_are_to_be_kept(path: Path) -> None:
     history.close()
 
 
-def test_what_cannot_be_written_waits(path: Path) -> None:
+def test_what_cannot_be_written_waits(path):
     path.parent.write_text("a file where the folder should be")
     history = History(path, retry_s=0.0)
     history.add_carried(GITHUB)
@@ -279,7 +277,7 @@ def test_what_cannot_be_written_waits(path: Path) -> None:
     history.close()
 
 
-def test_a_file_of_the_schema_before_is_moved_aside(path: Path) -> None:
+def test_a_file_of_the_schema_before_is_moved_aside(path):
     History(path).close()
     with sqlite3.connect(path) as older:
         older.execute("DROP TABLE carried")
@@ -296,7 +294,7 @@ def test_a_file_of_the_schema_before_is_moved_aside(path: Path) -> None:
     assert Path(f"{path}.aside-1").exists()
 
 
-def test_servers_are_told_apart_by_the_gateway(path: Path) -> None:
+def test_servers_are_told_apart_by_the_gateway(path):
     history = History(path)
     key = FlowKey(ip_address("192.0.2.1"), 5000, ip_address("198.51.100.7"), 7010)
     history.add_flow(FlowRecord((Subflow(key, "wlan0", 200, 0),), None, None, 30.0, None))
@@ -316,7 +314,7 @@ def test_servers_are_told_apart_by_the_gateway(path: Path) -> None:
     assert addresses == {"gw.example.org": known, "other.example": known}
 
 
-def test_totals_beyond_what_sqlite_counts_hide_no_others(path: Path) -> None:
+def test_totals_beyond_what_sqlite_counts_hide_no_others(path):
     history = History(path, max_waiting=10_000)
     key = FlowKey(ip_address("192.0.2.1"), 5000, ip_address("198.51.100.1"), 443)
     history.add_flow(FlowRecord((Subflow(key, "wlan0", 5, 0),), None, None, 30.0, "a.example"))
@@ -328,7 +326,7 @@ def test_totals_beyond_what_sqlite_counts_hide_no_others(path: Path) -> None:
     assert servers["github.com", "gw.example.org"]["lte0"] > 9 * 10**18
 
 
-def test_completeness_begins_where_a_table_has_forgotten(path: Path) -> None:
+def test_completeness_begins_where_a_table_has_forgotten(path):
     history = History(path, max_rows=5)
     history.add_flow(FlowRecord((), None, None, 1.0, None))
     for ended in range(2, 12):

@@ -35,7 +35,7 @@ def file(model: CompletionModel, tmp_path: Path) -> Path:
     return path
 
 
-def test_what_was_saved_is_loaded(model: CompletionModel, file: Path) -> None:
+def test_what_was_saved_is_loaded(model, file):
     loaded = model_files.load(file)
     assert loaded.predict(USUAL) == model.predict(USUAL)
     assert loaded.provenance["data"] == "made-up.csv"
@@ -43,12 +43,12 @@ def test_what_was_saved_is_loaded(model: CompletionModel, file: Path) -> None:
     assert [path.name for path in file.parent.iterdir()] == ["model.json"]
 
 
-def test_a_file_is_replaced_whole(model: CompletionModel, file: Path) -> None:
+def test_a_file_is_replaced_whole(model, file):
     model_files.save(model, file, {"data": "second"})
     assert model_files.load(file).provenance["data"] == "second"
 
 
-def test_the_shipped_model_knows_all_strategies_and_an_ordinary_moment() -> None:
+def test_the_shipped_model_knows_all_strategies_and_an_ordinary_moment():
     shipped = model_files.load()
     predicted = shipped.predict(
         USUAL | {"wifi_past1_bps": 20e6, "cellular_past1_bps": 20e6, "direction_up": 0.0}
@@ -71,7 +71,7 @@ def test_the_shipped_model_knows_all_strategies_and_an_ordinary_moment() -> None
         (b'{"format": "cedos-completion-model", "version": 2}', "not a completion model"),
     ],
 )
-def test_files_that_are_no_model_are_refused(tmp_path: Path, content: bytes, reason: str) -> None:
+def test_files_that_are_no_model_are_refused(tmp_path, content, reason):
     path = tmp_path / "wrong.json"
     path.write_bytes(content)
     with pytest.raises(ModelError, match=reason) as refused:
@@ -80,7 +80,7 @@ def test_files_that_are_no_model_are_refused(tmp_path: Path, content: bytes, rea
     assert "cedos-emu train" in str(refused.value)
 
 
-def test_a_model_of_features_that_are_not_known_is_refused(file: Path) -> None:
+def test_a_model_of_features_that_are_not_known_is_refused(file):
     data = json.loads(file.read_text())
     data["features"].append("crystal_ball")
     file.write_text(json.dumps(data))
@@ -88,16 +88,14 @@ def test_a_model_of_features_that_are_not_known_is_refused(file: Path) -> None:
         model_files.load(file)
 
 
-def test_a_missing_file_and_an_unwritable_one_are_named(
-    model: CompletionModel, tmp_path: Path
-) -> None:
+def test_a_missing_file_and_an_unwritable_one_are_named(model, tmp_path):
     with pytest.raises(ModelError, match=r"nowhere\.json"):
         model_files.load(tmp_path / "nowhere.json")
     with pytest.raises(ModelError, match="cannot be written"):
         model_files.save(model, tmp_path / "no" / "folder.json")
 
 
-def test_a_model_that_lacks_a_network_is_no_model_to_decide_with(tmp_path: Path) -> None:
+def test_a_model_that_lacks_a_network_is_no_model_to_decide_with(tmp_path):
     size = np.full(40, 3e5)
     rows = Examples(
         {"size_bytes": size},
@@ -112,7 +110,7 @@ def test_a_model_that_lacks_a_network_is_no_model_to_decide_with(tmp_path: Path)
     assert model_files.load(path, partial=True).strategies == ("cellular",)
 
 
-def test_loading_and_predicting_need_neither_scikit_learn_nor_numpy(file: Path) -> None:
+def test_loading_and_predicting_need_neither_scikit_learn_nor_numpy(file):
     script = (
         "import sys; from pathlib import Path; from cedos.storage import model_files; "
         f"model_files.load(Path({str(file)!r})).predict({USUAL!r}); "
@@ -121,7 +119,7 @@ def test_loading_and_predicting_need_neither_scikit_learn_nor_numpy(file: Path) 
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
-def test_the_shipped_model_is_small_in_memory() -> None:
+def test_the_shipped_model_is_small_in_memory():
     """14.8 MB; 19.6 with a leaf's numbers as objects, which the daemon has all its life."""
     tracemalloc.start()
     try:

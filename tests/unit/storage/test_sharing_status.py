@@ -1,12 +1,11 @@
 """The status file of a requestor names its helpers by address; an old one names none."""
 
 import json
-from pathlib import Path
 
 from cedos.storage.sharing_status import STATUS_FILES, neighbours, write_status
 
 
-def test_helpers_are_named_by_address_while_the_file_is_fresh(tmp_path: Path) -> None:
+def test_helpers_are_named_by_address_while_the_file_is_fresh(tmp_path):
     assert neighbours(tmp_path) == {}
     file = tmp_path / STATUS_FILES["request"]
     write_status(file, {"role": "request", "helpers": [{"address": "169.254.1.5", "name": "bob"}]})

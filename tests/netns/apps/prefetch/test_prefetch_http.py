@@ -29,9 +29,7 @@ def statuses(wires: Any) -> list[str]:
     return [line.split()[0] for line in (wires.directory / "access.log").read_text().splitlines()]
 
 
-async def test_it_comes_over_the_network_that_was_chosen(
-    prefetcher: Prefetcher, wires: Any
-) -> None:
+async def test_it_comes_over_the_network_that_was_chosen(prefetcher, wires):
     wires.up["wlan0"] = False  # of which only the prefetcher knows: the host would still use it
     future = prefetcher.prefetch(HttpFetcher(f"http://{SERVER}/file"), size=len(CONTENT))
     await until(lambda: future.ready)
@@ -41,9 +39,7 @@ async def test_it_comes_over_the_network_that_was_chosen(
     assert body == Body(f"http://{SERVER}/file", "application/octet-stream", CONTENT)
 
 
-async def test_a_lost_network_costs_only_what_was_on_its_way(
-    prefetcher: Prefetcher, wires: Any
-) -> None:
+async def test_a_lost_network_costs_only_what_was_on_its_way(prefetcher, wires):
     fetcher = HttpFetcher(f"http://{SERVER}/slow/file")
     future = prefetcher.prefetch(fetcher, size=len(CONTENT))
     await until(lambda: fetcher._part.size > 300_000)
@@ -54,9 +50,7 @@ async def test_a_lost_network_costs_only_what_was_on_its_way(
     assert statuses(wires)[-1] == "206"
 
 
-async def test_another_version_is_not_glued_to_the_first(
-    prefetcher: Prefetcher, wires: Any, www: Path
-) -> None:
+async def test_another_version_is_not_glued_to_the_first(prefetcher, wires, www):
     fetcher = HttpFetcher(f"http://{SERVER}/slow/file")
     future = prefetcher.prefetch(fetcher, size=len(CONTENT))
     await until(lambda: fetcher._part.size > 300_000)
@@ -70,9 +64,7 @@ async def test_another_version_is_not_glued_to_the_first(
 
 
 @pytest.mark.parametrize("where", ["weak", "plain"])
-async def test_servers_without_validators_or_ranges_send_it_anew(
-    prefetcher: Prefetcher, wires: Any, where: str
-) -> None:
+async def test_servers_without_validators_or_ranges_send_it_anew(prefetcher, wires, where):
     fetcher = HttpFetcher(f"http://{SERVER}/{where}/file")
     future = prefetcher.prefetch(fetcher, size=len(CONTENT))
     await until(lambda: fetcher._part.size > 300_000)
@@ -81,9 +73,7 @@ async def test_servers_without_validators_or_ranges_send_it_anew(
     assert (await future.get()).content == CONTENT
 
 
-async def test_somebody_who_waits_gets_it_though_the_network_went(
-    prefetcher: Prefetcher, wires: Any
-) -> None:
+async def test_somebody_who_waits_gets_it_though_the_network_went(prefetcher, wires):
     fetcher = HttpFetcher(f"http://{SERVER}/slow/file")
     future = prefetcher.prefetch(fetcher, size=len(CONTENT))
     await until(lambda: fetcher._part.size > 300_000)
@@ -92,7 +82,7 @@ async def test_somebody_who_waits_gets_it_though_the_network_went(
     assert (await future.get(timeout_s=20)).content == CONTENT
 
 
-async def test_files_appear_when_they_are_complete(prefetcher: Prefetcher, tmp_path: Path) -> None:
+async def test_files_appear_when_they_are_complete(prefetcher, tmp_path):
     into = tmp_path / "file.bin"
     future = prefetcher.prefetch(HttpFetcher(f"http://{SERVER}/slow/file", into=into))
     await until((tmp_path / ".file.bin.part").exists)
@@ -107,8 +97,6 @@ async def test_files_appear_when_they_are_complete(prefetcher: Prefetcher, tmp_p
     ("path", "error", "message"),
     [("none", NotThereError, "404"), ("denied", NotThereError, "403"), ("busy", FetchError, "503")],
 )
-async def test_refusals_are_told(
-    prefetcher: Prefetcher, path: str, error: type[Exception], message: str
-) -> None:
+async def test_refusals_are_told(prefetcher, path, error, message):
     with pytest.raises(error, match=message):
         (await prefetcher.prefetch(HttpFetcher(f"http://{SERVER}/{path}")).get(timeout_s=10))

@@ -220,9 +220,7 @@ ANSWERED = "-t nat -A PREROUTING -i wlan0 -p udp --dport 53 -j REDIRECT --to-por
 DEAF = "-A INPUT -i wlan0 -p udp --dport 53 -j DROP"
 
 
-def test_a_portal_is_noticed_left_and_used_again_after_the_log_in(
-    around: Surroundings, tmp_path: Path
-) -> None:
+def test_a_portal_is_noticed_left_and_used_again_after_the_log_in(around, tmp_path):
     with daemon(around, tmp_path, "http://portal.test/nm") as host:
         host.until(uses("wlan0"), 60)
         assert host.address() == "10.9.1.2"
@@ -255,7 +253,7 @@ def test_a_portal_is_noticed_left_and_used_again_after_the_log_in(
         assert not any("wants a log-in" in problem for problem in host.status().problems)
 
 
-def test_a_log_in_page_opens_over_its_own_network(around: Surroundings, tmp_path: Path) -> None:
+def test_a_log_in_page_opens_over_its_own_network(around, tmp_path):
 
     def page(name: str, address: str, path: str) -> str:
         """Return the page that a browser gets over this network, whatever the default is."""
@@ -292,9 +290,7 @@ def test_a_log_in_page_opens_over_its_own_network(around: Surroundings, tmp_path
 
 
 @pytest.mark.parametrize("address", FILTERS)
-def test_a_filtering_resolver_condemns_no_network(
-    around: Surroundings, tmp_path: Path, address: str
-) -> None:
+def test_a_filtering_resolver_condemns_no_network(around, tmp_path, address):
     around.filtered(address)
     with daemon(around, tmp_path, "http://portal.test/nm", interval_s=2.0) as host:
         host.until(uses("wlan0"), 60)
@@ -317,9 +313,7 @@ def test_a_filtering_resolver_condemns_no_network(
         host.until(uses("wlan0"), 70)
 
 
-def test_with_every_check_switched_off_connections_decide(
-    around: Surroundings, tmp_path: Path
-) -> None:
+def test_with_every_check_switched_off_connections_decide(around, tmp_path):
     """Pings are dropped: nothing at all tells that the network lives, until it is used."""
     around.spot.run("iptables", "-A", "FORWARD", "-p", "icmp", "-j", "DROP")
     with daemon(around, tmp_path, "", dns=False) as host:
@@ -337,9 +331,7 @@ def test_with_every_check_switched_off_connections_decide(
         assert host.address() == "10.9.1.2"
 
 
-def test_a_network_that_is_dead_from_the_start_and_one_that_flaps(
-    around: Surroundings, tmp_path: Path
-) -> None:
+def test_a_network_that_is_dead_from_the_start_and_one_that_flaps(around, tmp_path):
     around.spot.run("iptables", "-A", "FORWARD", "-j", "DROP")
     with daemon(around, tmp_path, "http://portal.test/nm") as host:
         host.until(uses("lte0"), 60)
@@ -358,7 +350,7 @@ def test_a_network_that_is_dead_from_the_start_and_one_that_flaps(
         assert host.address() == "10.9.2.2"
 
 
-def test_a_router_that_drops_pings_is_not_dead(around: Surroundings, tmp_path: Path) -> None:
+def test_a_router_that_drops_pings_is_not_dead(around, tmp_path):
     around.spot.run("iptables", "-A", "FORWARD", "-p", "icmp", "-j", "DROP")
     with daemon(around, tmp_path, "http://portal.test/nm") as host:
         host.until(uses("wlan0"), 60)
@@ -382,9 +374,7 @@ def test_a_router_that_drops_pings_is_not_dead(around: Surroundings, tmp_path: P
         assert host.address() == "10.9.2.2"
 
 
-def test_with_the_uplink_dead_pages_come_within_a_second(
-    around: Surroundings, tmp_path: Path
-) -> None:
+def test_with_the_uplink_dead_pages_come_within_a_second(around, tmp_path):
     """A name and a first byte, by a program whose one resolver is the hot spot's."""
     (tmp_path / "resolv.conf").write_text("nameserver 10.9.1.1\n")
     page = (
@@ -412,9 +402,7 @@ def _icmp_dropped(around: Surroundings) -> int:
     return next(int(row.split()[0]) for row in rows if " DROP " in row)
 
 
-def test_without_a_test_page_unanswered_connections_tell_it(
-    around: Surroundings, tmp_path: Path
-) -> None:
+def test_without_a_test_page_unanswered_connections_tell_it(around, tmp_path):
     with daemon(around, tmp_path, "") as host:
         host.until(uses("wlan0"), 60)
         around.portal()
@@ -425,9 +413,7 @@ def test_without_a_test_page_unanswered_connections_tell_it(
         assert host.address() == "10.9.2.2"
 
 
-def test_a_router_that_drops_pings_is_not_dead_before_anybody_used_it(
-    around: Surroundings, tmp_path: Path
-) -> None:
+def test_a_router_that_drops_pings_is_not_dead_before_anybody_used_it(around, tmp_path):
     """No test page is asked for, and no program asks: pings alone, or a router that need not be a
     resolver, condemn nothing.
     """

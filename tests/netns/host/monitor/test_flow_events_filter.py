@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable
 
 import pytest
 from scapy.layers.inet import IP, TCP, UDP
@@ -11,7 +10,6 @@ from scapy.layers.inet6 import IPv6
 
 from cedos.kernel import conntrack
 from cedos.kernel.netlink import NETLINK_NETFILTER, NetlinkListener, messages
-from emu.testbed.netns import Namespace
 
 NEAR, FAR = {4: "10.9.1.2", 6: "fd09::2"}, {4: "10.9.1.1", 6: "fd09::1"}
 SENT = (
@@ -23,9 +21,7 @@ SENT = (
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_segments_of_no_connection_wake_nobody(
-    make_namespace: Callable[[str], Namespace], version: int
-) -> None:
+def test_segments_of_no_connection_wake_nobody(make_namespace, version):
     near, far = make_namespace("near"), make_namespace("far")
     near.ip("link", "add", "wlan0", "type", "veth", "peer", "far0", "netns", far.name)
     for side, name, addresses in ((near, "wlan0", NEAR), (far, "far0", FAR)):

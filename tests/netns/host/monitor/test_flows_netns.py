@@ -86,7 +86,7 @@ async def take(events: AsyncIterator[FlowEvent], wanted: Callable[[FlowEvent], b
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
-async def test_a_tcp_flow_opens_and_closes_with_its_bytes(bench: Bench, family: int) -> None:
+async def test_a_tcp_flow_opens_and_closes_with_its_bytes(bench, family):
     track(bench.near)
 
     with bench.near.entered():
@@ -112,7 +112,7 @@ async def test_a_tcp_flow_opens_and_closes_with_its_bytes(bench: Bench, family: 
             assert closed.ended_unix_s >= opened.at_unix_s
 
 
-async def test_an_incoming_flow_has_this_hosts_side_as_local(bench: Bench) -> None:
+async def test_an_incoming_flow_has_this_hosts_side_as_local(bench):
     track(bench.far)
 
     with bench.near.entered():
@@ -138,7 +138,7 @@ async def test_an_incoming_flow_has_this_hosts_side_as_local(bench: Bench) -> No
             await flows.__aexit__(None, None, None)
 
 
-async def test_a_snapshot_knows_mptcp_tokens(bench: Bench) -> None:
+async def test_a_snapshot_knows_mptcp_tokens(bench):
     bench.near.sysctl("net.mptcp.enabled", 1)
 
     with bench.near.entered():
@@ -168,7 +168,7 @@ async def test_a_snapshot_knows_mptcp_tokens(bench: Bench) -> None:
                 assert tokens[mptcp]
 
 
-async def test_a_udp_flow_closes_with_its_bytes(bench: Bench) -> None:
+async def test_a_udp_flow_closes_with_its_bytes(bench):
     track(bench.near)
     bench.near.sysctl("net.netfilter.nf_conntrack_udp_timeout", 1)
     bench.near.sysctl("net.netfilter.nf_conntrack_udp_timeout_stream", 1)
@@ -200,7 +200,7 @@ async def test_a_udp_flow_closes_with_its_bytes(bench: Bench) -> None:
             assert closed.exact
 
 
-async def test_without_connection_tracking_ends_still_show(bench: Bench) -> None:
+async def test_without_connection_tracking_ends_still_show(bench):
     with bench.near.entered():
         async with LinkMonitor() as links, FlowMonitor(links.is_local) as flows:
             assert "connection tracking is not active for IPv4 and IPv6" in flows.problem
@@ -217,7 +217,7 @@ async def test_without_connection_tracking_ends_still_show(bench: Bench) -> None
             assert isinstance(first, FlowOpened)
 
 
-def test_an_overflow_is_counted_and_made_good(bench: Bench) -> None:
+def test_an_overflow_is_counted_and_made_good(bench):
     track(bench.near)
 
     async def scenario() -> None:
@@ -257,7 +257,7 @@ def test_an_overflow_is_counted_and_made_good(bench: Bench) -> None:
 
 @pytest.mark.parametrize("protocol", [0, MPTCP], ids=["tcp", "mptcp"])
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
-async def test_the_mark_of_a_living_socket(bench: Bench, family: int, protocol: int) -> None:
+async def test_the_mark_of_a_living_socket(bench, family, protocol):
     with bench.near.entered():
         async with LinkMonitor() as links, FlowMonitor(links.is_local) as flows:
             for mark in (0, 0xCE00_0007):

@@ -6,7 +6,6 @@ The tests run with their whole thread in the namespace, as the daemon runs on a 
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from ipaddress import IPv4Interface, IPv6Interface, ip_address
-from pathlib import Path
 
 from kit.waiting import wait_until
 
@@ -37,7 +36,7 @@ async def until(
     raise AssertionError("the events ended")
 
 
-async def test_a_network_through_its_life(make_namespace: MakeNamespace) -> None:
+async def test_a_network_through_its_life(make_namespace):
     near, far = pair(make_namespace)
 
     with near.entered():
@@ -83,7 +82,7 @@ async def test_a_network_through_its_life(make_namespace: MakeNamespace) -> None
             assert not monitor.is_local(ip_address("10.9.1.2"))
 
 
-async def test_ipv6_and_a_gateway_less_link(make_namespace: MakeNamespace) -> None:
+async def test_ipv6_and_a_gateway_less_link(make_namespace):
     near, _ = pair(make_namespace, "wwan0")
     near.sysctl("net.ipv6.conf.wwan0.accept_dad", 0)
 
@@ -102,9 +101,7 @@ async def test_ipv6_and_a_gateway_less_link(make_namespace: MakeNamespace) -> No
             assert monitor.metrics() == {"wwan0": 600}
 
 
-async def test_default_routes_among_thousands_of_others(
-    make_namespace: MakeNamespace, tmp_path: Path
-) -> None:
+async def test_default_routes_among_thousands_of_others(make_namespace, tmp_path):
     near, _ = pair(make_namespace)
     near.ip("address", "add", "10.9.1.2/24", "dev", "wlan0")
     near.ip("address", "add", "fd09::2/64", "dev", "wlan0", "nodad")
@@ -126,9 +123,7 @@ async def test_default_routes_among_thousands_of_others(
             assert monitor.metrics() == {"wlan0": 300}
 
 
-async def test_several_next_hops_and_a_gateway_of_the_other_ip_version(
-    make_namespace: MakeNamespace,
-) -> None:
+async def test_several_next_hops_and_a_gateway_of_the_other_ip_version(make_namespace):
     near, far = pair(make_namespace)
     near.ip("link", "add", "wlan1", "type", "veth", "peer", "far1", "netns", far.name)
     far.ip("link", "set", "far1", "up")
@@ -157,9 +152,7 @@ async def test_several_next_hops_and_a_gateway_of_the_other_ip_version(
             assert via.network.gateways == (ip_address("fd09:1::1"),)
 
 
-async def test_other_tables_routes_and_containers_links_are_no_news(
-    make_namespace: MakeNamespace,
-) -> None:
+async def test_other_tables_routes_and_containers_links_are_no_news(make_namespace):
     near, _ = pair(make_namespace)
     near.ip("address", "add", "10.9.1.2/24", "dev", "wlan0")
     near.ip("link", "set", "wlan0", "up")
@@ -181,7 +174,7 @@ async def test_other_tables_routes_and_containers_links_are_no_news(
             assert [network.name for network in monitor.networks()] == ["wlan0"]
 
 
-async def test_byte_counters(make_namespace: MakeNamespace) -> None:
+async def test_byte_counters(make_namespace):
     near, _ = pair(make_namespace)
     near.ip("address", "add", "10.9.1.2/24", "dev", "wlan0")
     near.ip("link", "set", "wlan0", "up")
@@ -205,7 +198,7 @@ async def test_byte_counters(make_namespace: MakeNamespace) -> None:
             counters.close()
 
 
-async def test_the_users_word_on_an_interface(make_namespace: MakeNamespace) -> None:
+async def test_the_users_word_on_an_interface(make_namespace):
     near, _ = pair(make_namespace, "veth-work")
 
     with near.entered():
@@ -216,7 +209,7 @@ async def test_the_users_word_on_an_interface(make_namespace: MakeNamespace) -> 
             assert (phone.kind, phone.metered) == (NetworkKind.CELLULAR, False)
 
 
-async def test_a_phones_hotspot_over_wifi_is_metered(make_namespace: MakeNamespace) -> None:
+async def test_a_phones_hotspot_over_wifi_is_metered(make_namespace):
     near, _ = pair(make_namespace)
 
     with near.entered():
@@ -231,7 +224,7 @@ async def test_a_phones_hotspot_over_wifi_is_metered(make_namespace: MakeNamespa
             assert hotspot.network.kind is NetworkKind.WIFI
 
 
-async def test_a_new_resolv_conf_is_noticed(make_namespace: MakeNamespace, tmp_path: Path) -> None:
+async def test_a_new_resolv_conf_is_noticed(make_namespace, tmp_path):
     near, _ = pair(make_namespace)
     near.ip("address", "add", "10.9.1.2/24", "dev", "wlan0")
     file = tmp_path / "resolv.conf"

@@ -68,9 +68,7 @@ def drain(heard: Heard) -> bool:
     return bool(heard.listener.drain())
 
 
-def test_a_burst_is_read_to_its_end_at_once(
-    host: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_burst_is_read_to_its_end_at_once(host, tmp_path, monkeypatch):
     """At 64 datagrams a beat, 1000 flows that begin together were known a third of a second late."""
     monkeypatch.setattr(netlink, "_MOST_S", 60.0)
 
@@ -83,9 +81,7 @@ def test_a_burst_is_read_to_its_end_at_once(
     heard_in(host, scenario)
 
 
-def test_a_flood_is_left_alone_after_a_while(
-    host: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_flood_is_left_alone_after_a_while(host, tmp_path, monkeypatch):
     monkeypatch.setattr(netlink, "_MOST_S", 0.0)
 
     def scenario(heard: Heard) -> None:
@@ -99,7 +95,7 @@ def test_a_flood_is_left_alone_after_a_while(
     heard_in(host, scenario)
 
 
-def test_a_loss_is_told_after_what_came_before_it(host: Namespace, tmp_path: Path) -> None:
+def test_a_loss_is_told_after_what_came_before_it(host, tmp_path):
     """A reader that reads the tables again after a loss must get no older events afterwards."""
 
     def scenario(heard: Heard) -> None:
@@ -117,9 +113,7 @@ def test_a_loss_is_told_after_what_came_before_it(host: Namespace, tmp_path: Pat
     heard_in(host, scenario, receive_buffer_bytes=100_000)
 
 
-async def test_what_has_to_wait_for_others_waits_and_is_not_lost(
-    host: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_has_to_wait_for_others_waits_and_is_not_lost(host, tmp_path, monkeypatch):
     """Ends of flows wait until the openings before them have been told."""
     monkeypatch.setattr(netlink, "_MOST_S", 60.0)
     heard = Heard()

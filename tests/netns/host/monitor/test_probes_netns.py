@@ -66,9 +66,7 @@ def echoes(namespace: Namespace, version: int, interface: str) -> int:
 
 @pytest.mark.parametrize("version", [4, 6])
 @pytest.mark.parametrize("unprivileged", [False, True])
-async def test_ping_goes_through_the_networks_interface(
-    bench: Bench, version: int, unprivileged: bool
-) -> None:
+async def test_ping_goes_through_the_networks_interface(bench, version, unprivileged):
     bench.near.sysctl("net.ipv4.ping_group_range", "0 0" if unprivileged else "1 0")
 
     with bench.near.entered():
@@ -89,7 +87,7 @@ async def test_ping_goes_through_the_networks_interface(
 
 
 @pytest.mark.parametrize("version", [4, 6])
-async def test_dns_time_through_the_right_interface(bench: Bench, version: int) -> None:
+async def test_dns_time_through_the_right_interface(bench, version):
     with bench.near.entered():
         loop = asyncio.get_running_loop()
         family = socket.AF_INET if version == 4 else socket.AF_INET6
@@ -129,7 +127,7 @@ async def test_dns_time_through_the_right_interface(bench: Bench, version: int) 
 
 
 @pytest.mark.parametrize("version", [4, 6])
-async def test_trains_go_through_the_networks_interface(bench: Bench, version: int) -> None:
+async def test_trains_go_through_the_networks_interface(bench, version):
     """And the shaped network is measured as the slower one, both ways."""
     rate_bps = 5e6
     for side in (bench.near, bench.far):
@@ -159,7 +157,7 @@ async def test_trains_go_through_the_networks_interface(bench: Bench, version: i
             await server_task.__aexit__(None, None, None)
 
 
-async def test_the_schedule_pings_and_sees_the_far_end_drop(bench: Bench) -> None:
+async def test_the_schedule_pings_and_sees_the_far_end_drop(bench):
     with bench.near.entered():
         schedule = ProbeSchedule(in_use_s=0.1, idle_s=0.2)
         async with (
@@ -184,7 +182,7 @@ async def test_the_schedule_pings_and_sees_the_far_end_drop(bench: Bench) -> Non
             assert len(seen["lte0"]) > len(seen["wlan0"])
 
 
-async def test_a_network_without_route_is_a_loss_at_once(bench: Bench) -> None:
+async def test_a_network_without_route_is_a_loss_at_once(bench):
     with bench.near.entered():
         async with LinkMonitor() as links, Prober(lambda n: TARGETS[6]) as prober:
             bench.near.ip("-6", "route", "del", "default", "dev", "lte0")

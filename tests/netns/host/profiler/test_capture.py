@@ -9,10 +9,8 @@ import ssl
 import struct
 import sys
 import threading
-from collections.abc import Callable
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
 
 import pytest
 from scapy.layers.inet import IP, TCP
@@ -21,7 +19,6 @@ from scapy.packet import Raw
 
 from cedos.errors import HostError
 from cedos.host.profiler.capture import open_capture
-from cedos.host.profiler.frame import CapturedPacket
 from cedos.host.profiler.http import parse_request, parse_response
 from cedos.host.profiler.profiler import Profiler
 from cedos.host.profiler.tls import ClientHello, read_records
@@ -50,9 +47,7 @@ def serve_downloads_then_an_upload(connection: socket.socket) -> None:
 
 @pytest.mark.parametrize("family", [4, 6])
 @pytest.mark.parametrize("mptcp", [False, True], ids=["tcp", "mptcp"])
-def test_bulk_transfers_show_their_first_packets_only(
-    pair: Any, drain: Callable[..., list[CapturedPacket]], family: int, mptcp: bool
-) -> None:
+def test_bulk_transfers_show_their_first_packets_only(pair, drain, family, mptcp):
     with pair.client.entered():
         capture = open_capture("wlan0")
     pair.serve(family, 8080, serve_downloads_then_an_upload, mptcp=mptcp)
@@ -83,9 +78,7 @@ def test_bulk_transfers_show_their_first_packets_only(
 
 
 @pytest.mark.parametrize("mptcp", [False, True], ids=["tcp", "mptcp"])
-def test_lengths_that_are_not_stated_are_learned_by_the_byte(
-    pair: Any, drain: Callable[..., list[CapturedPacket]], mptcp: bool
-) -> None:
+def test_lengths_that_are_not_stated_are_learned_by_the_byte(pair, drain, mptcp):
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
     def serve(connection: socket.socket) -> None:
@@ -112,9 +105,7 @@ def test_lengths_that_are_not_stated_are_learned_by_the_byte(
 
 
 @pytest.mark.parametrize("family", [4, 6])
-def test_a_tls_connection_shows_its_client_hello_only(
-    pair: Any, drain: Callable[..., list[CapturedPacket]], family: int
-) -> None:
+def test_a_tls_connection_shows_its_client_hello_only(pair, drain, family):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     with pair.client.entered():
         capture = open_capture("wlan0")
@@ -143,9 +134,7 @@ def test_a_tls_connection_shows_its_client_hello_only(
     assert captured[0].outgoing
 
 
-def test_all_interfaces_with_those_to_come(
-    pair: Any, drain: Callable[..., list[CapturedPacket]]
-) -> None:
+def test_all_interfaces_with_those_to_come(pair, drain):
     with pair.client.entered():
         capture = open_capture()
     with capture:
@@ -178,9 +167,7 @@ def test_all_interfaces_with_those_to_come(
     assert [one.key.remote_port == 80 for one in seen["lo"]] == [True, False]
 
 
-def test_a_tagged_frame_is_left_to_its_vlans_own_interface(
-    pair: Any, drain: Callable[..., list[CapturedPacket]]
-) -> None:
+def test_a_tagged_frame_is_left_to_its_vlans_own_interface(pair, drain):
     with pair.client.entered():
         capture = open_capture()
     with pair.server.entered():
@@ -196,9 +183,7 @@ def test_a_tagged_frame_is_left_to_its_vlans_own_interface(
     assert [one.payload for one in captured] == [ANSWER]
 
 
-def test_a_tunnel_without_link_header(
-    pair: Any, drain: Callable[..., list[CapturedPacket]]
-) -> None:
+def test_a_tunnel_without_link_header(pair, drain):
     if not Path("/dev/net/tun").exists():
         pytest.skip("this machine has no /dev/net/tun")
     with pair.client.entered():
@@ -238,9 +223,7 @@ def answer_syn(tun: int) -> None:
     os.write(tun, bytes(IP(src=packet.dst, dst=packet.src) / back))
 
 
-def test_an_interface_that_goes_away_is_survived(
-    pair: Any, drain: Callable[..., list[CapturedPacket]]
-) -> None:
+def test_an_interface_that_goes_away_is_survived(pair, drain):
     with pair.client.entered():
         capture = open_capture("wlan0")
         everywhere = open_capture()
@@ -262,13 +245,7 @@ def test_an_interface_that_goes_away_is_survived(
 
 
 @pytest.mark.parametrize("mptcp", [False, True], ids=["tcp", "mptcp"])
-def test_curl_from_nginx(
-    pair: Any,
-    started: Callable[..., Any],
-    drain: Callable[..., list[CapturedPacket]],
-    tmp_path: Path,
-    mptcp: bool,
-) -> None:
+def test_curl_from_nginx(pair, started, drain, tmp_path, mptcp):
     (tmp_path / "large").write_bytes(BODY)
     (tmp_path / "nginx.conf").write_text(
         f"daemon off; master_process off; pid {tmp_path}/pid; error_log stderr;\n"
@@ -291,7 +268,7 @@ def test_curl_from_nginx(
     assert len({one.key for one in captured}) == 1  # one connection, kept alive
 
 
-def test_a_missing_interface_and_a_missing_capability_are_named(pair: Any) -> None:
+def test_a_missing_interface_and_a_missing_capability_are_named(pair):
     with pair.client.entered(), pytest.raises(HostError, match="cannot capture on nope"):
         open_capture("nope")
     program = (

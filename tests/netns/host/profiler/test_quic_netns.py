@@ -5,7 +5,6 @@ import datetime
 import json
 import ssl
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from cedos.host.profiler.capture import open_capture
-from cedos.host.profiler.frame import CapturedPacket
 from cedos.host.profiler.profiler import Profiler
 from emu.testbed import netns
 
@@ -67,9 +65,7 @@ def packets(pair: Any) -> int:
 
 
 @pytest.mark.parametrize("family", [4, 6])
-def test_bulk_quic_stays_in_the_kernel(
-    pair: Any, drain: Callable[..., list[CapturedPacket]], tmp_path: Path, family: int
-) -> None:
+def test_bulk_quic_stays_in_the_kernel(pair, drain, tmp_path, family):
     for namespace, interface in ((pair.client, "wlan0"), (pair.server, "eth0")):
         with namespace.entered():
             netns.without_offloads(interface)

@@ -4,7 +4,7 @@ import asyncio
 import os
 import random
 import signal
-from collections.abc import Callable, Sized
+from collections.abc import Sized
 from pathlib import Path
 
 import pytest
@@ -13,8 +13,6 @@ from cedos.host.steer.journal.journal import FILE_NAME
 from cedos.host.steer.steering import Steering, restore
 
 HOSTILE = b'{"undo":"sysctl","key":"%s","before":"owned","after":"%s"}\n'
-
-Damage = Callable[[Path, bytes, random.Random], None]
 
 
 def killed(host) -> None:

@@ -65,7 +65,7 @@ def is_answered(host, version: int) -> bool:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_of_a_guest_upon_the_interface_leaves(host, make_namespace, kind: str) -> None:
+def test_nothing_of_a_guest_upon_the_interface_leaves(host, make_namespace, kind):
     guest = make_namespace("guest")
     words = ("link", "add", "mv0", "link", "lte0", "type", "macvlan", "mode", "bridge")
     host.client.ip(*words)

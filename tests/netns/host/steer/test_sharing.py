@@ -196,18 +196,14 @@ def shared(there: Neighbours) -> Iterator[Shared]:
     made.die()
 
 
-def test_the_requestors_address_leads_by_the_helper_to_the_gateway(
-    there: Neighbours, shared: Shared
-) -> None:
+def test_the_requestors_address_leads_by_the_helper_to_the_gateway(there, shared):
     assert there.reach(str(GATEWAY), limit_s=1.0) is None  # it has no network of its own
     assert there.reach(str(GATEWAY), own=shared.own) == "100.70.0.2"  # the helper's
     there.wait_until_closed()
     assert 500 < shared.carried() < 2000
 
 
-async def test_the_daemons_monitor_sees_a_network_with_a_price(
-    there: Neighbours, shared: Shared
-) -> None:
+async def test_the_daemons_monitor_sees_a_network_with_a_price(there, shared):
     with there.requestor.entered():
         async with LinkMonitor() as monitor:
             events = monitor.events()
@@ -239,7 +235,7 @@ async def test_the_daemons_monitor_sees_a_network_with_a_price(
         (HELPER, PORT), ("100.70.0.2", PORT), ("192.168.5.2", PORT), (STRANGER, PORT),
     ],
 )  # fmt: skip
-def test_it_leads_nowhere_else(there: Neighbours, shared: Shared, to: str, port: int) -> None:
+def test_it_leads_nowhere_else(there, shared, to, port):
     """A hostile requestor routes everything by the helper, whatever its own rules say."""
     there.requestor.ip("rule", "add", "pref", "10", "from", str(shared.own), "lookup", "99")
     there.requestor.ip("route", "add", "default", "via", HELPER, "dev", "wlan0", "table", "99")
@@ -253,9 +249,7 @@ def test_it_leads_nowhere_else(there: Neighbours, shared: Shared, to: str, port:
 
 
 @pytest.mark.parametrize("taken", [METADATA, "169.254.5.5", "169.254.6.6", "100.70.0.1"])
-def test_a_requestor_takes_no_address_that_the_helper_s_packets_reach(
-    there: Neighbours, shared: Shared, taken: str
-) -> None:
+def test_a_requestor_takes_no_address_that_the_helper_s_packets_reach(there, shared, taken):
     """Packets of the helper to a provider's metadata service, or a printer, went to the requestor."""
     there.helper.ip("route", "add", "169.254.5.0/24", "dev", "eth0")
     there.lan.ip("addr", "add", "169.254.5.5/32", "dev", "lo")
@@ -270,9 +264,7 @@ def test_a_requestor_takes_no_address_that_the_helper_s_packets_reach(
     assert there.reach(str(GATEWAY), own=shared.own) == "100.70.0.2"
 
 
-def test_its_other_addresses_and_other_hosts_are_not_forwarded(
-    there: Neighbours, shared: Shared
-) -> None:
+def test_its_other_addresses_and_other_hosts_are_not_forwarded(there, shared):
     for host in (there.requestor, there.stranger):
         host.ip("route", "add", "default", "via", HELPER)
         for to in (str(GATEWAY), METADATA, PRINTER):
@@ -280,9 +272,7 @@ def test_its_other_addresses_and_other_hosts_are_not_forwarded(
     assert there.reach(str(GATEWAY), own=shared.own) == "100.70.0.2"
 
 
-def test_a_neighbour_cannot_send_with_the_requestors_address(
-    there: Neighbours, shared: Shared
-) -> None:
+def test_a_neighbour_cannot_send_with_the_requestors_address(there, shared):
     there.stranger.ip("addr", "add", f"{shared.own}/32", "dev", "wlan0")
     there.stranger.ip("route", "add", str(GATEWAY), "via", HELPER, "dev", "wlan0")
     before = shared.carried()
@@ -293,7 +283,7 @@ def test_a_neighbour_cannot_send_with_the_requestors_address(
     assert there.reach(str(GATEWAY), own=shared.own) == "100.70.0.2"
 
 
-def test_the_kernel_stops_what_exceeds_the_limit(there: Neighbours, shared: Shared) -> None:
+def test_the_kernel_stops_what_exceeds_the_limit(there, shared):
     with there.requestor.entered():
         sending = socket.create_connection((str(GATEWAY), PORT), 5, (str(shared.own), 0))
     with sending, pytest.raises(OSError, match=r"reset|timed out"):
@@ -306,9 +296,7 @@ def test_the_kernel_stops_what_exceeds_the_limit(there: Neighbours, shared: Shar
     assert there.reach(str(GATEWAY), own=shared.own, limit_s=1.0) is None
 
 
-def test_a_requestor_s_connections_leave_room_in_the_helper_s_table(
-    there: Neighbours, shared: Shared
-) -> None:
+def test_a_requestor_s_connections_leave_room_in_the_helper_s_table(there, shared):
     """Each SYN of a requestor was an entry among the connections of the helper itself."""
     refused = ("-p", "tcp", "--dport", str(PORT), "--syn", "-j", "DROP")
     with there.requestor.entered(), contextlib.ExitStack() as kept:
@@ -333,9 +321,7 @@ def _send_and_receive(sending: socket.socket, count: int) -> None:
         sending.recv(50_000)
 
 
-def test_quota_and_counter_go_on_while_others_come_and_go(
-    there: Neighbours, shared: Shared
-) -> None:
+def test_quota_and_counter_go_on_while_others_come_and_go(there, shared):
     there.reach(str(GATEWAY), own=shared.own)
     there.wait_until_closed()
     before = shared.carried()
@@ -349,7 +335,7 @@ def test_quota_and_counter_go_on_while_others_come_and_go(
         assert "169.254.9.9" not in there.state(there.helper)
 
 
-def test_a_dismissed_requestor_is_cut_off_at_once(there: Neighbours, shared: Shared) -> None:
+def test_a_dismissed_requestor_is_cut_off_at_once(there, shared):
     with there.requestor.entered():
         living = socket.create_connection((str(GATEWAY), PORT), 5, (str(shared.own), 0))
     with living:
@@ -365,7 +351,7 @@ def test_a_dismissed_requestor_is_cut_off_at_once(there: Neighbours, shared: Sha
     assert there.reach(str(GATEWAY), own=shared.own, limit_s=1.0) is None
 
 
-def test_mptcp_joins_over_the_helpers_path(there: Neighbours, shared: Shared) -> None:
+def test_mptcp_joins_over_the_helpers_path(there, shared):
     assert str(shared.own) in there.requestor.ip("mptcp", "endpoint")
     assert "subflows 8" in there.requestor.ip("mptcp", "limits")
     with there.requestor.entered():
@@ -373,9 +359,7 @@ def test_mptcp_joins_over_the_helpers_path(there: Neighbours, shared: Shared) ->
     assert str(shared.own) not in there.state(there.requestor)
 
 
-def test_a_deprecated_address_keeps_its_connections_and_is_told_to_sessions(
-    there: Neighbours, shared: Shared
-) -> None:
+def test_a_deprecated_address_keeps_its_connections_and_is_told_to_sessions(there, shared):
     with there.requestor.entered(), contextlib.closing(EgressReader()) as reader:
         living = socket.create_connection((str(GATEWAY), PORT), 5, (str(shared.own), 0))
         with living:
@@ -390,7 +374,7 @@ def test_a_deprecated_address_keeps_its_connections_and_is_told_to_sessions(
     assert "169.254.3.3" not in there.state(there.requestor)
 
 
-def test_both_sides_leave_nothing(there: Neighbours) -> None:
+def test_both_sides_leave_nothing(there):
     hosts = (there.helper, there.requestor)
     before = [there.state(host) for host in hosts]
     shared = Shared(there)
@@ -399,7 +383,7 @@ def test_both_sides_leave_nothing(there: Neighbours) -> None:
     assert [there.state(host) for host in hosts] == before
 
 
-def test_what_a_killed_side_left_is_undone_by_its_journal(there: Neighbours) -> None:
+def test_what_a_killed_side_left_is_undone_by_its_journal(there):
     hosts = {
         "far": (there.helper, SharingRole.HELP),
         "near": (there.requestor, SharingRole.REQUEST),
@@ -420,7 +404,7 @@ def test_what_a_killed_side_left_is_undone_by_its_journal(there: Neighbours) -> 
         assert there.state(host) == before[name]
 
 
-def test_forwarding_of_the_host_itself_stays(there: Neighbours) -> None:
+def test_forwarding_of_the_host_itself_stays(there):
     """A router stays one, and what it forwards besides goes on."""
     there.helper.sysctl("net.ipv4.ip_forward", 1)
     there.stranger.ip("route", "add", "default", "via", HELPER)
@@ -432,7 +416,7 @@ def test_forwarding_of_the_host_itself_stays(there: Neighbours) -> None:
     assert there.helper.sysctl("net.ipv4.conf.wlan0.forwarding") == "1"
 
 
-def test_without_an_uplink_there_is_nothing_to_share(there: Neighbours) -> None:
+def test_without_an_uplink_there_is_nothing_to_share(there):
     there.helper.ip("route", "del", "default")
     with there.helper.entered():
         kernel = SharingKernel()
@@ -445,7 +429,7 @@ def test_without_an_uplink_there_is_nothing_to_share(there: Neighbours) -> None:
         assert not (there.directory / "share-help" / "journal.jsonl").exists()
 
 
-def test_an_address_that_a_host_of_the_link_has_is_not_taken(there: Neighbours) -> None:
+def test_an_address_that_a_host_of_the_link_has_is_not_taken(there):
     there.stranger.ip("addr", "add", "169.254.7.7/16", "dev", "wlan0")
     with there.requestor.entered():
         kernel = SharingKernel()

@@ -42,7 +42,7 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-def test_files_are_found_by_their_path(root: Path) -> None:
+def test_files_are_found_by_their_path(root):
     tree = Tree(root)
     for path in ("music/old/song ü", "/music//old/./song ü"):
         number = tree.open(path)
@@ -57,7 +57,7 @@ def test_files_are_found_by_their_path(root: Path) -> None:
         "link", "inside", "out/secret", "pipe", "music/old/song ü/x", "a\0b", "x" * 300,
     ],
 )  # fmt: skip
-def test_nothing_else_is_and_no_descriptor_is_left(root: Path, path: str) -> None:
+def test_nothing_else_is_and_no_descriptor_is_left(root, path):
     tree = Tree(root)
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     with pytest.raises(TransferError, match="there is no file"):
@@ -65,19 +65,19 @@ def test_nothing_else_is_and_no_descriptor_is_left(root: Path, path: str) -> Non
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
 
 
-def test_a_folder_is_told(root: Path) -> None:
+def test_a_folder_is_told(root):
     with pytest.raises(TransferError, match="there is no file 'music', but a folder: with -r"):
         Tree(root).open("music")
     with pytest.raises(TransferError, match=r"there is no file 'out'$"):  # a link leads out of it
         Tree(root).open("out")
 
 
-def test_a_tree_is_a_folder(root: Path) -> None:
+def test_a_tree_is_a_folder(root):
     with pytest.raises(TransferError, match="not a folder"):
         Tree(root / "none")
 
 
-def test_a_digest_is_of_the_version_that_it_is_asked_for(root: Path) -> None:
+def test_a_digest_is_of_the_version_that_it_is_asked_for(root):
     tree = Tree(root)
     file = root / "file"
     file.write_bytes(b"one")
@@ -93,7 +93,7 @@ def test_a_digest_is_of_the_version_that_it_is_asked_for(root: Path) -> None:
     os.close(number)
 
 
-def test_messages_come_back_as_they_were() -> None:
+def test_messages_come_back_as_they_were():
     async def through(data: bytes, kind: type) -> object:
         left = memoryview(data)
 
@@ -122,7 +122,7 @@ def test_messages_come_back_as_they_were() -> None:
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_are_a_message_or_a_clear_error(data: bytes) -> None:
+def test_any_bytes_are_a_message_or_a_clear_error(data):
     async def exactly(size: int) -> bytes:
         nonlocal data
         part, data = data[:size], data[size:]
@@ -132,7 +132,7 @@ def test_any_bytes_are_a_message_or_a_clear_error(data: bytes) -> None:
         assert isinstance(asyncio.run(read(Answer, exactly)), Answer)
 
 
-def test_a_folder_is_listed_with_all_but_half_files(root: Path) -> None:
+def test_a_folder_is_listed_with_all_but_half_files(root):
     half, note, draft = files_of(root / "half")
     for each in (half, note, draft):
         each.write_bytes(b"1")
@@ -155,14 +155,14 @@ def test_a_folder_is_listed_with_all_but_half_files(root: Path) -> None:
 
 
 @given(st.binary(min_size=1, max_size=255).filter(lambda name: not {0, 47} & set(name)))
-def test_every_name_of_a_file_system_is_text_and_comes_back(name: bytes) -> None:
+def test_every_name_of_a_file_system_is_text_and_comes_back(name):
     text = path_text(os.fsdecode(name))
     assert msgspec.json.decode(msgspec.json.encode(text)) == text
     assert os.fsencode(path_of(text)) == name
 
 
 @pytest.mark.parametrize("seconds", [-1e300, -62_135_596_801.0, 1e12, 1e300])
-def test_odd_times_are_told_as_the_nearest_ones(seconds: float) -> None:
+def test_odd_times_are_told_as_the_nearest_ones(seconds):
     answer = Answer(1, 0, "v", unix_time(seconds))
     assert decode(msgspec.json.encode(answer), Answer) == answer
     assert render.local_time(answer.modified_unix_s).year in (1, 9999)
@@ -171,13 +171,13 @@ def test_odd_times_are_told_as_the_nearest_ones(seconds: float) -> None:
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "a/b", "../x", "a\0", "\x002f", "\x002e", "\0fg", "x" * 766]
 )
-def test_a_listed_name_cannot_lead_elsewhere(name: str) -> None:
+def test_a_listed_name_cannot_lead_elsewhere(name):
     data = msgspec.json.encode([{"name": name}])
     with pytest.raises(TransferError, match="the peer sent"):
         decode(data, list[Entry])
 
 
-def test_a_tree_of_any_depth_is_counted(tmp_path: Path) -> None:
+def test_a_tree_of_any_depth_is_counted(tmp_path):
     """A client can make 1,500 folders in each other by one path."""
     tree = Tree(tmp_path)
     os.close(tree.folder(["d"] * 1500, make=True))

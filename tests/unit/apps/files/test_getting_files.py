@@ -25,7 +25,7 @@ from cedos.commands.console.progress import ProgressLine
 from cedos.errors import SessionError, SessionRefusedError, TransferError
 
 
-async def test_a_server_that_does_not_answer_is_what_the_line_waits_for() -> None:
+async def test_a_server_that_does_not_answer_is_what_the_line_waits_for():
     progress, answers = Progress(), asyncio.Event()
     line = ProgressLine("song", progress, quiet=True)
 
@@ -200,13 +200,13 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "served"
 
 
-def test_an_empty_file(root: Path, tmp_path: Path) -> None:
+def test_an_empty_file(root, tmp_path):
     (root / "file").write_bytes(b"")
     asyncio.run(World(root, []).fetch(tmp_path / "got"))
     assert (tmp_path / "got").read_bytes() == b""
 
 
-def test_what_can_wait_costs_only_the_answer_before_its_turn(root: Path, tmp_path: Path) -> None:
+def test_what_can_wait_costs_only_the_answer_before_its_turn(root, tmp_path):
     world = World(root, [300_000])
     one = asyncio.run(world.fetch(tmp_path / "got", ask_first=True))
     assert (tmp_path / "got").read_bytes() == TEXT
@@ -216,7 +216,7 @@ def test_what_can_wait_costs_only_the_answer_before_its_turn(root: Path, tmp_pat
     assert world.served == 1, "who asked has nothing yet"
 
 
-def test_what_changed_since_it_was_asked_for_comes_as_it_is(root: Path, tmp_path: Path) -> None:
+def test_what_changed_since_it_was_asked_for_comes_as_it_is(root, tmp_path):
     files_of(tmp_path / "got")[0].write_bytes(b"old")
     world = World(root, [])
     world.before = [lambda: (root / "file").write_bytes(TEXT[:1000])]
@@ -227,9 +227,7 @@ def test_what_changed_since_it_was_asked_for_comes_as_it_is(root: Path, tmp_path
 
 @settings(max_examples=25)
 @given(breaks=st.lists(st.one_of(st.just(-1), st.integers(1_000, 400_000)), max_size=6))
-def test_sessions_that_end_anywhere(
-    tmp_path_factory: pytest.TempPathFactory, breaks: list[int]
-) -> None:
+def test_sessions_that_end_anywhere(tmp_path_factory, breaks):
     folder = tmp_path_factory.mktemp("transfer")
     (folder / "file").write_bytes(TEXT)
     # The first must succeed to connect: a wrong name is not tried for ever.
@@ -240,7 +238,7 @@ def test_sessions_that_end_anywhere(
     assert one.progress.sessions <= 2 + len(breaks)
 
 
-def test_a_program_that_was_killed_goes_on(root: Path, tmp_path: Path) -> None:
+def test_a_program_that_was_killed_goes_on(root, tmp_path):
     world = World(root, [300_000, -1])
 
     def killed() -> None:
@@ -256,7 +254,7 @@ def test_a_program_that_was_killed_goes_on(root: Path, tmp_path: Path) -> None:
     assert (tmp_path / "got").read_bytes() == TEXT
 
 
-def test_a_file_that_changed_meanwhile_comes_anew(root: Path, tmp_path: Path) -> None:
+def test_a_file_that_changed_meanwhile_comes_anew(root, tmp_path):
     world = World(root, [300_000])
     world.before = [lambda: None, lambda: (root / "file").write_bytes(TEXT[::-1])]
     one = asyncio.run(world.fetch(tmp_path / "got"))
@@ -264,7 +262,7 @@ def test_a_file_that_changed_meanwhile_comes_anew(root: Path, tmp_path: Path) ->
     assert one.progress.sessions == 2
 
 
-def test_what_is_wrong_here_is_fetched_once_more(root: Path, tmp_path: Path) -> None:
+def test_what_is_wrong_here_is_fetched_once_more(root, tmp_path):
     world = World(root, [300_000])
 
     def damage() -> None:
@@ -281,9 +279,7 @@ def test_what_is_wrong_here_is_fetched_once_more(root: Path, tmp_path: Path) -> 
     assert one.progress.sessions >= 2
 
 
-def test_a_file_that_is_wrong_twice_is_given_up(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_is_wrong_twice_is_given_up(root, tmp_path, monkeypatch):
     async def lie(self: Tree, number: int, version: Any) -> bytes:
         return hashlib.sha256(b"another").digest()
 
@@ -293,7 +289,7 @@ def test_a_file_that_is_wrong_twice_is_given_up(
     assert not (tmp_path / "got").exists()
 
 
-def test_a_file_that_shrinks_while_it_is_sent(root: Path, tmp_path: Path) -> None:
+def test_a_file_that_shrinks_while_it_is_sent(root, tmp_path):
     world = World(root, [])
     read = os.pread
     shrunk = []
@@ -311,7 +307,7 @@ def test_a_file_that_shrinks_while_it_is_sent(root: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("change", ["grows", "is replaced", "is removed"])
-def test_a_file_that_changes_while_it_is_sent(root: Path, tmp_path: Path, change: str) -> None:
+def test_a_file_that_changes_while_it_is_sent(root, tmp_path, change):
     """The server sends the file that it opened, as it was."""
     read = os.pread
     changed: list[str] = []
@@ -336,7 +332,7 @@ def test_a_file_that_changes_while_it_is_sent(root: Path, tmp_path: Path, change
     assert (tmp_path / "got").read_bytes() == TEXT
 
 
-def test_no_server_in_the_beginning_and_none_for_too_long(root: Path, tmp_path: Path) -> None:
+def test_no_server_in_the_beginning_and_none_for_too_long(root, tmp_path):
     with pytest.raises(SessionError, match="no connection"):
         asyncio.run(World(root, [-1]).fetch(tmp_path / "got"))
     assert list(tmp_path.iterdir()) == [root]
@@ -345,14 +341,14 @@ def test_no_server_in_the_beginning_and_none_for_too_long(root: Path, tmp_path: 
     assert files_of(tmp_path / "got")[0].exists()
 
 
-def test_the_same_answer_three_times_is_enough(root: Path, tmp_path: Path) -> None:
+def test_the_same_answer_three_times_is_enough(root, tmp_path):
     world = World(root, [50, 50, -1, 50, 50])
     with pytest.raises(TransferError, match="no longer knows this session; the same 3 times"):
         asyncio.run(world.fetch(tmp_path / "got", patience_s=60.0))
     assert world.breaks == [50], "a server that is away has answered nothing"
 
 
-def test_a_refusal_is_final(root: Path, tmp_path: Path) -> None:
+def test_a_refusal_is_final(root, tmp_path):
     tries = []
 
     async def connect() -> Any:
@@ -376,7 +372,7 @@ def test_a_refusal_is_final(root: Path, tmp_path: Path) -> None:
         Answer(10, 0, "v", -1e18),
     ],
 )
-async def test_a_server_that_answers_absurdly(tmp_path: Path, answer: Answer) -> None:
+async def test_a_server_that_answers_absurdly(tmp_path, answer):
     async def connect() -> Any:
         client, server = End(), End()
         client.other, server.other = server, client
@@ -390,7 +386,7 @@ async def test_a_server_that_answers_absurdly(tmp_path: Path, answer: Answer) ->
     partial.close()
 
 
-def test_one_key_is_one_client() -> None:
+def test_one_key_is_one_client():
     assert client_names({"a": bytes(32)}) == {bytes(32): "a"}
     with pytest.raises(TransferError, match="a and b have one key"):
         client_names({"a": bytes(32), "b": bytes(32)})
@@ -420,7 +416,7 @@ class PlacedEnd(End):
         return [SimpleNamespace(peer=self._address)]
 
 
-async def test_one_address_leaves_threads_to_others(root: Path) -> None:
+async def test_one_address_leaves_threads_to_others(root):
     """Twenty sessions that had a large folder listed kept others waiting for 4 s of a processor."""
     listening, tree = Listening(), SlowTree(root)
     serving = Serving(tree, listening, {})

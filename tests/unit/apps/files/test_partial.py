@@ -18,9 +18,7 @@ FILE = PartOf("http://a.test/1", '"v1"', 6_000_000)
     "counts",
     [b"", b"{", b"[1, 2]", b'{"by_network": [1]}', b'{"by_network": {"wlan0": -1}}', bytes(5000)],
 )
-def test_where_counts_are_something_else_the_part_is_gone_on_with(
-    tmp_path: Path, counts: bytes
-) -> None:
+def test_where_counts_are_something_else_the_part_is_gone_on_with(tmp_path, counts):
     note = PartNote(tmp_path / "one")
     note.write(FILE, NotedBytes({"wlan0": 7}))
     path = files_of(tmp_path / "one")[1]
@@ -32,12 +30,12 @@ def test_where_counts_are_something_else_the_part_is_gone_on_with(
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"{\n", b"[1", bytes(5000), b"1" * (2 << 20)])
-def test_a_file_of_something_else_is_no_note(tmp_path: Path, content: bytes) -> None:
+def test_a_file_of_something_else_is_no_note(tmp_path, content):
     files_of(tmp_path / "one")[1].write_bytes(content)
     assert PartNote(tmp_path / "one").read() is None
 
 
-def test_a_link_is_neither_read_nor_written_through(tmp_path: Path) -> None:
+def test_a_link_is_neither_read_nor_written_through(tmp_path):
     other = tmp_path / "other"
     PartNote(other).write(FILE, NotedBytes({"wlan0": 7}))
     theirs = files_of(tmp_path / "other")[1]
@@ -54,7 +52,7 @@ TEXT = random.Random(5).randbytes(3_000_000)
 DIGEST = hashlib.sha256(TEXT).digest()
 
 
-def test_a_file_in_one_go(tmp_path: Path) -> None:
+def test_a_file_in_one_go(tmp_path):
     target = tmp_path / "file"
     partial = Partial(target, "server/file")
     assert (partial.have, partial.version) == (0, "")
@@ -70,7 +68,7 @@ def test_a_file_in_one_go(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_part_is_continued_however_its_program_ended(tmp_path: Path) -> None:
+def test_a_part_is_continued_however_its_program_ended(tmp_path):
     partial = Partial(tmp_path / "file", "server/file")
     partial.begin(0, "v1", len(TEXT))
     partial.write(TEXT[:2_500_000])
@@ -85,7 +83,7 @@ def test_a_part_is_continued_however_its_program_ended(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_bytes() == TEXT
 
 
-def test_it_notes_who_brought_it(tmp_path: Path) -> None:
+def test_it_notes_who_brought_it(tmp_path):
     partial = Partial(tmp_path / "file", "s")
     partial.note_networks({"wlan0": 1})  # nothing has come
     assert not files_of(tmp_path / "file")[1].exists()
@@ -107,7 +105,7 @@ def test_it_notes_who_brought_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["other source", "no note", "broken note", "longer", "empty"])
-def test_a_part_that_cannot_be_continued_is_not(tmp_path: Path, what: str) -> None:
+def test_a_part_that_cannot_be_continued_is_not(tmp_path, what):
     partial = Partial(tmp_path / "file", "server/file")
     partial.begin(0, "v1", 1000)
     partial.write(b"" if what == "empty" else bytes(1001 if what == "longer" else 500))
@@ -127,7 +125,7 @@ def test_a_part_that_cannot_be_continued_is_not(tmp_path: Path, what: str) -> No
     assert (tmp_path / "file").read_bytes() == b"four"
 
 
-def test_bytes_that_were_never_on_the_disk_are_found_out(tmp_path: Path) -> None:
+def test_bytes_that_were_never_on_the_disk_are_found_out(tmp_path):
     partial = Partial(tmp_path / "file", "s")
     partial.begin(0, "v1", len(TEXT))
     partial.write(TEXT[:1000])
@@ -144,7 +142,7 @@ def test_bytes_that_were_never_on_the_disk_are_found_out(tmp_path: Path) -> None
     partial.close()
 
 
-def test_two_programs_do_not_write_one_file(tmp_path: Path) -> None:
+def test_two_programs_do_not_write_one_file(tmp_path):
     one = Partial(tmp_path / "file", "s")
     with pytest.raises(TransferError, match="another program"):
         Partial(tmp_path / "file", "s")
@@ -153,7 +151,7 @@ def test_two_programs_do_not_write_one_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_existing_file_is_never_overwritten(tmp_path: Path) -> None:
+def test_an_existing_file_is_never_overwritten(tmp_path):
     target = tmp_path / "file"
     partial = Partial(target, "s")
     partial.begin(0, "v", 3)
@@ -168,12 +166,12 @@ def test_an_existing_file_is_never_overwritten(tmp_path: Path) -> None:
         Partial(target, "s")
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there(tmp_path):
     with pytest.raises(TransferError, match=r"there is no folder .*/no$"):
         Partial(tmp_path / "no" / "file", "s")
 
 
-def test_a_crash_between_the_two_names_harms_no_whole_file(tmp_path: Path) -> None:
+def test_a_crash_between_the_two_names_harms_no_whole_file(tmp_path):
     partial = Partial(tmp_path / "file", "s")
     partial.begin(0, "v1", 3)
     partial.write(b"one")
@@ -194,7 +192,7 @@ def test_a_crash_between_the_two_names_harms_no_whole_file(tmp_path: Path) -> No
     assert (tmp_path / "file").read_bytes() == b"two"
 
 
-def test_a_file_system_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_links(tmp_path, monkeypatch):
     def no_links(source: Path, target: Path) -> None:
         raise PermissionError(1, "Operation not permitted")
 
@@ -216,7 +214,7 @@ def test_a_file_system_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("which", [1, 2], ids=["note", "draft"])
-def test_notes_follow_no_link_that_others_have_laid(tmp_path: Path, which: int) -> None:
+def test_notes_follow_no_link_that_others_have_laid(tmp_path, which):
     victim = tmp_path / "victim"
     victim.write_bytes(b"not yours")
     files_of(tmp_path / "file")[which].symlink_to(victim)
@@ -229,7 +227,7 @@ def test_notes_follow_no_link_that_others_have_laid(tmp_path: Path, which: int) 
     assert (tmp_path / "file").read_bytes() == TEXT
 
 
-def test_no_link_is_followed_that_others_have_laid(tmp_path: Path) -> None:
+def test_no_link_is_followed_that_others_have_laid(tmp_path):
     victim = tmp_path / "victim"
     victim.write_bytes(b"not yours")
     files_of(tmp_path / "file")[0].symlink_to(victim)
@@ -238,14 +236,14 @@ def test_no_link_is_followed_that_others_have_laid(tmp_path: Path) -> None:
     assert victim.read_bytes() == b"not yours"
 
 
-def test_a_dangling_link_makes_no_file_elsewhere(tmp_path: Path) -> None:
+def test_a_dangling_link_makes_no_file_elsewhere(tmp_path):
     files_of(tmp_path / "file")[0].symlink_to(tmp_path / "elsewhere")
     with pytest.raises(TransferError, match="is a link"):
         Partial(tmp_path / "file", "server/file")
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_a_pipe_in_the_way_is_an_error_and_no_wait(tmp_path: Path) -> None:
+def test_a_pipe_in_the_way_is_an_error_and_no_wait(tmp_path):
     os.mkfifo(files_of(tmp_path / "file")[0])
     with pytest.raises(TransferError, match="no plain file"):
         Partial(tmp_path / "file", "server/file")
@@ -260,9 +258,7 @@ def test_a_pipe_in_the_way_is_an_error_and_no_wait(tmp_path: Path) -> None:
         (errno.EROFS, "Read-only file system"),
     ],
 )
-def test_a_name_that_a_file_system_does_not_take(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, words: str
-) -> None:
+def test_a_name_that_a_file_system_does_not_take(tmp_path, monkeypatch, number, words):
     """As vfat does with `a:b`, and others with names that are not UTF-8."""
 
     def refuse(*_arguments: object) -> int:
@@ -277,7 +273,7 @@ def test_a_name_that_a_file_system_does_not_take(
 @pytest.mark.parametrize(
     "name", ["a", "n" * 255, "\u4eca" * 85, os.fsdecode(b"\xff" * 255), "x.part"]
 )
-def test_a_part_has_a_short_name_of_its_own(tmp_path: Path, name: str) -> None:
+def test_a_part_has_a_short_name_of_its_own(tmp_path, name):
     target = tmp_path / name
     files = files_of(target)
     assert max(len(os.fsencode(each.name)) for each in files) <= 143  # eCryptfs

@@ -50,13 +50,13 @@ async def looked(host: Host, *, wanted: bool = True) -> int:
     return len(host.scanned)
 
 
-async def test_nobody_looks_while_wifi_carries_or_nobody_is_at_the_screen() -> None:
+async def test_nobody_looks_while_wifi_carries_or_nobody_is_at_the_screen():
     assert await looked(Host(), wanted=False) == 0
     assert await looked(Host(idle=True)) == 0
     assert await looked(Host(idle=None)) == 3
 
 
-async def test_a_radio_that_refuses_and_a_host_without_networkmanager_are_left_alone() -> None:
+async def test_a_radio_that_refuses_and_a_host_without_networkmanager_are_left_alone():
     host = Host()
     host.refuses = True
     assert await networkmanager.scan(host) == 0

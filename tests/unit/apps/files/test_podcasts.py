@@ -59,13 +59,13 @@ COVER = 'url="http://a.test/a.jpg" length="301" type="image/jpeg"'
     ],
     ids=["plain", "cover first", "blank line", "entities", "Latin-1", "another scheme", "no title"],
 )
-def test_feeds_of_the_field(data: bytes, title: str) -> None:
+def test_feeds_of_the_field(data, title):
     (episode,) = podcast_library.parse_feed(data)
     assert (episode.title, episode.url) == (title, "http://a.test/a.mp3")
     assert (episode.guid, episode.size_bytes) == ("http://a.test/a.mp3", 5001)
 
 
-def test_an_entry_without_a_file_and_odd_lengths() -> None:
+def test_an_entry_without_a_file_and_odd_lengths():
     data = feed(
         item("text")
         + item("cover", COVER)
@@ -81,12 +81,12 @@ def test_an_entry_without_a_file_and_odd_lengths() -> None:
     [b"", b"<!DOCTYPE html><html><body>News</body></html>", b"<rss><channel>", b"/etc/passwd",
      b"http://127.0.0.1:1/feed", b"\0\1"],
 )  # fmt: skip
-def test_what_is_no_feed(data: bytes) -> None:
+def test_what_is_no_feed(data):
     with pytest.raises(FeedError):
         podcast_library.parse_feed(data)
 
 
-def test_entities_do_not_grow() -> None:
+def test_entities_do_not_grow():
     nested = "".join(f'<!ENTITY e{n} "{f"&e{n - 1};" * 10}">' for n in range(1, 9))
     head = f'<?xml version="1.0"?><!DOCTYPE rss [<!ENTITY e0 "lol">{nested}]>'
     began_s = time.process_time()
@@ -99,7 +99,7 @@ def test_entities_do_not_grow() -> None:
 
 
 @pytest.mark.parametrize("title", ["\u4eca" * 100, "../x/\0", "", "." * 300])
-def test_a_file_name_fits_and_leads_nowhere_else(title: str) -> None:
+def test_a_file_name_fits_and_leads_nowhere_else(title):
     episode = Episode("news", "guid", title, "http://a.test/%2e%2e/x.mp3", suffix=".mp3")
     name = episode.file_name
     assert Path(name).name == name
@@ -120,7 +120,7 @@ def test_a_file_name_fits_and_leads_nowhere_else(title: str) -> None:
         ("one", "audio/unheard-of", ""),
     ],
 )
-def test_a_file_name_ends_as_players_expect(path: str, media_type: str, suffix: str) -> None:
+def test_a_file_name_ends_as_players_expect(path, media_type, suffix):
     enclosure = f'url="http://a.test/{path}" type="{media_type}"'
     (episode,) = podcast_library.parse_feed(feed(item("One", enclosure)))
     assert re.fullmatch(rf"One [0-9a-f]{{6}}{re.escape(suffix)}", episode.file_name)
@@ -131,7 +131,7 @@ def library(tmp_path: Path) -> Library:
     return Library(tmp_path / "podcasts.toml", tmp_path / "podcasts.json")
 
 
-def test_subscriptions_are_kept_and_changed(tmp_path: Path, library: Library) -> None:
+def test_subscriptions_are_kept_and_changed(tmp_path, library):
     url = "http://a.test/feed"
     library.subscribe("s", Subscription(url, "07:00", 5))
     library.episodes.append(Episode("s", "1", "One", url))
@@ -232,9 +232,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("bad", "why"), BAD)
-async def test_the_good_one_comes_in_the_pause_of_the_bad_one(
-    tmp_path: Path, server: OddWebServer, bad: str, why: str
-) -> None:
+async def test_the_good_one_comes_in_the_pause_of_the_bad_one(tmp_path, server, bad, why):
     url = f"http://127.0.0.1:{closed_port()}/x" if bad == "closed" else server.url(bad)
     listener = Listener(tmp_path, url, server.url("good"))
     await listener.run_until("E1 is here")
@@ -246,8 +244,8 @@ async def test_the_good_one_comes_in_the_pause_of_the_bad_one(
 
 
 async def test_a_late_one_is_left_to_the_next_run_after_four_attempts(
-    tmp_path: Path, server: OddWebServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, server, monkeypatch
+):
     monkeypatch.setattr(podcasts, "_PAUSE_S", 0.05)
     listener = Listener(tmp_path, server.url("status/503"), by_s=-1.0)
     await listener.run()
@@ -257,9 +255,7 @@ async def test_a_late_one_is_left_to_the_next_run_after_four_attempts(
     assert server.requests["status/503"] == 4
 
 
-async def test_in_its_pause_it_is_in_the_table_and_has_no_turn(
-    tmp_path: Path, server: OddWebServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_in_its_pause_it_is_in_the_table_and_has_no_turn(tmp_path, server, monkeypatch):
     monkeypatch.setattr(podcasts, "_PAUSE_S", 0.5)
     listener = Listener(tmp_path, server.url("status/503"))
     running = asyncio.create_task(listener.run())
@@ -279,7 +275,7 @@ async def test_in_its_pause_it_is_in_the_table_and_has_no_turn(
     assert not list(OWN_TABLE.table.rows(time.monotonic()))
 
 
-async def test_with_time_the_phone_is_not_used(tmp_path: Path, server: OddWebServer) -> None:
+async def test_with_time_the_phone_is_not_used(tmp_path, server):
     listener = Listener(tmp_path, server.url("good"), server.url("good"))
     listener.networks.there = (PHONE,)
     await listener.run_until("2 episodes: waiting for Wi-Fi")
@@ -289,7 +285,7 @@ async def test_with_time_the_phone_is_not_used(tmp_path: Path, server: OddWebSer
     assert listener.states == [EpisodeState.HERE] * 2
 
 
-async def test_the_phone_brings_what_would_be_late(tmp_path: Path, server: OddWebServer) -> None:
+async def test_the_phone_brings_what_would_be_late(tmp_path, server):
     listener = Listener(tmp_path, server.url("good"), by_s=1.0)
     listener.networks.there = (PHONE,)
     await listener.run()
@@ -299,7 +295,7 @@ async def test_the_phone_brings_what_would_be_late(tmp_path: Path, server: OddWe
     assert any(why in each for each in listener.said)
 
 
-async def test_new_episodes_of_a_feed(tmp_path: Path, server: OddWebServer) -> None:
+async def test_new_episodes_of_a_feed(tmp_path, server):
     listener = Listener(tmp_path)
     server.files["feed"] = feed_of(("One", server.url("good")), ("Two", server.url("none")))
     assert await listener.update(server.url("feed")) == 1
@@ -312,9 +308,7 @@ async def test_new_episodes_of_a_feed(tmp_path: Path, server: OddWebServer) -> N
         await listener.update(server.url("feed"))
 
 
-async def test_a_feed_made_to_take_long_is_given_up(
-    tmp_path: Path, server: OddWebServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_feed_made_to_take_long_is_given_up(tmp_path, server, monkeypatch):
     """End the child at its limits: a thread took a processor for minutes, and Ctrl-C did not end it."""
     monkeypatch.setattr(podcast_library, "_PARSE_S", 1)
     server.files["feed"] = b"<rss version='2.0'><channel><item>" + b"<a>" * (1 << 19)
@@ -322,9 +316,7 @@ async def test_a_feed_made_to_take_long_is_given_up(
         await Listener(tmp_path).update(server.url("feed"))
 
 
-async def test_episodes_leave_room_on_the_disk(
-    tmp_path: Path, server: OddWebServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_episodes_leave_room_on_the_disk(tmp_path, server, monkeypatch):
     """Their feed says how many there are and how large: they filled the disk for all."""
     monkeypatch.setattr(podcasts, "_KEEP_FREE_BYTES", 1 << 62)
     listener = Listener(tmp_path, server.url("good"))
@@ -335,9 +327,7 @@ async def test_episodes_leave_room_on_the_disk(
     assert listener.states == [EpisodeState.REFUSED]
 
 
-async def test_a_full_disk_ends_the_run(
-    tmp_path: Path, server: OddWebServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_full_disk_ends_the_run(tmp_path, server, monkeypatch):
     def full(*_arguments: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -349,9 +339,7 @@ async def test_a_full_disk_ends_the_run(
 
 
 @pytest.mark.parametrize("what", ["a long name", "a file for a folder", "busy", "not writable"])
-async def test_one_failure_of_the_disk_is_one_failure(
-    tmp_path: Path, server: OddWebServer, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
+async def test_one_failure_of_the_disk_is_one_failure(tmp_path, server, monkeypatch, what):
     listener = Listener(tmp_path, server.url("good"), server.url("good"))
     first = listener.library.episodes[0]
     first.guid = "another"
@@ -381,7 +369,7 @@ def refuse(kind: type[Partial], file: str) -> Callable[[Path, str], Partial]:
     return opened
 
 
-async def test_an_unfinished_episode_follows_its_feed(tmp_path: Path, server: OddWebServer) -> None:
+async def test_an_unfinished_episode_follows_its_feed(tmp_path, server):
     """Its address has a token, which the publisher renews."""
     listener = Listener(tmp_path)
 
@@ -407,7 +395,7 @@ def dated(title: str, date: str) -> str:
     return item(title, MP3, guid=title).replace("</item>", f"{date}</item>")
 
 
-def test_episodes_are_in_the_order_of_their_dates_where_all_have_one() -> None:
+def test_episodes_are_in_the_order_of_their_dates_where_all_have_one():
     old = dated("old", "<pubDate>Mon, 01 Jun 2026 08:00:00 GMT</pubDate>")
     new = dated("new", "<pubDate>Tue, 02 Jun 2026 08:00:00 +0200</pubDate>")
     newest = dated("newest", "<updated>2026-06-02T07:00:00Z</updated>")
@@ -421,7 +409,7 @@ def test_episodes_are_in_the_order_of_their_dates_where_all_have_one() -> None:
 
 
 @given(st.text(max_size=30), st.text(max_size=30), st.text(max_size=30))
-def test_any_text_of_a_feed_is_kept_and_names_a_file(title: str, guid: str, url: str) -> None:
+def test_any_text_of_a_feed_is_kept_and_names_a_file(title, guid, url):
     """Half characters, too: XML's numbers can name them."""
     entry = {"title": title, "id": guid, "enclosures": [{"href": f"http://a.test/{url}"}]}
     found = SimpleNamespace(entries=[entry], version="rss20", bozo=False)

@@ -51,9 +51,7 @@ async def failed(url: str, folder: Path) -> list[TransferError]:
     ("path", "why", "again"),
     [(*each, False) for each in REFUSED] + [(*each, True) for each in TRIED_AGAIN],
 )
-async def test_what_a_server_does_wrong(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, why: str, again: bool
-) -> None:
+async def test_what_a_server_does_wrong(tmp_path, monkeypatch, path, why, again):
     monkeypatch.setattr(web_getting, "_SILENCE_S", 0.3)
     async with OddWebServer().running() as server:
         for error in await failed(server.url(path), tmp_path):
@@ -61,7 +59,7 @@ async def test_what_a_server_does_wrong(
             assert isinstance(error, WebError) is again
 
 
-async def test_who_is_not_there(tmp_path: Path) -> None:
+async def test_who_is_not_there(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     for error in await failed(f"http://127.0.0.1:{port}/x", tmp_path):
@@ -76,13 +74,13 @@ async def test_who_is_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", [f"http://{'a' * 64}.test/x", "http://a.test:99999/", "http://"])
-async def test_no_url_is_refused(tmp_path: Path, url: str) -> None:
+async def test_no_url_is_refused(tmp_path, url):
     for error in await failed(url, tmp_path):
         assert not isinstance(error, WebError)
         assert str(error) == "its URL cannot be fetched"
 
 
-async def test_what_is_small_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_small_has_a_bound(monkeypatch):
     async with OddWebServer().running() as server:
         assert await web_getting.read(server.url("good"), len(AUDIO), WebWay()) == AUDIO
         with pytest.raises(TransferError, match="more than 100 bytes came"):
@@ -97,7 +95,7 @@ async def test_what_is_small_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> Non
     ],
     ids=["a long field", "a body that is encoded all the same"],
 )
-async def test_odd_answers(tmp_path: Path, head: str, body: bytes, whole: bytes) -> None:
+async def test_odd_answers(tmp_path, head, body, whole):
     asked: list[bytes] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -139,7 +137,7 @@ async def answering() -> AsyncIterator[Callable[..., Awaitable[str]]]:
         each.close()
 
 
-async def test_the_rest_of_another_version_is_not_appended(answering: Any, tmp_path: Path) -> None:
+async def test_the_rest_of_another_version_is_not_appended(answering, tmp_path):
     partial = Partial(tmp_path / "file", "")
     whole = 'Content-Length: 10\r\nETag: "a"'
     with pytest.raises(WebError, match="broke off"):
@@ -174,9 +172,7 @@ async def test_the_rest_of_another_version_is_not_appended(answering: Any, tmp_p
     ],
     ids=["a bomb", "another bomb", "cut off", "no gzip", "unknown"],
 )
-async def test_what_is_wrongly_encoded(
-    tmp_path: Path, answering: Any, encoding: str, body: bytes, why: str, again: bool
-) -> None:
+async def test_what_is_wrongly_encoded(tmp_path, answering, encoding, body, why, again):
     url = await answering(f"200 OK\r\nContent-Encoding: {encoding}", body)
     partial = Partial(tmp_path / "file", url)
     with pytest.raises(TransferError) as caught:
@@ -190,7 +186,7 @@ async def test_what_is_wrongly_encoded(
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "deflate", "GZIP"])
-async def test_a_feed_is_decoded(answering: Any, encoding: str) -> None:
+async def test_a_feed_is_decoded(answering, encoding):
     compress = zlib.compress if encoding == "deflate" else gzip.compress
     url = await answering(f"200 OK\r\nContent-Encoding: {encoding}", compress(AUDIO))
     assert await web_getting.read(url, len(AUDIO), WebWay()) == AUDIO
@@ -208,13 +204,11 @@ async def test_a_feed_is_decoded(answering: Any, encoding: str) -> None:
         ("2620:fe::fe", Distance.INTERNET),
     ],
 )  # fmt: skip
-def test_how_far_an_address_is(address: str, far: Distance) -> None:
+def test_how_far_an_address_is(address, far):
     assert web_getting.distance(address) is far
 
 
-async def test_no_server_leads_to_what_is_nearer(
-    tmp_path: Path, answering: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_server_leads_to_what_is_nearer(tmp_path, answering, monkeypatch):
     """127.0.0.2 plays a private address, 127.0.0.3 the internet."""
     monkeypatch.setattr(web_getting, "distance", lambda text: Distance(int(text[-1])))
     bodies = {n: await answering("200 OK", AUDIO, f"127.0.0.{n}") for n in (1, 2, 3)}
@@ -252,7 +246,7 @@ class Daemon:
 
 
 @pytest.mark.parametrize("there", [True, False])
-async def test_a_network_is_metered_where_the_daemon_says_so(there: bool) -> None:
+async def test_a_network_is_metered_where_the_daemon_says_so(there):
     networks = LeadingNetworks(Daemon() if there else None)
     (egress,) = await networks.to("127.0.0.1")
     assert egress.metered is there
@@ -260,7 +254,7 @@ async def test_a_network_is_metered_where_the_daemon_says_so(there: bool) -> Non
     networks.close()
 
 
-async def test_an_unknown_name_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unknown_name_is_not_waited_for(monkeypatch):
     async def getaddrinfo(*_arguments: Any, **_options: Any) -> list[Any]:
         await asyncio.Event().wait()
         return []

@@ -1,6 +1,5 @@
 """The exchange between the prefetcher and a daemon."""
 
-from pathlib import Path
 from typing import Any
 
 from kit.waiting import until
@@ -21,7 +20,7 @@ from cedos.selector.prefetch.queue import Taking
 from cedos.selector.prefetch.reason import PrefetchVerdict
 
 
-async def test_networks_with_their_radios_come_from_the_daemon(control: Path) -> None:
+async def test_networks_with_their_radios_come_from_the_daemon(control):
     view = await DaemonSurroundings(control).view()
     (one,) = view.networks
     assert (one.name, one.kind, one.up, one.rtt_s) == ("wlan0", NetworkKind.WIFI, True, 0.02)
@@ -34,7 +33,7 @@ async def test_networks_with_their_radios_come_from_the_daemon(control: Path) ->
     assert view.prices.energy_rate(11.0) == PROHIBITIVE
 
 
-def test_prices_are_those_of_the_amount_and_end_with_the_budget() -> None:
+def test_prices_are_those_of_the_amount_and_end_with_the_budget():
     steps = ((1e6, 1e-7), (5e6, 3e-7))
     asked = prices_of([PriceMessage(resource="data", s_per_unit=1e-7, steps=steps)], ["lte0"])
     assert asked.data_rate("lte0") == 1e-7
@@ -44,9 +43,7 @@ def test_prices_are_those_of_the_amount_and_end_with_the_budget() -> None:
     assert asked.data_rate("wlan0", 6e6) == 0.0
 
 
-async def test_it_tells_what_waits_and_what_was_used(
-    control: Path, fake_daemon: Any, app: Any
-) -> None:
+async def test_it_tells_what_waits_and_what_was_used(control, fake_daemon, app):
     world = DaemonSurroundings(control, "reader")
     async with Prefetcher(world, every_s=0.02) as prefetcher:
         received = app.item(lambda turn: begins_and_waits(app, turn))
@@ -81,9 +78,7 @@ async def begins_and_waits(app: Any, turn: Any) -> None:
     await app.for_ever(turn)
 
 
-async def test_names_that_are_no_text_do_not_keep_it_from_asking(
-    control: Path, fake_daemon: Any
-) -> None:
+async def test_names_that_are_no_text_do_not_keep_it_from_asking(control, fake_daemon):
     world = DaemonSurroundings(control, program="m\udce9l")
     verdict = PrefetchVerdict(queue.Item(1, "n\udce9ws", 1, 0.0, 5.0), 0.5, 5.0, "waits")
     world.report(News(items=[("caf\udce9", verdict)]))
@@ -93,7 +88,7 @@ async def test_names_that_are_no_text_do_not_keep_it_from_asking(
     assert [(item.title, item.cls) for item in asked.items] == [("caf?", "n?ws")]
 
 
-def test_a_title_tells_no_secrets() -> None:
+def test_a_title_tells_no_secrets():
     titles = {
         "https://example.org/a@b?token=1": "https://example.org/a@b",
         "https://ann:secret@example.org:8443/mail/7": "https://example.org:8443/mail/7",
@@ -103,7 +98,7 @@ def test_a_title_tells_no_secrets() -> None:
     assert {url: HttpFetcher(url).title for url in titles} == titles
 
 
-async def test_a_thousand_items_still_fit_into_a_question(control: Path, fake_daemon: Any) -> None:
+async def test_a_thousand_items_still_fit_into_a_question(control, fake_daemon):
     world = DaemonSurroundings(control)
     names = tuple(f"network{number}" for number in range(8))
     options = [Taking(None, 1.234567, 2.345678, (123456.7,) * 8)] * 9

@@ -1,8 +1,6 @@
 """Prefetching for one application: when items come, what faults do, what is learnt."""
 
 import asyncio
-from pathlib import Path
-from typing import Any
 
 import pytest
 from kit.waiting import until
@@ -11,12 +9,8 @@ from cedos.apps.prefetch.surroundings import FetchError, Turn
 from cedos.errors import DaemonUnreachableError
 from cedos.model import Urgency
 
-Application = Any
 
-
-async def test_it_is_fetched_ahead_of_time_over_the_network_that_is_worth_it(
-    app: Application,
-) -> None:
+async def test_it_is_fetched_ahead_of_time_over_the_network_that_is_worth_it(app):
     item = app.item()
     async with app.prefetcher(app.world("lte0", "wlan0")) as mine:
         future = mine.prefetch(item, size=1e5)
@@ -27,7 +21,7 @@ async def test_it_is_fetched_ahead_of_time_over_the_network_that_is_worth_it(
     assert item.turns[0].label.urgency is Urgency.BACKGROUND
 
 
-async def test_what_is_not_worth_it_is_fetched_on_demand(app: Application) -> None:
+async def test_what_is_not_worth_it_is_fetched_on_demand(app):
     item = app.item()
     async with app.prefetcher(app.world("lte0")) as mine:
         future = mine.prefetch(item, size=1e5)
@@ -39,7 +33,7 @@ async def test_what_is_not_worth_it_is_fetched_on_demand(app: Application) -> No
     assert item.turns[0].label.urgency is Urgency.FOREGROUND
 
 
-async def test_who_asks_while_it_is_under_way_waits_for_the_same_attempt(app: Application) -> None:
+async def test_who_asks_while_it_is_under_way_waits_for_the_same_attempt(app):
     go_on = asyncio.Event()
 
     async def slowly(turn: Turn) -> None:
@@ -58,7 +52,7 @@ async def test_who_asks_while_it_is_under_way_waits_for_the_same_attempt(app: Ap
     assert len(item.turns) == 1
 
 
-async def test_cancelling_ends_it_and_says_whether_that_spared_anything(app: Application) -> None:
+async def test_cancelling_ends_it_and_says_whether_that_spared_anything(app):
     item, quick = app.item(app.for_ever), app.item()
     async with app.prefetcher(app.world("wlan0")) as mine:
         future = mine.prefetch(item)
@@ -73,7 +67,7 @@ async def test_cancelling_ends_it_and_says_whether_that_spared_anything(app: App
         assert not done.cancel()
 
 
-async def test_who_waits_for_what_is_cancelled_is_told(app: Application) -> None:
+async def test_who_waits_for_what_is_cancelled_is_told(app):
     item = app.item(app.for_ever)
     async with app.prefetcher(app.world("wlan0")) as mine:
         future = mine.prefetch(item)
@@ -84,9 +78,7 @@ async def test_who_waits_for_what_is_cancelled_is_told(app: Application) -> None
             await waiting
 
 
-async def test_a_prefetch_steps_back_while_somebody_waits_for_something_else(
-    app: Application,
-) -> None:
+async def test_a_prefetch_steps_back_while_somebody_waits_for_something_else(app):
     passed = 0
 
     async def by_blocks(turn: Turn) -> None:
@@ -115,7 +107,7 @@ async def test_a_prefetch_steps_back_while_somebody_waits_for_something_else(
         kept.cancel()
 
 
-async def test_outside_its_block_it_refuses(app: Application) -> None:
+async def test_outside_its_block_it_refuses(app):
     mine = app.prefetcher(app.world())
     with pytest.raises(FetchError, match="async with"):
         mine.prefetch(app.item())
@@ -134,9 +126,7 @@ class BoomError(Exception):
 
 
 @pytest.mark.parametrize("error", [BoomError("boom"), SystemExit(3), asyncio.CancelledError()])
-async def test_a_fetcher_that_raises_disturbs_nobody_and_is_tried_again(
-    app: Application, error: BaseException
-) -> None:
+async def test_a_fetcher_that_raises_disturbs_nobody_and_is_tried_again(app, error):
     class Raises:
         calls = 0
 
@@ -155,7 +145,7 @@ async def test_a_fetcher_that_raises_disturbs_nobody_and_is_tried_again(
         assert await future.get() == "third"
 
 
-async def test_on_demand_its_error_is_raised_where_it_was_asked_for(app: Application) -> None:
+async def test_on_demand_its_error_is_raised_where_it_was_asked_for(app):
     async def boom(turn: Turn) -> None:
         raise BoomError("boom")
 
@@ -169,7 +159,7 @@ async def test_on_demand_its_error_is_raised_where_it_was_asked_for(app: Applica
         assert await future.get() == "value"
 
 
-async def test_a_fetcher_that_hangs_loses_its_turn(app: Application) -> None:
+async def test_a_fetcher_that_hangs_loses_its_turn(app):
     first, second = app.item(app.for_ever), app.item()
     async with app.prefetcher(app.world("wlan0"), silence_s=0.1) as mine:
         hanging = mine.prefetch(first)
@@ -179,9 +169,7 @@ async def test_a_fetcher_that_hangs_loses_its_turn(app: Application) -> None:
         assert not hanging.ready
 
 
-async def test_a_lost_network_stops_it_and_what_it_had_is_used_when_it_goes_on(
-    app: Application,
-) -> None:
+async def test_a_lost_network_stops_it_and_what_it_had_is_used_when_it_goes_on(app):
     class Resumes:
         def __init__(self) -> None:
             self.had = 0
@@ -209,7 +197,7 @@ async def test_a_lost_network_stops_it_and_what_it_had_is_used_when_it_goes_on(
     assert item.offsets == [("wlan0", 0), ("wlan0", 500)]
 
 
-async def test_who_waits_is_taken_off_a_network_that_is_gone(app: Application) -> None:
+async def test_who_waits_is_taken_off_a_network_that_is_gone(app):
     async def hangs_on_wifi(turn: Turn) -> None:
         if turn.interface == "wlan0":
             await asyncio.Event().wait()
@@ -224,9 +212,7 @@ async def test_who_waits_is_taken_off_a_network_that_is_gone(app: Application) -
 
 
 @pytest.mark.parametrize("fault", [DaemonUnreachableError("no daemon"), RuntimeError("broken")])
-async def test_without_facts_nothing_is_prefetched_and_everything_can_be_had(
-    app: Application, fault: Exception
-) -> None:
+async def test_without_facts_nothing_is_prefetched_and_everything_can_be_had(app, fault):
     item, world = app.item(), app.world("wlan0")
     world.fault = fault
     async with app.prefetcher(world) as mine:
@@ -238,7 +224,7 @@ async def test_without_facts_nothing_is_prefetched_and_everything_can_be_had(
         await until(lambda: other.ready)
 
 
-async def test_what_was_learned_is_there_after_a_restart(app: Application, tmp_path: Path) -> None:
+async def test_what_was_learned_is_there_after_a_restart(app, tmp_path):
     file = tmp_path / "state" / "app.json"
     world = app.world("wlan0")
     async with app.prefetcher(world, state_file=file) as mine:
@@ -256,18 +242,14 @@ async def test_what_was_learned_is_there_after_a_restart(app: Application, tmp_p
 @pytest.mark.parametrize(
     "content", [b"", b"{", b'{"accuracy": 3}', b'{"outlook": {"a": {"x": "y"}}}']
 )
-async def test_a_broken_file_is_no_reason_not_to_start(
-    app: Application, tmp_path: Path, content: bytes
-) -> None:
+async def test_a_broken_file_is_no_reason_not_to_start(app, tmp_path, content):
     file = tmp_path / "app.json"
     file.write_bytes(content)
     async with app.prefetcher(app.world("wlan0"), state_file=file) as mine:
         assert await mine.prefetch(app.item()).get() == "value"
 
 
-async def test_a_disk_that_refuses_loses_nothing_but_what_was_learned(
-    app: Application, tmp_path: Path
-) -> None:
+async def test_a_disk_that_refuses_loses_nothing_but_what_was_learned(app, tmp_path):
     (tmp_path / "file").write_text("")
     async with app.prefetcher(app.world(), state_file=tmp_path / "file" / "app.json") as mine:
         assert await mine.prefetch(app.item()).get() == "value"

@@ -31,13 +31,13 @@ def settled(
     return window, queue_s
 
 
-def test_it_fills_the_path_and_no_queue() -> None:
+def test_it_fills_the_path_and_no_queue():
     window, queue_s = settled(10e6, 0.026)
     assert window.bytes > 0.7 * 10e6 / 8 * 0.026
     assert queue_s < 0.010
 
 
-def test_it_gives_way_to_a_queue_of_others_and_never_stops() -> None:
+def test_it_gives_way_to_a_queue_of_others_and_never_stops():
     window, _ = settled(10e6, 0.026)
     for _ in range(100):
         window.observe(0.100, window.bytes)
@@ -45,13 +45,13 @@ def test_it_gives_way_to_a_queue_of_others_and_never_stops() -> None:
     assert settled(1e12, 0.1)[0].bytes == MOST_BYTES
 
 
-def test_nothing_known_changes_nothing() -> None:
+def test_nothing_known_changes_nothing():
     window = BackgroundWindow()
     before = window.bytes
     assert window.observe(None, 1000) == before
 
 
-def test_others_are_told_from_oneself() -> None:
+def test_others_are_told_from_oneself():
     opens = [7]
     others = OtherPrograms(lambda: opens[0])
     assert not others.busy(1.0)
@@ -64,7 +64,7 @@ def test_others_are_told_from_oneself() -> None:
     assert not others.busy(1.7)
 
 
-def test_who_opens_all_the_time_does_not_stop_it_for_ever() -> None:
+def test_who_opens_all_the_time_does_not_stop_it_for_ever():
     opens = [0]
     others = OtherPrograms(lambda: opens[0])
     busy = []
@@ -74,11 +74,11 @@ def test_who_opens_all_the_time_does_not_stop_it_for_ever() -> None:
     assert 0.15 < busy.count(False) / len(busy) < 0.5
 
 
-def test_a_host_that_does_not_count_is_never_busy() -> None:
+def test_a_host_that_does_not_count_is_never_busy():
     assert not OtherPrograms(lambda: None).busy(1.0)
 
 
-async def test_while_it_waits_the_other_end_may_send_hardly_anything() -> None:
+async def test_while_it_waits_the_other_end_may_send_hardly_anything():
     """Not reading is not enough: the kernel would go on to fill its buffer at the full rate."""
     clear = True
     turn = Turn(None, Label(Urgency.BACKGROUND, Bulk.LARGE), clear=lambda: clear)
@@ -110,7 +110,7 @@ async def test_while_it_waits_the_other_end_may_send_hardly_anything() -> None:
         await server.wait_closed()
 
 
-async def test_nothing_is_begun_while_others_begin_something() -> None:
+async def test_nothing_is_begun_while_others_begin_something():
     clear = False
     turn = Turn(None, Label(Urgency.BACKGROUND, Bulk.LARGE), clear=lambda: clear)
     asked: list[bytes] = []

@@ -55,9 +55,7 @@ def no_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, str(tmp_path / name))
 
 
-async def test_they_share_one_session_and_one_that_is_not_there_harms_nobody(
-    tmp_path: Path,
-) -> None:
+async def test_they_share_one_session_and_one_that_is_not_there_harms_nobody(tmp_path):
     served, here = tmp_path / "served", tmp_path / "here"
     served.mkdir()
     here.mkdir()
@@ -106,7 +104,7 @@ async def test_they_share_one_session_and_one_that_is_not_there_harms_nobody(
     assert after_s[0] < 1.0  # the goodbye has a way
 
 
-async def test_a_server_that_is_not_there_is_waited_for_once(tmp_path: Path) -> None:
+async def test_a_server_that_is_not_there_is_waited_for_once(tmp_path):
     """Not once a file, one after the other."""
     failed: list[str] = []
 
@@ -125,9 +123,7 @@ async def test_a_server_that_is_not_there_is_waited_for_once(tmp_path: Path) -> 
     assert not list(tmp_path.glob("*.part.json"))
 
 
-def test_who_is_here_already_waits_for_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_is_here_already_waits_for_nothing(tmp_path, monkeypatch):
     """It may have come while no daemon was there: the same command, given again, has it forgotten."""
     forgotten: list[str] = []
     monkeypatch.setattr(waiting_files, "forget", lambda _socket, key: forgotten.append(key))
@@ -143,11 +139,8 @@ def test_who_is_here_already_waits_for_nothing(
 @pytest.mark.jumping
 @pytest.mark.parametrize("terminal", [False, True])
 async def test_that_it_will_be_late_is_said_once_where_no_line_is_drawn(
-    terminal: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    terminal, tmp_path, monkeypatch, capsys
+):
     monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
     server = KnownServer("127.0.0.1", 1, KeyPair(os.urandom(32)).public)
     both = Endpoints(KeyPair(os.urandom(32)), server, None, None, (), 0.4, 60.0)
@@ -186,7 +179,7 @@ async def test_that_it_will_be_late_is_said_once_where_no_line_is_drawn(
         (187.0, "; too late by 3:07"),
     ],
 )
-def test_by_how_much_it_was_too_late(late_s: float, said: str) -> None:
+def test_by_how_much_it_was_too_late(late_s, said):
     assert too_late({"late_s": late_s}) == said
     assert too_late({}) == ""
 
@@ -265,7 +258,7 @@ async def used(pool: SessionPool, *networks: str) -> None:
 
 
 @pytest.mark.parametrize("networks", [("wlan0",), ("lte0",), ("wlan0", "lte0")])
-async def test_the_goodbye_goes_over_what_is_in_use(networks: tuple[str, ...]) -> None:
+async def test_the_goodbye_goes_over_what_is_in_use(networks):
     ends = Ends()
     pool = SessionPool(ends)  # type: ignore[arg-type]
     await used(pool, *networks)
@@ -275,7 +268,7 @@ async def test_the_goodbye_goes_over_what_is_in_use(networks: tuple[str, ...]) -
 
 
 @pytest.mark.jumping
-async def test_a_session_without_a_user_holds_no_network_for_long() -> None:
+async def test_a_session_without_a_user_holds_no_network_for_long():
     ends = Ends()
     pool = SessionPool(ends)  # type: ignore[arg-type]
     await used(pool, "wlan0", "lte0")
@@ -290,9 +283,7 @@ async def test_a_session_without_a_user_holds_no_network_for_long() -> None:
 
 @pytest.mark.jumping
 @pytest.mark.parametrize(("had", "goodbye"), [("lte0", {"lte0"}), ("wlan0", None)])
-async def test_a_metered_network_that_was_not_used_is_not_begun_for_a_goodbye(
-    had: str, goodbye: set[str] | None
-) -> None:
+async def test_a_metered_network_that_was_not_used_is_not_begun_for_a_goodbye(had, goodbye):
     ends = Ends()
     pool = SessionPool(ends)  # type: ignore[arg-type]
     await used(pool, had)

@@ -50,7 +50,7 @@ def listening(process: "subprocess.Popen[bytes]") -> tuple[str, str]:
     return words[words.index("port") + 1].rstrip(";"), words[-1]
 
 
-def test_both_ways_and_the_pinned_key(tmp_path: Path) -> None:
+def test_both_ways_and_the_pinned_key(tmp_path):
     up, down = os.urandom(3_000_000), os.urandom(1_000_000)
     where = free_port()
     for given in (True, False):  # the second time the key is known
@@ -65,7 +65,7 @@ def test_both_ways_and_the_pinned_key(tmp_path: Path) -> None:
         assert (tmp_path / "client" / "got").read_bytes() == down
 
 
-def test_every_word_of_a_label_is_taken(tmp_path: Path) -> None:
+def test_every_word_of_a_label_is_taken(tmp_path):
     label = "background,small"
     server = start(tmp_path / "server", "--label", label, "--listen", free_port(), data=b"down")
     port, key = listening(server)
@@ -79,7 +79,7 @@ def test_every_word_of_a_label_is_taken(tmp_path: Path) -> None:
     assert (tmp_path / "client" / "got").read_bytes() == b"down"
 
 
-def test_another_key_and_an_unknown_one(tmp_path: Path) -> None:
+def test_another_key_and_an_unknown_one(tmp_path):
     server = start(tmp_path / "server", "--listen", free_port())
     port, key = listening(server)
     wrong = ("A" if key[0] != "A" else "B") + key[1:]
@@ -98,7 +98,7 @@ def test_another_key_and_an_unknown_one(tmp_path: Path) -> None:
     assert b"Traceback" not in error
 
 
-def test_ctrl_c_ends_the_other_end_too(tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_other_end_too(tmp_path):
     server = start(tmp_path / "server", "--listen", free_port())
     port, key = listening(server)
     reading, writing = os.pipe()
@@ -134,16 +134,14 @@ def test_ctrl_c_ends_the_other_end_too(tmp_path: Path) -> None:
         (["host", "9", "--label", "quick"], "'quick' is none of foreground"),
     ],
 )
-def test_what_cannot_be_asked_for(
-    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_asked_for(arguments, message, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 2
     assert message in done.output
 
 
-def test_help_and_the_own_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_and_the_own_key(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     text = CliRunner().invoke(main, ["--help"]).output
     assert "tar c photos | cedos-cat --key KEY server.example 9000" in text
@@ -155,13 +153,13 @@ def test_help_and_the_own_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     "option", [("--deadline", "1h"), ("--timeout", "3s"), ("--network", "lo"), ("--key", "A" * 43)]
 )
-def test_what_only_the_caller_can_say_is_refused_with_listen(option: tuple[str, str]) -> None:
+def test_what_only_the_caller_can_say_is_refused_with_listen(option):
     result = CliRunner().invoke(main, ["--listen", "127.0.0.1:1", *option])
     assert result.exit_code == 2
     assert f"{option[0]} is for the end that connects" in result.stderr
 
 
-def test_a_full_disk_behind_standard_output_is_a_clear_end(tmp_path: Path) -> None:
+def test_a_full_disk_behind_standard_output_is_a_clear_end(tmp_path):
     server = start(tmp_path / "server", "--listen", free_port(), data=os.urandom(100_000))
     port, key = listening(server)
     (tmp_path / "client").mkdir()

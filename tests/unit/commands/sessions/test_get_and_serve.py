@@ -77,7 +77,7 @@ def programs(tmp_path: Path) -> Iterator[Served]:
     programs.end()
 
 
-def test_both_ends_are_killed_and_the_file_is_right(programs: Served) -> None:
+def test_both_ends_are_killed_and_the_file_is_right(programs):
     choose = random.Random(7)
     server = programs.serve()
     client = programs.get()
@@ -104,7 +104,7 @@ def test_both_ends_are_killed_and_the_file_is_right(programs: Served) -> None:
     assert "from an earlier attempt" in out
 
 
-def test_ctrl_c_keeps_what_has_come(programs: Served) -> None:
+def test_ctrl_c_keeps_what_has_come(programs):
     programs.serve()
     client = programs.get()
     if programs.until(1, client):
@@ -125,7 +125,7 @@ def test_ctrl_c_keeps_what_has_come(programs: Served) -> None:
     programs.assert_whole()
 
 
-def test_the_server_ends_cleanly_and_lets_in_only_its_clients(programs: Served) -> None:
+def test_the_server_ends_cleanly_and_lets_in_only_its_clients(programs):
     clients = programs.folder / "clients.toml"
     clients.write_text("[hosts]\n")
     server = programs.serve("--clients", "clients.toml")
@@ -159,7 +159,7 @@ def test_the_server_ends_cleanly_and_lets_in_only_its_clients(programs: Served) 
     assert '"to":"laptop"' in log
 
 
-def test_every_file_is_tried_whatever_happens_to_one(programs: Served) -> None:
+def test_every_file_is_tried_whatever_happens_to_one(programs):
     for name in "ab":
         (programs.served / name).write_text(name)
     programs.serve()
@@ -183,7 +183,7 @@ def test_every_file_is_tried_whatever_happens_to_one(programs: Served) -> None:
             got.unlink()
 
 
-def test_what_ends_with_a_slash_is_a_folder(programs: Served) -> None:
+def test_what_ends_with_a_slash_is_a_folder(programs):
     programs.serve()
     (programs.served / "small").write_text("small")
 
@@ -203,7 +203,7 @@ def test_what_ends_with_a_slash_is_a_folder(programs: Served) -> None:
     assert not (programs.folder / "nodir").exists()
 
 
-def test_a_folder_of_the_same_name_here_hides_no_hint(programs: Served) -> None:
+def test_a_folder_of_the_same_name_here_hides_no_hint(programs):
     programs.serve()
     for name in ("albums", "small"):
         (programs.folder / name).mkdir()
@@ -221,7 +221,7 @@ def test_a_folder_of_the_same_name_here_hides_no_hint(programs: Served) -> None:
     assert "small is a folder here; -o NAME gives the file another name" in said("small")
 
 
-def test_what_is_dropped_of_another_file_is_said(programs: Served) -> None:
+def test_what_is_dropped_of_another_file_is_said(programs):
     programs.serve()
     (programs.served / "small").write_text("small")
     note = {"source": "another/film", "version": "1", "size": 100}
@@ -236,7 +236,7 @@ def test_what_is_dropped_of_another_file_is_said(programs: Served) -> None:
     assert programs.target.read_text() == "small"
 
 
-def test_another_key_than_the_servers_is_told_at_once(programs: Served) -> None:
+def test_another_key_than_the_servers_is_told_at_once(programs):
     programs.serve()
     programs.key = keys.to_text(keys.own(programs.folder / "other.key").public)
     client = programs.get()
@@ -271,9 +271,7 @@ def test_another_key_than_the_servers_is_told_at_once(programs: Served) -> None:
         (["[2001:db8::1]/x"], r"no key is known for [2001:db8::1]:7008"),
     ],
 )
-def test_what_cedos_get_refuses(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str], message: str
-) -> None:
+def test_what_cedos_get_refuses(monkeypatch, tmp_path, arguments, message):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(get.command, arguments)
@@ -281,7 +279,7 @@ def test_what_cedos_get_refuses(
     assert message in result.output
 
 
-def test_what_cedos_serve_refuses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_cedos_serve_refuses(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     result = CliRunner().invoke(serve.command, [])
     assert result.exit_code == 2
@@ -298,7 +296,7 @@ def test_what_cedos_serve_refuses(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 @pytest.mark.parametrize("command", [get.command, serve.command])
-def test_help_has_examples_exit_statuses_and_files(command: object) -> None:
+def test_help_has_examples_exit_statuses_and_files(command):
     result = CliRunner().invoke(command, ["--help"])
     assert result.exit_code == 0
     for section in ("Examples:", "Exit status:", "Files:"):
@@ -313,9 +311,7 @@ async def asked(connection: session.Connection) -> int:
 
 
 @pytest.mark.parametrize("more", [(), ("--remember", "here.sessions"), ("--forget",)])
-async def test_an_idle_session_survives_kill_9_at_once(
-    programs: Served, more: tuple[str, ...]
-) -> None:
+async def test_an_idle_session_survives_kill_9_at_once(programs, more):
     server = programs.serve(*more)
     me = KeyPair(os.urandom(32))
     connection = await session.connect(
@@ -339,7 +335,7 @@ async def test_an_idle_session_survives_kill_9_at_once(
     await connection.close()
 
 
-async def test_who_is_not_let_in_any_more_does_not_come_back(programs: Served) -> None:
+async def test_who_is_not_let_in_any_more_does_not_come_back(programs):
     clients = programs.folder / "clients.toml"
     me = KeyPair(os.urandom(32))
     clients.write_text(f'[hosts]\nlaptop = "{keys.to_text(me.public)}"\n')
@@ -357,7 +353,7 @@ async def test_who_is_not_let_in_any_more_does_not_come_back(programs: Served) -
         await asked(connection)
 
 
-def test_a_server_whose_sessions_cannot_be_kept_serves(programs: Served) -> None:
+def test_a_server_whose_sessions_cannot_be_kept_serves(programs):
     (programs.folder / "state").write_text("no folder")
     server = programs.start(
         *("cedos-serve", "-l", f"127.0.0.1:{programs.port}", "--own-key", "server.key", "served")
@@ -371,7 +367,7 @@ def test_a_server_whose_sessions_cannot_be_kept_serves(programs: Served) -> None
     assert server.returncode == 0
 
 
-async def test_clients_that_ask_and_go_leave_files_for_others(programs: Served) -> None:
+async def test_clients_that_ask_and_go_leave_files_for_others(programs):
     """Let clients with new keys ask and go: each left eight files open for as long as it wanted."""
     server = programs.start(
         "cedos-serve", "-l", f"127.0.0.1:{programs.port}", "--own-key", "server.key", "served",

@@ -95,7 +95,7 @@ def wait_for(wanted: Callable[[], bool], process: "subprocess.Popen[str]") -> No
     assert process.poll() is None, process.communicate()
 
 
-def test_subscribed_killed_and_gone_on_with(publisher: Publisher) -> None:
+def test_subscribed_killed_and_gone_on_with(publisher):
     publisher.serve("1m")
     said = publisher.run("--add", f"{publisher.url}/feed.xml", "--name", "news", "--by", "06:30")
     assert "news: new episodes shall be here by 06:30; `cedos-pod` brings" in said
@@ -130,7 +130,7 @@ def test_subscribed_killed_and_gone_on_with(publisher: Publisher) -> None:
     assert (process.returncode, "no subscription yet" in said) == (2, True)
 
 
-def test_a_changed_file_begins_anew_and_a_missing_one_is_reported(publisher: Publisher) -> None:
+def test_a_changed_file_begins_anew_and_a_missing_one_is_reported(publisher):
     feed = publisher.folder / "www" / "feed.xml"
     url = f"{publisher.url}/none.mp3"
     feed.write_text(
@@ -156,7 +156,7 @@ def test_a_changed_file_begins_anew_and_a_missing_one_is_reported(publisher: Pub
     publisher.run()  # the server is not asked for it again
 
 
-def test_a_program_that_stays_looks_again_and_is_interrupted(publisher: Publisher) -> None:
+def test_a_program_that_stays_looks_again_and_is_interrupted(publisher):
     publisher.serve("0")
     publisher.run("--add", f"{publisher.url}/feed.xml", "--name", "news", "--keep", "1")
     staying = publisher.pod("--stay", "-q")
@@ -192,13 +192,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (("--list",), 0, ""),
     ],
 )
-def test_messages(home: Path, arguments: tuple[str, ...], status: int, said: str) -> None:
+def test_messages(home, arguments, status, said):
     done = run(*arguments)
     assert (done.exit_code, said in done.stderr) == (status, True)
     assert not list(home.iterdir())
 
 
-def test_what_is_no_feed_is_refused_and_one_that_is_away_is_kept(publisher: Publisher) -> None:
+def test_what_is_no_feed_is_refused_and_one_that_is_away_is_kept(publisher):
     publisher.serve("0")
     (publisher.folder / "www" / "page.html").write_text("<!DOCTYPE html><html>News</html>")
     for path, why in (("page.html", "the answer is no feed"), ("gone", "404 Not Found")):

@@ -54,7 +54,7 @@ def programs(tmp_path: Path) -> Iterator[Inbox]:
     programs.end()
 
 
-def test_a_folder_goes_there_and_comes_back(programs: Inbox) -> None:
+def test_a_folder_goes_there_and_comes_back(programs):
     programs.serve("--writable")
     photos = programs.folder / "photos"
     (photos / "2026 mai").mkdir(parents=True)
@@ -114,7 +114,7 @@ def test_a_folder_goes_there_and_comes_back(programs: Inbox) -> None:
     assert (programs.inbox / "my/photos/000.jpg").read_bytes() != b"x" * 20_000
 
 
-def test_a_folder_that_can_wait_goes_there(programs: Inbox) -> None:
+def test_a_folder_that_can_wait_goes_there(programs):
     """Over loopback, which costs nothing, at once; all over one session."""
     programs.serve("--writable")
     programs.remembered()
@@ -135,7 +135,7 @@ def test_a_folder_that_can_wait_goes_there(programs: Inbox) -> None:
     assert again.stdout == "home/my/photos/000.jpg: 20.0 kB, was there already\n", again.stderr
 
 
-def test_pieces_become_one_file_whoever_is_killed(programs: Inbox) -> None:
+def test_pieces_become_one_file_whoever_is_killed(programs):
     server = programs.serve("--writable")
     programs.remembered()
     (programs.folder / "big").write_bytes(BIG)
@@ -179,7 +179,7 @@ NOT_TAKEN = {
 }
 
 
-def test_what_a_server_does_not_take(programs: Inbox) -> None:
+def test_what_a_server_does_not_take(programs):
     programs.serve("--writable")
     programs.remembered()
     (programs.folder / "small").write_text("x")
@@ -197,7 +197,7 @@ def test_what_a_server_does_not_take(programs: Inbox) -> None:
     assert not (programs.folder / "out").exists()
 
 
-def test_limits_and_strangers(programs: Inbox) -> None:
+def test_limits_and_strangers(programs):
     server = programs.serve("--writable", "--largest", "1kB")
     programs.remembered()
     (programs.folder / "large").write_bytes(bytes(1001))
@@ -218,7 +218,7 @@ def test_limits_and_strangers(programs: Inbox) -> None:
     assert "--writable goes with --clients" in alone.stderr
 
 
-def test_to_standard_output_and_at_a_limited_rate(programs: Inbox) -> None:
+def test_to_standard_output_and_at_a_limited_rate(programs):
     programs.serve()
     programs.remembered()
     (programs.inbox / "song").write_bytes(BIG[:1_500_000])
@@ -232,7 +232,7 @@ def test_to_standard_output_and_at_a_limited_rate(programs: Inbox) -> None:
     assert process.returncode == 0
 
 
-def test_odd_names_go_there_and_come_back(programs: Inbox) -> None:
+def test_odd_names_go_there_and_come_back(programs):
     """Names of 255 bytes, no UTF-8, control letters, empty folders, 300 levels, names of parts."""
     server = programs.serve("--writable")
     programs.remembered()
@@ -273,7 +273,7 @@ def test_odd_names_go_there_and_come_back(programs: Inbox) -> None:
     assert server.wait(timeout=30) == 0
 
 
-def test_a_copy_says_what_is_missing(programs: Inbox) -> None:
+def test_a_copy_says_what_is_missing(programs):
     programs.serve()
     programs.remembered()
     for name in (".profile", ".ssh/authorized_keys", "sub/.hidden", "file", "theirs/x", "ours"):
@@ -307,7 +307,7 @@ def test_a_copy_says_what_is_missing(programs: Inbox) -> None:
     assert "pipe" in listed.stdout
 
 
-def test_the_number_of_files_has_a_limit(programs: Inbox) -> None:
+def test_the_number_of_files_has_a_limit(programs):
     programs.serve("--writable", "--most-files", "3")
     programs.remembered()
     (programs.inbox / "theirs").write_text("1")
@@ -319,7 +319,7 @@ def test_the_number_of_files_has_a_limit(programs: Inbox) -> None:
     assert sorted(each.name for each in programs.inbox.iterdir()) == ["a", "b", "theirs"]
 
 
-async def test_what_is_there_already_is_not_counted_again(tmp_path: Path) -> None:
+async def test_what_is_there_already_is_not_counted_again(tmp_path):
     """A client that asked 488 times for one deep folder shut all clients out for a minute."""
     deep, new = "a/" * 40 + "b", PutRequest("new", 1, "v")
 
@@ -339,7 +339,7 @@ async def test_what_is_there_already_is_not_counted_again(tmp_path: Path) -> Non
         await uploads.make_folder("c/" * 12)
 
 
-async def test_uploads_that_come_together_have_the_limit_of_a_client(tmp_path: Path) -> None:
+async def test_uploads_that_come_together_have_the_limit_of_a_client(tmp_path):
     """Uploads that came while the gateway counted the files passed a check before."""
     begun, refused = [], []
 

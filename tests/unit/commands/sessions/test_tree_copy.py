@@ -49,9 +49,7 @@ def folders(count: int) -> list[Entry]:
     return [Entry(f"{number}", "folder") for number in range(count)]
 
 
-def test_folders_without_end_are_left_out_with_a_word(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_without_end_are_left_out_with_a_word(tmp_path, monkeypatch):
     monkeypatch.setattr(tree_copy, "_MOST_WAITING", 20)
     monkeypatch.setattr(tree_copy, "_MOST_ENTRIES", 600)
     copied = Copied(tmp_path / "got", monkeypatch, lambda _: folders(50))
@@ -62,9 +60,7 @@ def test_folders_without_end_are_left_out_with_a_word(
     assert copied.missing[copied.asked[-1]].startswith("the copy ends here: more than 600 files")
 
 
-def test_a_tree_is_deep_but_not_without_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tree_is_deep_but_not_without_end(tmp_path, monkeypatch):
     monkeypatch.setattr(tree_copy, "_DEEPEST", 300)
     copied = Copied(tmp_path / "got", monkeypatch, lambda _: [Entry("d", "folder"), Entry("file")])
     assert len(copied.asked) == 301
@@ -72,9 +68,7 @@ def test_a_tree_is_deep_but_not_without_end(
     assert (tmp_path / "got" / ("d/" * 300) / "file").exists()
 
 
-def test_one_folder_that_is_refused_does_not_end_the_copy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_folder_that_is_refused_does_not_end_the_copy(tmp_path, monkeypatch):
     def listed(folder: str) -> list[Entry]:
         if folder == "a/":
             raise TransferError("the server says: there is no folder 'a'")
@@ -85,7 +79,7 @@ def test_one_folder_that_is_refused_does_not_end_the_copy(
     assert (tmp_path / "got/b/file").exists()
 
 
-def test_a_part_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_is_no_file(tmp_path, monkeypatch):
     name = "x.0123456789abcdef.part.json"
     copied = Copied(tmp_path / "got", monkeypatch, lambda _: [Entry(name)])
     assert copied.missing == {name: "has the name of a file that is not whole"}
@@ -95,9 +89,7 @@ def test_a_part_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     ("one", "other"),
     [("A", "a"), ("\u00e9", "e\u0301"), ("stra\u00dfe", "STRASSE"), ("name", "name. ")],
 )
-def test_names_that_are_one_file_here_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one: str, other: str
-) -> None:
+def test_names_that_are_one_file_here_are_told(tmp_path, monkeypatch, one, other):
     """A second name of the same file stands for a file system that does not tell the two apart."""
     got = tmp_path / "got"
     got.mkdir()
@@ -113,9 +105,7 @@ def test_names_that_are_one_file_here_are_told(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a link to another user")
 @pytest.mark.parametrize("laid", ["got", "got/docs"])
-def test_a_link_to_a_folder_that_another_user_laid_is_not_followed(
-    laid: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_link_to_a_folder_that_another_user_laid_is_not_followed(laid, tmp_path, monkeypatch):
     home, link = tmp_path / "home", tmp_path / laid
     home.mkdir()
     link.parent.mkdir(exist_ok=True)
@@ -131,6 +121,6 @@ def test_a_link_to_a_folder_that_another_user_laid_is_not_followed(
 
 
 @pytest.mark.parametrize("name", ["\x002essh", "\x002Essh", "\x00aessh", "\x00c0\x00aessh"])
-def test_no_coding_of_a_name_hides_its_dot(name: str) -> None:
+def test_no_coding_of_a_name_hides_its_dot(name):
     with contextlib.suppress(ValueError):
         assert not path_of(name).startswith(".")

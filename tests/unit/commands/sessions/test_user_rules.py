@@ -100,7 +100,7 @@ async def covers(ruled: RuledHosts, host: str, covered: bool) -> None:
     await until(lambda: ruled.covers(host, 443, resolver) is covered)
 
 
-async def test_rules_that_come_and_go(daemon: Daemon, ruled: Any, resolver: Resolver) -> None:
+async def test_rules_that_come_and_go(daemon, ruled, resolver):
     told: list[bool] = []
 
     async def changed() -> None:
@@ -119,9 +119,7 @@ async def test_rules_that_come_and_go(daemon: Daemon, ruled: Any, resolver: Reso
     assert len(told) == 2, "once when they came, once when they went"
 
 
-async def test_whoever_is_told_may_take_its_time(
-    daemon: Daemon, ruled: Any, resolver: Resolver
-) -> None:
+async def test_whoever_is_told_may_take_its_time(daemon, ruled, resolver):
     """The gateway's name is looked up, while there is no network yet: the proxy listens meanwhile."""
     told: list[bool] = []
     may = asyncio.Event()
@@ -141,9 +139,7 @@ async def test_whoever_is_told_may_take_its_time(
     await until(lambda: len(told) == 2)
 
 
-async def test_a_name_is_looked_up_where_a_prefix_has_a_rule(
-    ruled: Any, resolver: Resolver
-) -> None:
+async def test_a_name_is_looked_up_where_a_prefix_has_a_rule(ruled, resolver):
     made = await ruled(PREFIX)
     for _ in range(2):
         assert await made.find("Inside.example.", 22, resolver)
@@ -155,9 +151,7 @@ async def test_a_name_is_looked_up_where_a_prefix_has_a_rule(
     assert len(resolver.asked) == 3, "no rule is about that port, and an address needs no look-up"
 
 
-async def test_an_address_is_meant_by_the_name_that_a_program_was_told_it_for(
-    ruled: Any, resolver: Resolver
-) -> None:
+async def test_an_address_is_meant_by_the_name_that_a_program_was_told_it_for(ruled, resolver):
     """Redirected programs connect to addresses: a network of caches has others each time."""
     made = await ruled(NAMED, PREFIX)
     assert made.names("EU.updates.example.")
@@ -173,7 +167,7 @@ async def test_an_address_is_meant_by_the_name_that_a_program_was_told_it_for(
     assert len(made._meant) == user_rules._MOST_NAMES
 
 
-async def test_a_resolver_that_does_not_answer_keeps_nobody(ruled: Any, resolver: Resolver) -> None:
+async def test_a_resolver_that_does_not_answer_keeps_nobody(ruled, resolver):
     """A late answer counts for the next connection; simultaneous look-ups have a limit."""
     made = await ruled(PREFIX)
     resolver.may.clear()
@@ -188,9 +182,7 @@ async def test_a_resolver_that_does_not_answer_keeps_nobody(ruled: Any, resolver
     assert made.covers("inside.example", 22, resolver)
 
 
-async def test_what_is_remembered_has_a_limit(
-    ruled: Any, resolver: Resolver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_is_remembered_has_a_limit(ruled, resolver, monkeypatch):
     monkeypatch.setattr(user_rules, "_MOST_NAMES", 8)
     made = await ruled(PREFIX)
     for number in range(20):
@@ -221,7 +213,7 @@ def asked(
 
 
 @pytest.mark.parametrize("about", ["home.example", "192.0.2.0/24"])
-def test_a_rule_leaves_some_networks(monkeypatch: pytest.MonkeyPatch, about: str) -> None:
+def test_a_rule_leaves_some_networks(monkeypatch, about):
     played = Daemon(RuleRequest(host=about, never=("metered",)))
     ruled = asked(monkeypatch, played)
     assert {name: ruled.may_use(name) for name in ("wlan0", "usb0")} == {
@@ -242,7 +234,7 @@ def test_a_rule_leaves_some_networks(monkeypatch: pytest.MonkeyPatch, about: str
         RuleRequest(host="home.example", port=22, never=("metered",)),
     ],
 )
-def test_other_rules_leave_all(monkeypatch: pytest.MonkeyPatch, rule: RuleRequest) -> None:
+def test_other_rules_leave_all(monkeypatch, rule):
     ruled = asked(monkeypatch, Daemon(rule))
     assert ruled.may_use("usb0")
     assert ruled.may_use("unknown0")
@@ -250,9 +242,7 @@ def test_other_rules_leave_all(monkeypatch: pytest.MonkeyPatch, rule: RuleReques
 
 
 @pytest.mark.parametrize("about", ["second.example", "192.0.2.8"])
-def test_a_rule_about_one_node_holds_for_sessions_with_any(
-    monkeypatch: pytest.MonkeyPatch, about: str
-) -> None:
+def test_a_rule_about_one_node_holds_for_sessions_with_any(monkeypatch, about):
     played = Daemon(RuleRequest(host=about, never=("metered",)))
     assert asked(monkeypatch, played).may_use("usb0"), "it is not of this gateway"
     ruled = asked(monkeypatch, played, "home.example", ("second.example", 7000))
@@ -262,7 +252,7 @@ def test_a_rule_about_one_node_holds_for_sessions_with_any(
     assert ruled.why == f"your rule 1 for {about}: never metered"
 
 
-def test_without_a_daemon_there_are_no_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_daemon_there_are_no_rules(monkeypatch):
     played = Daemon(RuleRequest(host="home.example", never=("metered",)))
     ruled = asked(monkeypatch, played)
     assert not ruled.may_use("usb0")

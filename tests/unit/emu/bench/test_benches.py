@@ -12,7 +12,7 @@ from emu.bench import gateway, names, percentile, run, uncertainty
 from emu.bench.trials import AGAIN, Case, Fetch, again
 
 
-def test_each_bench_can_be_run() -> None:
+def test_each_bench_can_be_run():
     for name in names():
         assert callable(importlib.import_module(f"emu.bench.{name}").run), name
 
@@ -36,13 +36,11 @@ def fetches(*networks: str) -> list[Fetch]:
     ],
     ids=["back", "never left", "too few", "left again", "none"],
 )
-def test_a_network_is_used_again_from_its_last_fetches_in_a_row(
-    networks: list[str], expected: float
-) -> None:
+def test_a_network_is_used_again_from_its_last_fetches_in_a_row(networks, expected):
     assert again(CASE, fetches(*networks)) == expected
 
 
-def test_the_time_of_uncertain_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_of_uncertain_decisions(monkeypatch):
     monkeypatch.setattr(uncertainty, "_DECISIONS", 12)
     monkeypatch.setattr(bench, "_WARM_UP", 2)
     figures = uncertainty.run(lambda line: None)
@@ -51,13 +49,13 @@ def test_the_time_of_uncertain_decisions(monkeypatch: pytest.MonkeyPatch) -> Non
     assert figures.keys() == {"p50_us", "p99_us", "cpu_p99_us"}
 
 
-def test_percentiles_are_of_the_values_themselves() -> None:
+def test_percentiles_are_of_the_values_themselves():
     assert percentile([4.0, 1.0, 3.0, 2.0], 0.5) == 2.0
     assert percentile(range(1, 101), 0.95) == 95
     assert percentile([7.0], 0.95) == 7.0
 
 
-def test_a_bench_runs_the_parts_that_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bench_runs_the_parts_that_it_is_given(monkeypatch):
     parts = {each: lambda _, key=each: {key: 1.0} for each in ("sum", "cuts")}
     monkeypatch.setattr(gateway, "PARTS", parts)
     assert run("gateway", lambda line: None, ["cuts"]) == {"cuts": 1.0}

@@ -38,7 +38,7 @@ def claims(tmp_path: Path, text: str) -> claim_list.Claims:
     return claim_list.read(file)
 
 
-def test_numbers_agree_at_the_digits_that_are_shown(tmp_path: Path) -> None:
+def test_numbers_agree_at_the_digits_that_are_shown(tmp_path):
     found = claims(tmp_path, SOURCE + CLAIM)
     (each,) = found.claim
     assert claim_list.computed(each, found, lambda _: FILE) == each.ours
@@ -48,7 +48,7 @@ def test_numbers_agree_at_the_digits_that_are_shown(tmp_path: Path) -> None:
     assert computed == "{0.64} [{0.00}, {1.20}] of {4,092}"
 
 
-def test_a_changed_file_rewrites_this_claim_alone(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_changed_file_rewrites_this_claim_alone(tmp_path, monkeypatch):
     other = CLAIM.replace('name = "c"', 'name = "d"').replace('"/v", ', '"1 - /v", ')
     text = SOURCE + CLAIM + other
     found = claims(tmp_path, text)
@@ -70,14 +70,14 @@ def test_a_changed_file_rewrites_this_claim_alone(tmp_path: Path, monkeypatch: A
         ('item = "Table 1"', 'item = "Table 1"\nmood = "good"'),
     ],
 )
-def test_what_the_list_does_not_know_is_refused(tmp_path: Path, was: str, becomes: str) -> None:
+def test_what_the_list_does_not_know_is_refused(tmp_path, was, becomes):
     with pytest.raises(ConfigError):
         claims(tmp_path, SOURCE + CLAIM.replace(was, becomes))
     with pytest.raises(ConfigError, match="two claims"):
         claims(tmp_path, SOURCE + CLAIM + CLAIM)
 
 
-def test_what_was_not_tested_says_why_and_what_was_has_a_source(tmp_path: Path) -> None:
+def test_what_was_not_tested_says_why_and_what_was_has_a_source(tmp_path):
     bare = '[[claim]]\nname = "c"\npaper = "dtp"\nitem = "Table 1"\n'
     found = claims(tmp_path, SOURCE + bare + 'verdict = "not tested"\n')
     assert any("`why` is missing" in each for each in claim_list.problems(found))

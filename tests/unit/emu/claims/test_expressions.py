@@ -51,7 +51,7 @@ def at(expression: str) -> list[float]:
         ("100 / 8", [12.5]),
     ],
 )
-def test_expressions(expression: str, numbers: list[float]) -> None:
+def test_expressions(expression, numbers):
     assert at(expression) == pytest.approx(numbers)
 
 
@@ -71,12 +71,12 @@ def test_expressions(expression: str, numbers: list[float]) -> None:
         "%",
     ],
 )
-def test_what_leads_to_no_number_is_refused_by_name(wrong: str) -> None:
+def test_what_leads_to_no_number_is_refused_by_name(wrong):
     with pytest.raises(DataSetError):
         at(wrong)
 
 
 @given(st.text(max_size=30))
-def test_any_text_gives_numbers_or_an_error_of_ours(text: str) -> None:
+def test_any_text_gives_numbers_or_an_error_of_ours(text):
     with suppress(DataSetError):
         assert all(isinstance(each, float) for each in at(text))

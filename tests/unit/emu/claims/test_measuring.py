@@ -64,7 +64,7 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_measurement_writes_its_file_and_the_list_notes_its_commit(clone: Path) -> None:
+def test_a_measurement_writes_its_file_and_the_list_notes_its_commit(clone):
     commit = measuring.head()
     measuring.measure("s", claim_list.read(clone / "claims.toml"), Path("/places"), commit)
     assert json.loads((clone / "s.json").read_text()) == {"v": 3, "from": "/places"}
@@ -75,14 +75,14 @@ def test_a_measurement_writes_its_file_and_the_list_notes_its_commit(clone: Path
     assert claim_list.read(clone / "claims.toml").sources["noted"].commit == "unknown"
 
 
-def test_a_modified_tree_is_refused(clone: Path) -> None:
+def test_a_modified_tree_is_refused(clone):
     (clone / "code.py").write_text("changed")
     with pytest.raises(HostError, match=r"modified \(\?\? code.py\)"):
         measuring.head()
 
 
 @pytest.mark.parametrize("command", ["false", "true"])
-def test_a_command_that_fails_or_writes_nothing_is_told(clone: Path, command: str) -> None:
+def test_a_command_that_fails_or_writes_nothing_is_told(clone, command):
     text = LIST.replace(LIST.splitlines()[2], f'command = "{command}"')
     (clone / "claims.toml").write_text(text)
     with pytest.raises(HostError):
@@ -90,7 +90,7 @@ def test_a_command_that_fails_or_writes_nothing_is_told(clone: Path, command: st
     assert (clone / "claims.toml").read_text() == text
 
 
-def test_a_number_on_a_page_is_replaced_also_where_its_words_stand_on_two_lines() -> None:
+def test_a_number_on_a_page_is_replaced_also_where_its_words_stand_on_two_lines():
     page = "Its time is 0.94 of it\n(0.84 to\n1.05); 0.94 stays."
     assert pages.with_text(page, "0.94 of it (0.84 to 1.05)", "0.90 of it (0.80 to 1.01)") == (
         "Its time is 0.90 of it\n(0.80 to\n1.01); 0.94 stays."
@@ -98,7 +98,7 @@ def test_a_number_on_a_page_is_replaced_also_where_its_words_stand_on_two_lines(
     assert pages.with_text("so 5 MB", "5 MB", "none") == "so none"
 
 
-def test_an_update_tells_each_number_that_changed_with_the_one_before(clone: Path) -> None:
+def test_an_update_tells_each_number_that_changed_with_the_one_before(clone):
     (clone / "docs").mkdir()
     (clone / "docs" / "state.md").write_text(f"{pages.BEGIN}\n{pages.END}")
     (clone / "README.md").write_text("1")

@@ -23,7 +23,7 @@ RUNS = [
 ]
 
 
-def test_the_best_fixed_policy_is_that_of_the_run_of_all_or_of_the_place() -> None:
+def test_the_best_fixed_policy_is_that_of_the_run_of_all_or_of_the_place():
     assert expressions.in_hindsight(RUNS, "cedos") == pytest.approx(8 / 6)
     assert expressions.over_best(RUNS, "cedos") == pytest.approx(8 / 8)
     assert expressions.over_best_of_place(RUNS, "cedos", "a-1") == pytest.approx(4 / 4)
@@ -32,7 +32,7 @@ def test_the_best_fixed_policy_is_that_of_the_run_of_all_or_of_the_place() -> No
     assert expressions.places_over(RUNS, "cedos", 1.0) == 1
 
 
-def test_an_interval_by_groups_is_wider_than_one_group_alone() -> None:
+def test_an_interval_by_groups_is_wider_than_one_group_alone():
     value, low, high = expressions.over_by_group(RUNS, "cedos", "mptcp-cellular")
     assert value == pytest.approx(1.0)
     assert low < value < high
@@ -40,7 +40,7 @@ def test_an_interval_by_groups_is_wider_than_one_group_alone() -> None:
     assert only == pytest.approx((1.5, 1.5, 1.5))
 
 
-def test_a_mean_over_transfers_weighs_runs_by_their_transfers() -> None:
+def test_a_mean_over_transfers_weighs_runs_by_their_transfers():
     runs = [run("a", cedos=1.0), run("b", cedos=4.0)]
     runs[1]["policies"]["cedos"]["n"] = 30
     assert expressions.transfer_mean(runs, "cedos") == pytest.approx(13 / 4)

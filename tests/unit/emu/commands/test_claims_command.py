@@ -12,21 +12,21 @@ def claims(*arguments: str, columns: int = 80) -> Result:
     )
 
 
-def test_the_check_passes() -> None:
+def test_the_check_passes():
     done = claims("--check")
     assert done.exit_code == 0, done.output
     assert "numbers are those of their files" in done.output
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-def test_the_table_fits_the_terminal(columns: int) -> None:
+def test_the_table_fits_the_terminal(columns):
     done = claims("--paper", "delphi", columns=columns)
     assert done.exit_code == 0
     assert max(map(len, done.output.splitlines())) <= columns
     assert done.output.index("reversed") < done.output.index("reproduced")
 
 
-def test_one_claim_is_shown_with_everything_that_is_known_of_it() -> None:
+def test_one_claim_is_shown_with_everything_that_is_known_of_it():
     done = claims("dtp-ranges")
     for said in ("curl", "reversed", "sessions_dtp.json", "cedos-emu run", "/sizes/"):
         assert said in done.output

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[4]
 COMMANDS = ("shell", "collect")
 
 
-def test_help_names_every_command_and_imports_none() -> None:
+def test_help_names_every_command_and_imports_none():
     script = (
         "import sys; from emu.commands import cedos_emu\n"
         "try: cedos_emu.main()\n"
@@ -34,7 +34,7 @@ def test_help_names_every_command_and_imports_none() -> None:
     assert done.stderr.strip() == "[]"
 
 
-def test_examples_name_places_that_come_with_the_repository() -> None:
+def test_examples_name_places_that_come_with_the_repository():
     known = places.load(ROOT / "traces")
     texts = [
         (ROOT / "README.md").read_text(),
@@ -45,9 +45,7 @@ def test_examples_name_places_that_come_with_the_repository() -> None:
     assert [name for name in found if name not in known] == []
 
 
-def test_errors_are_one_line_and_their_status(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_errors_are_one_line_and_their_status(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(
         sys, "argv", ["cedos-emu", "shell", "--place", "x", "--places", str(tmp_path), "true"]
     )
@@ -63,7 +61,7 @@ def test_errors_are_one_line_and_their_status(
 @pytest.mark.parametrize(
     "arguments", [["places", "list"], ["train", "x.parquet", "--out", "y"], ["run"]]
 )
-def test_an_installation_without_extras_says_so(arguments: list[str]) -> None:
+def test_an_installation_without_extras_says_so(arguments):
     modules = ["matplotlib", "numpy", "pyarrow", "rich", "sklearn", "threadpoolctl", "tomli_w"]
     script = (
         f"import sys; sys.modules.update(dict.fromkeys({modules}))\n"
@@ -79,7 +77,7 @@ def test_an_installation_without_extras_says_so(arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize("text", ["inf:down", "nan", "x:up", "3000:sideways", "0", "-3:up"])
-def test_a_size_that_is_none_is_refused_in_a_line(text: str) -> None:
+def test_a_size_that_is_none_is_refused_in_a_line(text):
     done = CliRunner().invoke(
         cedos_emu.group, ["collect", "--out", "x.parquet", "--places", ".", f"--size={text}"]
     )

@@ -49,7 +49,7 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_a_set_is_said_and_written_with_where_it_comes_from(run: Path, tmp_path: Path) -> None:
+def test_a_set_is_said_and_written_with_where_it_comes_from(run, tmp_path):
     file = tmp_path / "new" / "figures.json"
     done = CliRunner().invoke(command, ["mobility", str(run), "--json", str(file)])
     assert done.exit_code == 0
@@ -70,12 +70,12 @@ def test_a_set_is_said_and_written_with_where_it_comes_from(run: Path, tmp_path:
 
 
 @pytest.mark.parametrize("name", ["calibration", "walk", "wget"])
-def test_all_sets_print_lines(run: Path, name: str) -> None:
+def test_all_sets_print_lines(run, name):
     assert CliRunner().invoke(command, [name, str(run)]).exit_code == 0
 
 
 @pytest.mark.parametrize("name", ["walk", "wget"])
-def test_runs_of_one_place_are_repeats(run: Path, tmp_path: Path, name: str) -> None:
+def test_runs_of_one_place_are_repeats(run, tmp_path, name):
     file = tmp_path / "figures.json"
     shutil.copytree(run, tmp_path / "other")
     asked = [name, str(run), str(tmp_path / "other"), "--json", str(file)]
@@ -94,7 +94,7 @@ def test_runs_of_one_place_are_repeats(run: Path, tmp_path: Path, name: str) -> 
         assert two["mean_mbps"] == pytest.approx(one["mean_mbps"])
 
 
-def test_what_runs_lack_is_named(run: Path, tmp_path: Path) -> None:
+def test_what_runs_lack_is_named(run, tmp_path):
     def refused(*arguments: str) -> str:
         done = CliRunner().invoke(command, list(arguments))
         assert isinstance(done.exception, DataSetError)

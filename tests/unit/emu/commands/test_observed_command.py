@@ -33,7 +33,7 @@ def history(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_hosts_own_history_becomes_a_data_set(history: Path, tmp_path: Path) -> None:
+def test_a_hosts_own_history_becomes_a_data_set(history, tmp_path):
     before = history.read_bytes()
     done = CliRunner().invoke(command, [str(history), "--out", str(tmp_path / "mine.parquet")])
     assert done.exit_code == 0, done.output
@@ -44,7 +44,7 @@ def test_a_hosts_own_history_becomes_a_data_set(history: Path, tmp_path: Path) -
     assert history.read_bytes() == before
 
 
-def test_what_is_no_history_is_named_and_stays_as_it_was(tmp_path: Path) -> None:
+def test_what_is_no_history_is_named_and_stays_as_it_was(tmp_path):
     for name, content in (("a", b"no history"), ("b", b"SQLite format 3\0" + bytes(100))):
         file = tmp_path / name
         file.write_bytes(content)

@@ -24,7 +24,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(command, arguments)
 
 
-def test_list_shows_every_place(folder: Path) -> None:
+def test_list_shows_every_place(folder):
     result = run("list", "--places", str(folder))
     assert result.exit_code == 0
     header, *rows = result.stdout.splitlines()
@@ -35,7 +35,7 @@ def test_list_shows_every_place(folder: Path) -> None:
     assert "2 places in" in result.stdout
 
 
-def test_check_names_every_problem_with_file_and_line(folder: Path) -> None:
+def test_check_names_every_problem_with_file_and_line(folder):
     (folder / "wifi" / "walk-away-s7-wifi.trace.gz").write_bytes(b"not packed")
     (folder / "cellular" / "walk-away-s7-cellular.up.gz").unlink()
     (folder / "cellular" / "walk-away-s7-cellular.up").write_text("1\n9\n4\n")
@@ -56,7 +56,7 @@ def test_check_names_every_problem_with_file_and_line(folder: Path) -> None:
         assert problem in result.stdout
 
 
-def test_synth_writes_a_collection(tmp_path: Path) -> None:
+def test_synth_writes_a_collection(tmp_path):
     result = run(
         *("synth", "--kind", "station", "--seed", "4", "--count", "2"),
         *("--seconds", "12", "--out", str(tmp_path / "new")),
@@ -80,7 +80,7 @@ def test_synth_writes_a_collection(tmp_path: Path) -> None:
         ("1\n5000000000000\n", ":2: lasts 57870 days, if its times are milliseconds"),
     ],
 )
-def test_check_refuses_traces_that_cannot_work(folder: Path, text: str, complaint: str) -> None:
+def test_check_refuses_traces_that_cannot_work(folder, text, complaint):
     (trace,) = (folder / "wifi").glob("walk-away-s7*.trace*")
     trace.unlink()
     trace = trace.with_name(trace.name.removesuffix(".gz"))
@@ -98,12 +98,12 @@ def described(folder: Path, **cells: str) -> Path:
 
 
 @pytest.mark.parametrize("name", ["../../x", "a/b", "..", ".hidden"])
-def test_a_place_whose_name_leads_elsewhere_is_refused(folder: Path, name: str) -> None:
+def test_a_place_whose_name_leads_elsewhere_is_refused(folder, name):
     with pytest.raises(PlaceError, match="would be no file's name"):
         load(described(folder, place=name))
 
 
-def test_a_misspelt_column_is_named_and_ones_own_are_not(folder: Path) -> None:
+def test_a_misspelt_column_is_named_and_ones_own_are_not(folder):
     described(folder)
     (folder / "wifi" / "static-s7-wifi.csv").write_text(
         "t_s,rsi_dbm,heart_rate\n" + "".join(f"{t},-60,71\n" for t in range(15))
@@ -113,7 +113,7 @@ def test_a_misspelt_column_is_named_and_ones_own_are_not(folder: Path) -> None:
     assert "heart_rate" not in said
 
 
-def test_constant_rates_are_places_as_long_as_told(tmp_path: Path) -> None:
+def test_constant_rates_are_places_as_long_as_told(tmp_path):
     """A line alone is a rate for ever, as in Mahimahi's own traces."""
     for kind, name, text in (
         ("wifi", "twelve", "1\n"), ("wifi", "sixty", "1\n" * 5),
@@ -147,7 +147,7 @@ def test_constant_rates_are_places_as_long_as_told(tmp_path: Path) -> None:
     assert facts["s"]["cellular"]["mean_bps"] == pytest.approx(3e6, rel=0.01)
 
 
-def test_check_finds_files_that_disagree(folder: Path) -> None:
+def test_check_finds_files_that_disagree(folder):
     table = folder / "places.csv"
     table.write_text(table.read_text().replace(",20,", ",33,"))
     (folder / "cellular" / "static-s7-cellular.up.gz").unlink()

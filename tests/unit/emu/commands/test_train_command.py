@@ -36,9 +36,7 @@ def cedos_emu_status(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int
     return int(stopped.value.code or 0)
 
 
-def test_a_strategy_without_times_is_refused_unless_it_is_meant(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_strategy_without_times_is_refused_unless_it_is_meant(tmp_path, monkeypatch, capsys):
     file, out = data(tmp_path / "some.csv", *STRATEGIES[1:]), tmp_path / "model.json"
     asked = ("train", file, "--out", out, "--kind", "last-rate")
     assert cedos_emu_status(monkeypatch, *asked) == 2
@@ -51,9 +49,7 @@ def test_a_strategy_without_times_is_refused_unless_it_is_meant(
         model_files.load(out)
 
 
-def test_a_file_that_cannot_be_written_is_named_before_the_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_cannot_be_written_is_named_before_the_work(tmp_path, monkeypatch, capsys):
     (tmp_path / "file").touch()
     never = tmp_path / "file" / "x.json"
     for asked in (
@@ -66,9 +62,7 @@ def test_a_file_that_cannot_be_written_is_named_before_the_work(
         assert said.count("\n") == 1
 
 
-def test_groups_that_are_left_out_teach_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_groups_that_are_left_out_teach_nothing(tmp_path, monkeypatch, capsys):
     file, out = data(tmp_path / "all.csv", *STRATEGIES), tmp_path / "model.json"
     asked = ("train", file, "--out", out, "--kind", "last-rate", "--without")
     assert cedos_emu_status(monkeypatch, *asked, "place1", "--without", "place2") == 0
@@ -79,9 +73,7 @@ def test_groups_that_are_left_out_teach_nothing(
     assert "no such group; it has place0, place1, place2, place3" in capsys.readouterr().err
 
 
-def test_each_mistake_in_a_scenario_has_its_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_mistake_in_a_scenario_has_its_line(tmp_path, monkeypatch, capsys):
     scenario = tmp_path / "mine.toml"
     scenario.write_text("first = 1\nsecond = 2\n")
     assert cedos_emu_status(monkeypatch, "run", scenario) == 2

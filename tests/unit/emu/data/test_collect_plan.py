@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,7 +28,7 @@ def few_places(tmp_path_factory: pytest.TempPathFactory) -> Places:
     return load(directory)
 
 
-def test_starts_lie_one_in_each_part_of_the_place(few_places: Places) -> None:
+def test_starts_lie_one_in_each_part_of_the_place(few_places):
     rows = collect.plan(few_places, starts=4, seed=3)
     assert rows == collect.plan(few_places, starts=4, seed=3)
     assert rows != collect.plan(few_places, starts=4, seed=4)
@@ -40,7 +39,7 @@ def test_starts_lie_one_in_each_part_of_the_place(few_places: Places) -> None:
         assert [int(start // part_s) for start in starts] == [0, 1, 2, 3]
 
 
-def test_another_data_sets_plan_is_repeated_with_its_rtts() -> None:
+def test_another_data_sets_plan_is_repeated_with_its_rtts():
     entry = {"place": "a", "start_s": 1.5, "size_bytes": 3000, "direction": "up"}
     rows = collect.plan_like(
         [
@@ -54,7 +53,7 @@ def test_another_data_sets_plan_is_repeated_with_its_rtts() -> None:
     assert rows[0].direction is Direction.UP
 
 
-def test_finished_rows_are_not_measured_again(tmp_path: Path) -> None:
+def test_finished_rows_are_not_measured_again(tmp_path):
     rows = [Row("a", 1.0, 3000, Direction.DOWN), Row("a", 2.0, 3000, Direction.DOWN)]
     partial = tmp_path / "x.partial"
     lines = [json.dumps({"key": row.key, "place": "a", "start_s": row.start_s}) for row in rows]
@@ -68,7 +67,7 @@ def test_finished_rows_are_not_measured_again(tmp_path: Path) -> None:
     assert partial.read_text().count("\n") == 2  # the torn line is gone
 
 
-def test_the_context_never_sees_the_future(few_places: Places) -> None:
+def test_the_context_never_sees_the_future(few_places):
     place = next(iter(few_places.values()))
     start_s = 20.4
     known = history(place, start_s, Direction.DOWN)
@@ -80,7 +79,7 @@ def test_the_context_never_sees_the_future(few_places: Places) -> None:
     assert history(place, start_s, Direction.DOWN) == known
 
 
-def test_probes_are_one_measurement_a_start_and_each_row_gets_its_direction() -> None:
+def test_probes_are_one_measurement_a_start_and_each_row_gets_its_direction():
     base = (0.02, 0.05)
     rows = [
         Row("a", 1.0, 3000, Direction.DOWN, *base),
@@ -127,7 +126,7 @@ def rows(place: str) -> list[dict[str, object]]:
     ]  # fmt: skip
 
 
-def test_old_rates_are_those_of_the_trace_at_that_time_and_recents_are_others() -> None:
+def test_old_rates_are_those_of_the_trace_at_that_time_and_recents_are_others():
     known = places.load(SYNTHETIC)
     name = next(iter(known))
     found = derived.aged(rows(name), known, seed=3)
@@ -149,7 +148,7 @@ def test_old_rates_are_those_of_the_trace_at_that_time_and_recents_are_others() 
     assert derived.aged(rows(name), known, seed=3) == found
 
 
-def test_the_decision_sees_how_old_a_rows_rates_are() -> None:
+def test_the_decision_sees_how_old_a_rows_rates_are():
     context = context_of({"wifi_past1_bps": 1e6, "wifi_rate_age_s": 7.0, "wifi_rtt_s": 0.02,
                           "wifi_recent_s": 0.1, "wifi_recent_bytes": 3000.0,
                           "wifi_recent_age_s": 2.0})  # fmt: skip
@@ -172,14 +171,14 @@ SEEN: dict[str, Any] = {
     "change",
     [{"columns": []}, {"columns": None}, {"lengthened": None}, {"lengthened": MOST_LENGTHENED + 1}],
 )
-def test_what_tells_nothing_of_the_network_is_left_out(change: dict[str, Any]) -> None:
+def test_what_tells_nothing_of_the_network_is_left_out(change):
     assert not list(observed([SEEN | change], "home", "homes"))
 
 
 # Computed rows.
 
 
-def test_the_simulator_computes_rows_of_every_strategy(tmp_path: Path) -> None:
+def test_the_simulator_computes_rows_of_every_strategy(tmp_path):
     synth.generate("walk-away", 1, 60, tmp_path / "places")
     out = tmp_path / "computed.parquet"
     arguments = ["collect", "--places", str(tmp_path / "places"), "--engine", "simulator"]

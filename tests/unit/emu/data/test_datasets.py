@@ -31,7 +31,7 @@ def csv(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def test_a_csv_becomes_typed_columns(tmp_path: Path) -> None:
+def test_a_csv_becomes_typed_columns(tmp_path):
     data = datasets.read(csv(tmp_path, GOOD))
     assert len(data) == 2
     assert data.texts["group"].tolist() == ["a", "a-2"], "a place without a group is its own"
@@ -46,7 +46,7 @@ def test_a_csv_becomes_typed_columns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["again.csv", "again.parquet"])
-def test_what_is_written_is_read_again(tmp_path: Path, name: str) -> None:
+def test_what_is_written_is_read_again(tmp_path, name):
     rows = datasets.read(csv(tmp_path, GOOD)).to_rows()
     datasets.write(tmp_path / name, rows)
     assert datasets.read(tmp_path / name).to_rows() == rows
@@ -61,7 +61,7 @@ def test_what_is_written_is_read_again(tmp_path: Path, name: str) -> None:
     }
 
 
-def test_what_collect_hands_over_is_written_in_designs_order(tmp_path: Path) -> None:
+def test_what_collect_hands_over_is_written_in_designs_order(tmp_path):
     row = {
         "speed_mps": 1.5,
         "mood": "calm",
@@ -98,9 +98,7 @@ def test_what_collect_hands_over_is_written_in_designs_order(tmp_path: Path) -> 
         ("t_wifi_s", "t_fibre_s", None),
     ],
 )
-def test_what_makes_no_sense_is_named(
-    tmp_path: Path, old: str, new: str, where: str | None
-) -> None:
+def test_what_makes_no_sense_is_named(tmp_path, old, new, where):
     assert old in GOOD
     path = csv(tmp_path, GOOD.replace(old, new, 1))
     if where is None:
@@ -122,7 +120,7 @@ def test_what_makes_no_sense_is_named(
         b"place,size_bytes,direction\n",
     ],
 )
-def test_files_that_are_no_data_set_are_refused(tmp_path: Path, content: bytes) -> None:
+def test_files_that_are_no_data_set_are_refused(tmp_path, content):
     path = tmp_path / "wrong"
     path.write_bytes(content)
     with pytest.raises(DataSetError, match="wrong"):
@@ -135,7 +133,7 @@ def _table(rows: int, **more: Any) -> pa.Table:
     return pa.table({**columns, **numbers, **more})
 
 
-def test_a_small_file_makes_no_large_data_set(tmp_path: Path) -> None:
+def test_a_small_file_makes_no_large_data_set(tmp_path):
     """A file of 300 kB may declare 60 million rows, or a long text in each: both took all memory."""
     path = tmp_path / "data.parquet"
 
@@ -165,7 +163,7 @@ def test_a_small_file_makes_no_large_data_set(tmp_path: Path) -> None:
     assert refusal(_table(1, **many)) == "it has 1004 columns; 1000 may be"
 
 
-def test_whether_trains_were_answered_is_known_kept_and_no_indicator(tmp_path: Path) -> None:
+def test_whether_trains_were_answered_is_known_kept_and_no_indicator(tmp_path):
     answered = csv(tmp_path, "place,size_bytes,direction,t_wifi_s,wifi_udp_answered\na,9,up,1,0\n")
     data = datasets.read(answered)
     assert data.ignored == ()
@@ -176,7 +174,7 @@ def test_whether_trains_were_answered_is_known_kept_and_no_indicator(tmp_path: P
     assert datasets.read(answered).ignored == ("wifi_udp_answered",)
 
 
-def test_our_own_data_set_has_no_column_that_is_not_known() -> None:
+def test_our_own_data_set_has_no_column_that_is_not_known():
     traces = ROOT / "traces"
     assert datasets.read(traces / "transfers.parquet").ignored == ()
 
@@ -225,7 +223,7 @@ WITHOUT: list[tuple[str, ...]] = [
 
 
 @pytest.mark.parametrize("gone", WITHOUT)
-def test_columns_may_be_missing_or_empty(tmp_path: Path, gone: tuple[str, ...]) -> None:
+def test_columns_may_be_missing_or_empty(tmp_path, gone):
     whole = columns()
     missing = judged(tmp_path, {name: column for name, column in whole.items() if name not in gone})
     empty = judged(tmp_path, whole | dict.fromkeys(gone, [None] * COUNT))
@@ -236,7 +234,7 @@ def test_columns_may_be_missing_or_empty(tmp_path: Path, gone: tuple[str, ...]) 
     assert never.isdisjoint(missing["policies"])
 
 
-def test_what_is_not_there_cannot_be_read_or_written(tmp_path: Path) -> None:
+def test_what_is_not_there_cannot_be_read_or_written(tmp_path):
     with pytest.raises(
         DataSetError, match=r"nowhere\.csv: cannot be read: No such file or directory$"
     ):

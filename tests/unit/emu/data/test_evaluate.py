@@ -4,7 +4,6 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -105,7 +104,7 @@ def leaf(value: list[float]) -> dict[str, Any]:
 WIFI_BEST = {"wifi": 1.0, "cellular": 2.0, "mptcp_wifi": 1.5, "mptcp_cellular": 2.5}
 
 
-def test_figures_of_fixed_policies_rules_and_cedos_by_hand() -> None:
+def test_figures_of_fixed_policies_rules_and_cedos_by_hand():
     found = evaluate(data_set(), constant(WIFI_BEST))
     assert (found["rows"], found["places"]) == (4, 2)
     time = {name: figures["max_s"] for name, figures in found["policies"].items()}
@@ -130,7 +129,7 @@ def test_figures_of_fixed_policies_rules_and_cedos_by_hand() -> None:
     assert time["ping_then_mptcp"]["mean_s"] == pytest.approx((0.1 + 2.0 + 30 + 0.2) / 4)
 
 
-def test_choices_between_the_networks_alone_are_told_apart_by_the_age_of_what_is_known() -> None:
+def test_choices_between_the_networks_alone_are_told_apart_by_the_age_of_what_is_known():
     fresh = data_set()
     assert "ages" not in evaluate(fresh, constant(WIFI_BEST))
     aged = DataSet(
@@ -155,7 +154,7 @@ def test_choices_between_the_networks_alone_are_told_apart_by_the_age_of_what_is
     assert set(found["fresh"]["prediction"]) == {"wifi", "cellular"}
 
 
-def test_prediction_error_and_coverage_by_hand() -> None:
+def test_prediction_error_and_coverage_by_hand():
     data = data_set()
     predicted = [
         {name: Distribution((0.1, 0.2, 2.2)) for name in STRATEGIES},
@@ -171,7 +170,7 @@ def test_prediction_error_and_coverage_by_hand() -> None:
     assert found["cellular"]["coverage90"] == 0.25
 
 
-def test_cedos_goes_through_the_daemons_decision() -> None:
+def test_cedos_goes_through_the_daemons_decision():
     """Wi-Fi, whose pings are all lost, takes no part, whatever the model says of it."""
     choose: Callable[..., str] = cedos_choice
     columns = {"size_bytes": 3000.0, "direction_up": 0.0}
@@ -206,7 +205,7 @@ def walks(seed: int, places: int = 6, each: int = 12) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("group_by", ["group", "place", "row"])
-def test_without_a_model_each_group_is_judged_by_the_others(group_by: str) -> None:
+def test_without_a_model_each_group_is_judged_by_the_others(group_by):
     told: list[float] = []
     found = evaluate(
         data_set(walks(1)),
@@ -222,7 +221,7 @@ def test_without_a_model_each_group_is_judged_by_the_others(group_by: str) -> No
     assert told == sorted(told)
 
 
-def test_what_is_left_out_is_neither_learned_nor_seen_and_all_else_is_judged_as_before() -> None:
+def test_what_is_left_out_is_neither_learned_nor_seen_and_all_else_is_judged_as_before():
     data, rtts = data_set(walks(1)), ("wifi_rtt_s", "cellular_rtt_s")
     quick = Settings(trees=5, folds=3)
     with_them = evaluate(data, settings=quick)
@@ -249,7 +248,7 @@ def test_what_is_left_out_is_neither_learned_nor_seen_and_all_else_is_judged_as_
         ("cqi", "no row of DATA knows cqi"),
     ],
 )
-def test_a_column_that_cannot_be_left_out_is_refused(tmp_path: Path, name: str, says: str) -> None:
+def test_a_column_that_cannot_be_left_out_is_refused(tmp_path, name, says):
     data = tmp_path / "data.csv"
     datasets.write(data, data_set(walks(2, places=3, each=4)).to_rows())
     refused = CliRunner().invoke(evaluate_command, [str(data), "--without", name])
@@ -257,7 +256,7 @@ def test_a_column_that_cannot_be_left_out_is_refused(tmp_path: Path, name: str, 
     assert says in " ".join(refused.stderr.split())
 
 
-def test_commands_train_a_model_and_judge_it(tmp_path: Path) -> None:
+def test_commands_train_a_model_and_judge_it(tmp_path):
     data, model, out = (tmp_path / name for name in ("data.parquet", "model.json", "f.json"))
     own = {"wifi_udp_answered": 1.0, "cellular_udp_answered": 0.0}
     rows = [row | {"mood": "calm"} | own for row in data_set(walks(2)).to_rows()]
@@ -299,7 +298,7 @@ def outcomes() -> Outcomes:
     )
 
 
-def test_figures_by_hand() -> None:
+def test_figures_by_hand():
     found = judged(outcomes(), Bootstrap(np.array(["a", "a", "b", "c"])))
     assert found["within10_share"] == 0.75
     assert found["oracle_match"] == 0.5
@@ -327,5 +326,5 @@ def test_figures_by_hand() -> None:
         ("redundant", "down", (0.428 + 1.674) * 10 + 6.5),
     ],
 )
-def test_ten_seconds_of_each(strategy: str, direction: str, expected_j: float) -> None:
+def test_ten_seconds_of_each(strategy, direction, expected_j):
     assert math.isclose(transfer_energy_j(strategy, 1_000_000, direction, 10.0), expected_j)

@@ -26,7 +26,7 @@ def found() -> Found:
 
 
 @pytest.mark.parametrize("plan", PLANS)
-def test_a_budget_can_always_be_met_by_one_who_spends_evenly(plan: str) -> None:
+def test_a_budget_can_always_be_met_by_one_who_spends_evenly(plan):
     for lived, dice in lives(9, 1):
         for world in PLANS[plan](lived, dice):
             to_come = 0.0
@@ -37,7 +37,7 @@ def test_a_budget_can_always_be_met_by_one_who_spends_evenly(plan: str) -> None:
             assert world.best_s >= 0.0
 
 
-def test_a_day_is_counted_in_joules_of_both_radios() -> None:
+def test_a_day_is_counted_in_joules_of_both_radios():
     lived, dice = next(lives(9, 1))
     worlds = energy(lived, dice)
     # From four at night to four: the ends of a month are left out.
@@ -53,7 +53,7 @@ def test_a_day_is_counted_in_joules_of_both_radios() -> None:
 
 
 @pytest.mark.parametrize(("prefix", "spent"), [("", 0.94), ("energy_", 0.85)])
-def test_budgets_are_met_and_used(found: Found, prefix: str, spent: float) -> None:
+def test_budgets_are_met_and_used(found, prefix, spent):
     shown = figures(found)
     assert shown["months"] == 4
     assert shown[f"{prefix}met_share"] == 1.0
@@ -63,7 +63,7 @@ def test_budgets_are_met_and_used(found: Found, prefix: str, spent: float) -> No
     assert 0.0 < shown[f"{prefix}bought_of_best_share"] <= 1.02
 
 
-def test_what_was_spent_is_what_the_choices_say(found: Found) -> None:
+def test_what_was_spent_is_what_the_choices_say(found):
     for plan in ("data", "energy"):
         for outcome in found[plan]["pacer"]:
             assert outcome.spent >= outcome.world.forced * (1.0 - 1e-9)
@@ -72,7 +72,7 @@ def test_what_was_spent_is_what_the_choices_say(found: Found) -> None:
             )
 
 
-def test_a_controller_that_breaks_budgets_is_found_out() -> None:
+def test_a_controller_that_breaks_budgets_is_found_out():
     """The simulation can fail: a keeper whose price is always nothing exceeds every tight plan."""
 
     class Careless(Pacer):
@@ -91,7 +91,7 @@ def test_a_controller_that_breaks_budgets_is_found_out() -> None:
 
 
 @pytest.mark.parametrize("kind", ["last_day_12", "flood_10", "weekends", "doubled"])
-def test_none_is_exceeded_and_little_left_over(kind: str) -> None:
+def test_none_is_exceeded_and_little_left_over(kind):
     """With all demand on the last day, an eighth of it unavoidable, once 40 of 40 were exceeded."""
     outcomes = [
         each for world in odd_worlds(ODD_MONTHS[kind], 3, 2) for each in live([world], Pacer)

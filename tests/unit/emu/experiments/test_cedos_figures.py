@@ -2,7 +2,6 @@
 
 import json
 from math import inf
-from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -19,9 +18,7 @@ from emu.repository import ROOT
 RESULTS = ROOT / "notebooks" / "results"
 
 
-def test_files_say_how_many_days_they_are_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_say_how_many_days_they_are_of(tmp_path, monkeypatch):
     asked: list[int] = []
     monkeypatch.setattr(program, "many_days", lambda count, *_: asked.append(count) or {})
     monkeypatch.setattr(studies, "table6", lambda count, seed: asked.append(count) or {})
@@ -35,7 +32,7 @@ def test_files_say_how_many_days_they_are_of(
     assert [found[part].get("days") for part in parts] == [60, 20, 20, None]
 
 
-def test_what_is_never_done_is_no_number_and_results_are_json() -> None:
+def test_what_is_never_done_is_no_number_and_results_are_json():
     never = Tally(flows=1, total_bytes=1.0, most_wifi_bytes=1.0)
     never.met["chance"], never.wifi_bytes["chance"], never.late_s["chance"] = 0, 0.0, [inf]
     assert figures([never])["chance"]["missed_by_most_s"] is None
@@ -43,7 +40,7 @@ def test_what_is_never_done_is_no_number_and_results_are_json() -> None:
         json.loads(file.read_text(), parse_constant=pytest.fail)
 
 
-def test_a_ride_has_the_published_stations() -> None:
+def test_a_ride_has_the_published_stations():
     wifi, attached = studies.ride(3)
     assert wifi == studies.ride(3)[0]
     assert sum(each > 0 for each in wifi) == studies.WORKING * round(studies.CARRIES_S)
@@ -55,7 +52,7 @@ def test_a_ride_has_the_published_stations() -> None:
     assert abs(sum(longs) / 30 / published_s - 1.0) < 0.03
 
 
-def test_a_stream_plays_through_and_is_nearly_as_good_as_with_knowledge_of_the_future() -> None:
+def test_a_stream_plays_through_and_is_nearly_as_good_as_with_knowledge_of_the_future():
     found = studies.figure8(seeds=1)
     for name in ("computed", "paper"):
         one = found[name]
@@ -66,7 +63,7 @@ def test_a_stream_plays_through_and_is_nearly_as_good_as_with_knowledge_of_the_f
     assert found["computed"]["wifi_share"] >= found["paper"]["wifi_share"]
 
 
-def test_who_sleeps_is_woken_in_time_and_for_less_than_who_stays_awake() -> None:
+def test_who_sleeps_is_woken_in_time_and_for_less_than_who_stays_awake():
     locked, ours, nobody = studies.figure7(10, 1, ("wakelock", "alarm", "no_alarm")).values()
     assert abs(1000.0 * (studies.ASLEEP_W + studies.LOOK_J / 120.0) - 55.1) < 1e-6
     assert ours["met_share"] == locked["met_share"] == 1.0
@@ -115,7 +112,7 @@ def linear_program(world: World) -> float | None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_it_is_what_linear_programming_finds(seed: int) -> None:
+def test_it_is_what_linear_programming_finds(seed):
     world = drawn(seed)
     best = linear_program(world)
     if best is None:

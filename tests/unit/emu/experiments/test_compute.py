@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from emu.experiments.meatballs.offload import VALUE, ComputePredictor
 
 
-def test_a_computation_is_a_line_over_its_parameters() -> None:
+def test_a_computation_is_a_line_over_its_parameters():
     dice = random.Random(1)
     predictor = ComputePredictor(("length_s", "words"), "recognition")
     for k in range(60):
@@ -21,7 +21,7 @@ def test_a_computation_is_a_line_over_its_parameters() -> None:
     assert predictor.predict({"length_s": 5.0, "words": 10.0})[VALUE].quantile(0.95) < 4.5
 
 
-def test_two_runs_of_about_the_same_length_say_little_of_longer_ones() -> None:
+def test_two_runs_of_about_the_same_length_say_little_of_longer_ones():
     """The longer one took a little less, by chance: a line through both would cross zero soon."""
     predictor = ComputePredictor(("length_s",))
     predictor.observe({"length_s": 1.5}, 1.2, 0.0)
@@ -34,9 +34,7 @@ def test_two_runs_of_about_the_same_length_say_little_of_longer_ones() -> None:
 
 @settings(max_examples=40)
 @given(st.lists(st.tuples(st.floats(), st.floats()), max_size=15), st.floats())
-def test_whatever_is_observed_predictions_stay_numbers(
-    runs: list[tuple[float, float]], at: float
-) -> None:
+def test_whatever_is_observed_predictions_stay_numbers(runs, at):
     predictor = ComputePredictor(("x",))
     for x, value in runs:
         predictor.observe({"x": x}, value, 0.0)

@@ -43,7 +43,7 @@ def series(folder: Path, rssi: bool) -> Path:
     return file
 
 
-def test_a_rule_knows_what_it_asked_and_pays_for_it(tmp_path: Path) -> None:
+def test_a_rule_knows_what_it_asked_and_pays_for_it(tmp_path):
     walk = load(series(tmp_path, rssi=True))["p"]
     always, seldom = replay(walk, FixedRate(1.0)), replay(walk, FixedRate(20.0))
     assert always.probes == 2 * SECONDS
@@ -59,7 +59,7 @@ def test_a_rule_knows_what_it_asked_and_pays_for_it(tmp_path: Path) -> None:
     assert max(always.errors, default=0.0) == 0.0
 
 
-def test_delphis_rule_asks_when_the_signal_falls(tmp_path: Path) -> None:
+def test_delphis_rule_asks_when_the_signal_falls(tmp_path):
     walk = load(series(tmp_path, rssi=True))["p"]
     assert walk.synthetic == frozenset({"cellular"})
     asked = replay(walk, PassiveChange(0.4))
@@ -89,7 +89,7 @@ def data(rows: int = 120) -> DataSet:
     )
 
 
-def test_what_is_the_rate_correlates_wholly_and_noise_does_not() -> None:
+def test_what_is_the_rate_correlates_wholly_and_noise_does_not():
     found = prediction.correlations(data(), places=1)
     wifi = found["wifi"]["all"]
     # Strongest first; what never changes is left out, and what no predictor looks at is not.
@@ -131,7 +131,7 @@ def always_wifi(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(floor, "cedos_choices", lambda rows, *_: ["wifi"] * len(rows))
 
 
-def test_the_oracle_of_one_measurement_is_scored_on_the_other(tmp_path: Path) -> None:
+def test_the_oracle_of_one_measurement_is_scored_on_the_other(tmp_path):
     ours = written(tmp_path / "ours.csv", [WIFI_BEST] * 4 + [CELLULAR_BEST] * 2)
     # The second one found Wi-Fi best three times only.
     theirs = written(tmp_path / "theirs.csv", [WIFI_BEST] * 3 + [CELLULAR_BEST] * 3)
@@ -145,7 +145,7 @@ def test_the_oracle_of_one_measurement_is_scored_on_the_other(tmp_path: Path) ->
     assert found["noise"]["wifi"]["median"] == 0.0
 
 
-def test_later_transfers_of_a_place_are_compared(tmp_path: Path) -> None:
+def test_later_transfers_of_a_place_are_compared(tmp_path):
     count = 3 * (floor.FIRST + 2)
     found = floor.run(datasets.read(written(tmp_path / "ours.csv", [CELLULAR_BEST] * count)))
     places = found["max_s"]["places"]

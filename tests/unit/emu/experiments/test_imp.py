@@ -1,7 +1,5 @@
 """The prefetching experiments: workloads as published, budgets kept, demand first, small grids."""
 
-from typing import Literal
-
 import numpy as np
 import pytest
 
@@ -50,7 +48,7 @@ def play(queue: Queue, budgets: Budgets, seed: int = 1) -> Outcome:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_inbox_is_the_papers(seed: int) -> None:
+def test_the_inbox_is_the_papers(seed):
     work = workload.email(seed)
     assert len(work.items) == len(work.steps) == 35
     assert sum(item.read for item in work.items) == 28
@@ -59,7 +57,7 @@ def test_the_inbox_is_the_papers(seed: int) -> None:
 
 
 @pytest.mark.parametrize("classes", [True, False])
-def test_the_news_are_the_papers(classes: bool) -> None:
+def test_the_news_are_the_papers(classes):
     work = workload.news(3, classes=classes)
     assert len(work.items) == len(work.steps) == 25
     assert np.mean([item.read for item in work.items]) == pytest.approx(0.64)
@@ -70,7 +68,7 @@ def test_the_news_are_the_papers(classes: bool) -> None:
     assert sum(came for came, _ in work.history.values()) / issued == pytest.approx(0.64, abs=0.08)
 
 
-def test_a_drive_has_contacts_as_published_and_the_places_own_networks() -> None:
+def test_a_drive_has_contacts_as_published_and_the_places_own_networks():
     place = places.load(TRACES)["drive-past-s13"]
     accesses = drive(place, 3600, seed=1)
     assert accesses["wifi"].down.period_s == accesses["cellular"].down.period_s == 3600
@@ -83,14 +81,14 @@ def test_a_drive_has_contacts_as_published_and_the_places_own_networks() -> None
     assert drive(place, 3600, seed=2)["wifi"].down != accesses["wifi"].down
 
 
-def test_without_budgets_ours_is_always() -> None:
+def test_without_budgets_ours_is_always():
     ours, always = play(Queue(), Budgets(1200.0)), play(simple(0.0)["always"](), Budgets(1200.0))
     assert ours.prefetched == always.prefetched
     assert np.mean(ours.fetch_s) == pytest.approx(np.mean(always.fetch_s), abs=0.02)
 
 
 @pytest.mark.parametrize("controller", ["pacer", "odyssey"])
-def test_budgets_are_kept_and_buy_time(controller: str) -> None:
+def test_budgets_are_kept_and_buy_time(controller):
     budgets = Budgets(1200.0, None, 1.5e6, controller)
     ours, wifi = play(Queue(), budgets), play(simple(0.0)["wifi-only"](), Budgets(1200.0))
     assert ours.data_bytes <= 1.5e6
@@ -98,14 +96,14 @@ def test_budgets_are_kept_and_buy_time(controller: str) -> None:
 
 
 @pytest.mark.parametrize("cap", [0.0, 100_000.0])
-def test_a_cap_on_data_is_not_broken_by_demand_either(cap: float) -> None:
+def test_a_cap_on_data_is_not_broken_by_demand_either(cap):
     one = play(Queue(), Budgets(1200.0, None, cap))
     assert one.data_bytes <= cap
     assert len(one.fetch_s) == 28  # all come, when Wi-Fi does
 
 
 @pytest.mark.parametrize("application", ["email", "news"])
-def test_a_small_grid_hangs_together(application: Literal["email", "news"]) -> None:
+def test_a_small_grid_hangs_together(application):
     place = {
         "name": "there",
         "parts": ["drive-past-s13"],
@@ -136,7 +134,7 @@ def test_a_small_grid_hangs_together(application: Literal["email", "news"]) -> N
 DEMAND_RADIOS = radios()["nexus-one"]
 
 
-def test_each_fetch_opens_a_connection_of_its_own() -> None:
+def test_each_fetch_opens_a_connection_of_its_own():
     """As the fetchers do: a round trip before the request, and one for it."""
     steady = Trace.constant(10e6)
     access = Access(NetworkKind.CELLULAR, up=steady, down=steady, rtt_s=0.08)

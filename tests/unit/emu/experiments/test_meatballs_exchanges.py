@@ -37,7 +37,7 @@ def always(*ways: str, again: float | None = None):
     return lambda now, usable, silent: Chosen(frozenset(ways), again)
 
 
-def test_the_first_answer_wins_and_the_other_is_cancelled() -> None:
+def test_the_first_answer_wins_and_the_other_is_cancelled():
     race = Race(5.0, always("wifi", "cellular"))
     assert race.begin(BOTH) == [Start("cellular"), Start("wifi")]
     assert race.on_answer("wifi", 5.1) == [Cancel("cellular")]
@@ -46,7 +46,7 @@ def test_the_first_answer_wins_and_the_other_is_cancelled() -> None:
     assert (race.done_s, race.winner) == (5.1, "wifi")
 
 
-def test_silence_begins_the_other_and_keeps_the_first() -> None:
+def test_silence_begins_the_other_and_keeps_the_first():
     def choose(now: float, usable: frozenset[str], silent: Mapping[str, float]) -> Chosen:
         late = silent.get("wifi", 0.0) > 0.3
         return Chosen(frozenset({"cellular"} if late else {"wifi"}), 0.2)
@@ -64,7 +64,7 @@ def test_silence_begins_the_other_and_keeps_the_first() -> None:
 
 
 @given(st.data())
-def test_whatever_happens_each_way_runs_once_at_a_time_and_one_wins(data: st.DataObject) -> None:
+def test_whatever_happens_each_way_runs_once_at_a_time_and_one_wins(data):
     ways = ["a", "b", "c"]
     subsets = st.frozensets(st.sampled_from(ways))
 
@@ -135,14 +135,14 @@ MEATBALLS = ["brute-force", "brute-force, as published", "error-bounds", "bayesi
 
 
 @pytest.mark.parametrize("style", [*MEATBALLS, "adaptive"])
-def test_where_all_costs_much_the_free_network_is_used_alone(style: str) -> None:
+def test_where_all_costs_much_the_free_network_is_used_alone(style):
     policy = deciding(style, "high")
     now_s = used(policy)
     assert policy.choose(TASK, now_s, BOTH, {}).ways == {"wifi"}
 
 
 @pytest.mark.parametrize("style", MEATBALLS)
-def test_silence_sends_it_over_the_other_network_too(style: str) -> None:
+def test_silence_sends_it_over_the_other_network_too(style):
     policy = deciding(style, "low")
     now_s = used(policy, 30)
     first = policy.choose(TASK, now_s, BOTH, {})
@@ -159,7 +159,7 @@ def test_silence_sends_it_over_the_other_network_too(style: str) -> None:
     assert waited_s < 2.0
 
 
-def test_a_stall_is_an_error_and_no_latency() -> None:
+def test_a_stall_is_an_error_and_no_latency():
     """After one, the published method leaves the network alone for good; ours goes on asking."""
     ways = {}
     for style in ("brute-force", "brute-force, as published"):
@@ -197,7 +197,7 @@ def trial(policy: Preferring, at_s: float, *wifi_gaps: tuple[int, int]) -> tuple
     return found[0], usage
 
 
-def test_the_preferred_network_is_used_alone() -> None:
+def test_the_preferred_network_is_used_alone():
     record, usage = trial(Preferring("wifi", "cellular"), 10.0)
     assert (record.winner, record.redundant) == ("wifi", False)
     assert record.wait_s == pytest.approx(0.023, abs=0.002)
@@ -205,14 +205,14 @@ def test_the_preferred_network_is_used_alone() -> None:
     assert usage.bytes_of("wifi") > 5000
 
 
-def test_a_hidden_loss_is_waited_out_and_sent_again() -> None:
+def test_a_hidden_loss_is_waited_out_and_sent_again():
     record, _ = trial(Preferring("wifi", "cellular"), 10.5, (10, 20))
     assert record.winner == "cellular"
     assert record.wait_s == pytest.approx(2.5 + 0.063, abs=0.003)
     assert [way for way, _ in record.starts] == ["wifi", "cellular"]
 
 
-def test_both_is_as_fast_as_the_faster_one_and_costs_twice() -> None:
+def test_both_is_as_fast_as_the_faster_one_and_costs_twice():
     record, usage = trial(Both(), 10.0)
     assert record.winner == "wifi"
     assert record.hedged
@@ -224,7 +224,7 @@ def test_both_is_as_fast_as_the_faster_one_and_costs_twice() -> None:
     assert record.wait_s == pytest.approx(0.063, abs=0.003)
 
 
-def test_requests_are_seeded_and_as_the_paper_has_them() -> None:
+def test_requests_are_seeded_and_as_the_paper_has_them():
     found = requests(12_000.0, 3)
     assert found == requests(12_000.0, 3)
     assert found != requests(12_000.0, 4)
@@ -250,7 +250,7 @@ def found() -> dict:
     )
 
 
-def test_all_policies_under_all_settings_at_both_places(found: dict) -> None:
+def test_all_policies_under_all_settings_at_both_places(found):
     assert found["simulated"]
     for place in found["places"].values():
         assert place["synthetic"]
@@ -260,7 +260,7 @@ def test_all_policies_under_all_settings_at_both_places(found: dict) -> None:
             assert len({each["requests"] for each in by.values()}) == 1
 
 
-def test_costs_are_what_is_waited_and_paid(found: dict) -> None:
+def test_costs_are_what_is_waited_and_paid(found):
     for place in found["places"].values():
         for setting in SETTINGS.values():
             for each in place["policies"][setting.name].values():
@@ -273,14 +273,14 @@ def test_costs_are_what_is_waited_and_paid(found: dict) -> None:
                 )
 
 
-def test_redundancy_never_waits_longer_than_one_network(found: dict) -> None:
+def test_redundancy_never_waits_longer_than_one_network(found):
     for place in found["places"].values():
         by = place["policies"]["no"]
         assert by["brute-force"]["wait_ms"] <= by["wifi-preferred"]["wait_ms"] + 1.0
         assert by["cellular-only"]["hedged_share"] == by["adaptive"]["hedged_share"] == 0.0
 
 
-def test_offloading_to_a_loaded_server_is_hedged() -> None:
+def test_offloading_to_a_loaded_server_is_hedged():
     known = places.load(HERE)
     figures = offload_policy.run(
         known,
@@ -314,7 +314,7 @@ def test_offloading_to_a_loaded_server_is_hedged() -> None:
         ({"driving": []}, "at least one place"),
     ],
 )
-def test_what_cannot_be_carried_out_is_refused(wrong: dict, message: str) -> None:
+def test_what_cannot_be_carried_out_is_refused(wrong, message):
     wanted = {"walking": ["walk-away-s7"], "driving": ["drive-past-s13"], "trials": 1} | wrong
     with pytest.raises(CedosError, match=message):
         exchanges.run(places.load(HERE), duration_s=30.0, **wanted)
@@ -331,7 +331,5 @@ def test_what_cannot_be_carried_out_is_refused(wrong: dict, message: str) -> Non
     ],
     ids=["alone", "equally", "the other ends first", "a later one", "gone"],
 )
-def test_a_processor_is_shared(
-    others: list[tuple[float, float]], at_s: float, work_s: float, done_s: float
-) -> None:
+def test_a_processor_is_shared(others, at_s, work_s, done_s):
     assert SharedProcessor(others).finished_s(at_s, work_s) == pytest.approx(done_s)

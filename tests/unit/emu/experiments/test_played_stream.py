@@ -12,7 +12,7 @@ from emu.experiments.cedos.studies import Playback, least_metered_bytes, play
 RATE = 640e3
 
 
-def test_what_no_unmetered_network_can_bring_is_paid() -> None:
+def test_what_no_unmetered_network_can_bring_is_paid():
     playback = Playback(RATE, 10.0, delay_s=0.0)
     assert least_metered_bytes([RATE] * 10, [RATE] * 10, playback) == 0.0
     assert least_metered_bytes([0.0] * 10, [RATE] * 10, playback) == pytest.approx(800_000)
@@ -34,9 +34,7 @@ def test_what_no_unmetered_network_can_bring_is_paid() -> None:
 
 
 @given(st.integers(0, 2**32), st.integers(5, 40), st.integers(5, 60))
-def test_ours_never_stalls_where_the_phone_is_steady_and_pays_little_more(
-    seed: int, contact_s: int, gap_s: int
-) -> None:
+def test_ours_never_stalls_where_the_phone_is_steady_and_pays_little_more(seed, contact_s, gap_s):
     chance = random.Random(seed)
     wifi: list[float] = []
     while len(wifi) < 300:

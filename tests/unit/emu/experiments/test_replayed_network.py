@@ -30,7 +30,7 @@ def with_gaps(seconds: int, *gaps: tuple[int, int]) -> Trace:
 STEADY = Trace.constant(12e6, 10.0)
 
 
-def test_a_small_exchange_takes_a_round_trip_and_its_packets() -> None:
+def test_a_small_exchange_takes_a_round_trip_and_its_packets():
     found = network(STEADY).exchange(0.0, 1000, 4000)
     # Up at 1 ms, at the server at 21, three packets through the downlink from 41 on.
     assert found.served_at_s == pytest.approx(0.021)
@@ -40,21 +40,21 @@ def test_a_small_exchange_takes_a_round_trip_and_its_packets() -> None:
     assert found.received_bytes() == 4000
 
 
-def test_a_large_download_reaches_the_links_rate() -> None:
+def test_a_large_download_reaches_the_links_rate():
     size = 3_000_000
     found = network(STEADY).exchange(0.0, 100, size)
     packets = math.ceil(size / 1448)
     assert packets / 1000 < found.completed_at_s < packets / 1000 + 0.3
 
 
-def test_a_short_outage_is_waited_for() -> None:
+def test_a_short_outage_is_waited_for():
     net = network(with_gaps(20, (5, 7)))
     assert net.contacts() == ()
     found = net.exchange(5.5, 1000, 4000)
     assert found.completed_at_s == pytest.approx(7.043, abs=0.002)
 
 
-def test_a_long_outage_loses_what_is_under_way() -> None:
+def test_a_long_outage_loses_what_is_under_way():
     net = network(with_gaps(20, (5, 12)), detection_s=3.0)
     found = net.exchange(6.0, 1000, 4000)
     assert found.completed_at_s == math.inf
@@ -65,7 +65,7 @@ def test_a_long_outage_loses_what_is_under_way() -> None:
         net.exchange(8.0, 1000, 4000)
 
 
-def test_the_host_believes_late_and_regains_at_once() -> None:
+def test_the_host_believes_late_and_regains_at_once():
     net = network(with_gaps(20, (5, 12)), detection_s=3.0)
     assert [net.up_at(t) for t in (4.9, 7.9, 8.1, 11.9, 12.0, 25.1, 28.1)] == [
         *(True, True, False, False, True),
@@ -85,9 +85,7 @@ def test_the_host_believes_late_and_regains_at_once() -> None:
     size=st.integers(1, 200_000),
     more=st.integers(0, 100_000),
 )
-def test_later_or_larger_never_ends_earlier(
-    start_s: float, later_s: float, size: int, more: int
-) -> None:
+def test_later_or_larger_never_ends_earlier(start_s, later_s, size, more):
     net = network(with_gaps(20, (5, 7)))
     first = net.exchange(start_s, 500, size)
     assert first.completed_at_s > start_s + net.rtt_s - 0.002
@@ -101,7 +99,7 @@ def test_later_or_larger_never_ends_earlier(
 HERE = ROOT / "traces"
 
 
-def test_each_part_is_where_it_belongs() -> None:
+def test_each_part_is_where_it_belongs():
     known = list(places.load(HERE).values())[:3]
     found = joined(known)
     assert set(found) == {"wifi", "cellular"}

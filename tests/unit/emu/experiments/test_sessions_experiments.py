@@ -34,7 +34,7 @@ def link(
     return Direction(times, period_ms, queue, [(0.0, delay_s)])
 
 
-def test_small_packets_share_an_opportunity_and_large_ones_span_two() -> None:
+def test_small_packets_share_an_opportunity_and_large_ones_span_two():
     one = link([5, 10], 10)
     for name, size in ((b"a", 500), (b"b", 500), (b"c", 1000)):
         one.arrive(name, size, 0.0)
@@ -42,7 +42,7 @@ def test_small_packets_share_an_opportunity_and_large_ones_span_two() -> None:
     assert one.leave(20.0) == [b"c"]
 
 
-def test_the_order_stays_where_the_delay_falls() -> None:
+def test_the_order_stays_where_the_delay_falls():
     one = Direction([100, 1100, 2000], 2000, 10, [(0.0, 2.0), (1.0, 0.1)])
     one.arrive(b"slow", 1500, 0.0)
     one.arrive(b"quick", 1500, 0.0)
@@ -52,7 +52,7 @@ def test_the_order_stays_where_the_delay_falls() -> None:
 
 @settings(max_examples=30)
 @given(rate=st.floats(0.2e6, 40e6), delay_ms=st.integers(0, 300))
-def test_a_loaded_link_carries_its_rate(rate: float, delay_ms: int) -> None:
+def test_a_loaded_link_carries_its_rate(rate, delay_ms):
     trace = Trace.constant(rate, 6.0)
     one = Direction(trace.times_ms.tolist(), trace.period_ms, 10**6, [(0.0, delay_ms / 1e3)])
     for number in range(len(trace)):
@@ -91,7 +91,7 @@ def rates(trace: Trace) -> list[float]:
         ("aggregate", [4.2, 4.2, 1.2, 1.8], [(0.0, 0.02), (2.0, 0.4), (3.0, 0.02)]),
     ],
 )
-def test_an_ideal_network(kind: str, wanted: list[float], rtts: list[tuple[float, float]]) -> None:
+def test_an_ideal_network(kind, wanted, rtts):
     found = ideal(BOTH, kind)
     assert found.name == VIRTUAL
     assert rates(found.down) == wanted
@@ -100,7 +100,7 @@ def test_an_ideal_network(kind: str, wanted: list[float], rtts: list[tuple[float
     assert found.carrier is None
 
 
-def test_the_client_learns_late_that_a_network_is_gone() -> None:
+def test_the_client_learns_late_that_a_network_is_gone():
     found = real(BOTH["wifi"], "wlan0", 0.5)
     assert found.carrier is not None
     # The contact that ends the period goes on at its beginning.
@@ -112,14 +112,14 @@ def quiet(share: float, what: str) -> None:
 
 
 @pytest.mark.parametrize("duration_s", [9.0, 15.0, 60.0, 900.0])
-def test_urgent_messages_come_in_episodes(duration_s: float) -> None:
+def test_urgent_messages_come_in_episodes(duration_s):
     at_s = applications.urgent_at_s(duration_s, 3)
     assert len(at_s) == applications.EPISODES * applications.PER_EPISODE
     assert at_s[0] >= 0
     assert at_s[-1] <= duration_s + applications.EPISODE_S
 
 
-async def test_over_tcp_an_urgent_answer_waits_for_those_asked_before() -> None:
+async def test_over_tcp_an_urgent_answer_waits_for_those_asked_before():
     listening = socket.create_server(("127.0.0.1", 0))
     near = socket.create_connection(listening.getsockname())
     far, _ = listening.accept()
@@ -146,7 +146,7 @@ async def test_over_tcp_an_urgent_answer_waits_for_those_asked_before() -> None:
     assert order == ["large", "urgent"]
 
 
-def test_nobody_begins_before_all_are_ready() -> None:
+def test_nobody_begins_before_all_are_ready():
     begun: list[str] = []
     arrived = threading.Event()
 
@@ -164,7 +164,7 @@ def test_nobody_begins_before_all_are_ready() -> None:
     assert sorted(begun) == ["early", "late"]
 
 
-def test_a_summary_is_of_trials() -> None:
+def test_a_summary_is_of_trials():
     trials = [
         {"foreground_s": [1.0, 3.0], "background_bytes": 1_000_000, "background_s": 8.0},
         {"foreground_s": [4.0], "background_bytes": 1_000_000, "background_s": 4.0},
@@ -176,12 +176,12 @@ def test_a_summary_is_of_trials() -> None:
 
 
 @pytest.mark.parametrize(("size_mb", "gaps"), [(77, 0), (154, 1), (308, 1)])
-def test_the_bound_waits_for_the_gaps_that_it_meets(size_mb: float, gaps: int) -> None:
+def test_the_bound_waits_for_the_gaps_that_it_meets(size_mb, gaps):
     plan = dtp.plan(size_mb, 20, 3e6, 0.02)
     assert plan.bound_s() == pytest.approx((8 * size_mb / 3 + gaps * dtp.GAP_S) / 20)
 
 
-def test_energy_is_that_of_life() -> None:
+def test_energy_is_that_of_life():
     """A sixtieth of the time: each second with data is a minute of the radio's power."""
     plan = dtp.plan(154, 60, 3e6, 0.02)
     received = [0, 100, 200, 200, 200, 300]
@@ -193,7 +193,7 @@ def test_energy_is_that_of_life() -> None:
     assert dtp.energy_j(samples, cellular) == pytest.approx(3 * 60 * 0.892 + 2 * tail_j)
 
 
-def test_delays_are_between_the_last_and_the_first_packet() -> None:
+def test_delays_are_between_the_last_and_the_first_packet():
     networks, planned = cedos_tables.script("one-at-a-time", 2, 10.0, 5e6)
     assert [network.carrier for network in networks] == [
         [(0.0, 10.0), (20.0, 30.0)],

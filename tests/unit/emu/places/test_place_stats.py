@@ -1,7 +1,6 @@
 """Figures of places: outages, classes, and that the samples' files say what their series say."""
 
 import csv
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,7 @@ from emu.places.synth import opportunities
 from emu.repository import ROOT
 
 
-def test_a_place_is_compared_over_the_common_seconds(tmp_path: Path) -> None:
+def test_a_place_is_compared_over_the_common_seconds(tmp_path):
     for kind, rates in (("wifi", [8.0, 0.0, 4.0, 0.0]), ("cellular", [2.0, 0.0, 6.0, 0.05, 90.0])):
         (tmp_path / kind).mkdir()
         opportunities(rates).write(tmp_path / kind / "x.trace.gz")
@@ -32,7 +31,7 @@ REAL = ROOT.parent / "shared" / "traces-real"
 
 
 @pytest.mark.skipif(not (REAL / "places.csv").is_file(), reason="the real traces are not here")
-def test_the_real_places_figures_are_those_of_their_table() -> None:
+def test_the_real_places_figures_are_those_of_their_table():
     places = load(REAL)
     with (REAL / "places.csv").open(newline="") as file:
         for row in list(csv.DictReader(file))[::5]:  # all would take long

@@ -50,7 +50,7 @@ def rewrite(folder: Path, text: str) -> None:
     (folder / "places.csv").write_text(text)
 
 
-def test_a_collection_is_read(folder: Path) -> None:
+def test_a_collection_is_read(folder):
     places = load(folder)
     assert list(places) == ["hall-1", "yard"]
     hall, yard = places["hall-1"], places["yard"]
@@ -82,15 +82,13 @@ def test_a_collection_is_read(folder: Path) -> None:
         (57.5, -63),
     ],
 )
-def test_indicators_are_those_of_the_completed_second(
-    folder: Path, t_s: float, rssi_dbm: float
-) -> None:
+def test_indicators_are_those_of_the_completed_second(folder, t_s, rssi_dbm):
     place = load(folder)["hall-1"]
     assert place.wifi.indicators_at(t_s)["rssi_dbm"] == rssi_dbm
     assert place.indicators_at(t_s)["wifi"] == place.wifi.indicators_at(t_s)
 
 
-def test_base_rtt_is_given_measured_or_drawn(folder: Path) -> None:
+def test_base_rtt_is_given_measured_or_drawn(folder):
     place = load(folder)["hall-1"]
     assert (place.wifi.rtt_s, place.wifi.rtt_source) == (pytest.approx(0.030), "measured")
     assert place.cellular.rtt_source == "drawn"
@@ -121,12 +119,12 @@ def test_base_rtt_is_given_measured_or_drawn(folder: Path) -> None:
         ('place,wifi,cellular\n"x,ap,lte\n', "unreadable"),
     ],
 )
-def test_mistakes_in_places_csv_are_named(folder: Path, text: str, message: str) -> None:
+def test_mistakes_in_places_csv_are_named(folder, text, message):
     rewrite(folder, text)
     assert re.search(message, "\n".join(scan(folder)[1]))
 
 
-def test_all_problems_are_found_at_once(folder: Path) -> None:
+def test_all_problems_are_found_at_once(folder):
     rewrite(folder, HEADER + "a,,yes,ap,nope,,\nb,,yes,nope,lte,,\nc,,yes,ap,lte,,\n")
     places, problems = scan(folder)
     assert list(places) == ["c"]
@@ -136,7 +134,7 @@ def test_all_problems_are_found_at_once(folder: Path) -> None:
         load(folder)
 
 
-def test_a_broken_place_does_not_block_the_others(folder: Path) -> None:
+def test_a_broken_place_does_not_block_the_others(folder):
     rewrite(folder, HEADER + "a,,yes,ap,nope,,\nc,,yes,ap,lte,,\nc,,perhaps,ap,lte,,\n")
     places = load(folder)
     assert list(places) == ["c"]
@@ -160,7 +158,7 @@ def test_a_broken_place_does_not_block_the_others(folder: Path) -> None:
         ('t_s,rssi_dbm\n0,"-60\n', r"ap\.csv: unreadable"),
     ],
 )
-def test_mistakes_in_a_series_are_named(folder: Path, text: str, message: str) -> None:
+def test_mistakes_in_a_series_are_named(folder, text, message):
     (folder / "wifi" / "ap.csv").write_text(text)
     with pytest.raises(PlaceError, match=message):
         _ = load(folder)["hall-1"].wifi.series
@@ -191,19 +189,19 @@ lenient = settings(
 
 @lenient
 @given(st.binary(max_size=200) | st.builds(lambda t: HEADER.encode() + t.encode(), fields))
-def test_no_places_csv_raises_anything_else(folder: Path, data: bytes) -> None:
+def test_no_places_csv_raises_anything_else(folder, data):
     (folder / "places.csv").write_bytes(data)
     exercise(folder)
 
 
 @lenient
 @given(st.binary(max_size=200) | st.builds(lambda t: SERIES.encode() + t.encode(), fields))
-def test_no_series_raises_anything_else(folder: Path, data: bytes) -> None:
+def test_no_series_raises_anything_else(folder, data):
     (folder / "wifi" / "ap.csv").write_bytes(data)
     exercise(folder)
 
 
-def test_missing_folders_and_files_are_named(tmp_path: Path) -> None:
+def test_missing_folders_and_files_are_named(tmp_path):
     with pytest.raises(PlaceError, match=r"places\.csv: no such file; a collection is"):
         load(tmp_path)
     rewrite(tmp_path, "place,wifi,cellular\nx,ap,lte\n")

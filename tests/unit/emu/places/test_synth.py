@@ -3,7 +3,6 @@
 import gzip
 import statistics
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -62,7 +61,7 @@ def correlation(one: str, other: str) -> Callable[[Columns], float]:
     return lambda place: rank_correlation(place[one], place[other])
 
 
-def test_the_same_arguments_give_the_same_bytes(tmp_path: Path) -> None:
+def test_the_same_arguments_give_the_same_bytes(tmp_path):
     for folder in ("one", "other"):
         for kind in KINDS:
             generate(kind, 5, 30, tmp_path / folder)
@@ -73,7 +72,7 @@ def test_the_same_arguments_give_the_same_bytes(tmp_path: Path) -> None:
         assert path.read_bytes() == other.read_bytes(), path
 
 
-def test_the_shipped_samples_are_what_their_names_generate(tmp_path: Path) -> None:
+def test_the_shipped_samples_are_what_their_names_generate(tmp_path):
     samples = load(SHIPPED)
     assert len(samples) >= 4
     for place in samples.values():
@@ -93,7 +92,7 @@ def test_the_shipped_samples_are_what_their_names_generate(tmp_path: Path) -> No
             assert sample == path.read_bytes(), path
 
 
-def test_the_shipped_samples_are_sound_small_and_called_synthetic() -> None:
+def test_the_shipped_samples_are_sound_small_and_called_synthetic():
     figures, problems, warnings = check(SHIPPED)
     assert warnings == []
     assert problems == []
@@ -110,7 +109,7 @@ def test_the_shipped_samples_are_sound_small_and_called_synthetic() -> None:
     assert any(stats.wifi.outages for stats in figures.values())
 
 
-def test_traces_deliver_what_the_series_say(tmp_path: Path) -> None:
+def test_traces_deliver_what_the_series_say(tmp_path):
     for kind in KINDS:
         generate(kind, 11, 60, tmp_path)
     for place in load(tmp_path).values():
@@ -127,7 +126,7 @@ def test_traces_deliver_what_the_series_say(tmp_path: Path) -> None:
         assert place.wifi.series.known("rssi_dbm")
 
 
-def test_wifi_indicators_tell_as_much_as_measured(drawn: dict[str, list[Columns]]) -> None:
+def test_wifi_indicators_tell_as_much_as_measured(drawn):
     for kind in ("walk-away", "drive-past", "station"):
         assert 0.50 <= median_of(drawn[kind], correlation("rssi_dbm", "wifi")) <= 0.88, kind
         assert 0.67 <= median_of(drawn[kind], correlation("link_mbps", "wifi")) <= 0.95, kind
@@ -145,15 +144,13 @@ def test_wifi_indicators_tell_as_much_as_measured(drawn: dict[str, list[Columns]
         (("static", 1, 5000), "of 5000 s"),
     ],
 )
-def test_wrong_arguments_are_named(
-    tmp_path: Path, arguments: tuple[str, int, int], message: str
-) -> None:
+def test_wrong_arguments_are_named(tmp_path, arguments, message):
     with pytest.raises(PlaceError, match=message):
         generate(*arguments, tmp_path)
     assert not (tmp_path / "places.csv").exists()
 
 
-def test_collections_grow_and_are_not_overwritten(tmp_path: Path) -> None:
+def test_collections_grow_and_are_not_overwritten(tmp_path):
     assert generate("static", 1, 20, tmp_path) == "static-s1"
     assert generate("static", 2, 20, tmp_path, "desk.v2") == "desk.v2"
     places = load(tmp_path)
@@ -165,7 +162,7 @@ def test_collections_grow_and_are_not_overwritten(tmp_path: Path) -> None:
         generate("static", 1, 20, tmp_path)
 
 
-def test_a_foreign_collection_is_left_alone(tmp_path: Path) -> None:
+def test_a_foreign_collection_is_left_alone(tmp_path):
     (tmp_path / "places.csv").write_text("place,wifi,cellular\nx,a,b\n")
     with pytest.raises(PlaceError, match="not a synthetic collection"):
         generate("static", 1, 20, tmp_path)

@@ -1,7 +1,5 @@
 """Traces: what is read is what is replayed, and what cannot be replayed is refused with its line."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -40,13 +38,13 @@ def traces(draw: st.DrawFn) -> Trace:
         (b"1\n99999999999999999999\n", "x:2: .* is not an integer"),
     ],
 )
-def test_what_is_no_trace_is_refused_with_its_line(text: bytes, complaint: str) -> None:
+def test_what_is_no_trace_is_refused_with_its_line(text, complaint):
     with pytest.raises(TraceError, match=complaint):
         Trace.parse(text, "x")
 
 
 @given(st.binary(max_size=200) | st.text("0123456789\r\n -", max_size=60).map(str.encode))
-def test_any_bytes_are_a_trace_or_a_trace_error(data: bytes) -> None:
+def test_any_bytes_are_a_trace_or_a_trace_error(data):
     try:
         trace = Trace.parse(data)
     except TraceError:
@@ -56,18 +54,14 @@ def test_any_bytes_are_a_trace_or_a_trace_error(data: bytes) -> None:
 
 
 @given(traces(), st.sampled_from(["t.trace", "t.trace.gz"]))
-def test_written_and_read_again_it_is_the_same(
-    tmp_path_factory: pytest.TempPathFactory, trace: Trace, name: str
-) -> None:
+def test_written_and_read_again_it_is_the_same(tmp_path_factory, trace, name):
     path = tmp_path_factory.mktemp("trace") / name
     trace.write(path)
     assert Trace.read(path) == trace
 
 
 @pytest.mark.parametrize("name", ["a.trace", "a.trace.gz"])
-def test_what_is_too_large_is_refused_before_it_fills_the_memory(
-    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_too_large_is_refused_before_it_fills_the_memory(tmp_path, name, monkeypatch):
     monkeypatch.setattr(traces_module, "_MOST_BYTES", 1 << 20)
     trace = Trace(range(200_000), 200_000)
     trace.write(tmp_path / name)
@@ -78,7 +72,7 @@ def test_what_is_too_large_is_refused_before_it_fills_the_memory(
 
 
 @given(traces(), st.floats(0, 20))
-def test_rotation_keeps_period_and_count_and_shifts_the_rate(trace: Trace, start_s: float) -> None:
+def test_rotation_keeps_period_and_count_and_shifts_the_rate(trace, start_s):
     rotated = trace.rotated(start_s)
     assert rotated.period_ms == trace.period_ms
     assert len(rotated) == len(trace)
@@ -89,7 +83,7 @@ def test_rotation_keeps_period_and_count_and_shifts_the_rate(trace: Trace, start
     assert difference <= 1.001 * OPPORTUNITY_BITS
 
 
-def test_rate_counts_opportunities_across_the_period() -> None:
+def test_rate_counts_opportunities_across_the_period():
     trace = Trace([10, 20, 70, 100])
     assert trace.rate_bps(0.01, 0.03) == pytest.approx(2 * OPPORTUNITY_BITS / 0.02)
     assert trace.rate_bps(0.05, 0.12) == pytest.approx(3 * OPPORTUNITY_BITS / 0.07)
@@ -100,7 +94,7 @@ def test_rate_counts_opportunities_across_the_period() -> None:
 
 
 @pytest.mark.parametrize("rate_bps", [12_000, 1e6, 24e6, 96e6])
-def test_a_constant_trace_has_its_rate_everywhere(rate_bps: float) -> None:
+def test_a_constant_trace_has_its_rate_everywhere(rate_bps):
     trace = Trace.constant(rate_bps, 2)
     assert trace.mean_bps == pytest.approx(rate_bps, abs=OPPORTUNITY_BITS / 4)
     assert trace.period_s == 2

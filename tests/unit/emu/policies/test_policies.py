@@ -21,7 +21,7 @@ TOLD = {
 }
 
 
-def test_the_honest_policy_is_told_nothing_of_the_place(tmp_path: Path) -> None:
+def test_the_honest_policy_is_told_nothing_of_the_place(tmp_path):
     place = places.load(ROOT / "traces")["walk-away-s7"]
     file = tmp_path / "cedos.toml"
     file.write_text(configuration(Stage(None, place, tmp_path, 0.0, 0.0, 1)))
@@ -38,13 +38,7 @@ def test_the_honest_policy_is_told_nothing_of_the_place(tmp_path: Path) -> None:
         ("cedos-start", "steering", {"mptcp": False, "rescue": False}),
     ],
 )
-def test_variants_change_their_own_settings_alone(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    name: str,
-    section: str,
-    forced: dict[str, object],
-) -> None:
+def test_variants_change_their_own_settings_alone(monkeypatch, tmp_path, name, section, forced):
     mine = dict.fromkeys(forced, "mine") | {"other": 1}
     given = {section: mine, "decision": {"objective": "max-s"}}
     place = places.load(ROOT / "traces")["walk-away-s7"]
@@ -58,7 +52,7 @@ def test_variants_change_their_own_settings_alone(
     )
 
 
-def test_every_policy_that_predicts_gets_the_model() -> None:
+def test_every_policy_that_predicts_gets_the_model():
     given = {"cedos": {"plan": {"price_s_per_mb": 2.0}, "predictors": {"model": "shipped"}}}
     found = policies.with_predictors(given, Path("unseen.json"))
     assert found["cedos"] == {

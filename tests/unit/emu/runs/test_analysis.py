@@ -20,14 +20,14 @@ def written(folder: Path, text: str) -> Path:
     return file
 
 
-def test_every_shipped_analysis_can_be_read() -> None:
+def test_every_shipped_analysis_can_be_read():
     files = [file for file in EXPERIMENTS.glob("*.toml") if analysis.is_analysis(file)]
     assert files
     for file in files:
         assert analysis.read(file).analysis in analysis.ANALYSES
 
 
-def test_the_command_leaves_a_run_folder_and_prints_json(tmp_path: Path) -> None:
+def test_the_command_leaves_a_run_folder_and_prints_json(tmp_path):
     file = str(EXPERIMENTS / "delphi_correlations.toml")
     result = CliRunner().invoke(command, [file, "--out", str(tmp_path / "run")])
     assert result.exit_code == 0, result.output
@@ -48,7 +48,7 @@ def test_the_command_leaves_a_run_folder_and_prints_json(tmp_path: Path) -> None
         ("analysis = 7", "Expected `str`"),
     ],
 )
-def test_what_is_wrong_is_named(tmp_path: Path, text: str, message: str) -> None:
+def test_what_is_wrong_is_named(tmp_path, text, message):
     with pytest.raises(ConfigError, match=message):
         analysis.read(written(tmp_path, text))
 
@@ -67,8 +67,8 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, message: str) -> None
     ],
 )
 def test_what_an_analysis_cannot_use_is_refused_before_it_begins(
-    tmp_path: Path, name: str, parameters: str, message: str
-) -> None:
+    tmp_path, name, parameters, message
+):
     file = written(tmp_path, f'analysis = "{name}"\n[parameters]\n{parameters}\n')
     with pytest.raises(ConfigError, match=message):
         analysis.carry_out(analysis.read(file), directory=ROOT / "traces")

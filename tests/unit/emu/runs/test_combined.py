@@ -64,7 +64,7 @@ def found(folder: Path) -> dict[str, Any]:
     return series.write([folder / "a", folder / "b"], folder / "summary.json")
 
 
-def test_runs_of_one_place_are_repeats(found: dict[str, Any], folder: Path) -> None:
+def test_runs_of_one_place_are_repeats(found, folder):
     names = ("a", "b", "a", "b")
     twice = series.figures([runs.read(folder / name) for name in names])
     cedos = twice["policies"]["cedos"]
@@ -74,7 +74,7 @@ def test_runs_of_one_place_are_repeats(found: dict[str, Any], folder: Path) -> N
         assert cedos[key] == pytest.approx(found["policies"]["cedos"][key])
 
 
-def test_reductions_are_of_all_transfers_and_of_the_middle_place(found: dict[str, Any]) -> None:
+def test_reductions_are_of_all_transfers_and_of_the_middle_place(found):
     cedos, wifi = found["policies"]["cedos"], found["policies"]["wifi-first"]
     assert cedos["reduction"] == pytest.approx(1 - 6.0 / 30.0)
     assert cedos["reduction_by_place"] == pytest.approx((0.75 + (1 - 4 / 22)) / 2)
@@ -85,7 +85,7 @@ def test_reductions_are_of_all_transfers_and_of_the_middle_place(found: dict[str
     assert low <= cedos["reduction"] <= high
 
 
-def test_objectives_are_shares_of_the_best_policy_of_each_place(found: dict[str, Any]) -> None:
+def test_objectives_are_shares_of_the_best_policy_of_each_place(found):
     cedos, wifi = found["policies"]["cedos"], found["policies"]["wifi-first"]
     # Mbit/s at a: 2 and 8; at b the medians of (4, 0.4) and of (3.2, 5.33).
     assert wifi["max_s"] == pytest.approx((0.25 + 2.2 / 4.2667) / 2, rel=1e-3)
@@ -96,9 +96,7 @@ def test_objectives_are_shares_of_the_best_policy_of_each_place(found: dict[str,
 
 
 @pytest.mark.usefixtures("no_pictures")
-def test_a_place_that_fails_is_tried_again_and_then_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_place_that_fails_is_tried_again_and_then_named(tmp_path, monkeypatch):
     places = known()
     first, second = tuple(places)[:2]
     wanted = scenario.Scenario(
@@ -130,7 +128,7 @@ def test_a_place_that_fails_is_tried_again_and_then_named(
     ("changes", "words"),
     [({"duration_s": 0.0}, "needs a duration_s"), ({"place": "x"}, "not both")],
 )
-def test_series_that_cannot_be_are_refused(changes: dict[str, Any], words: str) -> None:
+def test_series_that_cannot_be_are_refused(changes, words):
     places = known()
     names = tuple(places)[:1]
     wanted = scenario.Scenario(**{"page": (PAGE,), "places": names, "duration_s": 5.0, **changes})
@@ -138,7 +136,7 @@ def test_series_that_cannot_be_are_refused(changes: dict[str, Any], words: str) 
         series.expand(wanted, places)
 
 
-def test_the_shipped_experiments_can_be_read() -> None:
+def test_the_shipped_experiments_can_be_read():
     folder = ROOT / "emu" / "experiments"
     web = scenario.read(folder / "delphi_web.toml")
     video = scenario.read(folder / "delphi_video.toml")
@@ -158,7 +156,7 @@ def test_the_shipped_experiments_can_be_read() -> None:
         ('[[video]]\nname = "v"\nbitrates_bps = [2, 1]', "ascend"),
     ],
 )
-def test_scenarios_with_pages_name_what_is_wrong(tmp_path: Path, text: str, words: str) -> None:
+def test_scenarios_with_pages_name_what_is_wrong(tmp_path, text, words):
     file = tmp_path / "s.toml"
     file.write_text(text)
     with pytest.raises(ConfigError, match=words):

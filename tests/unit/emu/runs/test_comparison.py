@@ -62,7 +62,7 @@ def recorded(folder: Path, gateway_s: Sequence[float]) -> Recorded:
     return runs.read(folder)
 
 
-def test_a_clear_difference_is_told_with_its_interval(tmp_path: Path) -> None:
+def test_a_clear_difference_is_told_with_its_interval(tmp_path):
     said = " ".join(table.sentences(recorded(tmp_path / "run", times(0.2))))
     assert "the average transfer took 0.20 s and used 1 MB of LTE data and 3 J." in said
     assert "Kernel MPTCP, cellular first, took 0.40 s" in said, "the faster of its two orders"
@@ -71,14 +71,14 @@ def test_a_clear_difference_is_told_with_its_interval(tmp_path: Path) -> None:
     assert "within noise" not in said
 
 
-def test_the_page_opens_with_the_comparison(tmp_path: Path) -> None:
+def test_the_page_opens_with_the_comparison(tmp_path):
     recorded(tmp_path / "run", times(0.2))
     text = page.write([tmp_path / "run"]).read_text()
     assert text.index("each transfer, Linux") < text.index("With a gateway") < text.index("<table>")
     assert (tmp_path / "run" / "comparison.png").stat().st_size > 5_000
 
 
-def test_a_strangers_run_folder_cannot_have_other_files_overwritten(tmp_path: Path) -> None:
+def test_a_strangers_run_folder_cannot_have_other_files_overwritten(tmp_path):
     folder, mine = tmp_path / "run", tmp_path / "mine.txt"
     recorded(folder, times(0.2))
     mine.write_text("mine")
@@ -89,7 +89,7 @@ def test_a_strangers_run_folder_cannot_have_other_files_overwritten(tmp_path: Pa
     assert (folder / "comparison.svg").read_text().startswith("<?xml")
 
 
-def test_every_transfer_is_a_row_and_the_outage_is_shaded(tmp_path: Path) -> None:
+def test_every_transfer_is_a_row_and_the_outage_is_shaded(tmp_path):
     run = recorded(tmp_path / "run", times(0.2))
     assert page.outages(run.capacity, run.duration_s) == [(2.0, 4.0)]
     assert page.outages(run.capacity, 2.5) == [(2.0, 2.5)]

@@ -1,16 +1,11 @@
 """The environment that a run notes."""
 
 import subprocess
-from pathlib import Path
-
-import pytest
 
 from emu.runs import environment
 
 
-def test_a_tree_is_modified_by_its_code_and_not_by_results(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tree_is_modified_by_its_code_and_not_by_results(tmp_path, monkeypatch):
     result = tmp_path / "notebooks" / "results" / "a.json"
     result.parent.mkdir(parents=True)
     for file in (result, tmp_path / "code.py"):
@@ -28,9 +23,7 @@ def test_a_tree_is_modified_by_its_code_and_not_by_results(
     assert environment.describe()["git"]["modified"] is True
 
 
-def test_arguments_name_no_place_of_this_machine(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_arguments_name_no_place_of_this_machine(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["cedos-emu", "run", "--out", str(tmp_path / "a"), "p02"])
     assert environment.describe()["arguments"] == ["run", "--out", "a", "p02"]

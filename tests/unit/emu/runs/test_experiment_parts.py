@@ -30,9 +30,7 @@ from emu.workloads.mixed import Completed, PlannedTransfer
         (True, CarriedBytes(0, 0), 0),
     ],
 )
-def test_a_transfer_that_was_cut_received_what_its_connection_carried(
-    censored: bool, moved: CarriedBytes, received: int
-) -> None:
+def test_a_transfer_that_was_cut_received_what_its_connection_carried(censored, moved, received):
     planned = PlannedTransfer(0, "a", 0.0, "198.51.100.2", Direction.DOWN, 1_000_000, mptcp=True)
     done = Completed(planned, 5.0, 30.0, censored, "192.0.2.1", 5000, None)
     carried = {("192.0.2.1", 5000, "198.51.100.2"): moved}
@@ -40,9 +38,7 @@ def test_a_transfer_that_was_cut_received_what_its_connection_carried(
     assert result.received_bytes(done) == received
 
 
-def test_a_policy_that_starts_late_gets_longer_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_policy_that_starts_late_gets_longer_once(tmp_path, monkeypatch):
     late = experiment._StartedLateError("slow took longer than warm_up_s = 4 to start")
     warm_ups_s: list[float] = []
 
@@ -86,7 +82,7 @@ def read(tmp_path: Path, text: str) -> scenario.Scenario:
     return scenario.read(file)
 
 
-def test_a_setting_of_the_daemon_outside_its_section_is_named(tmp_path: Path) -> None:
+def test_a_setting_of_the_daemon_outside_its_section_is_named(tmp_path):
     right = read(tmp_path, LOAD + '[policy.cedos.decision]\nobjective = "max-s"\n')
     assert right.policy == {"cedos": {"decision": {"objective": "max-s"}}}
     with pytest.raises(ConfigError, match=r"s\.toml:11: .*did you mean \[policy.cedos.decision\]"):
@@ -110,7 +106,7 @@ def test_a_setting_of_the_daemon_outside_its_section_is_named(tmp_path: Path) ->
         ("warm_up_s = nan", "warm_up_s"),
     ],
 )
-def test_a_run_that_cannot_be_is_refused(tmp_path: Path, line: str, about: str) -> None:
+def test_a_run_that_cannot_be_is_refused(tmp_path, line, about):
     with pytest.raises(ConfigError, match=f":1: .*{about}"):
         read(tmp_path, line + LOAD)
 
@@ -128,13 +124,13 @@ def test_a_run_that_cannot_be_is_refused(tmp_path: Path, line: str, about: str) 
         ("per_minute", "60.0\nmptcp_share = 1.5", "mptcp_share must be a number from 0 to 1"),
     ],
 )
-def test_a_load_that_cannot_be_is_refused(tmp_path: Path, key: str, value: str, about: str) -> None:
+def test_a_load_that_cannot_be_is_refused(tmp_path, key, value, about):
     lines = [line for line in LOAD.splitlines() if not line.startswith(f"{key} =")]
     with pytest.raises(ConfigError, match=about):
         read(tmp_path, "\n".join([*lines, f"{key} = {value}"]))
 
 
-def test_the_page_that_teaches_scenarios_is_right(tmp_path: Path) -> None:
+def test_the_page_that_teaches_scenarios_is_right(tmp_path):
     page = (ROOT / "docs" / "replay.md").read_text()
     (taught,) = (
         each for each in re.findall(r"```toml\n(.*?)```", page, re.DOTALL) if "[[load]]" in each
@@ -153,7 +149,7 @@ def test_the_page_that_teaches_scenarios_is_right(tmp_path: Path) -> None:
             assert f"`{column}`" in page, column
 
 
-def test_short_tcp_memory_and_late_transfers_are_said_with_their_numbers() -> None:
+def test_short_tcp_memory_and_late_transfers_are_said_with_their_numbers():
     memory, late = disturbances(most_pages=300_000, free_pages=280_000, latest_s=1.26)
     assert "300000 pages" in memory
     assert "280000" in memory
@@ -170,7 +166,7 @@ def run(times: list[float], energy: list[float] | None = None) -> PolicyRun:
     )
 
 
-def test_figures_by_hand() -> None:
+def test_figures_by_hand():
     summary = summarise({"a": run([1.0, 2.0, 4.0, 30.0]), "b": run([2.0, 2.1, 2.0, 15.0])})
     a = summary["policies"]["a"]
     assert a["n"] == 4
@@ -185,7 +181,7 @@ def test_figures_by_hand() -> None:
     assert b["cellular_mb"] == 2.0
 
 
-def test_intervals_hold_the_figure_and_need_repeats_for_energy() -> None:
+def test_intervals_hold_the_figure_and_need_repeats_for_energy():
     draw = np.random.default_rng(3)
     times = list(draw.lognormal(0, 1, 200))
     figures = summarise({"a": run(times), "b": run(times, [4.0, 6.0])})["policies"]
@@ -196,7 +192,7 @@ def test_intervals_hold_the_figure_and_need_repeats_for_energy() -> None:
     assert figures["b"]["energy_j_ci95"] == [4.0, 6.0]
 
 
-def test_a_run_is_as_long_as_told_for_traces_repeat(tmp_path: Path) -> None:
+def test_a_run_is_as_long_as_told_for_traces_repeat(tmp_path):
     for kind, text in (("wifi", "1\n"), ("cellular", "4\n8\n12000\n")):
         (tmp_path / kind).mkdir()
         (tmp_path / kind / "x.trace").write_text(text)

@@ -50,7 +50,7 @@ def run(*ours: dict[str, Any], fixed_s: float = 1.0, policies: Any = (*FIXED, "c
         ({"started_s": 8.0, "time_s": 2.0, "cellular_bytes": 50_000}, "both"),
     ],
 )
-def test_a_loss_has_one_cause(transfer: dict[str, Any], cause: str) -> None:
+def test_a_loss_has_one_cause(transfer, cause):
     found = lost.figures([run(transfer)])
     assert list(found["causes"]["plain"]) == [cause]
     of_cause = found["causes"]["plain"][cause]
@@ -61,7 +61,7 @@ def test_a_loss_has_one_cause(transfer: dict[str, Any], cause: str) -> None:
     assert lost.figures([run({**transfer, "mptcp": True})])["causes"]["plain"] == {}
 
 
-def test_what_is_hardly_slower_is_no_loss_and_sums_are_told() -> None:
+def test_what_is_hardly_slower_is_no_loss_and_sums_are_told():
     found = lost.figures([run({"time_s": 1.1}, {"time_s": 3.0}), run({"time_s": 0.5})])
     assert found["causes"]["plain"]["wifi-slower"]["n"] == 1
     assert found["seconds"]["cedos"] == pytest.approx(4.6)

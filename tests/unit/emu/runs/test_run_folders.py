@@ -32,7 +32,7 @@ def finished(directory: Path, wanted: scenario.Scenario = WANTED) -> Path:
     return directory
 
 
-def test_a_data_set_is_not_replaced_unasked(tmp_path: Path) -> None:
+def test_a_data_set_is_not_replaced_unasked(tmp_path):
     out = tmp_path / "mine.parquet"
     out.write_text("hours of work")
     refused = CliRunner().invoke(collect, ["--places", str(TRACES), "--out", str(out)])
@@ -47,9 +47,7 @@ def test_a_data_set_is_not_replaced_unasked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["config.toml", "environment.json", "summary.json"])
-def test_a_run_folder_that_is_nested_too_deep_is_refused_in_a_line(
-    tmp_path: Path, name: str
-) -> None:
+def test_a_run_folder_that_is_nested_too_deep_is_refused_in_a_line(tmp_path, name):
     folder = finished(tmp_path / "run")
     depth = 200_000
     start = "analysis = " if name == "config.toml" else ""
@@ -62,7 +60,7 @@ def test_a_run_folder_that_is_nested_too_deep_is_refused_in_a_line(
 
 
 @pytest.mark.parametrize("scenario_file", ["demo", "delphi_correlations"])
-def test_a_finished_run_is_not_replaced_unasked(tmp_path: Path, scenario_file: str) -> None:
+def test_a_finished_run_is_not_replaced_unasked(tmp_path, scenario_file):
     summary = finished(tmp_path / "run") / "summary.json"
     before = summary.read_bytes()
     file = ROOT / "emu" / "experiments" / f"{scenario_file}.toml"
@@ -73,9 +71,7 @@ def test_a_finished_run_is_not_replaced_unasked(tmp_path: Path, scenario_file: s
     assert summary.read_bytes() == before
 
 
-def test_a_series_goes_on_and_replaces_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_series_goes_on_and_replaces_no_other(tmp_path, monkeypatch):
     places = collections.load(TRACES)
     names = tuple(places)[:2]
     wanted = scenario.Scenario(page=WANTED.page, places=names, duration_s=5.0)
@@ -109,9 +105,7 @@ def test_a_series_goes_on_and_replaces_no_other(
     assert ran[2:] == [first.place, second.place]
 
 
-def test_two_runs_do_not_write_into_one_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_runs_do_not_write_into_one_folder(tmp_path, monkeypatch):
     """Also of a folder that another run has emptied for itself."""
     out = tmp_path / "run"
     finished(out)
@@ -144,9 +138,7 @@ def test_two_runs_do_not_write_into_one_folder(
         pass
 
 
-def test_a_broken_place_does_not_block_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_place_does_not_block_the_others(tmp_path, monkeypatch):
     folder = tmp_path / "places"
     shutil.copytree(TRACES, folder)
     listed = (folder / "places.csv").read_text().splitlines()

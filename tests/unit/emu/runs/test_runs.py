@@ -63,7 +63,7 @@ def write(directory: Path, *, synthetic: bool = False) -> runs.RunFolder:
     return folder
 
 
-def test_a_run_reads_back_as_it_was_written(tmp_path: Path) -> None:
+def test_a_run_reads_back_as_it_was_written(tmp_path):
     write(tmp_path / "run")
     read = runs.read(tmp_path / "run")
     assert read.scenario == SCENARIO
@@ -76,7 +76,7 @@ def test_a_run_reads_back_as_it_was_written(tmp_path: Path) -> None:
     assert read.title == "try: place p, seed 1"
 
 
-def test_the_page_and_the_picture_show_every_policy(tmp_path: Path) -> None:
+def test_the_page_and_the_picture_show_every_policy(tmp_path):
     write(tmp_path / "run")
     page = report_page.write([tmp_path / "run"]).read_text()
     for title in ("Linux as it is", "cedos"):
@@ -92,9 +92,7 @@ def test_the_page_and_the_picture_show_every_policy(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_pictures")
-def test_without_room_for_its_page_a_run_is_not_finished(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_room_for_its_page_a_run_is_not_finished(tmp_path, monkeypatch):
     write(tmp_path / "run")
 
     def full(*_: object, **__: object) -> None:
@@ -112,7 +110,7 @@ def test_without_room_for_its_page_a_run_is_not_finished(
         runs.refuse_finished(tmp_path / "run", paged=True)
 
 
-def test_an_earlier_run_is_replaced_and_anything_else_is_not(tmp_path: Path) -> None:
+def test_an_earlier_run_is_replaced_and_anything_else_is_not(tmp_path):
     write(tmp_path / "run")
     write(tmp_path / "run")
     mine = tmp_path / "mine"
@@ -123,7 +121,7 @@ def test_an_earlier_run_is_replaced_and_anything_else_is_not(tmp_path: Path) -> 
     assert (mine / "thesis.tex").read_text() == "years of work"
 
 
-def test_scenarios_name_what_is_wrong(tmp_path: Path) -> None:
+def test_scenarios_name_what_is_wrong(tmp_path):
     file = tmp_path / "s.toml"
     file.write_bytes(msgspec.toml.encode(SCENARIO))
     assert scenario.read(file) == SCENARIO

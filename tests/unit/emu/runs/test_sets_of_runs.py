@@ -36,7 +36,7 @@ def made(times: dict[str, list[float]], rates: list[tuple[str, float, int]] = ()
     )  # fmt: skip
 
 
-def test_policies_are_measured_by_the_best_that_needs_no_controller() -> None:
+def test_policies_are_measured_by_the_best_that_needs_no_controller():
     found = mobility.of_run(
         made({"wifi-first": [4.0, 4.0], "mptcp-wifi": [1.0, 3.0], "cedos": [1.0, 1.0]})
     )
@@ -49,7 +49,7 @@ def test_policies_are_measured_by_the_best_that_needs_no_controller() -> None:
     assert found["policies"]["wifi-first"]["over_best_fixed"] == 2.0
 
 
-def test_a_stall_is_a_time_without_bytes_while_something_is_under_way() -> None:
+def test_a_stall_is_a_time_without_bytes_while_something_is_under_way():
     instants = [k / 10 for k in range(130)]
     received = [
         # nothing from 0.5 to 2.0, while the first download (0 to 3 s) runs; nothing from 3 to 10
@@ -64,7 +64,7 @@ def test_a_stall_is_a_time_without_bytes_while_something_is_under_way() -> None:
     assert mobility.longest_stall_s(recorded, "cedos") == pytest.approx(1.5, abs=0.15)
 
 
-def test_all_places_count_alike_beside_all_transfers() -> None:
+def test_all_places_count_alike_beside_all_transfers():
     runs = [
         made({"wifi-first": [1.0] * 4, "cedos": [0.5] * 4}),
         made({"wifi-first": [10.0], "cedos": [20.0]}),
@@ -96,7 +96,7 @@ def run_flow(policy: str, number: int, size: int, time_s: float, **more: Any) ->
     }  # fmt: skip
 
 
-def test_throughput_is_normalised_by_wifi_and_places_weigh_alike() -> None:
+def test_throughput_is_normalised_by_wifi_and_places_weigh_alike():
     one = recorded(
         "one",
         flows=[
@@ -140,7 +140,7 @@ def rates(policy: str, interface: str, *mbps: float) -> list[dict[str, Any]]:
     return rows
 
 
-def test_a_walk_says_when_it_moved_and_how_long_nothing_came() -> None:
+def test_a_walk_says_when_it_moved_and_how_long_nothing_came():
     run = recorded(
         "stairs",
         rates=[
@@ -171,7 +171,7 @@ def predicted(network: str, size_bytes: int, took_s: float, age_s: float) -> dic
     }  # fmt: skip
 
 
-def test_predictions_are_judged_by_network_size_and_age() -> None:
+def test_predictions_are_judged_by_network_size_and_age():
     rows = [
         predicted("wifi", 3_000, 1.0, 0.0),
         predicted("wifi", 3_000, 4.0, 20.0),

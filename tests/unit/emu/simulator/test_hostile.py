@@ -1,7 +1,6 @@
 """Hostile cases, a few of them: what must never happen does not, and the checks see it where it does."""
 
 import numpy as np
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -28,7 +27,7 @@ DIES = Trace(np.arange(1, 3000, 1), 60_000)
 @settings(max_examples=5, deadline=None)
 @given(st.integers(0, 10**6))
 @example(7)
-def test_no_hostile_case_has_a_fault_and_each_comes_out_the_same_twice(number: int) -> None:
+def test_no_hostile_case_has_a_fault_and_each_comes_out_the_same_twice(number):
     case = hostile.draw(number, PLACES)
     found = hostile.check(case)
     assert found.faults == ()
@@ -65,27 +64,25 @@ def kinds(case: Case) -> list[str]:
     return [kind for kind, _ in hostile.check(case).faults]
 
 
-def test_an_exception_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_is_a_fault(monkeypatch):
     assert kinds(made(GOOD)) == []
     monkeypatch.setattr(Controller, "_on_close", None)
     assert kinds(made(GOOD)) == ["exception"]
 
 
-def test_a_first_packet_that_is_left_on_a_dead_network_is_a_fault(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_first_packet_that_is_left_on_a_dead_network_is_a_fault(monkeypatch):
     assert kinds(made(DIES, mptcp=False)) == []
     monkeypatch.setattr(Transfer, "rescue", lambda transfer, network: None)
     assert kinds(made(DIES, mptcp=False)) == ["stranded"]
 
 
-def test_a_budget_that_bars_nothing_is_exceeded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_budget_that_bars_nothing_is_exceeded(monkeypatch):
     assert kinds(made(DIES, supply=1e6)) == []
     monkeypatch.setattr(HardBudgets, "on_counted", lambda self, *counted: False)
     assert kinds(made(DIES, supply=1e6)) == ["overspent"]
 
 
-def test_moving_to_and_fro_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_moving_to_and_fro_is_a_fault(monkeypatch):
     assert kinds(made(GOOD, predictors="fickle")) == []
     monkeypatch.setattr(moves, "_MOST_OFTEN", 10**6)
     monkeypatch.setattr(moves.Moves, "_margin", lambda self, flow, now_s: 0.0)

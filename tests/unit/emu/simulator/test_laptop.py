@@ -65,9 +65,7 @@ class Laptop:
 
 @pytest.mark.parametrize("down", [True, False])
 @pytest.mark.parametrize("mptcp", [True, False])
-def test_on_good_wi_fi_transfers_go_there_and_end(
-    monkeypatch: pytest.MonkeyPatch, *, down: bool, mptcp: bool
-) -> None:
+def test_on_good_wi_fi_transfers_go_there_and_end(monkeypatch, *, down, mptcp):
     laptop = Laptop(monkeypatch)
     laptop.clock.run(5.0)
     began_s = laptop.clock.now_s
@@ -78,9 +76,7 @@ def test_on_good_wi_fi_transfers_go_there_and_end(
     assert transfer.first.kind is WIFI
 
 
-def test_a_living_mptcp_download_moves_off_a_network_that_dies(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_living_mptcp_download_moves_off_a_network_that_dies(monkeypatch):
     laptop = Laptop(monkeypatch)
     laptop.clock.run(5.0)
     transfer = laptop.begin(8_000_000, mptcp=True)
@@ -91,7 +87,7 @@ def test_a_living_mptcp_download_moves_off_a_network_that_dies(
     assert transfer.ended_s < 20.0  # 6 MB are left after 1 s: 5 s by LTE, and the time to notice
 
 
-def test_a_first_packet_into_a_dead_network_is_rescued(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_first_packet_into_a_dead_network_is_rescued(monkeypatch):
     laptop = Laptop(monkeypatch)
     laptop.clock.run(5.0)
     laptop.networks[WIFI].fail()
@@ -104,9 +100,7 @@ def test_a_first_packet_into_a_dead_network_is_rescued(monkeypatch: pytest.Monke
     assert set(laptop.daemon.controller.rescuer.living) == set()  # it ended with its flow
 
 
-def test_a_budget_has_its_price_and_keeps_transfers_off_the_metered_network(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_budget_has_its_price_and_keeps_transfers_off_the_metered_network(monkeypatch):
     """On Wi-Fi of 2 Mbit/s; LTE has ten times as much."""
     carried = {}
     for supply in (1e12, 4e6):

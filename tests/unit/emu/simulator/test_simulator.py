@@ -63,19 +63,19 @@ def delivered(trace: Trace, limit: int, *puts: tuple[float, int]) -> tuple[list[
     return came, [parcel.dropped for parcel in parcels]
 
 
-def test_a_packet_waits_for_the_next_opportunity_and_a_second_one_for_the_one_after() -> None:
+def test_a_packet_waits_for_the_next_opportunity_and_a_second_one_for_the_one_after():
     trace = Trace([10, 20, 30], 1000)
     came, _ = delivered(trace, 60, (0.015, 2))
     assert came == pytest.approx([0.020, 0.030])
 
 
-def test_an_opportunity_that_nobody_uses_is_lost_and_the_trace_repeats() -> None:
+def test_an_opportunity_that_nobody_uses_is_lost_and_the_trace_repeats():
     came, _ = delivered(Trace([10, 10, 10], 1000), 60, (0.0, 1), (0.5, 2))
     # Of the three at 10 ms one is used; the next ones mark the period, and lie in the next period.
     assert came == pytest.approx([0.010, 1.0, 1.010])
 
 
-def test_a_full_queue_drops_the_last_packets_and_small_ones_but_no_acknowledgement() -> None:
+def test_a_full_queue_drops_the_last_packets_and_small_ones_but_no_acknowledgement():
     clock = Clock()
     link = LinkDirection(clock, Trace([500], 1000), 5)
     seen: list[str] = []
@@ -92,7 +92,7 @@ def test_a_full_queue_drops_the_last_packets_and_small_ones_but_no_acknowledgeme
     st.lists(st.tuples(st.floats(0, 5), st.integers(1, 40)), min_size=1, max_size=30),
     st.integers(1, 80),
 )
-def test_no_packet_is_lost_twice_or_comes_early(puts: list[tuple[float, int]], limit: int) -> None:
+def test_no_packet_is_lost_twice_or_comes_early(puts, limit):
     puts.sort()
     trace = Trace.constant(3e6, 2.0)
     came, dropped = delivered(trace, limit, *puts)
@@ -108,7 +108,7 @@ def test_no_packet_is_lost_twice_or_comes_early(puts: list[tuple[float, int]], l
 
 
 @pytest.mark.parametrize("packets", [30, 70, 150])
-def test_slow_start_doubles_the_window_each_round_trip(packets: int) -> None:
+def test_slow_start_doubles_the_window_each_round_trip(packets):
     # On a link so fast that only windows count: 10, 20, 40, 80 packets.
     rounds = math.ceil(math.log2(packets / 10 + 1))
     expected_s = (1 + rounds) * (0.4 + 0.0022)
@@ -118,7 +118,7 @@ def test_slow_start_doubles_the_window_each_round_trip(packets: int) -> None:
 
 
 @pytest.mark.parametrize("queue_packets", [20, 60, 400])
-def test_a_large_download_reaches_most_of_the_rate_whatever_the_queue(queue_packets: int) -> None:
+def test_a_large_download_reaches_most_of_the_rate_whatever_the_queue(queue_packets):
     packets = 7000
     clock = Clock()
     transfer = Transfer(
@@ -129,7 +129,7 @@ def test_a_large_download_reaches_most_of_the_rate_whatever_the_queue(queue_pack
     assert packets / 1000 < transfer.ended_s < 1.25 * packets / 1000
 
 
-def test_two_downloads_share_a_link() -> None:
+def test_two_downloads_share_a_link():
     clock = Clock()
     link = network(clock)
     both = [Transfer(clock, [link], 4_000_000, down=True) for _ in range(2)]
@@ -145,7 +145,7 @@ def silent(from_ms: int, to_ms: int, period_ms: int = 60_000) -> Trace:
     return Trace(times, period_ms)
 
 
-def test_an_outage_is_survived_and_what_the_queue_kept_goes_on_at_once() -> None:
+def test_an_outage_is_survived_and_what_the_queue_kept_goes_on_at_once():
     clock = Clock()
     trace = silent(500, 4000)
     transfer = Transfer(
@@ -170,7 +170,7 @@ def multipath(size_bytes: int, wifi: Trace, cellular: Trace, *, down: bool = Tru
     return transfer
 
 
-def test_a_large_mptcp_download_takes_both_networks() -> None:
+def test_a_large_mptcp_download_takes_both_networks():
     steady = Trace.constant(12e6, 10.0)
     transfer = multipath(10_000_000, steady, steady)
     alone_s = 10_000_000 / PAYLOAD_BYTES / 1000
@@ -180,7 +180,7 @@ def test_a_large_mptcp_download_takes_both_networks() -> None:
 
 
 @pytest.mark.parametrize("down", [True, False])
-def test_what_a_dead_network_holds_comes_over_the_other_one(down: bool) -> None:
+def test_what_a_dead_network_holds_comes_over_the_other_one(down):
     dies = silent(300, 60_000, 120_000)
     transfer = multipath(3_000_000, dies, Trace.constant(12e6, 10.0), down=down)
     assert transfer.ended_s is not None
@@ -194,9 +194,7 @@ def test_what_a_dead_network_holds_comes_over_the_other_one(down: bool) -> None:
     st.booleans(),
     st.booleans(),
 )
-def test_every_transfer_ends_once_where_its_networks_go_on(
-    spells: list[tuple[int, int]], size_bytes: int, down: bool, both: bool
-) -> None:
+def test_every_transfer_ends_once_where_its_networks_go_on(spells, size_bytes, down, both):
     # A network of spells of so many milliseconds with a packet every so many, 0: silence.
     times, at_ms = [], 0
     for length_ms, every_ms in spells:
@@ -247,7 +245,7 @@ def run_folder(made: Path, out: Path, *, seed: int = 1) -> Path:
     return out
 
 
-def test_the_same_seed_gives_the_same_run_folder_byte_for_byte(made: Path, tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_run_folder_byte_for_byte(made, tmp_path):
     def contents(out: str, seed: int) -> dict[Path, bytes]:
         folder = run_folder(made, tmp_path / out, seed=seed)
         return {
@@ -263,7 +261,7 @@ def test_the_same_seed_gives_the_same_run_folder_byte_for_byte(made: Path, tmp_p
     assert first != contents("other", 2)
 
 
-def test_a_run_that_was_as_simulated_is_wholly_faithful(made: Path, tmp_path: Path) -> None:
+def test_a_run_that_was_as_simulated_is_wholly_faithful(made, tmp_path):
     recorded = runs.read(run_folder(made, tmp_path / "run"))
     live = msgspec.structs.replace(recorded.scenario, engine="mahimahi")
     found = fidelity.figures([replace(recorded, scenario=live)], places.load(made))

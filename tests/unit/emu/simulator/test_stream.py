@@ -33,7 +33,7 @@ def stream(
 
 
 @pytest.mark.parametrize("swtc", [True, False])
-def test_helpers_add_up(swtc: bool) -> None:
+def test_helpers_add_up(swtc):
     clock = Clock()
     made, fronts = stream(clock, [700e3, 600e3, 500e3], swtc=swtc)
     made.write(2000)
@@ -49,9 +49,7 @@ def test_helpers_add_up(swtc: bool) -> None:
     st.sampled_from([8e3, 64e3, 500e3]),
     st.sampled_from([0.0, 0.05]),
 )
-def test_all_packets_come_in_order_and_within_the_window(
-    rates: list[float], swtc: bool, window: float, loss: float
-) -> None:
+def test_all_packets_come_in_order_and_within_the_window(rates, swtc, window, loss):
     clock = Clock()
     made, fronts = stream(clock, rates, swtc=swtc, window=window, loss=loss)
     for at in range(6):
@@ -62,7 +60,7 @@ def test_all_packets_come_in_order_and_within_the_window(
     assert made.counts.held_most * PAYLOAD_BYTES <= window
 
 
-def test_a_helper_that_leaves_takes_nothing_with_it() -> None:
+def test_a_helper_that_leaves_takes_nothing_with_it():
     clock = Clock()
     made, fronts = stream(clock, [700e3, 700e3], swtc=True)
     gone = network(clock, 700e3)
@@ -78,7 +76,7 @@ def test_a_helper_that_leaves_takes_nothing_with_it() -> None:
     assert len(made.paths) == 2
 
 
-def test_packets_are_lost_at_the_rate_that_is_set() -> None:
+def test_packets_are_lost_at_the_rate_that_is_set():
     clock = Clock()
     link, came = network(clock, 5e6, 0.1), 0
 
@@ -94,7 +92,7 @@ def test_packets_are_lost_at_the_rate_that_is_set() -> None:
 
 
 @pytest.mark.parametrize(("restarts", "expected"), [(True, 3), (False, 0)])
-def test_a_window_begins_again_after_an_idle_time(restarts: bool, expected: int) -> None:
+def test_a_window_begins_again_after_an_idle_time(restarts, expected):
     clock = Clock()
     made = Stream(
         clock,
@@ -119,7 +117,7 @@ def fed(estimate: Westwood | DeliveryRate, acks: list[tuple[float, bool]]) -> fl
     return estimate.rate_bps
 
 
-def test_both_estimates_find_a_steady_rate() -> None:
+def test_both_estimates_find_a_steady_rate():
     steady = [(0.01 * number, False) for number in range(300)]
     assert fed(Westwood(), steady) == pytest.approx(1e6, rel=0.01)
     assert fed(DeliveryRate(), steady) == pytest.approx(1e6, rel=0.15)

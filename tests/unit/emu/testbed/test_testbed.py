@@ -25,7 +25,7 @@ def access(**changes: Any) -> Access:
     return Access(**(facts | changes))
 
 
-def test_a_queue_is_twice_rate_times_rtt_within_bounds() -> None:
+def test_a_queue_is_twice_rate_times_rtt_within_bounds():
     assert access().queue_down_packets == 2 * 48e6 * 0.04 / 12000
     assert access().queue_up_packets == 60
     assert access(rtt_s=10).queue_down_packets == 400
@@ -44,12 +44,12 @@ def test_a_queue_is_twice_rate_times_rtt_within_bounds() -> None:
         ({"loss": -0.1}, "no share"),
     ],
 )
-def test_what_cannot_be_emulated_is_refused(changes: dict[str, Any], complaint: str) -> None:
+def test_what_cannot_be_emulated_is_refused(changes, complaint):
     with pytest.raises(ValueError, match=complaint):
         access(**changes)
 
 
-def test_shells_are_nested_and_each_waits_before_it_becomes_the_next() -> None:
+def test_shells_are_nested_and_each_waits_before_it_becomes_the_next():
     line = nested([["mm-delay", "10"], ["mm-link", "up", "down", "--"]])
     assert line[:4] == ["mm-delay", "10", "sh", "-c"]
     assert "read" in line[4]
@@ -97,7 +97,7 @@ def abandon(instance: stale.Instance, **changes: object) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
-def test_an_instance_of_a_living_owner_stays(runtime: Path) -> None:
+def test_an_instance_of_a_living_owner_stays(runtime):
     instance = stale.Instance()
     assert stale.remove_stale() == []
     assert instance.directory.is_dir()
@@ -105,9 +105,7 @@ def test_an_instance_of_a_living_owner_stays(runtime: Path) -> None:
     assert list(runtime.iterdir()) == []
 
 
-def test_an_instance_of_a_dead_owner_goes_with_its_sessions(
-    runtime: Path, sleeper: Callable[[], "subprocess.Popen[bytes]"]
-) -> None:
+def test_an_instance_of_a_dead_owner_goes_with_its_sessions(runtime, sleeper):
     process = sleeper()
     assert process.stdout is not None
     child = int(process.stdout.readline())
@@ -121,9 +119,7 @@ def test_an_instance_of_a_dead_owner_goes_with_its_sessions(
     assert list(runtime.iterdir()) == []
 
 
-def test_children_of_a_dead_session_leader_are_ended_too(
-    runtime: Path, sleeper: Callable[[], "subprocess.Popen[bytes]"]
-) -> None:
+def test_children_of_a_dead_session_leader_are_ended_too(runtime, sleeper):
     process = sleeper()
     assert process.stdout is not None
     child = int(process.stdout.readline())
@@ -136,9 +132,7 @@ def test_children_of_a_dead_session_leader_are_ended_too(
     assert stale.started_ticks(child) is None
 
 
-def test_a_pid_that_was_given_again_is_left_alone(
-    runtime: Path, sleeper: Callable[[], "subprocess.Popen[bytes]"]
-) -> None:
+def test_a_pid_that_was_given_again_is_left_alone(runtime, sleeper):
     process = sleeper()
     instance = stale.Instance()
     ticks = stale.started_ticks(process.pid)
@@ -151,7 +145,7 @@ def test_a_pid_that_was_given_again_is_left_alone(
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "{}", '{"pid": 1, "started_ticks": "x", "token": "t", "sessions": {}}']
 )
-def test_what_is_not_an_instance_is_left_alone(runtime: Path, text: str) -> None:
+def test_what_is_not_an_instance_is_left_alone(runtime, text):
     folder = runtime / "other"
     folder.mkdir(parents=True)
     (folder / "instance.json").write_text(text)
@@ -160,7 +154,7 @@ def test_what_is_not_an_instance_is_left_alone(runtime: Path, text: str) -> None
     assert folder.is_dir()
 
 
-def test_a_foreign_token_does_not_name_what_is_removed(runtime: Path) -> None:
+def test_a_foreign_token_does_not_name_what_is_removed(runtime):
     instance = stale.Instance()
     abandon(instance, pid=dead_pid(), token="..")
     assert stale.remove_stale() == []
@@ -174,7 +168,7 @@ def key(local: str, port: int, remote: str = "198.51.100.3") -> FlowKey:
     return FlowKey(ip_address(local), port, ip_address(remote), 80)
 
 
-def test_connections_that_share_a_port_are_counted_each_by_itself() -> None:
+def test_connections_that_share_a_port_are_counted_each_by_itself():
     found = by_connection(
         {key(WIFI, 5000): 150_000, key(CELLULAR, 5000, "198.51.100.4"): 2_200_000}, {}
     )

@@ -75,7 +75,7 @@ def loaded(*events: tuple[str, dict[str, Any]], limit_s: float = 5.0) -> Any:
     return load(cast(Tab, Script(*events)), PAGE, tls=False, limit_s=limit_s)
 
 
-def test_a_page_that_came_whole() -> None:
+def test_a_page_that_came_whole():
     result = loaded(*WHOLE)
     assert result.load_s == pytest.approx(1.5)
     assert result.transfer_s == pytest.approx(2.25)
@@ -84,7 +84,7 @@ def test_a_page_that_came_whole() -> None:
     assert [each.status for each in result.objects] == [200, 200, 204]
 
 
-def test_an_object_that_failed_is_missing_and_the_page_censored() -> None:
+def test_an_object_that_failed_is_missing_and_the_page_censored():
     events = [e for e in WHOLE if e[1].get("requestId") != "1"]
     events += [sent(1, 100.5), failed(1, 101.0, "net::ERR_CONNECTION_RESET")]
     result = loaded(*events, limit_s=0.1)
@@ -94,7 +94,7 @@ def test_an_object_that_failed_is_missing_and_the_page_censored() -> None:
     assert result.load_s == pytest.approx(1.5)
 
 
-def test_visits_go_round_all_sites_in_a_seeded_order() -> None:
+def test_visits_go_round_all_sites_in_a_seeded_order():
     pages = [PAGE] * 5
     plan = schedule("x", pages, every_s=4, tls=True, duration_s=60, seed=3, number=7)
     assert plan == schedule("x", pages, every_s=4, tls=True, duration_s=60, seed=3, number=7)
@@ -121,7 +121,7 @@ def told(**changes: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_a_video_that_was_played_to_its_end() -> None:
+def test_a_video_that_was_played_to_its_end():
     seen = _watched(PLANNED, 50.0, 31.0, told())
     assert (seen.start_s, seen.stalls, seen.stall_s, seen.watched_s) == (1.6, 1, 2.5, 30.0)
     assert seen.transfer_s == pytest.approx(2.0)

@@ -1,7 +1,6 @@
 """Generated sites hold together: what is referred to is there, and weighs what it should."""
 
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,7 +28,7 @@ LINK = re.compile(r"//([a-z0-9.]+\.example)(/[^\"')]+)")
 
 @settings(max_examples=20)
 @given(seeds)
-def test_bodies_have_the_sizes_they_were_drawn_with(seed: int) -> None:
+def test_bodies_have_the_sizes_they_were_drawn_with(seed):
     (page,) = generate(sites=1, seed=seed).pages
     sizes = [len(body(page.objects, n)) for n, each in enumerate(page.objects) if each.mime]
     assert sizes == [each.size_bytes for each in page.objects if each.mime]
@@ -38,7 +37,7 @@ def test_bodies_have_the_sizes_they_were_drawn_with(seed: int) -> None:
 
 @settings(max_examples=20)
 @given(seeds)
-def test_links_lead_to_the_page_s_objects_and_to_each_once(seed: int) -> None:
+def test_links_lead_to_the_page_s_objects_and_to_each_once(seed):
     (page,) = generate(sites=1, seed=seed).pages
     known = {(each.host, each.path) for each in page.objects}
     found = []
@@ -57,7 +56,7 @@ def references(page: Page, number: int) -> str:
 
 @settings(max_examples=20)
 @given(seeds)
-def test_everything_is_asked_for_by_something_that_can(seed: int) -> None:
+def test_everything_is_asked_for_by_something_that_can(seed):
     (page,) = generate(sites=1, seed=seed).pages
     reached, waiting = set(), [0]
     while waiting:
@@ -71,7 +70,7 @@ def test_everything_is_asked_for_by_something_that_can(seed: int) -> None:
     assert {HTML, SCRIPT} <= asking, "pictures and data must wait for a script"
 
 
-def test_pages_weigh_what_real_ones_do() -> None:
+def test_pages_weigh_what_real_ones_do():
     corpus = generate(sites=300, seed=7)
     counts = np.array([len(page.objects) for page in corpus.pages])
     sizes = np.array([page.size_bytes for page in corpus.pages])
@@ -85,7 +84,7 @@ def test_pages_weigh_what_real_ones_do() -> None:
     assert np.mean(with_length) == pytest.approx(0.85, abs=0.02)
 
 
-def test_files_stand_where_nginx_looks(tmp_path: Path) -> None:
+def test_files_stand_where_nginx_looks(tmp_path):
     corpus = generate(sites=2, seed=3)
     write(corpus, tmp_path)
     for each in corpus.objects():
@@ -99,5 +98,5 @@ def test_files_stand_where_nginx_looks(tmp_path: Path) -> None:
     assert "443" not in nginx_servers(corpus, tmp_path, tls=False)
 
 
-def test_the_shipped_prior_is_the_one_that_is_made() -> None:
+def test_the_shipped_prior_is_the_one_that_is_made():
     assert WHOLE[443, Direction.DOWN] == made()

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import time
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +19,7 @@ SMALL = TransferClass("small", "198.51.100.2", Direction.DOWN, 1000, 30_000, 120
 LARGE = TransferClass("large", "198.51.100.4", Direction.UP, 1_000_000, 4_000_000, 12.0, 0.0)
 
 
-def test_a_schedule_is_drawn_from_its_seed_alone() -> None:
+def test_a_schedule_is_drawn_from_its_seed_alone():
     first = schedule([SMALL, LARGE], duration_s=60, seed=1)
     assert first == schedule([SMALL, LARGE], duration_s=60, seed=1)
     assert first != schedule([SMALL, LARGE], duration_s=60, seed=2)
@@ -36,7 +35,7 @@ SAID = (
 )
 
 
-def test_loads_in_turn_have_their_time_to_themselves() -> None:
+def test_loads_in_turn_have_their_time_to_themselves():
     down = Direction.DOWN
     classes = [
         TransferClass("a", "h", down, 1000, 1000, 0.0, slot_s=1.0),
@@ -66,9 +65,7 @@ def test_loads_in_turn_have_their_time_to_themselves() -> None:
         (0, 200, 4999, True),
     ],
 )
-def test_only_a_whole_answer_completes_a_transfer(
-    status: int, code: int, down: int, censored: bool
-) -> None:
+def test_only_a_whole_answer_completes_a_transfer(status, code, down, censored):
     printed = SAID.format(code=code, down=down)
     completed = mixed._completed(PLANNED, 7.0, status, printed, "", 30.0)
     assert completed.censored is censored
@@ -76,7 +73,7 @@ def test_only_a_whole_answer_completes_a_transfer(
     assert (completed.problem is not None) is censored
 
 
-def test_a_client_that_does_not_start_is_no_slow_network() -> None:
+def test_a_client_that_does_not_start_is_no_slow_network():
     with pytest.raises(EmulationError, match="nsenter: cannot"):
         mixed._completed(PLANNED, 7.0, 1, "", "nsenter: cannot open", 30.0)
 
@@ -89,7 +86,7 @@ def _running(program: str) -> "subprocess.Popen[bytes]":
     return subprocess.Popen((sys.executable, "-c", program), stdout=subprocess.PIPE)
 
 
-def test_half_way_is_called_once_when_a_third_is_there() -> None:
+def test_half_way_is_called_once_when_a_third_is_there():
     called: list[float] = []
     found = watch_output(
         _running(_SLOW), time.monotonic(), 10_000, half_way=lambda: called.append(1.0)
@@ -98,7 +95,7 @@ def test_half_way_is_called_once_when_a_third_is_there() -> None:
     assert len(called) == 1
 
 
-def test_the_package_is_in_the_archive_and_in_its_list(tmp_path: Path) -> None:
+def test_the_package_is_in_the_archive_and_in_its_list(tmp_path):
     www = tmp_path / "www"
     www.mkdir()
     PackageArchive(www, tmp_path / "apt", os.getuid(), 100_000)
@@ -109,7 +106,7 @@ def test_the_package_is_in_the_archive_and_in_its_list(tmp_path: Path) -> None:
     assert package.stat().st_size >= 100_000
 
 
-def test_a_file_that_grows_is_watched_until_its_program_ends(tmp_path: Path) -> None:
+def test_a_file_that_grows_is_watched_until_its_program_ends(tmp_path):
     file = tmp_path / "growing"
     file.touch()
     step = "open(sys.argv[1], 'ab').write(bytes(10)); time.sleep(0.2)"

@@ -4,7 +4,6 @@ import asyncio
 import os
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
 
 import pytest
 from dbus_fast import Message, MessageType, Variant
@@ -22,7 +21,7 @@ def servers(index: int, *address: int) -> Variant:
     return Variant("a(iiay)", [[index, 2, bytes(address)]])
 
 
-async def test_resolved_over_a_real_bus(address: str, make_service: Any, tmp_path: Path) -> None:
+async def test_resolved_over_a_real_bus(address, make_service, tmp_path):
     resolved = await make_service(RESOLVED)
     manager = ("/org/freedesktop/resolve1", f"{RESOLVED}.Manager")
     resolved.set(*manager, DNS=servers(2, 10, 0, 1, 1))
@@ -48,9 +47,7 @@ async def test_resolved_over_a_real_bus(address: str, make_service: Any, tmp_pat
         await bus.close()
 
 
-async def test_a_bus_that_lets_nobody_in_is_a_problem_until_it_does(
-    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_bus_that_lets_nobody_in_is_a_problem_until_it_does(address, tmp_path, monkeypatch):
     """Debian's lets no user in that systemd has made up, and nobody was told what is not known then."""
     path = tmp_path / "refusing"
     refused = asyncio.Event()
@@ -84,9 +81,7 @@ async def test_a_bus_that_lets_nobody_in_is_a_problem_until_it_does(
         await bus.close()
 
 
-async def test_an_absent_bus_is_left_in_peace_and_found_when_it_comes(
-    address: str, tmp_path: Path
-) -> None:
+async def test_an_absent_bus_is_left_in_peace_and_found_when_it_comes(address, tmp_path):
     path = tmp_path / "later"
     bus = SystemBus(f"unix:path={path}", retry_s=0.2)
     for _ in range(2):
@@ -103,9 +98,7 @@ async def test_an_absent_bus_is_left_in_peace_and_found_when_it_comes(
         await bus.close()
 
 
-async def test_a_strangers_signals_are_not_a_services_and_their_files_are_closed(
-    address: str,
-) -> None:
+async def test_a_strangers_signals_are_not_a_services_and_their_files_are_closed(address):
     """A user without privileges had the test page of captive portals fetched five times a second."""
     service, stranger = [
         await MessageBus(address, negotiate_unix_fd=True).connect() for _ in range(2)

@@ -29,7 +29,7 @@ def signal(
     )
 
 
-async def test_what_a_stranger_sends_is_not_parsed_and_what_services_send_is(address: str) -> None:
+async def test_what_a_stranger_sends_is_not_parsed_and_what_services_send_is(address):
     """30 MB of numbers took the daemon's loop for five seconds, and more memory than its unit has."""
     service, stranger = [
         await MessageBus(address, negotiate_unix_fd=True).connect() for _ in range(2)

@@ -6,7 +6,7 @@ import time
 from cedos.host.monitor.events import Mailbox
 
 
-async def test_a_mailbox_nobody_empties_drops_the_oldest_and_counts() -> None:
+async def test_a_mailbox_nobody_empties_drops_the_oldest_and_counts():
     mailbox: Mailbox[int] = Mailbox(limit=3)
     for number in range(5):
         mailbox.put(number)
@@ -15,7 +15,7 @@ async def test_a_mailbox_nobody_empties_drops_the_oldest_and_counts() -> None:
     assert mailbox.dropped == 2
 
 
-async def test_a_consumer_with_much_to_do_leaves_turns_to_others() -> None:
+async def test_a_consumer_with_much_to_do_leaves_turns_to_others():
     """All that waited was handled in one turn: the daemon did nothing else for most of a minute."""
     mailbox: Mailbox[int] = Mailbox()
     turns = 0

@@ -32,7 +32,7 @@ def rate(kind: int, hundred_kbps: int) -> bytes:
     return attribute(kind, short + attribute(5, struct.pack("=I", hundred_kbps)))
 
 
-def test_a_stations_signal_and_speed() -> None:
+def test_a_stations_signal_and_speed():
     found = wifi.parse_stations(
         [station(signal=-61, average=-64, rates=rate(8, 8667) + rate(14, 60))]
     )
@@ -53,7 +53,7 @@ def survey(observed_ms: int, busy_ms: int, *, used: bool = True) -> bytes:
     return attribute(84, info)
 
 
-def test_channel_utilization_is_the_difference_of_two_surveys() -> None:
+def test_channel_utilization_is_the_difference_of_two_surveys():
     first = wifi.parse_survey([survey(9, 9, used=False), survey(1_000, 100)])
     second = wifi.parse_survey([survey(3_000, 600)])
     assert first == wifi.Survey(1_000, 100)
@@ -64,7 +64,7 @@ def test_channel_utilization_is_the_difference_of_two_surveys() -> None:
     assert wifi.parse_survey([station(signal=-60)]) is None
 
 
-async def test_a_host_without_nl80211_gives_nothing() -> None:
+async def test_a_host_without_nl80211_gives_nothing():
     provider = wifi.WifiProvider()
     try:
         assert await provider.read(LTE, 1.0) == {}
@@ -87,7 +87,7 @@ SIGNAL = {
 }
 
 
-def test_modems_and_signals() -> None:
+def test_modems_and_signals():
     assert cellular.parse_modems(OBJECTS) == cellular.Modems({"wwan0": MODEM}, {})
     assert cellular.parse_signal(SIGNAL) == {
         "rsrp_dbm": -95.0,
@@ -102,7 +102,7 @@ def test_modems_and_signals() -> None:
     assert cellular.parse_signal({"Umts": {"rscp": -80.0, "rssi": True}}) == {"dbm": -80.0}
 
 
-async def test_modem_manager_is_asked_to_measure_and_told_when_we_leave() -> None:
+async def test_modem_manager_is_asked_to_measure_and_told_when_we_leave():
     bus = PlayedBus({"GetManagedObjects": [OBJECTS], "GetAll": [SIGNAL], "Setup": []})
     provider = cellular.CellularProvider(bus)
     assert (await provider.read(LTE, 7.0))["rsrp_dbm"] == Indicator(-95.0, 7.0)
@@ -114,7 +114,7 @@ async def test_modem_manager_is_asked_to_measure_and_told_when_we_leave() -> Non
     assert bus.calls[-1] == ("Setup", [0])
 
 
-async def test_a_rate_that_somebody_else_set_is_left_alone() -> None:
+async def test_a_rate_that_somebody_else_set_is_left_alone():
     bus = PlayedBus({"GetManagedObjects": [OBJECTS], "GetAll": [{**SIGNAL, "Rate": 5}]})
     provider = cellular.CellularProvider(bus)
     assert await provider.read(LTE, 7.0)
@@ -123,7 +123,7 @@ async def test_a_rate_that_somebody_else_set_is_left_alone() -> None:
 
 
 @given(JSON)
-def test_no_answer_breaks_a_parser(answer: object) -> None:
+def test_no_answer_breaks_a_parser(answer):
     cellular.parse_modems(answer)
     if isinstance(answer, dict):
         cellular.parse_signal(answer)
@@ -135,7 +135,7 @@ def test_no_answer_breaks_a_parser(answer: object) -> None:
 FULL = {"Type": 2, "IsPresent": True, "Percentage": 80.0, "State": 2, "Energy": 40.0}
 
 
-def test_the_battery() -> None:
+def test_the_battery():
     assert battery.parse_battery(FULL) == BatteryRead(True, 0.8, True, 144_000.0)
     charging = battery.parse_battery({**FULL, "State": 1, "Energy": 0.0})
     assert charging == BatteryRead(True, 0.8, False, None)
@@ -144,7 +144,7 @@ def test_the_battery() -> None:
     assert battery.parse_battery({}) == BatteryRead(True)
 
 
-async def test_without_modem_manager_nothing_is_known() -> None:
+async def test_without_modem_manager_nothing_is_known():
     bus = PlayedBus({})
     provider = cellular.CellularProvider(bus)
     for second in range(20):

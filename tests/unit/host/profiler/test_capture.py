@@ -2,7 +2,6 @@
 
 import errno
 import struct
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -51,9 +50,7 @@ def raw(packet: Packet, payload: bytes) -> bytes:
 @pytest.mark.parametrize("headers", HEADERS.values(), ids=HEADERS.keys())
 @pytest.mark.parametrize("payload", [*(b + b"/ HTTP" for b in BEGINNINGS), HELLO])
 @pytest.mark.parametrize("packet_type", [0, 4])
-def test_beginnings_get_through(
-    headers: Packet, payload: bytes, packet_type: int, run_bpf: Callable[..., int]
-) -> None:
+def test_beginnings_get_through(headers, payload, packet_type, run_bpf):
     packet = raw(headers, payload)
     assert run_bpf(PROGRAM, packet, packet_type) == SNAP_BYTES
     captured = parse_frame(packet, outgoing=packet_type == 4)
@@ -77,7 +74,7 @@ def test_beginnings_get_through(
         bytes(1400),
     ],
 )
-def test_all_else_is_dropped(headers: Packet, payload: bytes, run_bpf: Callable[..., int]) -> None:
+def test_all_else_is_dropped(headers, payload, run_bpf):
     assert run_bpf(PROGRAM, raw(headers, payload)) == 0
 
 
@@ -88,7 +85,7 @@ TLS = {
 
 
 @pytest.mark.parametrize("network", TLS.values(), ids=TLS.keys())
-def test_the_end_of_a_hello_gets_through(network: Packet, run_bpf: Callable[..., int]) -> None:
+def test_the_end_of_a_hello_gets_through(network, run_bpf):
     def passes(payload: bytes, flags: str = "PA", port: int = 443, source: int = 1234) -> bool:
         segment = TCP(sport=source, dport=port, flags=flags, options=OPTIONS)
         return run_bpf(PROGRAM, raw(network / segment, payload), 4) == SNAP_BYTES
@@ -106,7 +103,7 @@ def test_the_end_of_a_hello_gets_through(network: Packet, run_bpf: Callable[...,
     assert not passes(b"")
 
 
-def test_what_is_not_tcp_for_us_is_dropped(run_bpf: Callable[..., int]) -> None:
+def test_what_is_not_tcp_for_us_is_dropped(run_bpf):
     get = b"GET / HTTP/1.1\r\n\r\n"
     good = raw(HEADERS["IPv4"], get)
     assert run_bpf(PROGRAM, good) == SNAP_BYTES
@@ -129,9 +126,7 @@ def test_what_is_not_tcp_for_us_is_dropped(run_bpf: Callable[..., int]) -> None:
     packet_type=st.integers(0, 7),
     ethertype=st.sampled_from([0x0800, 0x86DD, 0x0806]),
 )
-def test_any_packet_is_let_through_or_dropped(
-    run_bpf: Callable[..., int], packet: bytes, packet_type: int, ethertype: int
-) -> None:
+def test_any_packet_is_let_through_or_dropped(run_bpf, packet, packet_type, ethertype):
     assert run_bpf(PROGRAM, packet, packet_type, ethertype) in (0, SNAP_BYTES)
 
 
@@ -165,7 +160,7 @@ class FakeSocket:
         self.closed = True
 
 
-def test_packets_come_with_their_side_and_interface() -> None:
+def test_packets_come_with_their_side_and_interface():
     fake = FakeSocket([(PACKET, "wlan0", 4), (b"no packet", "wlan0", 0), (PACKET, "lte0", 0)])
     with Capture(fake) as source:
         sent, received = source.read()
@@ -177,12 +172,12 @@ def test_packets_come_with_their_side_and_interface() -> None:
     assert source.fileno() == -1
 
 
-def test_reading_is_bounded() -> None:
+def test_reading_is_bounded():
     source = Capture(FakeSocket([(PACKET, "wlan0", 4)] * 100))
     assert [len(source.read(limit=64)), len(source.read(limit=64))] == [64, 36]
 
 
-def test_an_interface_that_goes_down_is_survived() -> None:
+def test_an_interface_that_goes_down_is_survived():
     down = OSError(errno.ENETDOWN, "Network is down")
     source = Capture(FakeSocket([down, (PACKET, "wlan0", 4)]))
     assert len(source.read()) == 1
@@ -198,9 +193,7 @@ def test_an_interface_that_goes_down_is_survived() -> None:
         (OSError(errno.EAFNOSUPPORT, "no"), HostError, "CONFIG_PACKET"),
     ],
 )
-def test_what_is_missing_is_named(
-    monkeypatch: pytest.MonkeyPatch, error: OSError, expected: type[Exception], says: str
-) -> None:
+def test_what_is_missing_is_named(monkeypatch, error, expected, says):
     def refuse(wanted: object) -> None:
         raise error
 

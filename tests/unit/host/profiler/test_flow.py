@@ -12,7 +12,7 @@ TOP = 1 << 32
 
 
 @given(st.integers(0, TOP - 1), st.lists(st.integers(1, 1 << 30), max_size=12))
-def test_positions_follow_the_sequence_numbers(first: int, lengths: list[int]) -> None:
+def test_positions_follow_the_sequence_numbers(first, lengths):
     stream = Stream()
     assert stream.begin(first) == 0
     position = 0
@@ -23,7 +23,7 @@ def test_positions_follow_the_sequence_numbers(first: int, lengths: list[int]) -
         assert stream.begin((first + position) % TOP) == position
 
 
-def test_a_retransmission_is_not_a_message() -> None:
+def test_a_retransmission_is_not_a_message():
     stream = Stream()
     assert stream.begin(5) == 0
     assert stream.begin(5) is None
@@ -36,7 +36,7 @@ def test_a_retransmission_is_not_a_message() -> None:
     assert stream.position == 10_000
 
 
-def test_a_message_may_be_seen_after_it_was_acknowledged() -> None:
+def test_a_message_may_be_seen_after_it_was_acknowledged():
     stream = Stream()
     assert stream.begin(0) == 0
     stream.expect(900)
@@ -45,7 +45,7 @@ def test_a_message_may_be_seen_after_it_was_acknowledged() -> None:
     assert stream.begin(900) == 900
 
 
-def test_a_body_ends_where_the_next_message_begins() -> None:
+def test_a_body_ends_where_the_next_message_begins():
     stream = Stream()
     stream.begin(0)
     assert stream.end_body(50) is None
@@ -80,11 +80,11 @@ KEY = FlowKey(ip_address("192.168.43.2"), 40000, ip_address("198.51.100.1"), 443
         (HintRequest(server_name="files.example.org", port=80), False),
     ],
 )
-def test_what_a_hint_is_about(hint: HintRequest, meant: bool) -> None:
+def test_what_a_hint_is_about(hint, meant):
     assert fits(hint, KEY, "files.example.org") is meant
 
 
-def test_the_newest_that_fits_counts_while_it_lasts() -> None:
+def test_the_newest_that_fits_counts_while_it_lasts():
     hints = TransferHints()
     old, new = HintRequest(port=443), HintRequest(destination="198.51.100.1")
     for number, hint in enumerate((old, new, HintRequest(port=80))):
@@ -94,7 +94,7 @@ def test_the_newest_that_fits_counts_while_it_lasts() -> None:
     assert hints.find(KEY, None, None) is old
 
 
-def test_a_hint_for_a_mark_is_for_no_other_socket() -> None:
+def test_a_hint_for_a_mark_is_for_no_other_socket():
     hints = TransferHints()
     hint = HintRequest(program="curl")
     hints.add(1, hint, 9)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scapy.layers.inet import IP, TCP, UDP
 from scapy.layers.inet6 import IPv6, IPv6ExtHdrHopByHop
-from scapy.packet import Packet, Raw
+from scapy.packet import Raw
 
 from cedos.host.profiler.frame import parse_frame
 from cedos.model import FlowKey
@@ -24,7 +24,7 @@ SEGMENT = TCP(sport=5000, dport=443, seq=4_000_000_000, ack=77, options=[("MSS",
 
 
 @pytest.mark.parametrize(("network", "source", "destination"), PAIRS)
-def test_the_flow_is_seen_from_this_host(network: Packet, source: str, destination: str) -> None:
+def test_the_flow_is_seen_from_this_host(network, source, destination):
     packet = bytes(network / SEGMENT / Raw(b"hello"))
     here, there = ip_address(source), ip_address(destination)
     sent = parse_frame(packet, outgoing=True, interface="wlan0")
@@ -39,7 +39,7 @@ def test_the_flow_is_seen_from_this_host(network: Packet, source: str, destinati
 
 
 @pytest.mark.parametrize(("network", "source", "destination"), PAIRS)
-def test_padding_is_left_off(network: Packet, source: str, destination: str) -> None:
+def test_padding_is_left_off(network, source, destination):
     packet = bytes(network / SEGMENT / Raw(b"x")) + bytes(30)
     captured = parse_frame(packet, outgoing=True)
     assert captured is not None
@@ -47,7 +47,7 @@ def test_padding_is_left_off(network: Packet, source: str, destination: str) -> 
     assert parse_frame(bytes(network / SEGMENT) + bytes(30), outgoing=True) is None
 
 
-def test_a_packet_over_64_kb_states_no_length() -> None:
+def test_a_packet_over_64_kb_states_no_length():
     for network in (IP(len=0), IPv6(plen=0)):
         captured = parse_frame(bytes(network / TCP() / Raw(b"GET / ")), outgoing=True)
         assert captured is not None
@@ -61,7 +61,7 @@ def numbers(*options: tuple[str | int, object]) -> tuple[int | None, int | None,
     return captured.sequence, captured.acknowledgement, captured.mptcp
 
 
-def test_mptcp_counts_over_all_subflows() -> None:
+def test_mptcp_counts_over_all_subflows():
     stamp = ("Timestamp", (1, 2))
     assert numbers(stamp, ("EOL", None), (30, bytes(18))) == (5, 6, False)
     long, short = bytes.fromhex("1122334455667788"), bytes.fromhex("99aabbcc")
@@ -76,7 +76,7 @@ def test_mptcp_counts_over_all_subflows() -> None:
     assert numbers(address) == (None, None, True)
 
 
-def test_mptcps_first_data_begins_where_its_keys_say() -> None:
+def test_mptcps_first_data_begins_where_its_keys_say():
     keys = bytes(range(16))
     first = [int.from_bytes(sha256(key).digest(), "big") + 1 for key in (keys[:8], keys[8:])]
     sequence, acknowledgement, mptcp = numbers((30, b"\x01\x81" + keys + b"\x00\x01"))
@@ -85,7 +85,7 @@ def test_mptcps_first_data_begins_where_its_keys_say() -> None:
 
 
 @given(st.binary(max_size=38))
-def test_hostile_options_never_raise(option: bytes) -> None:
+def test_hostile_options_never_raise(option):
     for options in (option, b"\x1e" + bytes([len(option) + 2]) + option):
         padded = options + bytes(-len(options) % 4)
         raw = bytearray(bytes(IP(len=0) / TCP()) + padded + b"x")
@@ -96,7 +96,7 @@ def test_hostile_options_never_raise(option: bytes) -> None:
 
 
 @pytest.mark.parametrize(("network", "source", "destination"), PAIRS)
-def test_a_datagram(network: Packet, source: str, destination: str) -> None:
+def test_a_datagram(network, source, destination):
     packet = bytes(network / UDP(sport=5000, dport=443) / Raw(b"hello"))
     here, there = ip_address(source), ip_address(destination)
     sent = parse_frame(packet + b"padding", outgoing=True, interface="wlan0")
@@ -110,7 +110,7 @@ def test_a_datagram(network: Packet, source: str, destination: str) -> None:
         assert parse_frame(packet[:cut], outgoing=True) is None
 
 
-def test_what_is_no_payload_of_tcp_or_udp_is_none() -> None:
+def test_what_is_no_payload_of_tcp_or_udp_is_none():
     assert parse_frame(bytes(IP() / UDP()), outgoing=True) is None
     assert parse_frame(bytes(IP(proto=132) / Raw(bytes(40))), outgoing=True) is None
     assert parse_frame(bytes(IPv6(nh=132) / Raw(bytes(40))), outgoing=True) is None

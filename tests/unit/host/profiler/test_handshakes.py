@@ -1,5 +1,4 @@
 import random
-from collections.abc import Callable
 from ipaddress import ip_address
 
 import pytest
@@ -136,7 +135,7 @@ def read(datagrams: list[bytes]) -> tuple[list[ClientHello], InitialReader]:
 
 
 @pytest.mark.parametrize("version", VECTORS)
-def test_the_published_vectors(version: int) -> None:
+def test_the_published_vectors(version):
     vector = VECTORS[version]
     keys = client_keys(version, CONNECTION)
     assert keys == vector["keys"]
@@ -153,7 +152,7 @@ def test_the_published_vectors(version: int) -> None:
 @pytest.mark.parametrize(
     "version", [QuicProtocolVersion.VERSION_1, QuicProtocolVersion.VERSION_2], ids=["v1", "v2"]
 )
-def test_a_real_client(version: QuicProtocolVersion) -> None:
+def test_a_real_client(version):
     connection = client(original_version=version, supported_versions=[version])
     datagrams = sent(connection)
     told, reader = read(datagrams)
@@ -162,7 +161,7 @@ def test_a_real_client(version: QuicProtocolVersion) -> None:
     assert reader.feed(datagrams[0]) is None
 
 
-def test_a_large_hello_takes_two_datagrams_in_any_order() -> None:
+def test_a_large_hello_takes_two_datagrams_in_any_order():
     datagrams = sent(client(large=True))
     assert len(datagrams) == 2
     for order in (datagrams, datagrams[::-1], [datagrams[1], *datagrams]):
@@ -175,7 +174,7 @@ def test_a_large_hello_takes_two_datagrams_in_any_order() -> None:
     assert read([b"".join(datagrams)])[0][-1].name == "www.example.org"
 
 
-def test_retry_and_version_negotiation_begin_anew() -> None:
+def test_retry_and_version_negotiation_begin_anew():
     connection = client(large=True)
     first = sent(connection)
     server = b"\x07" * 8
@@ -213,7 +212,7 @@ def test_retry_and_version_negotiation_begin_anew() -> None:
     assert read([first[0], *second])[0][-1].name == "www.example.org"
 
 
-def test_later_initials_go_elsewhere_with_the_first_ones_keys() -> None:
+def test_later_initials_go_elsewhere_with_the_first_ones_keys():
     chosen = b"\x09" * 12
     rest = packet(crypto(100, HELLO[100:]), to=chosen, number=1)
     told, reader = read([packet(crypto(0, HELLO[:100])), rest])
@@ -225,7 +224,7 @@ def test_later_initials_go_elsewhere_with_the_first_ones_keys() -> None:
     assert read([rest])[0] == []  # its keys are not those of where it goes
 
 
-def test_coalesced_and_foreign_packets_are_passed_over() -> None:
+def test_coalesced_and_foreign_packets_are_passed_over():
     initial = packet(crypto(0, HELLO))
     handshake = b"\xe3" + initial[1:5] + b"\x08" + CONNECTION + b"\0" + b"\x40\x64" + bytes(100)
     early = b"\xd3" + initial[1:5] + b"\x08" + CONNECTION + b"\0" + b"\x40\x64" + bytes(100)
@@ -239,7 +238,7 @@ def test_coalesced_and_foreign_packets_are_passed_over() -> None:
     assert read([short + initial])[0] == []
 
 
-def test_frames_shuffled_and_mixed() -> None:
+def test_frames_shuffled_and_mixed():
     draw = random.Random(5)
     pieces = [crypto(at, HELLO[at : at + 13]) for at in range(0, len(HELLO), 13)]
     for _ in range(20):
@@ -249,7 +248,7 @@ def test_frames_shuffled_and_mixed() -> None:
         assert read([packet(acknowledged + mixed)])[0][-1].complete
 
 
-def test_hostile_frames_are_bounded() -> None:
+def test_hostile_frames_are_bounded():
     huge = b"\xff" * 8
     for frames in (
         b"\x06" + huge + huge + b"x",
@@ -269,7 +268,7 @@ def test_hostile_frames_are_bounded() -> None:
     assert len(attempt.stream.prefix) <= MAX_BYTES
 
 
-def test_work_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_is_bounded(monkeypatch):
     opened = []
     reader = InitialReader()
     original = AESGCM.decrypt
@@ -292,19 +291,19 @@ def test_work_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @given(st.binary(max_size=400))
-def test_garbage_behind_the_encryption_never_raises(frames: bytes) -> None:
+def test_garbage_behind_the_encryption_never_raises(frames):
     read([packet(frames.ljust(30, b"\0"))])
     assert all(0 <= offset < MAX_BYTES for offset, _ in crypto_frames(frames))
 
 
 @given(st.integers(0, 1199), st.integers(1, 255))
-def test_a_damaged_packet_is_refused(at: int, change: int) -> None:
+def test_a_damaged_packet_is_refused(at, change):
     raw = bytearray(packet(crypto(0, HELLO).ljust(1162, b"\0")))
     raw[at % len(raw)] ^= change
     assert read([bytes(raw)])[0] == []
 
 
-def test_the_filter_knows_initials(run_bpf: Callable[..., int]) -> None:
+def test_the_filter_knows_initials(run_bpf):
     from scapy.layers.inet import IP, UDP
     from scapy.layers.inet6 import IPv6, IPv6ExtHdrDestOpt
     from scapy.packet import Raw
@@ -353,7 +352,7 @@ WHOLE = ClientHello("www.example.org", ech=True, complete=True)
 
 @pytest.mark.parametrize("raw", [hello(), in_records(hello(), 200), hello(key_share=9000)])
 @pytest.mark.parametrize("size", [300, 536, 1200])
-def test_over_many_segments(raw: bytes, size: int) -> None:
+def test_over_many_segments(raw, size):
     hellos = Handshakes()
     first = hellos.begin(segment(raw, 0, size))
     assert first is None or first.name is None
@@ -362,7 +361,7 @@ def test_over_many_segments(raw: bytes, size: int) -> None:
     assert len(hellos) == 0
 
 
-def test_the_name_is_told_before_the_hello_is_complete() -> None:
+def test_the_name_is_told_before_the_hello_is_complete():
     raw = hello()
     hellos = Handshakes()
     hellos.begin(segment(raw, 0, 1200))
@@ -372,7 +371,7 @@ def test_the_name_is_told_before_the_hello_is_complete() -> None:
     assert hellos.proceed(segment(raw, 1300, 2000)) == WHOLE
 
 
-def test_tiny_pieces_are_read_a_few_times_and_not_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiny_pieces_are_read_a_few_times_and_not_each(monkeypatch):
     read = []
 
     def counting(data: bytes) -> ClientHello | None:
@@ -388,7 +387,7 @@ def test_tiny_pieces_are_read_a_few_times_and_not_each(monkeypatch: pytest.Monke
     assert sum(read) < 40 * MAX_BYTES
 
 
-def test_others_segments_and_other_places_are_not_taken() -> None:
+def test_others_segments_and_other_places_are_not_taken():
     raw = hello()
     hellos = Handshakes()
     hellos.begin(segment(raw, 0, 1200))
@@ -403,7 +402,7 @@ def test_others_segments_and_other_places_are_not_taken() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1 << 32), st.binary(max_size=80))))
-def test_hostile_segments_are_bounded(steps: list[tuple[int, int, bytes]]) -> None:
+def test_hostile_segments_are_bounded(steps):
     hellos = Handshakes()
     for port, number, data in steps:
         key = FlowKey(KEY.local, port, KEY.remote, 443)
@@ -412,7 +411,7 @@ def test_hostile_segments_are_bounded(steps: list[tuple[int, int, bytes]]) -> No
         hellos.initial(CapturedPacket(key, True, b"\xc3\0\0\0\1" + data))
 
 
-def test_handshakes_under_way_are_bounded() -> None:
+def test_handshakes_under_way_are_bounded():
     hellos, raw = Handshakes(), hello()
     for port in range(1000):
         key = FlowKey(KEY.local, port, KEY.remote, 443)

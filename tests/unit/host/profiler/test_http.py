@@ -10,13 +10,13 @@ def request(*lines: str, body: bytes = b"") -> bytes:
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "HEAD", "PATCH", "DELETE", "OPTIONS"])
-def test_every_method(method: str) -> None:
+def test_every_method(method):
     parsed = parse_request(f"{method} / HTTP/1.0\r\n\r\n".encode())
     assert parsed is not None
     assert (parsed.method, parsed.host, parsed.content_length) == (method, None, None)
 
 
-def test_a_tunnel_names_its_other_end() -> None:
+def test_a_tunnel_names_its_other_end():
     parsed = parse_request(request("CONNECT Far.example:443 HTTP/1.1", "Host: proxy:3128"))
     assert parsed is not None
     assert (parsed.method, parsed.host) == ("CONNECT", "far.example")
@@ -37,13 +37,13 @@ def test_a_tunnel_names_its_other_end() -> None:
         ("[evil<>]", None),
     ],
 )
-def test_hosts(host: str, expected: str | None) -> None:
+def test_hosts(host, expected):
     parsed = parse_request(request("GET / HTTP/1.1", f"Host: {host}"))
     assert parsed is not None
     assert parsed.host == expected
 
 
-def test_responses() -> None:
+def test_responses():
     payload = request("HTTP/1.1 200 OK", "Server: x", "Content-Length: 10000000")
     assert parse_response(payload + bytes(1000)) == HttpResponse(
         200, 10_000_000, False, len(payload)
@@ -70,13 +70,13 @@ def test_responses() -> None:
         ("5\r\nContent-Length: 6", None),
     ],
 )
-def test_lengths(length: str, expected: int | None) -> None:
+def test_lengths(length, expected):
     parsed = parse_response(request("HTTP/1.1 200 OK", f"Content-Length: {length}"))
     assert parsed is not None
     assert parsed.content_length == expected
 
 
-def test_a_head_cut_anywhere_says_nothing_wrong() -> None:
+def test_a_head_cut_anywhere_says_nothing_wrong():
     whole = request("POST / HTTP/1.1", "Host: www.example.org", "Content-Length: 123456")
     for cut in range(5, len(whole)):
         parsed = parse_request(whole[:cut])
@@ -102,7 +102,7 @@ def test_a_head_cut_anywhere_says_nothing_wrong() -> None:
         b"HTTP/1.1 200 OK",
     ],
 )
-def test_not_a_request(payload: bytes) -> None:
+def test_not_a_request(payload):
     assert parse_request(payload) is None
 
 
@@ -117,7 +117,7 @@ def test_not_a_request(payload: bytes) -> None:
         b"GET ",
     ],
 )
-def test_not_a_response(payload: bytes) -> None:
+def test_not_a_response(payload):
     assert parse_response(payload) is None
 
 
@@ -136,7 +136,7 @@ FIELDS = st.lists(
 
 
 @given(st.sampled_from([b"GET / HTTP/1.1\r\n", b"CONNECT ", b"PUT ", b"[", b""]), FIELDS)
-def test_hostile_requests_never_raise(beginning: bytes, rest: bytes) -> None:
+def test_hostile_requests_never_raise(beginning, rest):
     parsed = parse_request(beginning + rest)
     if parsed is not None:
         assert parsed.content_length is None or 0 <= parsed.content_length < 10**18
@@ -159,7 +159,7 @@ def test_hostile_requests_never_raise(beginning: bytes, rest: bytes) -> None:
         (b"", None),
     ],
 )
-def test_the_first_chunk(body: bytes, first: int | None) -> None:
+def test_the_first_chunk(body, first):
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     told = parse_response(head + body)
     assert told is not None
@@ -169,7 +169,7 @@ def test_the_first_chunk(body: bytes, first: int | None) -> None:
     assert stated.first_chunk is None
 
 
-def test_a_target_is_told_whole_or_not_at_all() -> None:
+def test_a_target_is_told_whole_or_not_at_all():
     for payload in (b"GET /x HTTP", b"GET /" + b"x" * 3000 + b" HTTP/1.1\r\n"):
         cut = parse_request(payload)
         assert cut is not None
@@ -189,7 +189,7 @@ def test_a_target_is_told_whole_or_not_at_all() -> None:
         (b"", None),
     ],
 )
-def test_a_part_in_chunks_tells_its_length_by_its_range(range_: bytes, length: int | None) -> None:
+def test_a_part_in_chunks_tells_its_length_by_its_range(range_, length):
     lines = b"\r\nTransfer-Encoding: chunked\r\nContent-Range: " + range_ + b"\r\n\r\n"
     told, whole = (
         parse_response(b"HTTP/1.1 206 P" + lines),

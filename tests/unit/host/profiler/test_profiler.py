@@ -1,9 +1,7 @@
 """Sizes of transfers that HTTP tells, and what the profiler learns of them."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import ip_address
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,13 +13,10 @@ from cedos.host.profiler.profiler import Profiler
 from cedos.host.profiler.sizes import SizeHistory
 from cedos.model import Bulk, Direction, FlowKey, Label, Urgency
 
-Web = Any
-
-
 DOWN, UP = Direction.DOWN, Direction.UP
 
 
-def test_a_download_from_its_connection_to_its_length(web: Web) -> None:
+def test_a_download_from_its_connection_to_its_length(web):
     profiler = Profiler()
     (opened,) = profiler.on_open(web.key, 0.9)
     assert (opened.direction, opened.server_name) == (DOWN, None)
@@ -36,7 +31,7 @@ def test_a_download_from_its_connection_to_its_length(web: Web) -> None:
     assert profiler.server_name(web.key) == "a.example"
 
 
-def test_an_upload_states_its_length_at_once(web: Web) -> None:
+def test_an_upload_states_its_length_at_once(web):
     talk = web.talk()
     (told,) = talk.send("PUT /x HTTP/1.1\r\nHost: a.example\r\nContent-Length: 5000\r\n\r\n", 5000)
     assert (told.direction, told.size) == (UP, web.exactly(5000))
@@ -44,7 +39,7 @@ def test_an_upload_states_its_length_at_once(web: Web) -> None:
     assert talk.receive("HTTP/1.1 204 No Content\r\n\r\n") == []
 
 
-def test_a_chunked_upload_and_a_chunked_download(web: Web) -> None:
+def test_a_chunked_upload_and_a_chunked_download(web):
     talk = web.talk()
     head = "POST / HTTP/1.1\r\nHost: a.example\r\nTransfer-Encoding: chunked\r\n\r\n"
     (sent,) = talk.send(head, 70_000)
@@ -55,7 +50,7 @@ def test_a_chunked_upload_and_a_chunked_download(web: Web) -> None:
     assert (unstated.direction, unstated.size.median_bytes) == (DOWN, 3_000)
 
 
-def test_keep_alive_transfers_are_told_one_by_one_and_learned(web: Web) -> None:
+def test_keep_alive_transfers_are_told_one_by_one_and_learned(web):
     profiler = Profiler()
     profiler.on_open(web.key, 0.9)
     talk = web.talk(profiler)
@@ -74,7 +69,7 @@ def test_keep_alive_transfers_are_told_one_by_one_and_learned(web: Web) -> None:
     assert (again.direction, again.size.source) == (DOWN, "history")
 
 
-def test_pipelined_answers_find_their_requests(web: Web) -> None:
+def test_pipelined_answers_find_their_requests(web):
     talk = web.talk()
     assert talk.send("HEAD / HTTP/1.1\r\nHost: a.example\r\n\r\n") == []
     assert len(talk.send(web.get)) == 1
@@ -84,7 +79,7 @@ def test_pipelined_answers_find_their_requests(web: Web) -> None:
     assert talk.profiler.history.samples("a.example", 80, DOWN) == 1
 
 
-def test_a_part_is_as_long_as_it_says_and_says_nothing_of_the_whole(web: Web) -> None:
+def test_a_part_is_as_long_as_it_says_and_says_nothing_of_the_whole(web):
     talk = web.talk()
     head = "HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 0-99/5000\r\n"
     for _ in range(2):
@@ -96,7 +91,7 @@ def test_a_part_is_as_long_as_it_says_and_says_nothing_of_the_whole(web: Web) ->
     assert talk.send(web.get)[0].size.median_bytes == 5000
 
 
-def test_what_was_had_before_is_known_when_it_is_asked_for(web: Web) -> None:
+def test_what_was_had_before_is_known_when_it_is_asked_for(web):
     talk = web.talk()
     for number, size in enumerate((40_000, 900_000, 70)):
         get = f"GET /{number} HTTP/1.1\r\nHost: a.example\r\n\r\n"
@@ -115,7 +110,7 @@ def test_what_was_had_before_is_known_when_it_is_asked_for(web: Web) -> None:
     assert again.size.median_bytes != 150
 
 
-def test_bodies_in_chunks_are_unlike_all_else_of_a_host(web: Web) -> None:
+def test_bodies_in_chunks_are_unlike_all_else_of_a_host(web):
     talk = web.talk()
     for number in range(20):
         talk.send(f"GET /{number} HTTP/1.1\r\nHost: a.example\r\n\r\n")
@@ -129,7 +124,7 @@ def test_bodies_in_chunks_are_unlike_all_else_of_a_host(web: Web) -> None:
     assert told.size.median_bytes == 700_000
 
 
-def test_a_first_chunk_that_no_buffer_cut_is_taken_for_all(web: Web) -> None:
+def test_a_first_chunk_that_no_buffer_cut_is_taken_for_all(web):
     profiler = Profiler()
     for first, least, most in (
         ("1a2b", 0x1A2B, 0x1A2B),
@@ -147,7 +142,7 @@ def test_a_first_chunk_that_no_buffer_cut_is_taken_for_all(web: Web) -> None:
     assert progress[0].size.source == "progress"
 
 
-def test_unstated_lengths_are_learned_from_what_follows(web: Web) -> None:
+def test_unstated_lengths_are_learned_from_what_follows(web):
     talk = web.talk()
     for _ in range(2):
         talk.send(web.get)
@@ -158,10 +153,7 @@ def test_unstated_lengths_are_learned_from_what_follows(web: Web) -> None:
     assert talk.profiler.history.estimate("a.example", 80, DOWN).median_bytes == 250_000
 
 
-Hello = Callable[[str], bytes]
-
-
-def test_a_retransmission_tells_nothing_new(web: Web) -> None:
+def test_a_retransmission_tells_nothing_new(web):
     profiler = Profiler()
     talk = web.talk(profiler)
     packet = talk.packet(UP, web.get.encode())
@@ -174,7 +166,7 @@ def test_a_retransmission_tells_nothing_new(web: Web) -> None:
     assert profiler.history.samples(web.server, 80, DOWN) == 1
 
 
-def test_a_tunnel_counts_as_a_whole(web: Web, hello: Hello) -> None:
+def test_a_tunnel_counts_as_a_whole(web, hello):
     profiler = Profiler()
     talk = web.talk(profiler, replace(web.key, remote_port=3128))
     (told,) = talk.send("CONNECT far.example:443 HTTP/1.1\r\nHost: far.example:443\r\n\r\n")
@@ -186,7 +178,7 @@ def test_a_tunnel_counts_as_a_whole(web: Web, hello: Hello) -> None:
     assert profiler.history.estimate("far.example", 3128, DOWN).median_bytes > 90_000
 
 
-def test_a_flow_older_than_the_profiler_is_counted_from_where_it_stands(web: Web) -> None:
+def test_a_flow_older_than_the_profiler_is_counted_from_where_it_stands(web):
     profiler = Profiler()
     assert profiler.progressed(web.key, 900_000_000, 5_000) == []
     talk = web.talk(profiler)
@@ -197,7 +189,7 @@ def test_a_flow_older_than_the_profiler_is_counted_from_where_it_stands(web: Web
     assert 500_000 <= told.size.low_bytes < 900_000_000
 
 
-def test_an_mptcp_connection_is_one_whatever_the_subflow(web: Web) -> None:
+def test_an_mptcp_connection_is_one_whatever_the_subflow(web):
     profiler = Profiler()
     talk = web.talk(profiler, mptcp=True)
     for _ in range(2):
@@ -211,7 +203,7 @@ def test_an_mptcp_connection_is_one_whatever_the_subflow(web: Web) -> None:
     assert profiler.history.estimate("a.example", 80, DOWN).median_bytes == 50_000
 
 
-def test_a_server_on_this_host_sends_up(web: Web) -> None:
+def test_a_server_on_this_host_sends_up(web):
     profiler = Profiler()
     key = FlowKey(ip_address("192.168.43.2"), 8080, ip_address(web.server), 51_000)
     (opened,) = profiler.on_open(key, 0.9, incoming=True)
@@ -225,7 +217,7 @@ def test_a_server_on_this_host_sends_up(web: Web) -> None:
     assert len(profiler.history) == 1
 
 
-def test_flows_are_bounded(web: Web) -> None:
+def test_flows_are_bounded(web):
     profiler = Profiler(SizeHistory(max_hosts=10), max_flows=20)
     for port in range(1, 500):
         key = replace(web.key, local_port=port, remote_port=port)
@@ -235,7 +227,7 @@ def test_flows_are_bounded(web: Web) -> None:
     assert len(profiler.history) == 10
 
 
-def test_hints_win_over_history_but_not_over_what_the_message_states(web: Web) -> None:
+def test_hints_win_over_history_but_not_over_what_the_message_states(web):
     profiler = Profiler()
     for _ in range(5):
         profiler.on_close(web.tls_key, 9_000, 500)
@@ -260,7 +252,7 @@ def test_hints_win_over_history_but_not_over_what_the_message_states(web: Web) -
     assert (late.size.source, late.label) == ("history", None)
 
 
-def test_a_hint_gives_the_direction_of_what_cannot_be_read(web: Web) -> None:
+def test_a_hint_gives_the_direction_of_what_cannot_be_read(web):
     profiler = Profiler()
     profiler.hint(1, HintRequest(port=443, size_bytes=9, direction=UP), None)
     profiler.hint(2, HintRequest(port=80, size_bytes=9, direction=UP), None)
@@ -271,7 +263,7 @@ def test_a_hint_gives_the_direction_of_what_cannot_be_read(web: Web) -> None:
     assert profiler.on_open(replace(web.tls_key, local_port=2), 1.0)[0].size.source == "default"
 
 
-def test_a_hint_reaches_flows_under_way(web: Web, hello: Hello) -> None:
+def test_a_hint_reaches_flows_under_way(web, hello):
     profiler = Profiler()
     profiler.on_open(web.tls_key, 1.0)
     profiler.observe(CapturedPacket(web.tls_key, True, hello("big.example"), 1, 1), 1.1)
@@ -316,9 +308,7 @@ STEPS = st.one_of(
 
 
 @given(st.lists(STEPS, max_size=25))
-def test_no_order_of_events_breaks_it(
-    web: Web, steps: list[tuple[bytes, bool, int | None, int | None, bool] | tuple[int, int] | None]
-) -> None:
+def test_no_order_of_events_breaks_it(web, steps):
     profiler = Profiler()
     told: list[SizeLearned] = []
     for at, step in enumerate(steps):

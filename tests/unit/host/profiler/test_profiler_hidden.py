@@ -1,6 +1,5 @@
 """Flows whose content is hidden: known by their server's name, estimated and counted as a whole."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import ip_address
 
@@ -11,7 +10,6 @@ from cedos.host.profiler.frame import CapturedPacket
 from cedos.host.profiler.profiler import Profiler
 from cedos.model import Direction, FlowKey
 
-Hello = Callable[[str], bytes]
 DOWN, UP = Direction.DOWN, Direction.UP
 SERVER = "198.51.100.1"
 KEY = FlowKey(ip_address("192.168.43.2"), 40000, ip_address(SERVER), 80)
@@ -33,7 +31,7 @@ def initial(name: str, key: FlowKey = TLS_KEY) -> list[CapturedPacket]:
     ]
 
 
-def test_quic_is_learned_by_name_with_tls_of_the_same_host(hello: Hello) -> None:
+def test_quic_is_learned_by_name_with_tls_of_the_same_host(hello):
     profiler = Profiler()
     for number in range(3):
         key = replace(TLS_KEY, local_port=50_000 + number, protocol="udp")
@@ -50,7 +48,7 @@ def test_quic_is_learned_by_name_with_tls_of_the_same_host(hello: Hello) -> None
     assert (tcp.size.median_bytes, tcp.size.source) == (8_000_000, "history")
 
 
-def test_a_quic_hello_before_its_flows_opening() -> None:
+def test_a_quic_hello_before_its_flows_opening():
     profiler = Profiler()
     datagrams = initial("big.example")
     told = [event for one in datagrams for event in profiler.observe(one, 1.0)]
@@ -60,7 +58,7 @@ def test_a_quic_hello_before_its_flows_opening() -> None:
     assert profiler.observe(datagrams[0]._replace(payload=b"\xc3\0\0\0\1" + bytes(60)), 2.0) == []
 
 
-def test_other_datagrams_are_no_transfers_to_learn_from() -> None:
+def test_other_datagrams_are_no_transfers_to_learn_from():
     profiler = Profiler()
     dns = FlowKey(ip_address("192.168.43.2"), 5353, ip_address(SERVER), 53, "udp")
     profiler.on_open(dns, 1.0)
@@ -68,7 +66,7 @@ def test_other_datagrams_are_no_transfers_to_learn_from() -> None:
     assert len(profiler.history) == 0
 
 
-def test_a_hello_over_two_segments(hello: Hello) -> None:
+def test_a_hello_over_two_segments(hello):
     profiler = Profiler()
     profiler.on_open(TLS_KEY, 1.0)
     raw = hello("big.example")
@@ -85,7 +83,7 @@ def test_a_hello_over_two_segments(hello: Hello) -> None:
     assert named.server_name == "big.example"
 
 
-def test_a_host_is_first_taken_for_its_domain(hello: Hello) -> None:
+def test_a_host_is_first_taken_for_its_domain(hello):
     profiler = Profiler()
     for number in range(4):
         key = replace(TLS_KEY, local_port=number, remote=ip_address("203.0.113.9"))
@@ -95,7 +93,7 @@ def test_a_host_is_first_taken_for_its_domain(hello: Hello) -> None:
     assert 8_000_000 <= named.size.median_bytes < 8_000_004
 
 
-def test_tls_is_learned_by_name_over_whole_connections(hello: Hello) -> None:
+def test_tls_is_learned_by_name_over_whole_connections(hello):
     profiler = Profiler()
     for number in range(12):
         key = replace(TLS_KEY, local_port=50_000 + number)
@@ -113,7 +111,7 @@ def test_tls_is_learned_by_name_over_whole_connections(hello: Hello) -> None:
     assert nameless.size.median_bytes == 8_000_000
 
 
-def test_a_refused_connection_teaches_nothing() -> None:
+def test_a_refused_connection_teaches_nothing():
     profiler = Profiler()
     profiler.on_open(KEY, 1.0)
     profiler.on_close(KEY, 0, 1)
@@ -123,7 +121,7 @@ def test_a_refused_connection_teaches_nothing() -> None:
     assert len(profiler) == 0
 
 
-def test_the_estimate_moves_on_when_it_is_exceeded() -> None:
+def test_the_estimate_moves_on_when_it_is_exceeded():
     profiler = Profiler()
     profiler.on_open(TLS_KEY, 1.0)
     assert profiler.progressed(TLS_KEY, 2_000, 500) == []
@@ -138,7 +136,7 @@ def test_the_estimate_moves_on_when_it_is_exceeded() -> None:
     assert 2 <= events <= 8  # it runs ahead instead of being chased byte by byte
 
 
-def test_an_opaque_flow_that_turns_out_to_be_an_upload() -> None:
+def test_an_opaque_flow_that_turns_out_to_be_an_upload():
     profiler = Profiler()
     profiler.on_open(TLS_KEY, 1.0)
     (told,) = profiler.progressed(TLS_KEY, 4_000, 5_000_000)

@@ -20,7 +20,7 @@ def taught(sizes: list[int], host: str = "a.example") -> SizeHistory:
     return history
 
 
-def test_delphis_defaults_where_nothing_is_known() -> None:
+def test_delphis_defaults_where_nothing_is_known():
     history = SizeHistory()
     unknown = history.estimate("a.example", 443, DOWN, prior=UNKNOWN)
     assert (unknown.median_bytes, unknown.source) == (3_000, "default")
@@ -31,7 +31,7 @@ def test_delphis_defaults_where_nothing_is_known() -> None:
     assert len(history) == 0  # asking makes no entry
 
 
-def test_one_sample_moves_the_median_and_leaves_the_interval_wide() -> None:
+def test_one_sample_moves_the_median_and_leaves_the_interval_wide():
     for size in (10, 1_200_000_000):
         estimate = taught([size]).estimate("a.example", 443, DOWN)
         assert (estimate.median_bytes, estimate.source) == (size, "history")
@@ -39,7 +39,7 @@ def test_one_sample_moves_the_median_and_leaves_the_interval_wide() -> None:
         assert estimate.high_bytes >= size * 4
 
 
-def test_a_new_host_is_taken_for_its_domain_until_it_has_a_past() -> None:
+def test_a_new_host_is_taken_for_its_domain_until_it_has_a_past():
     history = SizeHistory()
     for size in range(200_000, 208_000, 1000):
         history.learn(".a.example", 443, DOWN, size)
@@ -55,7 +55,7 @@ def test_a_new_host_is_taken_for_its_domain_until_it_has_a_past() -> None:
     assert asked([".a.example", "192.0.2.1"]) == 7_000
 
 
-def test_evidence_outweighs_the_past() -> None:
+def test_evidence_outweighs_the_past():
     history = taught([1_000] * 40)
     estimate = history.estimate("a.example", 443, DOWN, evidence=[70_000])
     assert (estimate.median_bytes, estimate.source) == (70_000, "history")
@@ -67,7 +67,7 @@ def test_evidence_outweighs_the_past() -> None:
     assert (new.median_bytes, new.source) == (9, "history")
 
 
-def test_intervals_cover_nine_tenths_of_what_comes() -> None:
+def test_intervals_cover_nine_tenths_of_what_comes():
     # Hosts unlike each other (typical sizes over five orders of magnitude) and unlike the prior.
     draw = random.Random(7)
     covered: dict[int, list[bool]] = {2: [], 5: [], 10: [], 20: [], 40: []}
@@ -82,9 +82,7 @@ def test_intervals_cover_nine_tenths_of_what_comes() -> None:
 
 
 @given(st.lists(st.integers(0, 10**12), max_size=60), st.integers(0, 10**15), st.floats(1, 1e9))
-def test_estimates_are_ordered_and_lie_ahead(
-    sizes: list[int], so_far: int, prior_bytes: float
-) -> None:
+def test_estimates_are_ordered_and_lie_ahead(sizes, so_far, prior_bytes):
     history, prior = taught(sizes), Prior(prior_bytes)
     first = history.estimate("a.example", 443, DOWN, prior=prior)
     assert 0 <= first.low_bytes <= first.median_bytes <= first.high_bytes
@@ -92,7 +90,7 @@ def test_estimates_are_ordered_and_lie_ahead(
     assert so_far < then.low_bytes <= then.median_bytes <= then.high_bytes
 
 
-def test_memory_is_bounded_and_the_least_used_goes() -> None:
+def test_memory_is_bounded_and_the_least_used_goes():
     history = SizeHistory(max_hosts=3)
     for host in "abc":
         for size in range(1000):
@@ -103,7 +101,7 @@ def test_memory_is_bounded_and_the_least_used_goes() -> None:
     assert [history.samples(host, 443, DOWN) for host in "abcd"] == [48, 0, 48, 1]
 
 
-def test_the_state_comes_back_through_json() -> None:
+def test_the_state_comes_back_through_json():
     history = taught([1, 2, 3_000_000_000])
     history.learn("2001:db8::1", 22, UP, 9)
     history.learn_resource(resource_name("a.example", 80, b"/x"), 12_345)
@@ -131,12 +129,12 @@ def test_the_state_comes_back_through_json() -> None:
         {"version": 2, "hosts": [], "resources": [[1, 2]]},
     ],
 )
-def test_a_broken_state_is_refused(state: object) -> None:
+def test_a_broken_state_is_refused(state):
     with pytest.raises(HistoryError, match="not a history of sizes"):
         SizeHistory.from_state(state)
 
 
-def test_an_estimate_holds_until_an_eighth_of_its_samples_is_new() -> None:
+def test_an_estimate_holds_until_an_eighth_of_its_samples_is_new():
     history = SizeHistory()
     for _ in range(48):
         history.learn("a.example", 443, Direction.DOWN, 1_000)
@@ -148,7 +146,7 @@ def test_an_estimate_holds_until_an_eighth_of_its_samples_is_new() -> None:
     assert history.estimate("a.example", 443, Direction.DOWN).high_bytes > before.high_bytes
 
 
-def test_resources_are_known_by_their_last_size() -> None:
+def test_resources_are_known_by_their_last_size():
     history = SizeHistory(max_hosts=3)
     names = [resource_name("a.example", 80, b"/%d" % number) for number in range(5)]
     assert len({*names, resource_name("a.example", 81, b"/0")}) == 6

@@ -28,12 +28,12 @@ def real_hello(name: str | None) -> bytes:
 HELLO = real_hello("www.Example.org")
 
 
-def test_what_openssl_sends() -> None:
+def test_what_openssl_sends():
     assert name_in(HELLO) == "www.example.org"
     assert name_in(real_hello(None)) is None
 
 
-def test_the_name_may_come_after_a_large_key_share() -> None:
+def test_the_name_may_come_after_a_large_key_share():
     key_share = (51, bytes(1300))
     hello = crafted_hello((0x2A2A, b""), key_share, name_extension(b"cdn.example.net"))
     assert name_in(hello) == "cdn.example.net"
@@ -42,7 +42,7 @@ def test_the_name_may_come_after_a_large_key_share() -> None:
     assert name_in(session) == "a.example"
 
 
-def test_it_says_whether_all_was_there() -> None:
+def test_it_says_whether_all_was_there():
     hello = crafted_hello(name_extension(b"a.example"), (0x2A2A, bytes(300)))
     whole = read_records(hello)
     assert whole == ClientHello("a.example", ech=False, complete=True)
@@ -56,7 +56,7 @@ def test_it_says_whether_all_was_there() -> None:
     assert read_records(bytes(lying)) == ClientHello(None, ech=False, complete=True)
 
 
-def test_an_encrypted_hello_is_recognised_by_its_outer_one() -> None:
+def test_an_encrypted_hello_is_recognised_by_its_outer_one():
     front = name_extension(b"front.example")
     outer, inner = (0xFE0D, b"\x00" + bytes(180)), (0xFE0D, b"\x01")
     for extensions in ((front, outer), (outer, front)):
@@ -72,7 +72,7 @@ def test_an_encrypted_hello_is_recognised_by_its_outer_one() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7, 64, 1000])
-def test_a_hello_over_several_records(size: int) -> None:
+def test_a_hello_over_several_records(size):
     assert name_in(in_records(HELLO, size)) == "www.example.org"
 
 
@@ -88,7 +88,7 @@ def test_a_hello_over_several_records(size: int) -> None:
         (b"192.0.2.1", "192.0.2.1"),
     ],
 )
-def test_names(name: bytes, expected: str | None) -> None:
+def test_names(name, expected):
     assert name_in(crafted_hello(name_extension(name))) == expected
 
 
@@ -103,7 +103,7 @@ def test_names(name: bytes, expected: str | None) -> None:
         HELLO[:5] + b"\x02" + HELLO[6:],
     ],
 )
-def test_not_a_hello(payload: bytes) -> None:
+def test_not_a_hello(payload):
     assert name_in(payload) is None
 
 
@@ -111,7 +111,7 @@ STREAM = random.Random(2).randbytes(3000)
 
 
 @given(st.randoms(use_true_random=False), st.integers(50, 900))
-def test_any_order_with_repetitions_and_overlaps(draw: random.Random, size: int) -> None:
+def test_any_order_with_repetitions_and_overlaps(draw, size):
     pieces = [(at, STREAM[at : at + size + draw.randrange(60)]) for at in range(0, 3000, size)]
     pieces += draw.choices(pieces, k=3)
     draw.shuffle(pieces)
@@ -124,7 +124,7 @@ def test_any_order_with_repetitions_and_overlaps(draw: random.Random, size: int)
 
 
 @given(st.lists(st.tuples(st.integers(0, 1 << 62), st.binary(max_size=50)), max_size=200))
-def test_memory_is_bounded(pieces: list[tuple[int, bytes]]) -> None:
+def test_memory_is_bounded(pieces):
     stream = Reassembly()
     for at, piece in pieces:
         stream.add(at, piece * 400)
@@ -133,7 +133,7 @@ def test_memory_is_bounded(pieces: list[tuple[int, bytes]]) -> None:
     assert sum(len(piece) for piece in stream._waiting.values()) <= MAX_BYTES
 
 
-def test_the_first_copy_counts() -> None:
+def test_the_first_copy_counts():
     stream = Reassembly()
     stream.add(0, b"abc")
     stream.add(1, b"XXde")

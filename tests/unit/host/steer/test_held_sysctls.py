@@ -24,7 +24,7 @@ def held() -> Held:
     return Held()
 
 
-def test_what_somebody_sets_is_put_back(held: Held) -> None:
+def test_what_somebody_sets_is_put_back(held):
     assert held.sysctls.repaired() == []
     held.kernel.sysctls[MPTCP_CLOSE_TIMEOUT] = "60"
     assert held.sysctls.repaired() == []
@@ -32,7 +32,7 @@ def test_what_somebody_sets_is_put_back(held: Held) -> None:
     assert held.journal == [SysctlRecord(MPTCP_CLOSE_TIMEOUT, "60", "1")]
 
 
-def test_somebody_who_goes_on_is_told_of_and_forgotten_later(held: Held) -> None:
+def test_somebody_who_goes_on_is_told_of_and_forgotten_later(held):
     for _ in range(3):
         held.kernel.sysctls[MPTCP_CLOSE_TIMEOUT] = "60"
         problems = held.sysctls.repaired()
@@ -43,7 +43,7 @@ def test_somebody_who_goes_on_is_told_of_and_forgotten_later(held: Held) -> None
     assert held.sysctls.repaired() == []
 
 
-def test_what_is_given_ever_new_values_is_not_held_nor_is_what_is_no_sysctl(held: Held) -> None:
+def test_what_is_given_ever_new_values_is_not_held_nor_is_what_is_no_sysctl(held):
     held.sysctls.note(SysctlRecord(TCP_RMEM, "4096 131072 6291456", "4096 131072 500000"))
     held.sysctls.note(FILTER)
     assert held.sysctls.repaired() == []
@@ -51,7 +51,7 @@ def test_what_is_given_ever_new_values_is_not_held_nor_is_what_is_no_sysctl(held
     assert len(held.journal) == 3
 
 
-def test_what_cannot_be_put_back_is_told(held: Held) -> None:
+def test_what_cannot_be_put_back_is_told(held):
     held.kernel.sysctls[MPTCP_CLOSE_TIMEOUT] = "60"
     held.kernel.refuses = errno.EROFS
     (problem,) = held.sysctls.repaired()

@@ -46,16 +46,14 @@ async def repaired() -> AsyncIterator[Repaired]:
     made.filter.close()
 
 
-async def test_what_is_told_of_is_put_back(repaired: Repaired) -> None:
+async def test_what_is_told_of_is_put_back(repaired):
     await repaired.filter.bar(["lte0"])
     repaired.kernel.filter, repaired.kernel.barred = False, ()
     repaired.kernel.tell_filter()
     await until(lambda: repaired.kernel.barred == ("lte0",) and repaired.kernel.filter)
 
 
-async def test_what_the_daemon_takes_out_itself_is_not_put_back(
-    repaired: Repaired, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_the_daemon_takes_out_itself_is_not_put_back(repaired, monkeypatch):
     await repaired.filter.hold_answers(True)
     planned: list[bool | None] = []
     # A repair may hear of the change before the daemon has the answer to its request.
@@ -74,7 +72,7 @@ async def test_what_the_daemon_takes_out_itself_is_not_put_back(
     assert repaired.filter.plan.holds is False
 
 
-async def test_without_being_told_it_is_looked_at_each_second() -> None:
+async def test_without_being_told_it_is_looked_at_each_second():
     made = Repaired()
     made.kernel.tells_filter = False
     await made.stand()
@@ -86,7 +84,7 @@ async def test_without_being_told_it_is_looked_at_each_second() -> None:
     made.filter.close()
 
 
-async def test_a_refusal_is_told_and_it_is_tried_again_until_it_works(repaired: Repaired) -> None:
+async def test_a_refusal_is_told_and_it_is_tried_again_until_it_works(repaired):
     repaired.kernel.filter, repaired.kernel.refuses = False, errno.EPERM
     repaired.kernel.tell_filter()
     await until(lambda: repaired.problems.get("repair"))
@@ -95,9 +93,7 @@ async def test_a_refusal_is_told_and_it_is_tried_again_until_it_works(repaired: 
     await until(lambda: repaired.kernel.filter and repaired.problems["repair"] is None)
 
 
-async def test_what_goes_while_a_network_is_being_barred_is_back(
-    repaired: Repaired, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_goes_while_a_network_is_being_barred_is_back(repaired, monkeypatch):
     kernel, put_in = repaired.kernel, repaired.kernel.bar
     done, goes_on = threading.Event(), threading.Event()
 
@@ -117,7 +113,7 @@ async def test_what_goes_while_a_network_is_being_barred_is_back(
     await until(lambda: kernel.barred == ("lte0",) and kernel.filter)
 
 
-async def test_the_second_wall_does_not_wait_for_iptables(repaired: Repaired) -> None:
+async def test_the_second_wall_does_not_wait_for_iptables(repaired):
     await repaired.filter.bar(["lte0"])
     assert repaired.kernel.walled == {"lte0"}
     repaired.kernel.walled.clear()
@@ -128,9 +124,7 @@ async def test_the_second_wall_does_not_wait_for_iptables(repaired: Repaired) ->
     await until(lambda: repaired.kernel.walled == {"lte0"})
 
 
-async def test_a_wall_that_cannot_be_is_a_problem_while_there_is_something_to_bar(
-    repaired: Repaired,
-) -> None:
+async def test_a_wall_that_cannot_be_is_a_problem_while_there_is_something_to_bar(repaired):
     repaired.kernel.no_wall = True
     await repaired.filter.bar(["lte0"])
     repaired.kernel.tell_filter()
@@ -139,7 +133,7 @@ async def test_a_wall_that_cannot_be_is_a_problem_while_there_is_something_to_ba
     await until(lambda: repaired.problems["wall"] is None)
 
 
-async def test_what_is_about_to_be_undone_is_not_put_up_again(repaired: Repaired) -> None:
+async def test_what_is_about_to_be_undone_is_not_put_up_again(repaired):
     await repaired.filter.bar(["lte0"])
     repaired.filter.leave()
     repaired.kernel.remove_wall()

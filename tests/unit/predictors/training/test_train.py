@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +18,7 @@ def off(model: CompletionModel, examples: Examples, name: str) -> NDArray[np.flo
 
 
 @pytest.mark.parametrize("kind", LEARNED)
-def test_it_learns_what_there_is_to_learn(examples: Examples, kind: str) -> None:
+def test_it_learns_what_there_is_to_learn(examples, kind):
     train = examples.groups < 9
     model = fit(examples.take(train), Settings(kind=kind))
     test = examples.take(~train)
@@ -30,7 +29,7 @@ def test_it_learns_what_there_is_to_learn(examples: Examples, kind: str) -> None
     assert model.provenance["kind"] == kind
 
 
-def test_intervals_cover_places_never_seen(made_up: Callable[..., Examples]) -> None:
+def test_intervals_cover_places_never_seen(made_up):
     examples = made_up(groups=30, each=40, seed=5)
     train = examples.groups < 20
     model = fit(examples.take(train), FEW)
@@ -44,15 +43,13 @@ def test_intervals_cover_places_never_seen(made_up: Callable[..., Examples]) -> 
         assert 0.84 <= covered <= 0.96
 
 
-def test_the_same_rows_and_seed_give_the_same_model(examples: Examples) -> None:
+def test_the_same_rows_and_seed_give_the_same_model(examples):
     assert fit(examples, FEW).to_dict() == fit(examples, FEW).to_dict()
     assert fit(examples, FEW).to_dict() != fit(examples, replace(FEW, seed=1)).to_dict()
 
 
 @pytest.mark.parametrize("kind", LEARNED)
-def test_what_few_data_sets_tell_is_learned_from_where_it_is_told(
-    made_up: Callable[..., Examples], kind: str
-) -> None:
+def test_what_few_data_sets_tell_is_learned_from_where_it_is_told(made_up, kind):
     """In these rows, transfers take four times as long where many access points are seen."""
     examples = made_up(groups=6, each=30, seed=2)
     many = np.random.default_rng(3).random(len(examples)) < 0.5
@@ -69,7 +66,7 @@ def test_what_few_data_sets_tell_is_learned_from_where_it_is_told(
     assert CompletionModel.from_dict(model.to_dict()).points(row) == model.points(row)
 
 
-def test_strategies_measured_apart_are_learned_apart(examples: Examples) -> None:
+def test_strategies_measured_apart_are_learned_apart(examples):
     some = {
         name: np.where(examples.groups % 2 == k % 2, time_s, np.nan)
         for k, (name, time_s) in enumerate(examples.times_s.items())
@@ -80,7 +77,7 @@ def test_strategies_measured_apart_are_learned_apart(examples: Examples) -> None
     assert np.median(off(model, examples, "mptcp_cellular")) < 0.16
 
 
-def test_censored_rows_make_the_spread_wider_not_the_point_worse(examples: Examples) -> None:
+def test_censored_rows_make_the_spread_wider_not_the_point_worse(examples):
     """A tenth of all transfers end at a limit just above their usual time: nobody knows how late."""
     late = np.random.default_rng(1).random(len(examples)) < 0.1
     times_s = {name: time_s.copy() for name, time_s in examples.times_s.items()}
@@ -95,16 +92,14 @@ def test_censored_rows_make_the_spread_wider_not_the_point_worse(examples: Examp
     assert np.median(off(fit(told, FEW), examples, "wifi")) < 0.35
 
 
-def test_too_little_to_learn_from_is_said(examples: Examples) -> None:
+def test_too_little_to_learn_from_is_said(examples):
     with pytest.raises(ValueError, match="at least two"):
         fit(examples.take(examples.groups == 0), FEW)
     with pytest.raises(ValueError, match="no completion times"):
         fit(replace(examples, times_s={}), FEW)
 
 
-def test_transfers_of_which_one_strategy_is_known_teach_of_the_others_too(
-    made_up: Callable[..., Examples],
-) -> None:
+def test_transfers_of_which_one_strategy_is_known_teach_of_the_others_too(made_up):
     """Beside rows of all strategies stand some with Wi-Fi's time alone: four times as long there."""
     examples = made_up(groups=8, each=60, seed=2)
     alone = np.arange(len(examples)) % 2 == 1

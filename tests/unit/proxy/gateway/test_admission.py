@@ -1,7 +1,6 @@
 """Destinations that the gateway may connect to; closed unless its settings open them."""
 
 from ipaddress import IPv4Address, ip_address, ip_network
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -25,7 +24,7 @@ def forbidden(where: DestinationRules, address: str, port: int = 443) -> str | N
     ["127.0.0.1", "127.9.9.9", "0.0.0.0", "::", "::1", "::ffff:127.0.0.1", "169.254.169.254", "fe80::1",
      "fe80::1%lo", "224.0.0.1", "ff02::1", "255.255.255.255"],
 )  # fmt: skip
-def test_the_gateways_own_host_and_link_are_out_of_reach(address: str):
+def test_the_gateways_own_host_and_link_are_out_of_reach(address):
     assert forbidden(DestinationRules(), address) == "destination_ip_prohibited"
 
 
@@ -43,7 +42,7 @@ def test_others_are_within_reach_unless_denied():
     ["10.1.2.3", "172.31.0.1", "192.168.1.1", "100.64.0.1", "fd00::1", "::ffff:10.0.0.1",
      "64:ff9b::a00:1", "64:ff9b:1::a00:1", "2002:a00:1::1"],
 )  # fmt: skip
-def test_private_and_carriers_networks_are_out_of_reach_unless_allowed(address: str):
+def test_private_and_carriers_networks_are_out_of_reach_unless_allowed(address):
     assert forbidden(DestinationRules(), address) == "destination_ip_prohibited"
     everywhere = [ip_network("0.0.0.0/0"), ip_network("::/0")]
     assert forbidden(DestinationRules(inside=everywhere), address) is None
@@ -52,7 +51,7 @@ def test_private_and_carriers_networks_are_out_of_reach_unless_allowed(address: 
 
 
 @pytest.mark.parametrize("address", ["64:ff9b::7f00:1", "2002:7f00:1::1", "64:ff9b::a9fe:a9fe"])
-def test_no_wrapping_leads_to_the_host_itself(address: str):
+def test_no_wrapping_leads_to_the_host_itself(address):
     inside = [ip_network("0.0.0.0/0"), ip_network("::/0")]
     assert forbidden(DestinationRules(inside=inside), address) == "destination_ip_prohibited"
 
@@ -62,7 +61,7 @@ LINKS = ["169.254.169.254", "fe80::1", "fe80::a9fe:a9fe%eth0", "::ffff:169.254.1
 
 
 @pytest.mark.parametrize("address", LINKS)
-def test_link_local_addresses_want_a_network_of_their_own(address: str):
+def test_link_local_addresses_want_a_network_of_their_own(address):
     everywhere = [ip_network("0.0.0.0/0"), ip_network("::/0"), ip_network("169.0.0.0/8")]
     wide = DestinationRules(inside=everywhere, local=True)
     assert forbidden(wide, address) == "destination_ip_prohibited"
@@ -115,7 +114,7 @@ WRAPPERS = {
 @given(network=st.sampled_from(["10.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
                                 "192.168.0.0/16", "168.63.129.16/32", "198.18.0.0/15",
                                 "100.64.0.0/10", "224.0.0.0/4"]), data=st.data())  # fmt: skip
-def test_no_translator_leads_to_where_ipv4_may_not_go(wrapper: str, network: str, data: Any):
+def test_no_translator_leads_to_where_ipv4_may_not_go(wrapper, network, data):
     packed = data.draw(st.ip_addresses(network=network)).packed
     address = str(ip_address(WRAPPERS[wrapper](packed)))
     assert forbidden(DestinationRules(), address) == "destination_ip_prohibited"
@@ -127,13 +126,13 @@ def test_no_translator_leads_to_where_ipv4_may_not_go(wrapper: str, network: str
 
 
 @pytest.mark.parametrize("wrapper", ["mapped", "NAT64", "6to4", "ISATAP"])
-def test_translators_lead_to_the_public(wrapper: str):
+def test_translators_lead_to_the_public(wrapper):
     address = str(ip_address(WRAPPERS[wrapper](ip_address("8.8.8.8").packed)))
     assert forbidden(DestinationRules(), address) is None
 
 
 @given(st.ip_addresses())
-def test_what_python_does_not_take_for_global_is_refused(address: Any):
+def test_what_python_does_not_take_for_global_is_refused(address):
     address = getattr(address, "ipv4_mapped", None) or address
     if not address.is_global or address.is_multicast:
         assert forbidden(DestinationRules(), str(address)) is not None
@@ -147,14 +146,14 @@ def test_what_python_does_not_take_for_global_is_refused(address: Any):
      "2001:0:4136:e378:8000:63bf:f5ff:fffe", "2001:2::1", "2001:10::1", "2001:db8::1", "3fff::1",
      "100::1", "100:0:0:1::1", "5f00::1", "fec0::1", "4000::1", "e000::1", "fe00::1"],
 )  # fmt: skip
-def test_only_global_unicast_addresses_are_within_reach(address: str):
+def test_only_global_unicast_addresses_are_within_reach(address):
     assert forbidden(DestinationRules(), address) == "destination_ip_prohibited"
 
 
 @pytest.mark.parametrize(
     "address", ["168.63.129.16", "100.100.100.200", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254"]
 )
-def test_clouds_secrets_want_a_network_of_their_own(address: str):
+def test_clouds_secrets_want_a_network_of_their_own(address):
     everywhere = [ip_network("0.0.0.0/0"), ip_network("::/0"), ip_network("100.64.0.0/10")]
     wide = DestinationRules(inside=everywhere, local=True)
     assert forbidden(wide, address) == "destination_ip_prohibited"

@@ -3,7 +3,6 @@
 import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -17,8 +16,6 @@ from cedos.model import Bulk, Label
 from cedos.proxy.local import carried
 from cedos.proxy.local.carried import CarriedConnections, CarriedTeller
 from cedos.session.sockets.message import PathReport
-
-Ends = Any
 
 
 @dataclass
@@ -70,7 +67,7 @@ def case() -> Case:
     return Case()
 
 
-def test_bytes_are_spread_as_the_session_was_in_that_second(case: Case) -> None:
+def test_bytes_are_spread_as_the_session_was_in_that_second(case):
     large, small = case.begin(), case.begin("api.example")
     case.session.down = {"wlan0": 1_000}
     large.received_bytes = 900
@@ -86,7 +83,7 @@ def test_bytes_are_spread_as_the_session_was_in_that_second(case: Case) -> None:
     assert (second.bytes_down, second.bytes_up) == (400, 40)
 
 
-def test_what_a_session_carried_before_is_not_its_next_connections(case: Case) -> None:
+def test_what_a_session_carried_before_is_not_its_next_connections(case):
     """After a walk: a gigabyte over Wi-Fi, a rest, and then something over the phone."""
     first = case.begin()
     case.session.down = {"wlan0": 10**9}
@@ -102,7 +99,7 @@ def test_what_a_session_carried_before_is_not_its_next_connections(case: Case) -
     assert case.carried.news()[0].bytes_by_network == {"lte0": 5_000_000}
 
 
-def test_a_server_gets_its_name_when_the_first_words_have_it(case: Case) -> None:
+def test_a_server_gets_its_name_when_the_first_words_have_it(case):
     stream = case.begin("192.0.2.7")
     case.carried.look()
     case.carried.on_reported(case.carried.news())
@@ -120,7 +117,7 @@ def test_a_server_gets_its_name_when_the_first_words_have_it(case: Case) -> None
         max_size=8,
     )
 )
-def test_no_byte_is_lost_or_counted_twice(seconds: list[tuple[int, dict[str, int]]]) -> None:
+def test_no_byte_is_lost_or_counted_twice(seconds):
     case = Case()
     stream = case.begin()
     for moved, shares in [*seconds, (0, {"a": 1})]:
@@ -131,7 +128,7 @@ def test_no_byte_is_lost_or_counted_twice(seconds: list[tuple[int, dict[str, int
     assert sum(case.carried.news()[0].bytes_by_network.values()) == stream.received_bytes
 
 
-def test_a_decision_is_that_of_its_kind_of_data_while_it_lived(case: Case) -> None:
+def test_a_decision_is_that_of_its_kind_of_data_while_it_lived(case):
     stream = case.begin()
     case.decisions = {Bulk.SMALL: 3, Bulk.LARGE: 4}
     case.carried.look()
@@ -148,7 +145,7 @@ def test_a_decision_is_that_of_its_kind_of_data_while_it_lived(case: Case) -> No
     assert case.carried.news()[0].decision == 4
 
 
-def test_what_has_ended_is_forgotten_once_it_was_told(case: Case) -> None:
+def test_what_has_ended_is_forgotten_once_it_was_told(case):
     stream, stays = case.begin(), case.begin("stays.example")
     case.carried.on_reported(case.carried.news())
     assert not case.carried.changed
@@ -168,7 +165,7 @@ def test_what_has_ended_is_forgotten_once_it_was_told(case: Case) -> None:
     assert case.carried.addresses == set()
 
 
-def test_of_more_than_fit_those_that_changed_go_first_and_others_in_turn(case: Case) -> None:
+def test_of_more_than_fit_those_that_changed_go_first_and_others_in_turn(case):
     streams = [case.begin(f"{number}.example") for number in range(MOST_TOLD + 10)]
     first = case.carried.news()
     assert len(first) == MOST_TOLD
@@ -182,9 +179,7 @@ def test_of_more_than_fit_those_that_changed_go_first_and_others_in_turn(case: C
     assert len(servers) == 11 + 16, "a daemon that is new hears of all of them in the end"
 
 
-def test_of_endlessly_many_only_so_many_are_kept(
-    case: Case, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_endlessly_many_only_so_many_are_kept(case, monkeypatch):
     monkeypatch.setattr(carried, "_MOST", 3)
     for _ in range(5):
         case.begin()
@@ -226,9 +221,7 @@ async def sink(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
     await writer.drain()
 
 
-async def test_a_connection_is_told_of_while_it_lives_and_once_it_is_over(
-    ends: Ends, daemon: Daemon
-) -> None:
+async def test_a_connection_is_told_of_while_it_lives_and_once_it_is_over(ends, daemon):
     await ends.start()
     teller = asyncio.create_task(CarriedTeller(Path("/nowhere"), ends.carried, "gw").run())
     port = await ends.origin(sink)
@@ -252,9 +245,7 @@ async def test_a_connection_is_told_of_while_it_lives_and_once_it_is_over(
     teller.cancel()
 
 
-async def test_without_a_daemon_nothing_piles_up_and_a_later_one_hears_what_lives(
-    ends: Ends, daemon: Daemon
-) -> None:
+async def test_without_a_daemon_nothing_piles_up_and_a_later_one_hears_what_lives(ends, daemon):
     await ends.start()
     daemon.there = False
     teller = asyncio.create_task(CarriedTeller(Path("/nowhere"), ends.carried, "gw").run())
@@ -275,7 +266,7 @@ async def test_without_a_daemon_nothing_piles_up_and_a_later_one_hears_what_live
     teller.cancel()
 
 
-async def test_a_report_is_no_larger_than_a_daemon_takes(daemon: Daemon) -> None:
+async def test_a_report_is_no_larger_than_a_daemon_takes(daemon):
     endless = CarriedConnections(asyncio.get_running_loop().time)
     for _ in range(MOST_TOLD):
         endless.watch(Session(), Endless(), lambda _label: None)
@@ -289,7 +280,7 @@ async def test_a_report_is_no_larger_than_a_daemon_takes(daemon: Daemon) -> None
     assert max(len(msgspec.json.encode(each)) for each in daemon.reports) < 64 * 1024
 
 
-async def test_the_last_second_is_told_at_the_end(ends: Ends, daemon: Daemon) -> None:
+async def test_the_last_second_is_told_at_the_end(ends, daemon):
     """`ssh` by way of `cedos forward -W` may be over before anybody has looked."""
     await ends.start()
     teller = CarriedTeller(Path("/nowhere"), ends.carried, "gw")

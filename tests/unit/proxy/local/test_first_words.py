@@ -27,7 +27,7 @@ EARLY_DATA = b"\x17\x03\x03\x00\x04POST"
         (b"SSH-2.0-x\r\nmore", False), (b"SSH-2.0", False), (b"", False), (b"\x16", False),
     ],
 )  # fmt: skip
-async def test_what_may_be_said_twice(words: bytes, may: bool) -> None:
+async def test_what_may_be_said_twice(words, may):
     assert may_be_repeated(words) is may
 
 
@@ -63,9 +63,7 @@ class Held:
         return b""
 
 
-async def test_first_words_do_not_wait_for_the_origin(
-    ends: Ends, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_first_words_do_not_wait_for_the_origin(ends, monkeypatch):
     await ends.start()
     held = Held(ends, monkeypatch)
     reader, writer = await ends.forward(await ends.origin(answers))
@@ -78,8 +76,8 @@ async def test_first_words_do_not_wait_for_the_origin(
 
 @pytest.mark.parametrize(("words", "early"), [(GET, True), (HELLO, True), (POST, False)])
 async def test_what_may_go_direct_later_is_said_early_only_where_it_may_be_said_twice(
-    ends: Ends, monkeypatch: pytest.MonkeyPatch, words: bytes, early: bool
-) -> None:
+    ends, monkeypatch, words, early
+):
     await ends.start(fail=Fail.OPEN)
     held = Held(ends, monkeypatch)
     reader, writer = await ends.forward(await ends.origin(answers))
@@ -91,9 +89,7 @@ async def test_what_may_go_direct_later_is_said_early_only_where_it_may_be_said_
 
 
 @pytest.mark.parametrize("words", [GET, POST])
-async def test_who_goes_direct_after_all_says_everything_there_once(
-    ends: Ends, monkeypatch: pytest.MonkeyPatch, words: bytes
-) -> None:
+async def test_who_goes_direct_after_all_says_everything_there_once(ends, monkeypatch, words):
     await ends.start(fail=Fail.OPEN)
     held = Held(ends, monkeypatch)
 
@@ -108,9 +104,7 @@ async def test_who_goes_direct_after_all_says_everything_there_once(
     writer.close()
 
 
-async def test_a_program_that_goes_meanwhile_is_no_orderly_end(
-    ends: Ends, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_program_that_goes_meanwhile_is_no_orderly_end(ends, monkeypatch):
     await ends.start()
     held = Held(ends, monkeypatch)
     broke: asyncio.Future[bool] = asyncio.get_running_loop().create_future()

@@ -80,7 +80,7 @@ async def origin() -> AsyncIterator[int]:
     server.close()
 
 
-async def test_the_first_that_answers_carries_a_connection(two: TwoGateways, origin: int) -> None:
+async def test_the_first_that_answers_carries_a_connection(two, origin):
     await two.links.open("127.0.0.1", origin)
     assert two.streams() == [1, 0]
     assert two.links.leads_to("127.0.0.1")
@@ -99,7 +99,7 @@ async def test_the_first_that_answers_carries_a_connection(two: TwoGateways, ori
     assert two.streams() == [1, 2]
 
 
-async def test_none_that_answers_is_unreachable(two: TwoGateways, origin: int) -> None:
+async def test_none_that_answers_is_unreachable(two, origin):
     for number in range(2):
         await two.stop(number)
     with pytest.raises(GatewayUnreachableError):
@@ -108,9 +108,7 @@ async def test_none_that_answers_is_unreachable(two: TwoGateways, origin: int) -
         await two.links.ask(b"question")
 
 
-async def test_what_was_sent_is_not_repeated_at_another_gateway(
-    two: TwoGateways, origin: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_was_sent_is_not_repeated_at_another_gateway(two, origin, monkeypatch):
     """The caller alone knows whether the words of a program may be sent twice."""
     begun: list[ProxiedStream] = []
 
@@ -123,7 +121,7 @@ async def test_what_was_sent_is_not_repeated_at_another_gateway(
     assert len(begun) == 1
 
 
-async def test_gateways_that_are_joined_or_left_meanwhile(two: TwoGateways, origin: int) -> None:
+async def test_gateways_that_are_joined_or_left_meanwhile(two, origin):
     """A running `cedos forward` kept the gateway that it began with."""
     first, second = (each.joined for each in two.each)
     made: list[GatewayLink] = []

@@ -2,7 +2,6 @@
 
 import os
 import pwd
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +15,7 @@ SECRET, SERVER = bytes(range(32)), KeyPair(bytes(range(1, 33))).public
 
 
 @pytest.mark.parametrize("host", ["gw.example", "192.0.2.1", "2001:db8::1"])
-def test_a_line_is_what_it_was_made_of(host: str, tmp_path: Path) -> None:
+def test_a_line_is_what_it_was_made_of(host, tmp_path):
     joined = parse(f"  {invitation((host, 7009), SERVER, SECRET)}\n")
     assert (joined.host, joined.port, joined.server_key) == (host, 7009, SERVER)
     assert joined.client.public == KeyPair(SECRET).public
@@ -47,13 +46,13 @@ LINE = invitation(("gw.example", 7009), SERVER, SECRET)
         LINE.replace(":7009", ":7009,gw2.example:7009"),
     ],
 )
-def test_what_is_no_line_is_told_without_its_secret(line: str) -> None:
+def test_what_is_no_line_is_told_without_its_secret(line):
     with pytest.raises(ValueError, match=r".+") as raised:
         parse(line)
     assert LINE[8:40] not in str(raised.value)
 
 
-def test_a_file_has_several_gateways_in_order(tmp_path: Path) -> None:
+def test_a_file_has_several_gateways_in_order(tmp_path):
     file = tmp_path / "gateway.toml"
     places = [("gw.example", 7009), ("192.0.2.7", 7010), ("2001:db8::1", 7009)]
     known: list[JoinedGateway] = []
@@ -71,7 +70,7 @@ def test_a_file_has_several_gateways_in_order(tmp_path: Path) -> None:
         read(file)
 
 
-def test_a_file_that_others_read_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_others_read_is_refused(tmp_path):
     file = tmp_path / "gateway.toml"
     with pytest.raises(ConfigError, match="cedos join"):
         read(file)
@@ -85,9 +84,7 @@ def test_a_file_that_others_read_is_refused(tmp_path: Path) -> None:
         read(file)
 
 
-def test_root_by_sudo_finds_the_gateway_of_who_called(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_root_by_sudo_finds_the_gateway_of_who_called(tmp_path, monkeypatch):
     own, theirs = tmp_path / "root", tmp_path / "alice"
     monkeypatch.setenv("XDG_CONFIG_HOME", str(own))
     monkeypatch.setenv("SUDO_USER", "alice")

@@ -13,7 +13,6 @@ from cedos.host.monitor import dns_message as dns
 from cedos.proxy.local.direct import LocalNames
 from cedos.proxy.local.name_stub import NameStub
 from cedos.proxy.names import answered_here, read
-from tests.unit.proxy.conftest import Ends
 
 
 @pytest.fixture
@@ -48,11 +47,11 @@ def names(folder: Path) -> LocalNames:
         ("127.0.0.1", []),
     ],
 )
-def test_the_file_of_hosts(hosts: Path, name: str, addresses: list[str]) -> None:
+def test_the_file_of_hosts(hosts, name, addresses):
     assert names(hosts).find(name) == addresses
 
 
-def test_it_is_read_again_when_it_changes(hosts: Path) -> None:
+def test_it_is_read_again_when_it_changes(hosts):
     found = names(hosts)
     assert found.find("new.example") == []
     (hosts / "hosts").write_text("10.1.1.1 new.example\n")
@@ -61,7 +60,7 @@ def test_it_is_read_again_when_it_changes(hosts: Path) -> None:
     assert found.find("new.example") == []
 
 
-async def test_programs_reach_them_directly(ends: Ends, hosts: Path) -> None:
+async def test_programs_reach_them_directly(ends, hosts):
     await ends.start()
     ends.proxy._names = names(hosts)
 
@@ -93,9 +92,7 @@ def _only_the_file(host: str, *_rest: Any, **_more: Any) -> Any:
         ("far.example.org", 1, ["8.8.8.8"]),
     ],
 )
-async def test_the_resolver_answers_for_them(
-    ends: Ends, hosts: Path, name: str, kind: int, addresses: list[str]
-) -> None:
+async def test_the_resolver_answers_for_them(ends, hosts, name, kind, addresses):
     await ends.start()
     stub = NameStub(ends.link, fails_open=False, names=names(hosts))  # type: ignore[arg-type]
     message = dns.question(4711, name, kind)
@@ -110,7 +107,7 @@ async def test_the_resolver_answers_for_them(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.ip_addresses().map(str), max_size=20), st.sampled_from([1, 28]))
-def test_an_answer_has_all_addresses_of_its_kind(addresses: list[str], kind: int) -> None:
+def test_an_answer_has_all_addresses_of_its_kind(addresses, kind):
     message = dns.question(1, "a.example", kind)
     question = read(message)
     assert question is not None

@@ -79,7 +79,7 @@ async def programs(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
         assert each.link.gone is (each.packets._association is not None)
 
 
-async def test_what_has_answered_directly_stays_direct(programs: Any) -> None:
+async def test_what_has_answered_directly_stays_direct(programs):
     program = programs()
     program.link.away = True
     await program.says(b"a")
@@ -91,7 +91,7 @@ async def test_what_has_answered_directly_stays_direct(programs: Any) -> None:
     assert (program.direct, program.link.sent) == ([b"a", b"b"], [b"c"])
 
 
-async def test_what_goes_through_the_gateway_leaves_it_only_when_it_must(programs: Any) -> None:
+async def test_what_goes_through_the_gateway_leaves_it_only_when_it_must(programs):
     program = programs()
     await program.says(b"a")
     program.packets._goes_direct = lambda *_place: True  # a route of its own has come
@@ -105,7 +105,7 @@ async def test_what_goes_through_the_gateway_leaves_it_only_when_it_must(program
     assert program.direct == [b"d"]
 
 
-async def test_where_the_gateway_has_no_way_this_host_may_have_one(programs: Any) -> None:
+async def test_where_the_gateway_has_no_way_this_host_may_have_one(programs):
     for fails_open in (True, False):
         program = programs(fails_open=fails_open)
         await program.says(b"a")
@@ -117,7 +117,7 @@ async def test_where_the_gateway_has_no_way_this_host_may_have_one(programs: Any
         assert program.refused[-1] == (HOST, 4000)
 
 
-async def test_without_the_gateway_nothing_goes_where_that_is_wanted(programs: Any) -> None:
+async def test_without_the_gateway_nothing_goes_where_that_is_wanted(programs):
     program = programs(fails_open=False)
     program.link.away = True
     await program.says(b"a")

@@ -103,7 +103,7 @@ def programs() -> Any:
         each.close()
 
 
-async def test_places_of_one_socket(hosts: Any, programs: Any) -> None:
+async def test_places_of_one_socket(hosts, programs):
     host, one = hosts(), programs()
     host.places.places = {
         FIRST: SentTo("203.0.113.9", 4000, ALICE, cookie(one)),
@@ -117,7 +117,7 @@ async def test_places_of_one_socket(hosts: Any, programs: Any) -> None:
     assert await host.says(one, FIRST, b"c") == (b"echo c", (FIRST, host.port))
 
 
-async def test_who_was_not_led_here_is_not_served(hosts: Any, programs: Any) -> None:
+async def test_who_was_not_led_here_is_not_served(hosts, programs):
     host, one, other = hosts(), programs(), programs()
     host.places.places = {FIRST: SentTo("203.0.113.9", 4000, ALICE, cookie(one))}
     assert await host.says(one, SECOND, b"x") is None
@@ -130,7 +130,7 @@ async def test_who_was_not_led_here_is_not_served(hosts: Any, programs: Any) -> 
     assert host.made[1].sent == [("203.0.113.77", 4000, b"y")]
 
 
-async def test_who_has_most_makes_room(hosts: Any, programs: Any) -> None:
+async def test_who_has_most_makes_room(hosts, programs):
     """A user's flood does not end another user's call."""
     host = hosts(most=4)
     call = programs()
@@ -149,7 +149,7 @@ async def test_who_has_most_makes_room(hosts: Any, programs: Any) -> None:
     assert await host.says(flood[0], "127.128.1.0", b"again") is not None
 
 
-async def test_an_idle_socket_is_forgotten(hosts: Any, programs: Any) -> None:
+async def test_an_idle_socket_is_forgotten(hosts, programs):
     host, one = hosts(idle_s=0.1), programs()
     host.places.places = {FIRST: SentTo("203.0.113.9", 4000, ALICE, cookie(one))}
     assert await host.says(one, FIRST, b"x") is not None
@@ -159,7 +159,7 @@ async def test_an_idle_socket_is_forgotten(hosts: Any, programs: Any) -> None:
     assert await host.says(one, FIRST, b"y") == (b"echo y", (FIRST, host.port))
 
 
-async def test_nobody_takes_over_a_place_that_fell_silent(hosts: Any, programs: Any) -> None:
+async def test_nobody_takes_over_a_place_that_fell_silent(hosts, programs):
     """After its idle time another user sent to it, read the answers, and the victim was refused."""
     host, victim, attacker = hosts(idle_s=0.1), programs(), programs()
     host.places.places = {FIRST: SentTo("203.0.113.9", 4000, ALICE, cookie(victim))}
@@ -172,7 +172,7 @@ async def test_nobody_takes_over_a_place_that_fell_silent(hosts: Any, programs: 
     assert [data for made in host.made for _, _, data in made.sent] == [b"x", b"y"]
 
 
-async def test_who_has_the_port_later_is_not_the_sender(hosts: Any, programs: Any) -> None:
+async def test_who_has_the_port_later_is_not_the_sender(hosts, programs):
     host, victim = hosts(), programs()
     host.places.places = {FIRST: SentTo("203.0.113.9", 4000, ALICE, cookie(victim))}
     assert await host.says(victim, FIRST, b"x") is not None
@@ -185,7 +185,7 @@ async def test_who_has_the_port_later_is_not_the_sender(hosts: Any, programs: An
     assert len(host.made[0].sent) == 1
 
 
-async def test_a_program_may_end_after_its_only_datagram(hosts: Any, programs: Any) -> None:
+async def test_a_program_may_end_after_its_only_datagram(hosts, programs):
     host, one = hosts(), programs()
     host.places.places = {FIRST: SentTo("203.0.113.9", 4000, ALICE, cookie(one))}
     one.sendto(b"x", (FIRST, host.port))
@@ -200,9 +200,7 @@ async def test_a_program_may_end_after_its_only_datagram(hosts: Any, programs: A
     assert len(host.made[0].sent) == 1
 
 
-async def test_tables_have_bounds(
-    hosts: Any, programs: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_tables_have_bounds(hosts, programs, monkeypatch):
     monkeypatch.setattr(redirected_datagrams, "MOST_DESTINATIONS", 3)
     monkeypatch.setattr(redirected_datagrams, "_MOST_KNOWN", 5)
     host, one = hosts(), programs()
@@ -219,7 +217,7 @@ PORTS = st.integers(1, 65_535)
 
 
 @given(st.ip_addresses(v=4), PORTS, st.ip_addresses(v=4), PORTS)
-def test_by_ipv4(source: Any, own: int, destination: Any, port: int) -> None:
+def test_by_ipv4(source, own, destination, port):
     message = unreachable((str(source), own), (str(destination), port))
     words = sum(struct.unpack("!18H", message))
     assert (words & 0xFFFF) + (words >> 16) in (0xFFFF, 0x1FFFF - 1)
@@ -231,7 +229,7 @@ def test_by_ipv4(source: Any, own: int, destination: Any, port: int) -> None:
 
 
 @given(st.ip_addresses(v=6), PORTS, st.ip_addresses(v=6), PORTS)
-def test_by_ipv6(source: Any, own: int, destination: Any, port: int) -> None:
+def test_by_ipv6(source, own, destination, port):
     message = unreachable((str(source), own), (str(destination), port))
     assert message[:2] == b"\1\4"
     about = message[8:]

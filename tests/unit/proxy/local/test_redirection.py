@@ -4,7 +4,6 @@ import struct
 from dataclasses import replace
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,7 +18,7 @@ TABLES = RedirectTables(3, 4, 5, 6, 7, 8, 9, 10, 11)
 
 
 @given(st.ip_addresses())
-def test_addresses_there_and_back(address: Any) -> None:
+def test_addresses_there_and_back(address):
     packed = programs.address_bytes(address)
     assert len(packed) == programs.ADDRESS_BYTES
     mapped = getattr(address, "ipv4_mapped", None)
@@ -27,14 +26,14 @@ def test_addresses_there_and_back(address: Any) -> None:
 
 
 @given(st.integers(0, 65_535))
-def test_ports_there_and_back(port: int) -> None:
+def test_ports_there_and_back(port):
     kernel = programs.kernel_port(port)
     assert programs.port_of(kernel) == port
     assert programs.NUMBER.pack(kernel)[:2] == struct.pack("!H", port)
 
 
 @given(st.ip_addresses(v=4), st.integers(0, 32))
-def test_a_prefix_of_ipv4_lies_within_its_mapped_one(address: Any, length: int) -> None:
+def test_a_prefix_of_ipv4_lies_within_its_mapped_one(address, length):
     network = IPv4Network((address, length), strict=False)
     (bits,) = struct.unpack_from("=I", programs.direct_key(network))
     mapped = IPv6Network((programs.direct_key(network)[4:], bits))
@@ -57,7 +56,7 @@ def test_a_prefix_of_ipv4_lies_within_its_mapped_one(address: Any, length: int) 
         ("223.255.255.255", False),
     ],
 )
-def test_what_is_near_never_reaches_the_proxy(address: str, near: bool) -> None:
+def test_what_is_near_never_reaches_the_proxy(address, near):
     assert is_near(address) is near
     assert any(ip_address(address) in each for each in NEAR) is near
 
@@ -70,14 +69,14 @@ def test_what_is_near_never_reaches_the_proxy(address: str, near: bool) -> None:
         {"cgroups": 12, "only": 13, "only_ports": 14},
     ],
 )
-def test_cgroups_and_chosen_places_are_looked_up_only_where_wanted(more: dict[str, int]) -> None:
+def test_cgroups_and_chosen_places_are_looked_up_only_where_wanted(more):
     here, led = Here(1 << 40, 1234), LedTo(4711, 4712)
     plain = programs.connect_program(6, here, TABLES, led, None, None)
     found = programs.connect_program(6, here, replace(TABLES, **more), led, None, None)
     assert len(plain) < len(found) < 8 * 4096  # instructions that every kernel takes
 
 
-def test_programs_are_small_and_end() -> None:
+def test_programs_are_small_and_end():
     here = Here(1 << 40, 1234)
     led, names = LedTo(4711, 4712), LedTo(4713, 4714)
     found = [
@@ -142,11 +141,11 @@ def root(tmp_path: Path) -> Path:
         ("*.slice", 6),
     ],
 )
-def test_words(root: Path, word: str, count: int) -> None:
+def test_words(root, word, count):
     found = chosen_cgroups(root, [word])
     assert len(found) == count
     assert all(number == path.stat().st_ino for number, path in found.items())
 
 
-def test_an_absolute_path(root: Path) -> None:
+def test_an_absolute_path(root):
     assert list(chosen_cgroups(root, [str(root / SCOPE)]).values()) == [root / SCOPE]

@@ -41,7 +41,7 @@ def fed(*parts: bytes) -> tuple[SocksRequest | None, bytes]:
         (b"\x05\x01\x00\x03\x0b2001:db8::1\x00\x50", "2001:db8::1", 80),
     ],
 )
-def test_a_program_names_where_it_wants_to_go(request_bytes: bytes, host: str, port: int) -> None:
+def test_a_program_names_where_it_wants_to_go(request_bytes, host, port):
     found, answers = fed(GREETING, request_bytes + b"GET")
     assert found == SocksRequest(host, port, b"GET")
     assert answers == b"\x05\x00"
@@ -52,7 +52,7 @@ _ADDRESSES = st.ip_addresses().filter(lambda each: getattr(each, "ipv4_mapped", 
 
 
 @given(_ADDRESSES, st.integers(1, 65_535), st.binary(max_size=100))
-def test_datagrams_there_and_back(address: object, port: int, data: bytes) -> None:
+def test_datagrams_there_and_back(address, port, data):
     packet = SocksPacket(str(address), port, data)
     assert parse_packet(packet.pack()) == packet
 
@@ -69,11 +69,11 @@ def test_datagrams_there_and_back(address: object, port: int, data: bytes) -> No
         bytes(3) + b"\x03\x03a b\0\x35",
     ],
 )
-def test_a_datagram_that_is_dropped(datagram: bytes) -> None:
+def test_a_datagram_that_is_dropped(datagram):
     assert parse_packet(datagram) is None
 
 
-def test_in_any_pieces_it_is_the_same() -> None:
+def test_in_any_pieces_it_is_the_same():
     whole = GREETING + TO_NAME
     assert fed(*(bytes([each]) for each in whole)) == fed(whole)
 
@@ -89,14 +89,14 @@ def test_in_any_pieces_it_is_the_same() -> None:
         (GREETING + b"\x05\x01\x00\x01\xc0\x00\x02\x01\x00\x00", reply(SocksReply.FAILURE)),
     ],
 )
-def test_what_cannot_be_done_is_answered(data: bytes, answer: bytes) -> None:
+def test_what_cannot_be_done_is_answered(data, answer):
     with pytest.raises(SocksError) as raised:
         fed(data)
     assert raised.value.answer == answer
 
 
 @given(st.binary(max_size=300))
-def test_anything_is_a_request_an_error_or_unfinished(data: bytes) -> None:
+def test_anything_is_a_request_an_error_or_unfinished(data):
     try:
         found, _ = fed(b"\x05\x01\x00" + data)
     except SocksError:
@@ -114,5 +114,5 @@ def test_anything_is_a_request_an_error_or_unfinished(data: bytes) -> None:
         (HTTPStatus.SERVICE_UNAVAILABLE, "connection_limit_reached", SocksReply.FAILURE),
     ],
 )
-def test_a_refusal_keeps_its_meaning(status: HTTPStatus, kind: str, code: SocksReply) -> None:
+def test_a_refusal_keeps_its_meaning(status, kind, code):
     assert reply_of(RefusedError(status, kind, "")) is code

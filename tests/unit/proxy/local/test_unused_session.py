@@ -2,11 +2,8 @@
 
 import asyncio
 
-import pytest
-
 from cedos.proxy.local import gateway_link
 from cedos.proxy.local.local_proxy import Listening
-from tests.unit.proxy.conftest import Ends
 
 UNUSED_S = 0.5
 
@@ -16,9 +13,7 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
     await writer.drain()
 
 
-async def test_short_connections_keep_their_session(
-    ends: Ends, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_short_connections_keep_their_session(ends, monkeypatch):
     """Each ten minutes one in constant use was ended, where nothing happened to be open just then."""
     monkeypatch.setattr(gateway_link, "UNUSED_S", UNUSED_S)
     await ends.start()

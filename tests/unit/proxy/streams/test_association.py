@@ -14,7 +14,7 @@ def packet(stream: int, data: bytes = b"x") -> ProgramPacket:
     return ProgramPacket(stream, "192.0.2.1", 9, data)
 
 
-def test_each_is_taken_once_in_order_while_it_is_good() -> None:
+def test_each_is_taken_once_in_order_while_it_is_good():
     early = EarlyPackets()
     early.keep(packet(1, b"old"), 0.0)
     early.keep(packet(1, b"new"), 0.9)
@@ -24,7 +24,7 @@ def test_each_is_taken_once_in_order_while_it_is_good() -> None:
     assert [each.data for each in early.take(2, 1.1)] == [b"other"]
 
 
-def test_nobody_fills_the_gateway_with_them() -> None:
+def test_nobody_fills_the_gateway_with_them():
     early = EarlyPackets()
     for number in range(1, 1_000):
         for _ in range(50):

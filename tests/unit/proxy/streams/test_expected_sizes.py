@@ -22,7 +22,7 @@ def client_hello(name: str) -> bytes:
     return sent.read()
 
 
-def test_a_response_announces_its_body_once() -> None:
+def test_a_response_announces_its_body_once():
     bodies = AnnouncedBodies()
     assert bodies.sends(0, GET) == 0
     head = HEAD % 40_000_000
@@ -30,12 +30,12 @@ def test_a_response_announces_its_body_once() -> None:
     assert bodies.comes(len(head) + 1_000, HEAD % 99) == 0  # that is its body
 
 
-def test_chunked_bodies_and_contradictions_are_unknown() -> None:
+def test_chunked_bodies_and_contradictions_are_unknown():
     for fields in (b"Transfer-Encoding: chunked", b"Content-Length: 5\r\nContent-Length: 6"):
         assert AnnouncedBodies().comes(0, b"HTTP/1.1 200 OK\r\n" + fields + b"\r\n\r\n") == 0
 
 
-def test_what_does_not_begin_as_http_announces_nothing_ever() -> None:
+def test_what_does_not_begin_as_http_announces_nothing_ever():
     bodies = AnnouncedBodies()
     assert bodies.comes(0, b"\x16\x03\x03") == 0
     assert bodies.comes(3, HEAD % 1_000) == 0
@@ -43,7 +43,7 @@ def test_what_does_not_begin_as_http_announces_nothing_ever() -> None:
     assert bodies.sends(3, b"PUT / HTTP/1.1\r\nContent-Length: 1000\r\n\r\n") == 0
 
 
-def test_the_first_words_say_whom_they_are_for() -> None:
+def test_the_first_words_say_whom_they_are_for():
     plain, hidden, silent = AnnouncedBodies(), AnnouncedBodies(), AnnouncedBodies()
     plain.sends(0, GET.replace(b"Host: h", b"Host: www.example.org"))
     hidden.sends(0, memoryview(client_hello("shop.example")))
@@ -87,14 +87,14 @@ def history() -> SizeHistory:
     return SizeHistory()
 
 
-def test_the_fourth_film_is_expected_as_soon_as_it_is_asked_for(history: SizeHistory) -> None:
+def test_the_fourth_film_is_expected_as_soon_as_it_is_asked_for(history):
     program = Program(history)
     for _ in range(3):
         assert program.asks(6 * MB, 6 * MB) == []
     assert program.asks(6 * MB, 6 * MB) == [(DOWN, 12 * MB)]
 
 
-def test_a_long_answer_takes_its_time_and_is_one_burst(history: SizeHistory) -> None:
+def test_a_long_answer_takes_its_time_and_is_one_burst(history):
     program = Program(history)
     program.moves(UP, 500)
     program.now_s += 4.0
@@ -105,9 +105,7 @@ def test_a_long_answer_takes_its_time_and_is_one_burst(history: SizeHistory) -> 
     assert history.larger("films.example", 443, DOWN, 0) == [2.0 * MB]
 
 
-def test_what_becomes_larger_than_most_is_taken_for_one_of_the_large_ones(
-    history: SizeHistory,
-) -> None:
+def test_what_becomes_larger_than_most_is_taken_for_one_of_the_large_ones(history):
     for size in (5_000, 5_000, 5_000, 5_000, 8 * MB, 9 * MB, 10 * MB):
         history.learn("films.example", 443, DOWN, size)
     program = Program(history)
@@ -117,7 +115,7 @@ def test_what_becomes_larger_than_most_is_taken_for_one_of_the_large_ones(
     assert program.asks(9_500_000)[-1] == (DOWN, 5_000)
 
 
-def test_uploads_are_expected_too_and_breaks_teach_nothing(history: SizeHistory) -> None:
+def test_uploads_are_expected_too_and_breaks_teach_nothing(history):
     for _ in range(3):
         program = Program(history)
         program.moves(UP, 4 * MB)

@@ -7,13 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.proxy.streams.frames import (
-    Frame,
     GatewayAnswer,
     GatewayQuestion,
     Obstacle,
     OpenAssociation,
     OpenStream,
-    Packet,
     ProgramPacket,
     StreamAccepted,
     StreamBytes,
@@ -42,13 +40,13 @@ FRAMES = st.one_of(
 
 
 @given(FRAMES)
-def test_to_bytes_and_back(frame: Frame) -> None:
+def test_to_bytes_and_back(frame):
     assert parse(frame.pack()) == frame
     assert parse(memoryview(frame.pack())) == frame
 
 
 @given(st.binary(max_size=80))
-def test_anything_is_a_frame_or_an_error(data: bytes) -> None:
+def test_anything_is_a_frame_or_an_error(data):
     try:
         frame = parse(data)
     except ValueError:
@@ -71,7 +69,7 @@ def test_anything_is_a_frame_or_an_error(data: bytes) -> None:
         b"\x05\0\0\0\x01\0\0",
     ],
 )
-def test_what_is_none_is_told(data: bytes) -> None:
+def test_what_is_none_is_told(data):
     with pytest.raises(ValueError, match=r".+"):
         parse(data)
 
@@ -87,12 +85,12 @@ PACKETS = st.one_of(
 
 
 @given(PACKETS)
-def test_packets_to_bytes_and_back(packet: Packet) -> None:
+def test_packets_to_bytes_and_back(packet):
     assert parse_packet(packet.pack()) == packet
 
 
 @given(st.binary(max_size=80))
-def test_anything_is_a_packet_or_an_error(data: bytes) -> None:
+def test_anything_is_a_packet_or_an_error(data):
     try:
         packet = parse_packet(data)
     except ValueError:
@@ -116,6 +114,6 @@ def test_anything_is_a_packet_or_an_error(data: bytes) -> None:
         b"\x07\0\0\0\x01",
     ],
 )
-def test_what_is_refused(data: bytes) -> None:
+def test_what_is_refused(data):
     with pytest.raises(ValueError, match=r"packet|kind|Obstacle"):
         parse_packet(data)

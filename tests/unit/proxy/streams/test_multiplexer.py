@@ -4,8 +4,6 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import cast
 
-import pytest
-
 from cedos.model import Direction, Label
 from cedos.proxy.http import RefusedError
 from cedos.proxy.streams.frames import OpenStream, StreamBytes, parse
@@ -96,14 +94,14 @@ def data_of(carried: list[tuple[Label, bytes]], label: Label) -> list[StreamByte
     return [frame for frame in frames if isinstance(frame, StreamBytes)]
 
 
-async def test_large_data_waits_in_its_stream_and_not_in_the_session() -> None:
+async def test_large_data_waits_in_its_stream_and_not_in_the_session():
     session, _, programs = await shared(20)
     waits = sum(len(data) for label, data in session.waiting if label is LARGE)
     assert waits < ROOM_BYTES + 20_000
     assert sum(len(program.left) for program in programs) > 2_000_000
 
 
-async def test_a_chunk_of_each_goes_in_turn() -> None:
+async def test_a_chunk_of_each_goes_in_turn():
     session, _, programs = await shared(8)
     session.carry()
     for _ in range(4):
@@ -114,7 +112,7 @@ async def test_a_chunk_of_each_goes_in_turn() -> None:
     assert not any(program.left for program in programs)
 
 
-async def test_who_found_the_session_full_goes_on_when_it_has_room() -> None:
+async def test_who_found_the_session_full_goes_on_when_it_has_room():
     session, multiplexer, _ = await shared(0)
     small, large = multiplexer.open("h", 80), multiplexer.open("h", 80)
     bulk = Program(large, PROGRAM_BYTES)
@@ -133,7 +131,7 @@ async def test_who_found_the_session_full_goes_on_when_it_has_room() -> None:
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 40000000\r\n\r\n"
 
 
-async def test_a_few_streams_begin_with_large_windows_and_hundreds_do_not() -> None:
+async def test_a_few_streams_begin_with_large_windows_and_hundreds_do_not():
     session = SlowSession()
     multiplexer = Multiplexer(cast(Connection, session))
     streams = [multiplexer.open("h", 80) for _ in range(300)]
@@ -149,9 +147,7 @@ async def test_a_few_streams_begin_with_large_windows_and_hundreds_do_not() -> N
     assert late.lent_bytes == lent[0]
 
 
-async def test_what_came_lasts_as_long_as_for_the_program_that_needs_more_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_what_came_lasts_as_long_as_for_the_program_that_needs_more_first(monkeypatch):
     session = SlowSession()
     streams = Multiplexer(cast("Connection", session))
     lasts_s: dict[int, float | None] = {}
@@ -169,7 +165,7 @@ async def test_what_came_lasts_as_long_as_for_the_program_that_needs_more_first(
     assert session.lasting() == {rank_of(LARGE): 12.0}
 
 
-async def test_refusals_that_a_client_does_not_take_count_over_all_its_sessions() -> None:
+async def test_refusals_that_a_client_does_not_take_count_over_all_its_sessions():
     """Each kept its stream, and each of 128 sessions 65,536 of them."""
     share = Unread(1 << 30, 1 << 20).share("client")
     made = [(ClosedSession(), count) for count in (150, 300, 100)]
@@ -185,7 +181,7 @@ async def test_refusals_that_a_client_does_not_take_count_over_all_its_sessions(
     assert 0 < share.total_bytes <= 1 << 20
 
 
-async def test_numbers_that_a_client_leaves_out_count_over_all_its_sessions() -> None:
+async def test_numbers_that_a_client_leaves_out_count_over_all_its_sessions():
     """Each session remembered 65,536 numbers, 6 MB of memory, as long as one before them was missing."""
     share = Unread(1 << 30, 1 << 20).share("client")
     refuse = RefusedError(HTTPStatus.FORBIDDEN, "http_request_denied", "no")

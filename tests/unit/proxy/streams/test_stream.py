@@ -53,7 +53,7 @@ class Sent:
         return [each.limit for each in map(parse, self.frames) if isinstance(each, StreamWindow)]
 
 
-async def test_what_is_read_at_once_is_one_frame_where_much_is_read_there() -> None:
+async def test_what_is_read_at_once_is_one_frame_where_much_is_read_there():
     sent = Sent()
     stream = ProxiedStream(1, sent)
     block = bytes(MOST_CHUNK_BYTES)
@@ -67,7 +67,7 @@ async def test_what_is_read_at_once_is_one_frame_where_much_is_read_there() -> N
     assert len(frame) + 1_024 < RECORD_BYTES  # with a record's other frames
 
 
-async def test_the_window_grows_with_what_is_read() -> None:
+async def test_the_window_grows_with_what_is_read():
     sent = Sent()
     stream = ProxiedStream(1, sent)
     step = 1 << 15
@@ -82,7 +82,7 @@ async def test_the_window_grows_with_what_is_read() -> None:
     assert len(windows) < 30
 
 
-async def test_a_window_that_came_late_takes_nothing_back() -> None:
+async def test_a_window_that_came_late_takes_nothing_back():
     stream = ProxiedStream(1, Sent())
     stream.on_frame(StreamWindow(1, 2 * INITIAL_WINDOW_BYTES))
     stream.on_frame(StreamWindow(1, INITIAL_WINDOW_BYTES // 2))
@@ -93,16 +93,14 @@ async def test_a_window_that_came_late_takes_nothing_back() -> None:
     assert speaking.room_bytes == INITIAL_WINDOW_BYTES - 1
 
 
-async def test_a_program_that_does_not_read_is_brought_no_more_than_its_window() -> None:
+async def test_a_program_that_does_not_read_is_brought_no_more_than_its_window():
     stream = ProxiedStream(1, Sent())
     stream.on_frame(StreamBytes(1, 0, bytes(INITIAL_WINDOW_BYTES)))
     with pytest.raises(ValueError, match="more than its window"):
         stream.on_frame(StreamBytes(1, INITIAL_WINDOW_BYTES, b"x"))
 
 
-async def test_what_had_to_wait_for_long_is_as_large_as_before(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_what_had_to_wait_for_long_is_as_large_as_before(monkeypatch):
     labels: list[Label] = []
 
     class Slow(Sent):
@@ -131,7 +129,7 @@ async def test_what_had_to_wait_for_long_is_as_large_as_before(
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
 
 
-async def test_an_announced_download_is_told_and_its_window_is_as_large_at_once() -> None:
+async def test_an_announced_download_is_told_and_its_window_is_as_large_at_once():
     sent = Sent(lends_bytes=WINDOW_BYTES)
     stream = ProxiedStream(1, sent, bodies=AnnouncedBodies())
     stream.on_frame(StreamBytes(1, 0, HEAD % 40_000_000))
@@ -140,7 +138,7 @@ async def test_an_announced_download_is_told_and_its_window_is_as_large_at_once(
     assert stream.lent_bytes == WINDOW_BYTES - INITIAL_WINDOW_BYTES
 
 
-async def test_a_server_is_who_was_asked_for_or_by_an_address_who_the_first_words_are_for() -> None:
+async def test_a_server_is_who_was_asked_for_or_by_an_address_who_the_first_words_are_for():
     words = b"GET / HTTP/1.1\r\nHost: shop.example\r\n\r\n"
     found = []
     for host in ("192.0.2.7", "2001:db8::7", "front.example"):
@@ -152,7 +150,7 @@ async def test_a_server_is_who_was_asked_for_or_by_an_address_who_the_first_word
     assert found == ["shop.example", "shop.example", "front.example"]
 
 
-async def test_what_a_server_did_before_is_told_where_nothing_says_its_length() -> None:
+async def test_what_a_server_did_before_is_told_where_nothing_says_its_length():
     history = SizeHistory()
     for number in range(4):
         sent = Sent()
@@ -169,7 +167,7 @@ async def test_what_a_server_did_before_is_told_where_nothing_says_its_length() 
     assert len(history.larger("films.example", 443, Direction.DOWN, 199_999)) == 4
 
 
-async def test_of_http_its_own_word_counts() -> None:
+async def test_of_http_its_own_word_counts():
     history = SizeHistory()
     for _ in range(3):
         history.learn("films.example", 80, Direction.DOWN, 9_000_000)

@@ -3,7 +3,6 @@
 import asyncio
 import socket
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,7 +24,7 @@ class Filled:
         self.share.waits(self, 0)
 
 
-def test_a_clients_fullest_stream_breaks_beyond_its_limit() -> None:
+def test_a_clients_fullest_stream_breaks_beyond_its_limit():
     unread = Unread(1_000, 300)
     share, other = unread.share("a"), unread.share("b")
     assert unread.share("a") is share
@@ -41,7 +40,7 @@ def test_a_clients_fullest_stream_breaks_beyond_its_limit() -> None:
     assert (share.total_bytes, other.total_bytes, unread.total_bytes) == (110, 290, 400)
 
 
-def test_beyond_the_limit_of_all_it_is_whoever_holds_most() -> None:
+def test_beyond_the_limit_of_all_it_is_whoever_holds_most():
     unread = Unread(1_000, 600)
     clients = [unread.share(number) for number in range(4)]
     streams = [Filled(share) for share in clients for _ in range(3)]
@@ -67,9 +66,7 @@ class Anything:
         pass
 
 
-async def test_what_a_client_left_behind_does_not_wait_for_ever(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_what_a_client_left_behind_does_not_wait_for_ever(monkeypatch):
     """It fills its window towards a server that never reads, and resets the stream."""
     monkeypatch.setattr(carry, "_LAST_S", 0.1)
     unread = Unread()
@@ -92,7 +89,7 @@ async def test_what_a_client_left_behind_does_not_wait_for_ever(
     assert unread.total_bytes == 0
 
 
-def test_a_program_that_reads_at_once_waits_for_what_comes() -> None:
+def test_a_program_that_reads_at_once_waits_for_what_comes():
     reading = Reading()
     assert reading.lasts_s(0.0, 0, 0) is None, "nothing comes"
     assert reading.lasts_s(2.0, 5_000_000, 5_000_000) == 0.0
@@ -100,13 +97,13 @@ def test_a_program_that_reads_at_once_waits_for_what_comes() -> None:
     assert reading.lasts_s(5.9, 9_000_000, 9_000_000) is None
 
 
-def test_a_conversation_beside_waits_for_no_large_data() -> None:
+def test_a_conversation_beside_waits_for_no_large_data():
     reading = Reading()
     for second in range(20):
         assert reading.lasts_s(float(second), 10_000 * second, 10_000 * second) is None
 
 
-def test_what_waits_lasts_by_the_programs_own_pace() -> None:
+def test_what_waits_lasts_by_the_programs_own_pace():
     reading = Reading()
     assert reading.lasts_s(0.0, 4_000_000, 0) == 0.0, "its pace is not known yet"
     assert reading.lasts_s(0.9, 8_000_000, 450_000) == 0.0
@@ -117,14 +114,14 @@ def test_what_waits_lasts_by_the_programs_own_pace() -> None:
     assert lasts_s == (9_000_000 - 4_400_000) / 200_000
 
 
-def test_a_program_that_pauses_needs_nothing_soon() -> None:
+def test_a_program_that_pauses_needs_nothing_soon():
     reading = Reading()
     reading.lasts_s(0.0, 8_000_000, 100)
     assert reading.lasts_s(5.0, 8_000_000, 100) == 60.0, "a film that was paused"
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e4), st.integers(0, 1 << 40), st.integers(0, 1 << 40))))
-def test_whatever_it_sees_it_is_sane(looks: list[tuple[float, int, int]]) -> None:
+def test_whatever_it_sees_it_is_sane(looks):
     reading = Reading()
     received = read = 0
     for at_s, came, went in sorted(looks):

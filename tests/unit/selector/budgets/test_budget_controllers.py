@@ -13,7 +13,6 @@ from cedos.selector.budgets import pacer as budget_pacer
 from cedos.selector.budgets.controller import (
     DURATION_S,
     PROHIBITIVE,
-    MakeController,
     Option,
     PriceController,
     SteppedQuote,
@@ -28,7 +27,7 @@ from cedos.selector.budgets.pacer import Pacer
 BOTH = pytest.mark.parametrize("make", [Odyssey, Pacer])
 
 
-def test_odyssey_second_by_second() -> None:
+def test_odyssey_second_by_second():
     """The first seconds by hand: an arithmetic mean, then demand over what may be planned with."""
     controller, rate, spending, left = Odyssey(1000.0, 0.0, 1000.0), 1.0, 1.0, 1000.0
     for second in range(1, 20):
@@ -39,7 +38,7 @@ def test_odyssey_second_by_second() -> None:
         assert controller.quote(float(second)).rate == pytest.approx(rate)
 
 
-def test_odyssey_smooths_once_it_knows_a_hundred_seconds() -> None:
+def test_odyssey_smooths_once_it_knows_a_hundred_seconds():
     controller = Odyssey(1000.0, 0.0, 1000.0)
     for second in range(1, 100):
         controller.observe(float(second), 1000.0 - second)  # the even rate: it stays 1
@@ -49,7 +48,7 @@ def test_odyssey_smooths_once_it_knows_a_hundred_seconds() -> None:
     assert controller.quote(100.0).spending == pytest.approx(alpha + 10.0 * (1.0 - alpha))
 
 
-def test_odyssey_counts_what_is_contemplated_as_spent() -> None:
+def test_odyssey_counts_what_is_contemplated_as_spent():
     controller = Odyssey(1000.0, 0.0, 1000.0)
     controller.observe(1.0, 999.0)
     quote = controller.quote(1.0)
@@ -59,7 +58,7 @@ def test_odyssey_counts_what_is_contemplated_as_spent() -> None:
 
 
 @BOTH
-def test_prices_have_bounds(make: MakeController) -> None:
+def test_prices_have_bounds(make):
     controller = make(1000.0, 0.0, 10_000.0)
     controller.observe(5000.0, 1000.0)
     assert controller.quote(5000.0).rate >= 0.01 / 1000.0
@@ -68,7 +67,7 @@ def test_prices_have_bounds(make: MakeController) -> None:
 
 
 @BOTH
-def test_without_supply_or_past_the_goal_it_is_prohibitive(make: MakeController) -> None:
+def test_without_supply_or_past_the_goal_it_is_prohibitive(make):
     for supply in (0.0, -5.0):
         assert make(supply, 0.0, 100.0).quote(0.0).rate == PROHIBITIVE
         assert make(supply, 0.0, 100.0).quote(0.0).rate_for(1.0, 1.0) == PROHIBITIVE
@@ -80,14 +79,14 @@ def test_without_supply_or_past_the_goal_it_is_prohibitive(make: MakeController)
 
 
 @BOTH
-def test_what_does_not_fit_is_prohibitive(make: MakeController) -> None:
+def test_what_does_not_fit_is_prohibitive(make):
     quote = make(1000.0, 0.0, 100.0).quote(0.0)
     assert quote.rate_for(990.0, 10.0) == PROHIBITIVE
     assert quote.rate_for(900.0, 10.0) < PROHIBITIVE
 
 
 @BOTH
-def test_a_clock_that_jumps_teaches_nothing_and_breaks_nothing(make: MakeController) -> None:
+def test_a_clock_that_jumps_teaches_nothing_and_breaks_nothing(make):
     controller = make(1000.0, 0.0, 1e6)
     for now_s in (10.0, 5.0, -1e9, 20.0, 1e12, 30.0, 30.0):
         controller.observe(now_s, 900.0)
@@ -99,7 +98,7 @@ def test_a_clock_that_jumps_teaches_nothing_and_breaks_nothing(make: MakeControl
 
 
 @BOTH
-def test_a_budget_that_is_changed_keeps_what_was_spent(make: MakeController) -> None:
+def test_a_budget_that_is_changed_keeps_what_was_spent(make):
     controller = make(1000.0, 0.0, 1e5)
     controller.observe(0.0, 100.0)
     controller.replace_supply(20.0, 800.0, 1e5)
@@ -110,7 +109,7 @@ def test_a_budget_that_is_changed_keeps_what_was_spent(make: MakeController) -> 
     assert controller.quote(40.0).rate_for(9000.0, 1.0) == PROHIBITIVE
 
 
-def test_the_steps_of_a_choice_are_its_lower_hull() -> None:
+def test_the_steps_of_a_choice_are_its_lower_hull():
     options = [Option(10.0, 0.0), Option(9.9, 50.0), Option(4.0, 100.0), Option(3.0, 200.0)]
     assert increments(reversed(options)) == [
         DemandIncrement(0.06, 100.0),
@@ -121,7 +120,7 @@ def test_the_steps_of_a_choice_are_its_lower_hull() -> None:
     assert increments([]) == []
 
 
-def test_the_price_is_where_demand_meets_the_supply() -> None:
+def test_the_price_is_where_demand_meets_the_supply():
     demand = Demand(1e9)
     demand.add(
         [DemandIncrement(1.0, 10.0), DemandIncrement(0.1, 30.0), DemandIncrement(0.01, 100.0)]
@@ -135,7 +134,7 @@ def test_the_price_is_where_demand_meets_the_supply() -> None:
     assert known.price(0.0) == PROHIBITIVE
 
 
-def test_hours_of_a_day_tell_how_much_is_to_come() -> None:
+def test_hours_of_a_day_tell_how_much_is_to_come():
     hours = Hours(1e9)
     assert hours.usual_s(0.0, 3600.0) == 3600.0
     hours.record(DAY_S, DAY_S)
@@ -146,7 +145,7 @@ def test_hours_of_a_day_tell_how_much_is_to_come() -> None:
     assert hours.usual_s(100.0, 50.0) == 0.0
 
 
-def test_what_was_learned_helps_the_next_period_and_nonsense_is_refused() -> None:
+def test_what_was_learned_helps_the_next_period_and_nonsense_is_refused():
     first = Pacer(1000.0, 0.0, 1e5)
     for second in range(0, 50_000, 100):
         first.observe(float(second), 1000.0)
@@ -192,9 +191,7 @@ def _spend(
     shift=st.integers(0, 299),
     factor=st.floats(0.3, 1.5),
 )
-def test_a_budget_is_never_broken(
-    make: MakeController, supply: float, seed: int, share: float, shift: int, factor: float
-) -> None:
+def test_a_budget_is_never_broken(make, supply, seed, share, shift, factor):
     """Whatever asks for more, and though what is used without a choice changes in the middle."""
     dice = random.Random(seed)
     usual = share * supply / 300.0
@@ -209,7 +206,7 @@ def test_a_budget_is_never_broken(
 
 
 @pytest.mark.parametrize("idle_days", [0, 10, 30])
-def test_long_idleness_sells_a_little_for_little_and_not_everything(idle_days: int) -> None:
+def test_long_idleness_sells_a_little_for_little_and_not_everything(idle_days):
     """900 MB went for 0.009 s once, after 30 days without use."""
     pacer = Pacer(900e6, 0.0, 31 * DAY_S)
     for hour in range(24 * idle_days + 1):
@@ -221,7 +218,7 @@ def test_long_idleness_sells_a_little_for_little_and_not_everything(idle_days: i
         assert amount * quote.rate_for(amount, 1.0) > 3600.0
 
 
-def test_what_may_not_fit_if_it_takes_more_than_its_guess_is_dear() -> None:
+def test_what_may_not_fit_if_it_takes_more_than_its_guess_is_dear():
     """Of what is planned with, a half is sold at the price of the rest, seven tenths are not."""
     pacer = Pacer(1000.0, 0.0, 30 * DAY_S)
     for day in range(1, 20):
@@ -254,7 +251,7 @@ def _month(usual: float, on_trip: float, days: int = 30, trip: int = 7) -> float
     return spent
 
 
-def test_a_trip_in_the_last_week_is_got_through(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trip_in_the_last_week_is_got_through(monkeypatch):
     assert _month(8.0, 8.0) > 950.0
     assert _month(8.0, 34.0) <= 1000.0
     # What made months break: all that the last days' habits leave over was counted on.
@@ -279,7 +276,7 @@ class Jumps:
 @given(
     cheap=st.floats(1e-5, 1.0), most=st.floats(0.1, 1.2), amount=st.floats(1e-7, 1.1)
 )  # fmt: skip
-def test_jumps_are_known_to_a_hundredth(cheap: float, most: float, amount: float) -> None:
+def test_jumps_are_known_to_a_hundredth(cheap, most, amount):
     quote = Jumps(1e9 * cheap, 1e9 * most)
     stepped = SteppedQuote(quote.rate, steps(quote, 1e9)).rate_for(1e9 * amount, 1.0)
     assert stepped >= quote.rate_for(1e9 * amount, DURATION_S) or amount > 1.0
@@ -287,7 +284,7 @@ def test_jumps_are_known_to_a_hundredth(cheap: float, most: float, amount: float
 
 
 @pytest.mark.parametrize("make", [Pacer, Odyssey])
-def test_controllers_prices_are_told_closely(make: type[Pacer] | type[Odyssey]) -> None:
+def test_controllers_prices_are_told_closely(make):
     controller = make(4e9, 0.0, 30 * 86_400.0)
     for number in range(2000):
         now_s, size = number * 600.0, 10.0 ** (4 + (number * 7 % 35) / 10)
@@ -306,7 +303,7 @@ def test_controllers_prices_are_told_closely(make: type[Pacer] | type[Odyssey]) 
         )  # fmt: skip
 
 
-def test_what_is_spent_has_no_steps() -> None:
+def test_what_is_spent_has_no_steps():
     assert steps(Jumps(1.0, 0.0), 1e9) == []
     assert steps(Jumps(1.0, 1.0), 0.0) == []
     assert steps(Jumps(1.0, 1.0), float("nan")) == []
@@ -352,9 +349,7 @@ def first_hours(
     ],
 )
 @pytest.mark.parametrize("units", [4e9, 20e3, 20.0])
-def test_a_burst_at_the_beginning_does_not_make_the_rest_dear(
-    length_s: float, left_share: float, chosen: bool, units: float
-) -> None:
+def test_a_burst_at_the_beginning_does_not_make_the_rest_dear(length_s, left_share, chosen, units):
     """4 GB for a month, 80 MB in the first half hour: a megabyte cost 11 minutes for a day."""
     found = first_hours(length_s, left_share, 0.02, chosen=chosen, units=units)
     early = [price for share, price in found if share < 0.15]
@@ -363,7 +358,7 @@ def test_a_burst_at_the_beginning_does_not_make_the_rest_dear(
 
 
 @pytest.mark.parametrize("length_s", [30 * DAY_S, DAY_S, 8 * 3600.0])
-def test_what_runs_ahead_of_the_pace_pays_more_and_more(length_s: float) -> None:
+def test_what_runs_ahead_of_the_pace_pays_more_and_more(length_s):
     def price(burst: float) -> float:
         return first_hours(length_s, 1.0, burst, chosen=False)[12][1]
 

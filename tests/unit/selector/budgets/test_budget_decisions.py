@@ -38,7 +38,7 @@ def data(rate: float, fits: float = float("inf")) -> Prices:
     return Prices(data={"lte0": (Fixed(rate, fits),)})
 
 
-def test_a_megabyte_must_save_what_it_is_worth(host: Any) -> None:
+def test_a_megabyte_must_save_what_it_is_worth(host):
     model = host.oracle(wifi=3.0, cellular=1.0)
     assert str(choose(host, model, data(1.9e-6)).choice) == "single(lte0)"
     decision = choose(host, model, data(2.1e-6))
@@ -48,19 +48,19 @@ def test_a_megabyte_must_save_what_it_is_worth(host: Any) -> None:
     assert costs == {"single(wlan0)": pytest.approx(3.0), "single(lte0)": pytest.approx(3.1)}
 
 
-def test_what_does_not_fit_any_more_goes_elsewhere(host: Any) -> None:
+def test_what_does_not_fit_any_more_goes_elsewhere(host):
     model = host.oracle(wifi=300.0, cellular=1.0)
     assert str(choose(host, model, data(1e-9, fits=2e6)).choice) == "single(lte0)"
     assert str(choose(host, model, data(1e-9, fits=0.5e6)).choice) == "single(wlan0)"
 
 
-def test_where_there_is_no_other_way_it_goes_all_the_same(host: Any) -> None:
+def test_where_there_is_no_other_way_it_goes_all_the_same(host):
     """Nothing is blocked: of prohibitive ways the one with the fewest bytes is taken."""
     model = host.oracle(cellular=1.0)
     assert str(choose(host, model, data(PROHIBITIVE)).choice) == "single(lte0)"
 
 
-def test_the_same_data_on_both_pays_in_full(host: Any) -> None:
+def test_the_same_data_on_both_pays_in_full(host):
     objective = WeightedCost(prices=data(1e-6))
     decision = decide(Case(
         host.transfer(10**6), NOTHING, host.both, host.oracle(wifi=2.0, cellular=2.0),
@@ -77,9 +77,7 @@ def test_the_same_data_on_both_pays_in_full(host: Any) -> None:
     st.floats(0.0, 1e-3),
     st.floats(0.0, 1.0),
 )
-def test_a_cost_never_falls_when_more_is_used(
-    time_s: float, energy_j: float, data_s: float, rate: float, more: float
-) -> None:
+def test_a_cost_never_falls_when_more_is_used(time_s, energy_j, data_s, rate, more):
     objective = WeightedCost(prices=Prices(energy=(Fixed(rate),), money=(Fixed(rate),)))
     less = Outcome(time_s, energy_j, 0.0, 1e6, 1.0, data_s)
     for dearer in (

@@ -27,12 +27,12 @@ def lived(busy: set[int], days: int) -> Weekdays:
     return week
 
 
-def test_days_are_alike_until_a_week_was_seen() -> None:
+def test_days_are_alike_until_a_week_was_seen():
     assert lived({5, 6}, 5).usual_s(0.0, 7 * DAY_S) == pytest.approx(7 * DAY_S)
 
 
 @given(st.floats(0, 1e10), st.floats(0, 1e8), st.sets(st.integers(0, 6)))
-def test_never_more_than_the_time_there_is(begin_s: float, length_s: float, busy: set[int]) -> None:
+def test_never_more_than_the_time_there_is(begin_s, length_s, busy):
     usual_s = lived(busy, 15).usual_s(begin_s, begin_s + length_s)
     assert math.isfinite(usual_s)
     assert 0.0 <= usual_s <= length_s * 1.000001 + 1e-3
@@ -59,7 +59,7 @@ def _learned(days: int = 5) -> Unchosen:
     return unchosen
 
 
-def test_in_the_evening_little_is_still_to_come() -> None:
+def test_in_the_evening_little_is_still_to_come():
     unchosen, day_s = _learned(), 5 * DAY_S
     whole, _ = unchosen.to_come(day_s, day_s + DAY_S, 0.0)
     assert whole == pytest.approx(72.0, rel=0.1)
@@ -70,7 +70,7 @@ def test_in_the_evening_little_is_still_to_come() -> None:
     assert deviation < 4.0
 
 
-def test_a_busy_morning_makes_a_busy_day_and_no_busy_week() -> None:
+def test_a_busy_morning_makes_a_busy_day_and_no_busy_week():
     usual, busy = _learned(), _learned()
     _live(usual, 120, 132)
     _live(busy, 120, 132, factor=2.0)
@@ -83,7 +83,7 @@ def test_a_busy_morning_makes_a_busy_day_and_no_busy_week() -> None:
     assert week < busy_week < 1.25 * week
 
 
-def test_what_is_chosen_is_no_habit() -> None:
+def test_what_is_chosen_is_no_habit():
     unchosen = Unchosen(5 * DAY_S, DAY_S)
     for step in range(1, 289):
         unchosen.chosen(step * _STEP_S - 1.0, 3.0)
@@ -92,7 +92,7 @@ def test_what_is_chosen_is_no_habit() -> None:
     assert expected == pytest.approx(144.0, rel=0.2)
 
 
-def test_hours_are_told_apart_in_days_alone() -> None:
+def test_hours_are_told_apart_in_days_alone():
     assert [daily(days * DAY_S) for days in (0.1, 0.5, 1, 2, 7, 30)] == [
         *(False, True, True, True, False, False)
     ]
@@ -106,7 +106,7 @@ def test_hours_are_told_apart_in_days_alone() -> None:
 
 
 @pytest.mark.parametrize("period_s", [DAY_S, 30 * DAY_S])
-def test_what_was_learned_is_kept(period_s: float) -> None:
+def test_what_was_learned_is_kept(period_s):
     unchosen = Unchosen(5 * DAY_S, period_s)
     _live(unchosen, 0, 120)
     again = Unchosen(5 * DAY_S, period_s, unchosen.state())
@@ -116,7 +116,7 @@ def test_what_was_learned_is_kept(period_s: float) -> None:
     assert empty.to_come(0.0, DAY_S, 0.0) == (0.0, 0.0)
 
 
-def test_a_day_of_joules_leaves_its_evening_to_choices() -> None:
+def test_a_day_of_joules_leaves_its_evening_to_choices():
     """With a day's use over, the price falls while something can still be bought for the supply."""
     pacer: Pacer | None = None
     rates = {}
@@ -163,7 +163,7 @@ def _after(days: list[float], until_h: float = 24.0) -> Shortfalls:
     return Shortfalls((len(days) + 1) * DAY_S, learned)
 
 
-def test_forecasts_that_were_too_low_are_remembered_and_those_too_high_are_not() -> None:
+def test_forecasts_that_were_too_low_are_remembered_and_those_too_high_are_not():
     right, low, high = (_after([came] * 20) for came in (50.0, 90.0, 10.0))
     assert _at_noon(right, 20) == _at_noon(high, 20)
     # However often it was right, something of the beginning's doubt stays.
@@ -173,7 +173,7 @@ def test_forecasts_that_were_too_low_are_remembered_and_those_too_high_are_not()
     assert low.deviation(20.9 * DAY_S, 50.0, 100.0) == 25.0
 
 
-def test_a_restart_in_the_middle_of_a_day_goes_on_with_it() -> None:
+def test_a_restart_in_the_middle_of_a_day_goes_on_with_it():
     morning = _day(0, 90.0, until_h=12.0).state()
     again = Shortfalls(DAY_S, json.loads(json.dumps(morning)))
     again.record(DAY_S - 1.0, 90.0)
@@ -181,7 +181,7 @@ def test_a_restart_in_the_middle_of_a_day_goes_on_with_it() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(-1e9, 1e9), st.floats(-1e12, 1e12)), max_size=30))
-def test_no_measurement_breaks_it(seen: list[tuple[float, float]]) -> None:
+def test_no_measurement_breaks_it(seen):
     shortfalls = Shortfalls(DAY_S)
     for now_s, used in seen:
         shortfalls.record(now_s, used)
@@ -200,7 +200,7 @@ def test_no_measurement_breaks_it(seen: list[tuple[float, float]]) -> None:
         {"squares": {}, "open": [1, 2]},
     ],
 )
-def test_nonsense_is_refused(nonsense: Mapping[str, Any]) -> None:
+def test_nonsense_is_refused(nonsense):
     with pytest.raises((KeyError, TypeError, ValueError, AttributeError)):
         Shortfalls(DAY_S, nonsense)
 
@@ -234,7 +234,7 @@ def _lives(busy: list[float]) -> tuple[list[float], list[float]]:
     return left_over, bought
 
 
-def test_a_day_twice_as_busy_as_all_before_it_is_got_through() -> None:
+def test_a_day_twice_as_busy_as_all_before_it_is_got_through():
     """Once the surplus of usual days was sold by noon, and budgets of joules were broken."""
     left, bought = _lives([40.0] * 12 + [80.0, 40.0, 88.0])
     assert min(left) >= 0.0
@@ -243,7 +243,7 @@ def test_a_day_twice_as_busy_as_all_before_it_is_got_through() -> None:
     assert min(bought[5:12]) > 0.9 * 2500.0
 
 
-def test_what_is_expected_to_be_needed_is_not_for_sale() -> None:
+def test_what_is_expected_to_be_needed_is_not_for_sale():
     state = None
     for number in range(6):
         begins_s, left = number * DAY_S, 100.0

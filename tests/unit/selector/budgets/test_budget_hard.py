@@ -44,11 +44,11 @@ def looked(bars: Bars, *accounts: Account, present=PRESENT, metered=("lte0", "us
         (math.nan, Stage.EASY),
     ],
 )
-def test_stages(spent: float, stage: Stage) -> None:
+def test_stages(spent, stage):
     assert account(spent).stage is stage
 
 
-def test_a_budget_of_all_metered_networks_bars_them_and_no_other() -> None:
+def test_a_budget_of_all_metered_networks_bars_them_and_no_other():
     bars = Bars()
     assert looked(bars, account(999.0)) == []
     assert looked(bars, account(1000.0)) == ["lte0", "usb0"]
@@ -56,12 +56,12 @@ def test_a_budget_of_all_metered_networks_bars_them_and_no_other() -> None:
     assert bars.barred_by("money") == ()
 
 
-def test_one_of_named_networks_bars_these_though_they_are_not_metered_or_not_there() -> None:
+def test_one_of_named_networks_bars_these_though_they_are_not_metered_or_not_there():
     named = replace(DATA, networks=("wlan0", "ppp0"))
     assert looked(Bars(), account(1000.0, named)) == ["ppp0", "wlan0"]
 
 
-def test_raised_renewed_over_or_removed_it_is_lifted() -> None:
+def test_raised_renewed_over_or_removed_it_is_lifted():
     for later in ([account(1000.0, replace(DATA, supply=2000.0))], [account(0.0)], []):
         bars = Bars()
         looked(bars, account(1000.0))
@@ -69,7 +69,7 @@ def test_raised_renewed_over_or_removed_it_is_lifted() -> None:
     assert looked(Bars(), account(1000.0, over=True)) == []
 
 
-def test_what_is_barred_twice_is_open_when_both_have_more() -> None:
+def test_what_is_barred_twice_is_open_when_both_have_more():
     bars = Bars()
     both = account(1000.0), account(1000.0, MONEY)
     assert looked(bars, *both) == ["lte0", "usb0"]
@@ -77,7 +77,7 @@ def test_what_is_barred_twice_is_open_when_both_have_more() -> None:
     assert looked(bars) == []
 
 
-def test_one_that_is_unplugged_stays_barred_and_one_that_is_metered_no_more_does_not() -> None:
+def test_one_that_is_unplugged_stays_barred_and_one_that_is_metered_no_more_does_not():
     bars = Bars()
     looked(bars, account(1000.0))
     assert looked(bars, account(1000.0), present=("wlan0",), metered=()) == ["lte0", "usb0"]
@@ -85,21 +85,21 @@ def test_one_that_is_unplugged_stays_barred_and_one_that_is_metered_no_more_does
 
 
 @given(st.floats(1e-3, 1e12), st.floats(0.0, 1e12), st.floats(0.0, 1e12))
-def test_the_more_is_spent_the_further_it_is(supply: float, one: float, other: float) -> None:
+def test_the_more_is_spent_the_further_it_is(supply, one, other):
     budget = replace(DATA, supply=supply)
     less, more = sorted((one, other))
     assert account(less, budget).stage <= account(more, budget).stage
     assert account(account(0.0, budget).supply, budget).stage is Stage.SPENT
 
 
-def test_what_is_coming_counts_and_what_is_barred_stays_so() -> None:
+def test_what_is_coming_counts_and_what_is_barred_stays_so():
     assert replace(account(995.0), coming=5.0).stage is Stage.SPENT
     assert replace(account(995.0), coming=4.0).stage is Stage.RESERVE
     assert replace(account(1.0), coming=math.inf).stage is Stage.SPENT
     assert replace(account(5000.0, over=True), coming=math.inf).stage is Stage.EASY
 
 
-def test_the_nearer_the_end_the_sooner_the_next_look() -> None:
+def test_the_nearer_the_end_the_sooner_the_next_look():
     pace = Pace(usual_per_s=1e6)
     pace.observe(0.0, 10.0)
     # A quarter of the time that is left, between a twentieth of a second and one.
@@ -111,7 +111,7 @@ def test_the_nearer_the_end_the_sooner_the_next_look() -> None:
     assert Pace(0.0).next_check_s(0.0, 0.0) == 1.0
 
 
-def test_what_is_coming_follows_the_last_moments_and_is_never_much() -> None:
+def test_what_is_coming_follows_the_last_moments_and_is_never_much():
     pace = Pace(1e6)
     pace.observe(5e6, 10.0)
     assert pace.coming(1e9) == 0.0

@@ -21,7 +21,7 @@ from cedos.selector.budgets.prices import Prices
         (7.9e5, "9 days"),
     ],
 )
-def test_a_price_is_told_in_its_own_unit(seconds: float, message: str) -> None:
+def test_a_price_is_told_in_its_own_unit(seconds, message):
     assert worth_s(seconds) == message
 
 
@@ -46,7 +46,7 @@ class Quote:
         (20.0, "a minute"),
     ],
 )
-def test_what_is_left_lasts_for_no_zero_hours(left_s: float, words: str) -> None:
+def test_what_is_left_lasts_for_no_zero_hours(left_s, words):
     budget = Budget("data", Resource.DATA, 4e9, "2026-12-01T00:00:00")
     standing = Standing(budget, Period(0.0, 1e6), 1e9, None, 2e-6, 0.0, over=False)
     said = note(Prices(data={"lte0": (Quote(),)}), [standing], [LTE], 1e6 - left_s)
@@ -55,12 +55,12 @@ def test_what_is_left_lasts_for_no_zero_hours(left_s: float, words: str) -> None
     )
 
 
-def test_much_money_is_no_power_of_ten() -> None:
+def test_much_money_is_no_power_of_ten():
     assert amount(20_000.0, Resource.MONEY) == "20000"
     assert amount(7.25, Resource.MONEY) == "7.25"
 
 
-def test_a_price_names_the_budgets_that_it_comes_from_and_networks_that_are_there() -> None:
+def test_a_price_names_the_budgets_that_it_comes_from_and_networks_that_are_there():
     """`data` counts what is metered: the price of Wi-Fi was said to come from it, too."""
     standings = [
         Standing(budget, Period(0.0, 1e6), 1e9, None, 2e-6, 0.0, over=False)

@@ -211,9 +211,7 @@ def _most(capacity: Sequence[float], flows: Sequence[DeadlineFlow]) -> float:
 
 
 @given(_RATES, _RATES, _FLOWS)
-def test_under_certainty_nothing_is_missed_and_wifi_carries_all_that_it_can(
-    wifi: list[float], lte: list[float], drawn: list[tuple[float, int]]
-) -> None:
+def test_under_certainty_nothing_is_missed_and_wifi_carries_all_that_it_can(wifi, lte, drawn):
     flows = [flow(str(n), mbit, float(at_s)) for n, (mbit, at_s) in enumerate(drawn)]
     total = sum(8 * each.left_bytes for each in flows)
     both = [a + b for a, b in zip(wifi, lte, strict=True)]
@@ -231,7 +229,7 @@ def test_under_certainty_nothing_is_missed_and_wifi_carries_all_that_it_can(
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e9), st.floats(-10, 1e5)), max_size=40), st.floats(0, 1e8))
-def test_any_table_gets_a_plan(drawn: list[tuple[float, float]], bps: float) -> None:
+def test_any_table_gets_a_plan(drawn, bps):
     flows = [DeadlineFlow(number, *each) for number, each in enumerate(drawn)]
     for scheduler in (ChanceScheduler(), D2Sched()):
         plan = planned(scheduler, flows, steady("wlan0", bps), cellular(bps / 3))
@@ -245,9 +243,7 @@ def test_any_table_gets_a_plan(drawn: list[tuple[float, float]], bps: float) -> 
         max_size=7,
     )
 )
-def test_as_few_as_possible_are_late_whatever_the_table(
-    drawn: list[tuple[int, int, float]],
-) -> None:
+def test_as_few_as_possible_are_late_whatever_the_table(drawn):
     flows = [flow(str(n), mbit, at_s, most) for n, (mbit, at_s, most) in enumerate(drawn)]
 
     def in_time(some: Sequence[DeadlineFlow]) -> bool:
@@ -265,7 +261,7 @@ def test_as_few_as_possible_are_late_whatever_the_table(
     assert not any(map(in_time, combinations(flows, len(ahead) + 1)))
 
 
-def test_many_deadlines_are_looked_at_in_groups_without_missing_a_bottleneck() -> None:
+def test_many_deadlines_are_looked_at_in_groups_without_missing_a_bottleneck():
     """A thousand flows, of which those in the middle are too many for the rate."""
     flows = [flow(str(n), 0.9, float(n + 5)) for n in range(1000)]
     assert planned(ChanceScheduler(), flows, cellular(1e6)).paid == ()
@@ -274,7 +270,7 @@ def test_many_deadlines_are_looked_at_in_groups_without_missing_a_bottleneck() -
 
 
 @pytest.mark.parametrize("rate_bps", [1e6, 5e6])
-def test_it_begins_when_the_latest_begin_comes(rate_bps: float) -> None:
+def test_it_begins_when_the_latest_begin_comes(rate_bps):
     flows = [flow("a", 50, 400.0), flow("b", 70, 500.0)]
     begin_s = min(400.0, 500.0 - 70e6 / rate_bps) - 50e6 / rate_bps
     lte = NetworkState("lte0", True, 2e-7, rate_bps, Known([rate_bps] * 1000))
@@ -294,9 +290,7 @@ class Spread:
 
 
 @pytest.mark.parametrize(("within_s", "begins"), [(600.0, False), (130.0, False), (110.0, True)])
-def test_half_a_percent_is_risked_but_not_in_the_last_two_minutes(
-    within_s: float, begins: bool
-) -> None:
+def test_half_a_percent_is_risked_but_not_in_the_last_two_minutes(within_s, begins):
     """In 1,711 fresh days' transfers five were missed with one risk for all times, none with two."""
     bits = Spread(5e6).bits(within_s, 0.004, 2.0)
     lte = NetworkState("lte0", True, 2e-7, 5e6, Spread(5e6))

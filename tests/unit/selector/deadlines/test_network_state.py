@@ -26,20 +26,20 @@ def drawn(spread: float, seconds: int = 3000, seed: int = 1) -> SustainedRate:
     return rate
 
 
-def test_longer_means_are_surer() -> None:
+def test_longer_means_are_surer():
     rate = drawn(0.5)
     low = [rate.quantile_bps(over_s, 0.01, 3000.0) for over_s in (1.0, 10.0, 100.0)]
     assert low == sorted(low)
 
 
-def test_a_tenth_of_seconds_is_below_the_tenth_quantile() -> None:
+def test_a_tenth_of_seconds_is_below_the_tenth_quantile():
     rate, random = drawn(0.5), Random(2)
     bound = rate.quantile_bps(1.0, 0.1, 3000.0)
     below = sum(random.lognormvariate(15.0, 0.5) < bound for _ in range(2000))
     assert 0.03 < below / 2000 < 0.15
 
 
-def test_one_second_of_use_does_not_make_an_old_rate_certain_again() -> None:
+def test_one_second_of_use_does_not_make_an_old_rate_certain_again():
     """It did: a download that had just begun over LTE stopped again, and was a minute and a half late."""
     rate = drawn(0.2)
     fresh, old = rate.error(300.0, 3000.0), rate.error(300.0, 9000.0)
@@ -50,7 +50,7 @@ def test_one_second_of_use_does_not_make_an_old_rate_certain_again() -> None:
     assert rate.error(300.0, 9149.0) < fresh + 0.1 * (old - fresh)
 
 
-def test_what_is_kept_comes_back() -> None:
+def test_what_is_kept_comes_back():
     rate, again = drawn(0.4), SustainedRate()
     again.restore(rate.to_state(), 3000.0)
     assert again.quantile_bps(50.0, 0.05, 3000.0) == rate.quantile_bps(50.0, 0.05, 3000.0)
@@ -58,14 +58,14 @@ def test_what_is_kept_comes_back() -> None:
     assert again.quantile_bps(50.0, 0.05, 3000.0) == rate.quantile_bps(50.0, 0.05, 3000.0)
 
 
-def test_what_cannot_be_is_not_taken_in() -> None:
+def test_what_cannot_be_is_not_taken_in():
     rate = SustainedRate()
     for bps, lasted_s in ((nan, 1.0), (-1.0, 1.0), (1e6, 0.0), (1e6, nan)):
         rate.observe(bps, lasted_s, 0.0)
     assert not rate.known
 
 
-def test_deviations_are_those_of_the_normal_distribution() -> None:
+def test_deviations_are_those_of_the_normal_distribution():
     assert deviations(0.5) == pytest.approx(0.0)
     assert deviations(0.01) == pytest.approx(-2.326, abs=1e-3)
     assert isfinite(deviations(0.0))
@@ -77,9 +77,7 @@ def test_deviations_are_those_of_the_normal_distribution() -> None:
     st.floats(0.0, 1e6),
     st.floats(0.001, 0.999),
 )
-def test_any_measurements_give_a_rate(
-    measured: list[tuple[float, float]], over_s: float, q: float
-) -> None:
+def test_any_measurements_give_a_rate(measured, over_s, q):
     rate, at_s = SustainedRate(), 0.0
     for bps, lasted_s in measured:
         at_s += lasted_s
@@ -101,7 +99,7 @@ def carried(now: float, *, gone_s: float, within_s: float, q: float) -> float:
     return float(there(within_s, q)) / within_s
 
 
-def test_one_that_is_there_may_falter_but_is_not_taken_to_leave_for_ever() -> None:
+def test_one_that_is_there_may_falter_but_is_not_taken_to_leave_for_ever():
     assert 0.3 < carried(100.0, gone_s=0.0, within_s=300.0, q=0.01) < 0.95
 
 
@@ -112,12 +110,12 @@ def steady(bps: float, lasted_s: int = 2000) -> SustainedRate:
     return rate
 
 
-def test_it_carries_less_where_it_waits_first() -> None:
+def test_it_carries_less_where_it_waits_first():
     supply = ForecastSupply(steady(1e6), 2000.0)
     assert supply.bits(100.0, 0.5, 40.0) == supply.bits(60.0, 0.5)
 
 
-def test_one_that_never_came_or_went_stays_as_it_is() -> None:
+def test_one_that_never_came_or_went_stays_as_it_is():
     assert ForecastSupply(steady(1e6), 2000.0, up=False).bits(1e5, 0.99) == 0.0
     for_ever = Stretches(inf, 60.0)
     for_ever.record(10.0, True)
@@ -137,16 +135,8 @@ def test_one_that_never_came_or_went_stays_as_it_is() -> None:
     st.floats(0, 1e5),
 )
 def test_more_surely_is_less_and_never_more_than_there_is_time_for(
-    up: bool,
-    age_s: float,
-    stays: float,
-    absences: float,
-    stay_s: float,
-    away_s: float,
-    rates: list[float],
-    quantiles: tuple[float, float],
-    within_s: float,
-) -> None:
+    up, age_s, stays, absences, stay_s, away_s, rates, quantiles, within_s
+):
     rate = SustainedRate()
     for at_s, bps in enumerate(rates):
         rate.observe(bps, 1.0, float(at_s))

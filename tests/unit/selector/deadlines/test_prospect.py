@@ -36,9 +36,7 @@ supplies = st.builds(Steady, st.floats(1, 1e9), st.floats(0, 3), st.sampled_from
 @given(
     st.floats(0, 1e13), st.lists(supplies, max_size=2), supplies, st.sampled_from([0.0, 60.0, 1e6])
 )
-def test_an_end_is_when_the_networks_have_carried_all(
-    bits: float, free: list[Steady], paid: Steady, begin_s: float
-) -> None:
+def test_an_end_is_when_the_networks_have_carried_all(bits, free, paid, begin_s):
     def carried(at_s: float, q: float) -> float:
         found = sum(each.bits(at_s, q) for each in free)
         return found + (paid.bits(at_s, q, begin_s) if at_s > begin_s else 0.0)
@@ -54,7 +52,7 @@ def test_an_end_is_when_the_networks_have_carried_all(
             assert before_s <= 0.0 or carried(before_s, q) < bits
 
 
-def test_it_is_found_in_few_steps() -> None:
+def test_it_is_found_in_few_steps():
     """It took 99 for each answer to a report, and hundreds for a decision that is recorded."""
     supply = Steady(2e7, 1.0, 0.0)
     for bits in (1e4, 1e7, 1e10, 1e13):

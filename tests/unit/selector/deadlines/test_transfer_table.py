@@ -33,7 +33,7 @@ def plan(table: TransferTable, *seen: SeenNetwork, now: float = 0.0) -> bool:
     return table.plan(seen, UNIX_S + now, now)
 
 
-def test_it_waits_for_wifi_and_goes_over_it(table: TransferTable) -> None:
+def test_it_waits_for_wifi_and_goes_over_it(table):
     table.report(transfer(), 0.0)
     plan(table, LTE)
     turn = table.turn("a", 0.0)
@@ -44,9 +44,7 @@ def test_it_waits_for_wifi_and_goes_over_it(table: TransferTable) -> None:
     assert table.turn("a", 1.0).networks == ("wlan0",)
 
 
-def test_an_empty_table_is_not_planned(
-    table: TransferTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_empty_table_is_not_planned(table, monkeypatch):
     """The daemon plans each second, and fitting the stays of networks takes most of an event."""
     table.report(transfer(), 0.0)
     assert plan(table, WIFI)
@@ -59,9 +57,7 @@ def test_an_empty_table_is_not_planned(
     assert plan(table, WIFI, now=3.0)
 
 
-def test_a_wifi_that_has_just_gone_is_expected_back_and_the_last_begin_is_told(
-    table: TransferTable,
-) -> None:
+def test_a_wifi_that_has_just_gone_is_expected_back_and_the_last_begin_is_told(table):
     table.report(transfer(in_s=3600.0), 0.0)
     plan(table, WIFI, LTE)
     assert isinf(table.turn("a", 0.0).prospect.begin_at_s)
@@ -72,7 +68,7 @@ def test_a_wifi_that_has_just_gone_is_expected_back_and_the_last_begin_is_told(
     assert turn.prospect.metered_bytes < 0.1e6
 
 
-def test_it_uses_the_metered_network_in_time(table: TransferTable) -> None:
+def test_it_uses_the_metered_network_in_time(table):
     table.report(transfer(in_s=1.5), 0.0)
     assert plan(table, LTE)
     turn = table.turn("a", 0.0)
@@ -80,7 +76,7 @@ def test_it_uses_the_metered_network_in_time(table: TransferTable) -> None:
     assert turn.prospect.metered_bytes > 0.9e6
 
 
-def test_equal_transfers_have_turns_of_their_own(table: TransferTable) -> None:
+def test_equal_transfers_have_turns_of_their_own(table):
     table.report(transfer("a"), 0.0)
     table.report(transfer("b", in_s=700.0), 0.0)
     plan(table, WIFI)
@@ -90,7 +86,7 @@ def test_equal_transfers_have_turns_of_their_own(table: TransferTable) -> None:
     assert behind.prospect.end_s > table.turn("a", 0.0).prospect.end_s
 
 
-def test_who_is_silent_takes_no_turn_and_stays_in_the_table(table: TransferTable) -> None:
+def test_who_is_silent_takes_no_turn_and_stays_in_the_table(table):
     table.report(transfer("a"), 0.0)
     now = SILENT_S + 1.0
     table.report(transfer("b", in_s=700.0), now)
@@ -99,7 +95,7 @@ def test_who_is_silent_takes_no_turn_and_stays_in_the_table(table: TransferTable
     assert [(row.key, runs) for row, _, runs in table.rows(now)] == [("a", False), ("b", True)]
 
 
-def test_what_nobody_goes_on_with_is_forgotten_some_day(table: TransferTable) -> None:
+def test_what_nobody_goes_on_with_is_forgotten_some_day(table):
     table.report(transfer(), 0.0)
     plan(table, WIFI, now=600.0 + transfer_table.KEPT_S - 1.0)
     assert len(table) == 1
@@ -107,7 +103,7 @@ def test_what_nobody_goes_on_with_is_forgotten_some_day(table: TransferTable) ->
     assert len(table) == 0
 
 
-def test_the_impossible_is_said_at_once_and_carried_all_the_same(table: TransferTable) -> None:
+def test_the_impossible_is_said_at_once_and_carried_all_the_same(table):
     table.report(transfer(left=10_000_000_000, in_s=60.0), 0.0)
     plan(table, WIFI, LTE)
     turn = table.turn("a", 0.0)
@@ -116,9 +112,7 @@ def test_the_impossible_is_said_at_once_and_carried_all_the_same(table: Transfer
     assert turn.prospect.end_low_s > 60.0
 
 
-def test_one_that_its_server_holds_back_leaves_the_network_to_the_next(
-    table: TransferTable,
-) -> None:
+def test_one_that_its_server_holds_back_leaves_the_network_to_the_next(table):
     table.report(transfer("a"), 0.0)
     table.report(transfer("b", in_s=700.0), 0.0)
     plan(table, WIFI)
@@ -128,9 +122,7 @@ def test_one_that_its_server_holds_back_leaves_the_network_to_the_next(
     assert table.turn("b", 8.0).networks == ("wlan0",)
 
 
-def test_a_program_that_was_suspended_is_not_slow_and_says_nothing_of_networks(
-    table: TransferTable,
-) -> None:
+def test_a_program_that_was_suspended_is_not_slow_and_says_nothing_of_networks(table):
     """It was: fifteen seconds of SIGSTOP, and the phone was used as its own rate was too low."""
     table.report(transfer(left=60_000_000, in_s=120.0), 0.0)
     plan(table, WIFI, LTE)
@@ -145,15 +137,13 @@ def test_a_program_that_was_suspended_is_not_slow_and_says_nothing_of_networks(
     assert by == {"wlan0": 700_000}
 
 
-def test_the_unknown_size_is_expected_to_be_something(table: TransferTable) -> None:
+def test_the_unknown_size_is_expected_to_be_something(table):
     table.report(transfer(left=None, in_s=8.0), 0.0)
     plan(table, LTE)
     assert table.turn("a", 0.0).networks == ("lte0",)
 
 
-def test_a_user_has_a_bounded_part_and_nobody_elses(
-    table: TransferTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_user_has_a_bounded_part_and_nobody_elses(table, monkeypatch):
     monkeypatch.setattr(transfer_table, "MOST_OF_USER", 2)
     table.report(transfer("a"), 0.0)
     table.report(transfer("b"), 0.0)
@@ -164,14 +154,14 @@ def test_a_user_has_a_bounded_part_and_nobody_elses(
         table.report(replace(transfer("a"), uid=1000), 0.0)
 
 
-def test_what_has_ended_is_not_there(table: TransferTable) -> None:
+def test_what_has_ended_is_not_there(table):
     table.report(transfer(), 0.0)
     table.end("a")
     with pytest.raises(NotFoundError):
         table.turn("a", 0.0)
 
 
-def test_what_was_learned_comes_back() -> None:
+def test_what_was_learned_comes_back():
     networks = HostNetworks()
     for at_s in range(100):
         networks.watch([WIFI._replace(up=at_s % 20 < 10)], float(at_s))
@@ -184,13 +174,13 @@ def test_what_was_learned_comes_back() -> None:
 
 
 @pytest.mark.parametrize("kept", [None, [], {"rates": 3, "stretches": [1]}, {"rates": [[1], "x"]}])
-def test_what_is_no_state_is_left_out(kept: object) -> None:
+def test_what_is_no_state_is_left_out(kept):
     networks = HostNetworks()
     networks.restore(kept, 0.0)
     assert networks.to_state() == {"rates": [], "stretches": {}}
 
 
-def test_a_spent_budget_forbids_a_dear_one_does_not() -> None:
+def test_a_spent_budget_forbids_a_dear_one_does_not():
     """The price of a spent budget is a number; dear networks are used where a deadline needs them."""
     networks = HostNetworks()
     prices = {"spent": PROHIBITIVE, "dear": 1e3}

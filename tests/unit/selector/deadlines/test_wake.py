@@ -48,14 +48,14 @@ def song(within_s: float, size_bytes: float = 60e6, key: str = "song") -> Deadli
     return DeadlineFlow(key, size_bytes, 1000.0 + within_s)
 
 
-def test_as_late_as_the_metered_network_allows_however_fast_wifi_is_now() -> None:
+def test_as_late_as_the_metered_network_allows_however_fast_wifi_is_now():
     """60 MB at 8 Mbit/s is a minute; what it may vary by meanwhile, and to wake, comes before."""
     wake = in_s(song(3600.0))
     assert 1800.0 < wake < 3600.0 - 60.0 - WAKING_S
     assert in_s(song(3600.0), wifi_up=False) == wake, "what comes over Wi-Fi now does not, asleep"
 
 
-def test_those_with_earlier_deadlines_are_carried_before() -> None:
+def test_those_with_earlier_deadlines_are_carried_before():
     alone = in_s(song(3600.0))
     both = in_s(song(3590.0, key="first"), song(3600.0))
     large = in_s(song(3600.0, 300e6), song(7200.0, key="later"))
@@ -63,7 +63,7 @@ def test_those_with_earlier_deadlines_are_carried_before() -> None:
     assert large < alone - 200.0
 
 
-def test_without_any_metered_network_it_counts_on_what_there_is() -> None:
+def test_without_any_metered_network_it_counts_on_what_there_is():
     """60 MB at 20 Mbit/s: 24 s."""
     assert in_s(song(3600.0), phone=False) > in_s(song(3600.0))
     assert asked(song(3600.0), phone=False, wifi_up=False) == 0.0
@@ -71,7 +71,7 @@ def test_without_any_metered_network_it_counts_on_what_there_is() -> None:
 
 
 @pytest.mark.parametrize("up", [False, True])
-def test_the_table_knows_who_is_late_and_who_comes_first(up: bool) -> None:
+def test_the_table_knows_who_is_late_and_who_comes_first(up):
     table = TransferTable()
     seen = [SeenNetwork("wifi", up, 0.0, 20e6), SeenNetwork("lte", True, 2e-7, 8e6)]
 

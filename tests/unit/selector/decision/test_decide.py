@@ -63,11 +63,11 @@ def choose(host: Any, model: Any, *arguments: Any, **options: Any) -> str:
         ("mptcp_cellular", "mptcp(lte0, wlan0)"),
     ],
 )
-def test_the_fastest_wins(host: Any, fastest: str, expected: str) -> None:
+def test_the_fastest_wins(host, fastest, expected):
     assert choose(host, host.oracle(**{**EQUAL, fastest: 0.5})) == expected
 
 
-def test_a_tie_goes_to_the_simpler_strategy(host: Any) -> None:
+def test_a_tie_goes_to_the_simpler_strategy(host):
     assert choose(host, host.oracle(**EQUAL), kinds=ALL) == "single(wlan0)"
 
 
@@ -81,9 +81,7 @@ def test_a_tie_goes_to_the_simpler_strategy(host: Any) -> None:
     ],
 )
 @pytest.mark.parametrize("objective", [MaxS(), WeightedCost(0.0, 2e-7)])
-def test_sooner_than_wanted_saves_nothing(
-    host: Any, objective: Any, deadline_s: float | None, expected: str
-) -> None:
+def test_sooner_than_wanted_saves_nothing(host, objective, deadline_s, expected):
     model = host.oracle(wifi=9.0, cellular=2.0)
     transfer = replace(host.transfer(3_000_000), deadline_s=deadline_s)
     decision = decide(Case(transfer, NOTHING, host.both, model, objective, **RECORD))
@@ -97,7 +95,7 @@ def test_sooner_than_wanted_saves_nothing(
     assert said[deadline_s] in decision.reason
 
 
-def test_a_decision_is_a_record(host: Any) -> None:
+def test_a_decision_is_a_record(host):
     context = host.context(wlan0_rtt_s=0.018, lte0_rtt_s=0.05)
     transfer = host.transfer(3000)
     model = host.oracle(**EQUAL)
@@ -117,7 +115,7 @@ def test_a_decision_is_a_record(host: Any) -> None:
     ]
 
 
-def test_what_strategies_use(host: Any) -> None:
+def test_what_strategies_use(host):
     size = 1_000_000
     model = host.oracle(wifi=10.0, cellular=30.0, mptcp_wifi=7.5, mptcp_cellular=7.5)
     decision = decide(Case(host.transfer(size), NOTHING, host.both, model, kinds=ALL, **RECORD))
@@ -134,7 +132,7 @@ def test_what_strategies_use(host: Any) -> None:
     assert mptcp_cellular.metered_bytes > mptcp_wifi.metered_bytes, "Wi-Fi joins later"
 
 
-def test_energy_goes_by_the_radio_not_by_the_part_it_plays(host: Any) -> None:
+def test_energy_goes_by_the_radio_not_by_the_part_it_plays(host):
     phones = (
         host.network("lte0", "cellular", metered=True),
         host.network("lte1", "cellular", metered=True),
@@ -149,7 +147,7 @@ def test_energy_goes_by_the_radio_not_by_the_part_it_plays(host: Any) -> None:
                for each in decision.evaluations)  # fmt: skip
 
 
-def test_max_s_and_max_s_per_e_differ_as_in_the_paper(host: Any) -> None:
+def test_max_s_and_max_s_per_e_differ_as_in_the_paper(host):
     model = host.oracle(wifi=2.0, cellular=1.0, mptcp_wifi=0.9, mptcp_cellular=0.8)
     assert choose(host, model, MaxS()) == "mptcp(lte0, wlan0)"
     assert choose(host, model, MaxSPerE()) == "single(wlan0)"
@@ -163,7 +161,7 @@ def verdict(host: Any, which: str, life: NetworkLife) -> Context:
 
 
 @pytest.mark.parametrize("which", ["wlan0", "lte0"])
-def test_a_dead_network_loses_whatever_the_model_says(host: Any, which: str) -> None:
+def test_a_dead_network_loses_whatever_the_model_says(host, which):
     other = {"wlan0": "lte0", "lte0": "wlan0"}[which]
     slow_other = {"wlan0": "cellular", "lte0": "wifi"}[which]
     model = host.oracle(**{**dict.fromkeys(EQUAL, 0.001), slow_other: 100.0})
@@ -181,7 +179,7 @@ def test_a_dead_network_loses_whatever_the_model_says(host: Any, which: str) -> 
     assert "joins" not in only_single.reason
 
 
-def test_where_all_are_dead_all_may_try(host: Any) -> None:
+def test_where_all_are_dead_all_may_try(host):
     context = verdict(host, "wlan0", NetworkLife.DEAD)
     context = replace(context, networks=host.context(lte0_available=0.0).networks)
     model = host.oracle(**{**EQUAL, "mptcp_cellular": 0.5})
@@ -193,7 +191,7 @@ def test_where_all_are_dead_all_may_try(host: Any) -> None:
     )
 
 
-def test_a_dead_network_beside_a_barred_one_is_told_in_one_sentence(host: Any) -> None:
+def test_a_dead_network_beside_a_barred_one_is_told_in_one_sentence(host):
     context = verdict(host, "wlan0", NetworkLife.DEAD)
     barred = {
         "lte0": 'Programs are blocked on lte0 until 23:00, because the budget "data" is used up'
@@ -206,7 +204,7 @@ def test_a_dead_network_beside_a_barred_one_is_told_in_one_sentence(host: Any) -
     )
 
 
-def test_no_network_defers(host: Any) -> None:
+def test_no_network_defers(host):
     decision = decide(
         Case(
             host.transfer(),
@@ -221,13 +219,13 @@ def test_no_network_defers(host: Any) -> None:
     assert decision.reason == "no network is usable"
 
 
-def test_only_what_can_be_carried_out_is_considered(host: Any) -> None:
+def test_only_what_can_be_carried_out_is_considered(host):
     model = host.oracle(**{**EQUAL, "mptcp_wifi": 0.1})
     assert choose(host, model, kinds={StrategyKind.SINGLE}) == "single(wlan0)"
     assert choose(host, model, kinds={StrategyKind.MPTCP}) == "mptcp(wlan0, lte0)"
 
 
-def test_without_predictors_the_rule_of_thumb_decides_and_says_so(host: Any) -> None:
+def test_without_predictors_the_rule_of_thumb_decides_and_says_so(host):
     context = host.context(
         wlan0_rtt_s=0.02, lte0_rtt_s=0.06, wlan0_past5_bps=2e6, lte0_past5_bps=50e6
     )
@@ -240,7 +238,7 @@ def test_without_predictors_the_rule_of_thumb_decides_and_says_so(host: Any) -> 
         assert "rule of thumb" in large.reason
 
 
-def test_redundancy_pays_where_both_are_uncertain(host: Any) -> None:
+def test_redundancy_pays_where_both_are_uncertain(host):
     gamble = [0.1] * 9 + [10.0]
     model = host.oracle(wifi=gamble, cellular=gamble, mptcp_wifi=1.0, mptcp_cellular=1.0)
     decision = decide(Case(host.transfer(), NOTHING, host.both, model, kinds=ALL, **RECORD))
@@ -250,9 +248,7 @@ def test_redundancy_pays_where_both_are_uncertain(host: Any) -> None:
 
 
 @given(four_samples, objectives, st.sampled_from(["down", "up"]), st.integers(1, 10**8))
-def test_the_choice_is_that_of_brute_force(
-    host: Any, times: Any, objective: Any, direction: str, size: int
-) -> None:
+def test_the_choice_is_that_of_brute_force(host, times, objective, direction, size):
     """Every strategy by hand: mean time, power times time, tail; then the least cost.
 
     Where ratios count, times are geometric means.
@@ -306,16 +302,14 @@ def decided(host: Any, method: type[Evaluator], s_per_j: float = 0.0, wifi: Any 
 
 
 @pytest.mark.parametrize("method", [BruteForce, Bayesian, ErrorBounds])
-def test_what_is_not_certain_is_sent_twice_where_that_is_free(
-    host: Any, method: type[Evaluator]
-) -> None:
+def test_what_is_not_certain_is_sent_twice_where_that_is_free(host, method):
     decision = decided(host, method)
     assert decision.choice.kind == StrategyKind.REDUNDANT
     # What everybody does by default need not be said.
     assert (method.words in decision.reason) is (method is not BruteForce)
 
 
-def test_who_trusts_predictions_never_sends_twice_and_takes_the_usual_time(host: Any) -> None:
+def test_who_trusts_predictions_never_sends_twice_and_takes_the_usual_time(host):
     decision = decided(host, Trusting)
     assert str(decision.choice) == "single(wlan0)"
     times = {str(each.strategy): each.time_s for each in decision.evaluations}
@@ -324,7 +318,7 @@ def test_who_trusts_predictions_never_sends_twice_and_takes_the_usual_time(host:
     assert "taken as certain" in decision.reason
 
 
-def test_error_bounds_pay_for_what_can_be_saved_at_most(host: Any) -> None:
+def test_error_bounds_pay_for_what_can_be_saved_at_most(host):
     """Cellular is on until its earliest end, and Wi-Fi at its worst: from bound to bound is saved."""
     bounds = {network: prediction_interval(of) for network, of in (("wlan0", WIFI), ("lte0", SURE))}
     free = {str(each.strategy): each for each in decided(host, ErrorBounds).evaluations}
@@ -343,7 +337,7 @@ def best(**features: float) -> str:
     return min(predicted, key=lambda name: predicted[name].mean)
 
 
-def test_rates_are_taken_from_what_is_known() -> None:
+def test_rates_are_taken_from_what_is_known():
     for name in ("past1_bps", "past5_bps", "past10_bps"):
         known = {
             "wifi_rtt_s": 0.02,
@@ -357,9 +351,7 @@ def test_rates_are_taken_from_what_is_known() -> None:
 @given(
     st.floats(1, 1e9), st.floats(1, 1e9), st.floats(0.001, 1), st.floats(1e4, 1e9), st.booleans()
 )
-def test_more_bytes_never_take_less_time(
-    a: float, b: float, rtt_s: float, bps: float, up: bool
-) -> None:
+def test_more_bytes_never_take_less_time(a, b, rtt_s, bps, up):
     small, large = (
         RuleOfThumb().predict(
             {
@@ -380,16 +372,12 @@ times = st.floats(0.001, 1000)
 
 
 @given(times, times, times, st.floats(0, 1))
-def test_a_share_is_a_share(
-    primary_s: float, second_s: float, both_s: float, join_s: float
-) -> None:
+def test_a_share_is_a_share(primary_s, second_s, both_s, join_s):
     assert 0.0 <= second_share(primary_s, second_s, both_s, join_s) <= 1.0
 
 
 @given(times, times, times, st.floats(0, 1), st.floats(0, 1))
-def test_a_later_join_carries_less(
-    primary_s: float, second_s: float, both_s: float, a_s: float, b_s: float
-) -> None:
+def test_a_later_join_carries_less(primary_s, second_s, both_s, a_s, b_s):
     soon_s, late_s = sorted((a_s, b_s))
     soon = second_share(primary_s, second_s, both_s, soon_s)
     assert second_share(primary_s, second_s, both_s, late_s) <= soon

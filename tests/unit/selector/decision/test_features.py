@@ -13,7 +13,7 @@ from cedos.selector.decision.features import features, rates_of
 from predictors.inputs import LARGEST_AGE_S
 
 
-def test_columns_are_those_of_a_data_set(host: Any) -> None:
+def test_columns_are_those_of_a_data_set(host):
     context = host.context(wlan0_rtt_s=0.02, wlan0_rssi_dbm=-60.0, lte0_past5_bps=1e7)
     found = features(context, host.transfer(3000, "up"), assign(host.both))
     assert found == {
@@ -25,7 +25,7 @@ def test_columns_are_those_of_a_data_set(host: Any) -> None:
     }
 
 
-def test_a_model_gets_what_it_asks_for(host: Any) -> None:
+def test_a_model_gets_what_it_asks_for(host):
     context = host.context(age_s=7.0, wlan0_rtt_s=0.02, wlan0_rssi_dbm=-60.0, wlan0_past1_bps=1e6)
     asked = ("wifi_rtt_s", "wifi_rate_age_s", "cellular_rate_age_s")
     found = features(context, host.transfer(1), assign(host.both), asked)
@@ -37,7 +37,7 @@ def test_a_model_gets_what_it_asks_for(host: Any) -> None:
     }
 
 
-def test_past_rates_are_those_in_the_transfers_direction(host: Any) -> None:
+def test_past_rates_are_those_in_the_transfers_direction(host):
     context = host.context(
         wlan0_past1_bps=9e6, wlan0_past1_up_bps=2e6, lte0_past1_bps=5e6, lte0_rtt_s=0.05
     )
@@ -51,7 +51,7 @@ def test_past_rates_are_those_in_the_transfers_direction(host: Any) -> None:
         assert "wifi_past1_up_bps" not in up
 
 
-def test_trains_are_those_in_the_transfers_direction(host: Any) -> None:
+def test_trains_are_those_in_the_transfers_direction(host):
     """As in the data sets that the shipped model learned from: a row up has the train up."""
     context = host.context(
         wlan0_udp_bps=9e6, wlan0_udp_loss=0.0, wlan0_udp_up_bps=2e6, wlan0_udp_up_loss=0.1
@@ -64,7 +64,7 @@ def test_trains_are_those_in_the_transfers_direction(host: Any) -> None:
             assert "wifi_udp_up_bps" not in found
 
 
-def test_the_hosts_speed_is_the_newest_that_any_network_knows(host: Any) -> None:
+def test_the_hosts_speed_is_the_newest_that_any_network_knows(host):
     context = Context(
         10.0,
         {"wlan0": {"speed_mps": Indicator(1.0, 5.0)}, "lte0": {"speed_mps": Indicator(9.0, 8.0)}},
@@ -79,7 +79,7 @@ def test_the_hosts_speed_is_the_newest_that_any_network_knows(host: Any) -> None
         st.sampled_from(["rtt_s", "past5_bps", "available", "cqi"]), st.floats(0, 1e9), max_size=4
     )
 )
-def test_asking_for_everything_by_name_is_the_same(host: Any, known: dict[str, float]) -> None:
+def test_asking_for_everything_by_name_is_the_same(host, known):
     context = host.context(**{f"wlan0_{name}": value for name, value in known.items()})
     roles = assign(host.both)
     all_known = features(context, host.transfer(), roles)
@@ -117,7 +117,7 @@ def roles(host: Any) -> Roles:
     return assign(host.both)
 
 
-def test_rates_are_handed_on_as_they_were_measured_old_ones_with_their_age(roles: Roles) -> None:
+def test_rates_are_handed_on_as_they_were_measured_old_ones_with_their_age(roles):
     assert dict(rates_of(context((1e6, 0.4), (2e7, 12.0)), roles, DOWN)) == {
         "wifi_past5_bps": 1e6,
         "cellular_past5_bps": 2e7,
@@ -125,7 +125,7 @@ def test_rates_are_handed_on_as_they_were_measured_old_ones_with_their_age(roles
     }
 
 
-def test_what_was_measured_at_another_access_point_is_as_old_as_can_be(roles: Roles) -> None:
+def test_what_was_measured_at_another_access_point_is_as_old_as_can_be(roles):
     seen = context((1e6, 0.4), (2e7, 0.4))
     seen = told(seen, "wlan0", recent_s=(0.2, 0.4), recent_bytes=(3000.0, 0.4))
     here = replace(seen, attachments={"wlan0": Attachment("aa:bb", "cafe", NOW_S - 60.0)})
@@ -137,7 +137,7 @@ def test_what_was_measured_at_another_access_point_is_as_old_as_can_be(roles: Ro
     assert "cellular_rate_age_s" not in found
 
 
-def test_what_was_delivered_at_least_raises_an_old_rate_and_lowers_none(roles: Roles) -> None:
+def test_what_was_delivered_at_least_raises_an_old_rate_and_lowers_none(roles):
     old = context((2e7, 0.5), (1e6, 20.0))
     more = dict(rates_of(told(old, "lte0", delivery_down_bps=(3e7, 4.0)), roles, DOWN))
     assert (more["cellular_past5_bps"], more["cellular_rate_age_s"]) == (3e7, 4.0)
@@ -152,7 +152,7 @@ def test_what_was_delivered_at_least_raises_an_old_rate_and_lowers_none(roles: R
     assert dict(rates_of(upwards, roles, UP))["cellular_past5_bps"] == 3e7
 
 
-def test_an_uplink_fades_with_the_downlink_that_was_seen_since(roles: Roles) -> None:
+def test_an_uplink_fades_with_the_downlink_that_was_seen_since(roles):
     seen = told(context((5e5, 0.5), (2e7, 0.5)), "wlan0", past5_up_bps=(8e6, 5.0))
     assert dict(rates_of(seen, roles, UP))["wifi_past5_bps"] == 5e5
     # A downlink that is better than the uplink was says nothing of it, and neither does an older one.
@@ -162,9 +162,7 @@ def test_an_uplink_fades_with_the_downlink_that_was_seen_since(roles: Roles) -> 
         assert (found["wifi_past5_bps"], found["wifi_rate_age_s"]) == (8e6, 5.0)
 
 
-def test_of_a_network_never_filled_it_is_known_what_it_delivered_if_that_is_much(
-    roles: Roles,
-) -> None:
+def test_of_a_network_never_filled_it_is_known_what_it_delivered_if_that_is_much(roles):
     known = Context(NOW_S, {"lte0": {"rtt_s": Indicator(0.03, NOW_S)}})
     assert dict(rates_of(told(known, "lte0", delivery_down_bps=(1e6, 0.0)), roles, DOWN)) == {}
     much = told(known, "lte0", delivery_down_bps=(5e7, 0.0))
@@ -180,7 +178,7 @@ def expected_s(host: Any, known: Context, network: str = "wlan0") -> tuple[float
     return of.time_s, of.time_low_s, of.time_high_s
 
 
-def test_an_old_rate_is_uncertain_and_not_slow(host: Any) -> None:
+def test_an_old_rate_is_uncertain_and_not_slow(host):
     """42 Mbit/s of 12 s ago on a network that answers pings as ever: 20 s were expected of it once."""
     wide = []
     for age_s in (0.5, 12.0, 60.0):
@@ -203,7 +201,7 @@ def test_an_old_rate_is_uncertain_and_not_slow(host: Any) -> None:
     assert wide[0] < min(wide[1:])
 
 
-def test_small_transfers_that_take_long_are_believed(host: Any) -> None:
+def test_small_transfers_that_take_long_are_believed(host):
     known = context((2e7, 10.0), (1e7, 0.5))
     fine = told(known, "wlan0", recent_s=(0.09, 0.2), recent_bytes=(20_000.0, 0.2))
     late = told(known, "wlan0", recent_s=(3.0, 0.2), recent_bytes=(20_000.0, 0.2))

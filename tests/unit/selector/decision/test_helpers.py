@@ -70,7 +70,7 @@ def decided(
     return with_helpers(case, decide(case), helpers)
 
 
-def test_a_helper_joins_a_network_that_is_slower_than_its_price(host: Any) -> None:
+def test_a_helper_joins_a_network_that_is_slower_than_its_price(host):
     # At 1 s a megabyte: a free network of less than 8 Mbit/s takes longer.
     found = decided(host, helper(1), wlan0=4, helper1=4)
     assert found.choice == Strategy(MPTCP, ("wlan0", "helper-1"))
@@ -80,14 +80,14 @@ def test_a_helper_joins_a_network_that_is_slower_than_its_price(host: Any) -> No
     assert "helper-1 for 0.5 a GB carries data beside wlan0: 10 s, not 20 s" in found.reason
 
 
-def test_beside_a_metered_network_only_the_price_in_money_counts(host: Any) -> None:
+def test_beside_a_metered_network_only_the_price_in_money_counts(host):
     found = decided(host, helper(1), own=("lte0",), lte0=20, helper1=4)
     assert found.choice == Strategy(MPTCP, ("lte0", "helper-1"))
     dear = decided(host, helper(1, price=50.0), own=("lte0",), lte0=20, helper1=4)
     assert dear.choice == Strategy(SINGLE, ("lte0",))
 
 
-def test_the_cheapest_come_first_and_dear_ones_stay_out(host: Any) -> None:
+def test_the_cheapest_come_first_and_dear_ones_stay_out(host):
     helpers = [helper(1, price=9.0), helper(2, price=0.2), helper(3, price=0.4)]
     objective = WeightedCost()  # freely: money alone counts, at 60 s a unit
     found = decided(
@@ -96,7 +96,7 @@ def test_the_cheapest_come_first_and_dear_ones_stay_out(host: Any) -> None:
     assert found.choice == Strategy(MPTCP, ("wlan0", "helper-2", "helper-3"))
 
 
-def test_helpers_go_instead_of_a_network_whose_budget_is_dear(host: Any) -> None:
+def test_helpers_go_instead_of_a_network_whose_budget_is_dear(host):
     quoted = [(Resource.DATA, ("lte0",), PacerQuote(60e-6))]
     objective = replace(WeightedCost(), prices=prices(quoted, ("lte0",)))
     found = decided(host, helper(1), objective=objective, own=("lte0",), lte0=8, helper1=4)
@@ -104,7 +104,7 @@ def test_helpers_go_instead_of_a_network_whose_budget_is_dear(host: Any) -> None
     assert "instead of lte0" in found.reason
 
 
-def test_a_budget_that_names_a_helper_prices_its_bytes(host: Any) -> None:
+def test_a_budget_that_names_a_helper_prices_its_bytes(host):
     quoted = [(Resource.DATA, ("helper-1",), PacerQuote(60e-6))]
     objective = replace(WeightedCost(), prices=prices(quoted, ("lte0",)))
     found = decided(host, helper(1), helper(2), objective=objective, wlan0=4, helper1=4, helper2=4)
@@ -114,19 +114,17 @@ def test_a_budget_that_names_a_helper_prices_its_bytes(host: Any) -> None:
 @pytest.mark.parametrize(
     ("objective", "joins"), [(MaxS(), True), (MaxSPerE(beta=0.0, gamma=2.0), False)]
 )
-def test_delphis_objectives_count_time_or_money(
-    host: Any, objective: Objective, joins: bool
-) -> None:
+def test_delphis_objectives_count_time_or_money(host, objective, joins):
     found = decided(host, helper(1), objective=objective, wlan0=20, helper1=4)
     assert ("helper-1" in found.choice.networks) is joins
 
 
-def test_none_joins_where_a_deadline_is_met_without(host: Any) -> None:
+def test_none_joins_where_a_deadline_is_met_without(host):
     assert len(decided(host, helper(1), deadline_s=60.0, wlan0=4, helper1=4).choice.networks) == 1
     assert len(decided(host, helper(1), deadline_s=12.0, wlan0=4, helper1=4).choice.networks) == 2
 
 
-def test_who_leaves_is_not_chosen(host: Any) -> None:
+def test_who_leaves_is_not_chosen(host):
     before = decided(host, wlan0=4, helper1=4)
     assert decided(host, helper(1, up=False), wlan0=4, helper1=4) == before
     waiting = decided(host, helper(1, up=False), own=())

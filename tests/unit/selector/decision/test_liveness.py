@@ -27,7 +27,7 @@ from cedos.selector.decision.living import Living, rest_of
         (NetworkLife.CAPTIVE, True),
     ],
 )
-def test_a_verdict_says_what_is_dead(host: Any, life: NetworkLife, dead: bool) -> None:
+def test_a_verdict_says_what_is_dead(host, life, dead):
     context = host.context(wlan0_ping_loss=1.0, wlan0_available=float(not dead))
     context = replace(
         context, verdicts={"wlan0": NetworkVerdict(life, "no answer to pings", 88.0)}, at_s=90.0
@@ -51,9 +51,7 @@ def test_a_verdict_says_what_is_dead(host: Any, life: NetworkLife, dead: bool) -
         ({"lte0_available": 0.0}, False),
     ],
 )
-def test_in_a_data_set_what_is_not_available_is_dead(
-    host: Any, indicators: dict[str, float], dead: bool
-) -> None:
+def test_in_a_data_set_what_is_not_available_is_dead(host, indicators, dead):
     why = why_dead(host.context(**indicators), "wlan0")
     assert why == ("wlan0 was not available 0.4 s ago" if dead else None)
 
@@ -68,14 +66,14 @@ def test_in_a_data_set_what_is_not_available_is_dead(
         (60.0, "60 s ago"),
     ],
 )
-def test_how_long_ago_is_told_as_exactly_as_it_matters(age_s: float, words: str) -> None:
+def test_how_long_ago_is_told_as_exactly_as_it_matters(age_s, words):
     assert ago(age_s) == words
 
 
 RECORD = {"number": 7, "made_unix_s": 1.7e9}
 
 
-def test_the_rest_of_a_silence_is_what_was_measured() -> None:
+def test_the_rest_of_a_silence_is_what_was_measured():
     """The means in the module's text, within a quarter."""
     for kind, measured in (
         (NetworkKind.WIFI, {0.35: 5.63, 0.5: 6.02, 1.0: 7.95, 2.0: 11.4}),
@@ -85,7 +83,7 @@ def test_the_rest_of_a_silence_is_what_was_measured() -> None:
             assert longer_s(kind, silent_s) == pytest.approx(rest_s, rel=0.25)
 
 
-def test_pauses_of_its_own_keep_transfers_on_a_network(host: Any) -> None:
+def test_pauses_of_its_own_keep_transfers_on_a_network(host):
     for pauses, chosen in (((), "single(lte0)"), ((0.6, 0.7, 0.6), "single(wlan0)")):
         context = replace(host.context(wlan0_silence_s=0.5), pauses={"wlan0": pauses})
         model = host.oracle(wifi=0.2, cellular=4.0)
@@ -96,9 +94,7 @@ def test_pauses_of_its_own_keep_transfers_on_a_network(host: Any) -> None:
 @pytest.mark.parametrize(
     ("kind", "chosen"), [("wifi", "single(eth0)"), ("cellular", "single(usb0)")]
 )
-def test_a_network_is_silent_for_as_long_as_its_kind_whatever_part_it_plays(
-    host: Any, kind: str, chosen: str
-) -> None:
+def test_a_network_is_silent_for_as_long_as_its_kind_whatever_part_it_plays(host, kind, chosen):
     """Beside Ethernet, Wi-Fi plays the predictors' cellular network; of two phones one plays Wi-Fi."""
     other, role = ("eth0", "cellular") if kind == "wifi" else ("usb1", "wifi")
     networks = [
@@ -121,7 +117,7 @@ def choice(host: Any, which: str, silent_s: float, **times: float) -> tuple[str,
     return str(decision.choice), decision.reason
 
 
-def test_a_silent_wifi_is_left_and_a_silent_phone_waited_for(host: Any) -> None:
+def test_a_silent_wifi_is_left_and_a_silent_phone_waited_for(host):
     assert choice(host, "wlan0", 0.4, wifi=0.2, cellular=4.0)[0] == "single(lte0)"
     chosen, why = choice(host, "lte0", 0.4, wifi=4.0, cellular=0.2)
     assert chosen == "single(lte0)"
@@ -134,8 +130,8 @@ def test_a_silent_wifi_is_left_and_a_silent_phone_waited_for(host: Any) -> None:
     [("wlan0", 0.5, 4.0, True), ("lte0", 0.5, 4.0, False), ("lte0", 5.0, 4.0, True)],
 )
 def test_a_stalled_flow_moves_where_waiting_costs_more(
-    host: Any, current: str, stalled_s: float, elsewhere_s: float, moves: bool
-) -> None:
+    host, current, stalled_s, elsewhere_s, moves
+):
     names = {"wlan0": ("wifi", "cellular"), "lte0": ("cellular", "wifi")}[current]
     model = host.oracle(**dict(zip(names, (0.5, elsewhere_s), strict=True)))
     living = Living(
@@ -146,7 +142,7 @@ def test_a_stalled_flow_moves_where_waiting_costs_more(
     assert (decision.choice.networks[0] != current) is moves
 
 
-def test_mptcp_waits_for_the_path_that_it_begins_on(host: Any) -> None:
+def test_mptcp_waits_for_the_path_that_it_begins_on(host):
     context = host.context(lte0_silence_s=0.5)
     model = host.oracle(wifi=9.0, cellular=9.0, mptcp_wifi=1.0, mptcp_cellular=1.0)
     decision = decide(Case(host.transfer(), context, host.both, model, **RECORD))
@@ -156,7 +152,7 @@ def test_mptcp_waits_for_the_path_that_it_begins_on(host: Any) -> None:
     assert times[3] > 1.8
 
 
-def test_where_every_network_is_silent_that_is_what_is_told(host: Any) -> None:
+def test_where_every_network_is_silent_that_is_what_is_told(host):
     """Not that one of them is faster than the other."""
     context = host.context(wlan0_silence_s=1.1, lte0_silence_s=0.4, lte0_rtt_s=0.02)
     model = host.oracle(wifi=0.5, cellular=0.2)

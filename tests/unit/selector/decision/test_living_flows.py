@@ -58,7 +58,7 @@ def again(host: Any, model: Any, current: str, **options: Any) -> Any:
     return decide_again(case, Living(Strategy(kind, names), **given))
 
 
-def test_a_small_gain_moves_nobody(host: Any) -> None:
+def test_a_small_gain_moves_nobody(host):
     decision = again(host, host.oracle(wifi=1.0, cellular=0.71), "wlan0")
     assert str(decision.choice) == "single(wlan0)"
     assert "stays on wlan0: 1.00 s left, against 0.91 s with a move to lte0" in decision.reason
@@ -67,7 +67,7 @@ def test_a_small_gain_moves_nobody(host: Any) -> None:
     assert "0.89 s left, the move included, against 1.00 s on wlan0" in decision.reason
 
 
-def test_the_rest_of_the_transfer_is_what_counts(host: Any) -> None:
+def test_the_rest_of_the_transfer_is_what_counts(host):
     model = host.oracle(wifi=1.0, cellular=0.1)
     decision = again(host, model, "wlan0", bytes_remaining=12_345)
     assert model.asked[0]["size_bytes"] == 12_345
@@ -77,7 +77,7 @@ def test_the_rest_of_the_transfer_is_what_counts(host: Any) -> None:
     assert model.asked[1]["size_bytes"] == 1, "no predictor has to know the logarithm of 0"
 
 
-def test_the_switch_is_charged_only_where_no_path_is_kept(host: Any) -> None:
+def test_the_switch_is_charged_only_where_no_path_is_kept(host):
     model = host.oracle(wifi=1.0, cellular=1.0, mptcp_wifi=1.0, mptcp_cellular=1.0)
     times = {str(each.strategy): each.time_s for each in again(host, model, "wlan0").evaluations}
     assert times == {"single(wlan0)": 1.0, "single(lte0)": 1.2, "mptcp(wlan0, lte0)": 1.0}
@@ -87,7 +87,7 @@ def test_the_switch_is_charged_only_where_no_path_is_kept(host: Any) -> None:
     assert times == {"single(wlan0)": 1.0, "single(lte0)": 1.0, "mptcp(lte0, wlan0)": 1.0}
 
 
-def test_a_slow_second_is_not_taken_for_a_slow_minute(host: Any) -> None:
+def test_a_slow_second_is_not_taken_for_a_slow_minute(host):
     """Staying was expected to take what the last second's rate makes of the rest: seven times as long
     as it did (docs/decisions/staying.md)."""
     model = host.oracle(wifi=1.0, cellular=3.0)
@@ -96,7 +96,7 @@ def test_a_slow_second_is_not_taken_for_a_slow_minute(host: Any) -> None:
     assert slow.evaluations[0].time_s == pytest.approx(8.0 ** (1 / 3))
 
 
-def test_a_slow_second_of_both_networks_is_one_of_each(host: Any) -> None:
+def test_a_slow_second_of_both_networks_is_one_of_each(host):
     """LTE paused for two seconds, and a download went from both networks to a fading Wi-Fi: what both
     together had not carried was expected of that alone (docs/decisions/staying.md)."""
     model = host.oracle(wifi=10.8, cellular=24.6, mptcp_wifi=11.7, mptcp_cellular=11.7)
@@ -115,7 +115,7 @@ def test_a_slow_second_of_both_networks_is_one_of_each(host: Any) -> None:
     assert str(left.choice) == "single(lte0)"
 
 
-def test_a_second_network_helps_no_sooner_than_it_is_there(host: Any) -> None:
+def test_a_second_network_helps_no_sooner_than_it_is_there(host):
     """Some kilobytes were late, 38 ms were expected of both networks, and the phone's radio woke for
     nothing: the connection was over before it had answered."""
 
@@ -141,7 +141,7 @@ def test_a_second_network_helps_no_sooner_than_it_is_there(host: Any) -> None:
 
 
 @pytest.mark.parametrize("current", ["wlan0", "wlan0+lte0"])
-def test_a_dead_or_vanished_network_is_left_at_once(host: Any, current: str) -> None:
+def test_a_dead_or_vanished_network_is_left_at_once(host, current):
     model = host.oracle(wifi=0.1, cellular=100.0, mptcp_wifi=0.1, mptcp_cellular=0.1)
     dead = again(host, model, current, context=host.context(wlan0_available=0.0))
     assert str(dead.choice) == "single(lte0)"
@@ -153,14 +153,14 @@ def test_a_dead_or_vanished_network_is_left_at_once(host: Any, current: str) -> 
     assert str(gone.choice) == "single(lte0)"
 
 
-def test_without_any_network_the_flow_waits_where_it_is(host: Any) -> None:
+def test_without_any_network_the_flow_waits_where_it_is(host):
     decision = again(host, host.oracle(), "wlan0", networks=())
     assert str(decision.choice) == "single(wlan0)"
     assert "waits" in decision.reason
 
 
 @given(four_times, objectives, st.sampled_from(["wlan0", "lte0", "wlan0+lte0", "lte0+wlan0"]))
-def test_nobody_flaps(host: Any, times: Any, objective: Any, current: str) -> None:
+def test_nobody_flaps(host, times, objective, current):
     """With the same facts every move gains, so that a flow comes to rest."""
     model = host.oracle(**times)
     seen = []
@@ -171,7 +171,7 @@ def test_nobody_flaps(host: Any, times: Any, objective: Any, current: str) -> No
     assert current == seen[-1], "came back to where it had been"
 
 
-def test_a_program_that_reads_slowly_is_worth_no_metered_data(host: Any) -> None:
+def test_a_program_that_reads_slowly_is_worth_no_metered_data(host):
     """It was done no sooner with the phone beside, and a third of a film came over it."""
     model = host.oracle(wifi=8.0, cellular=12.0, mptcp_wifi=4.0, mptcp_cellular=4.0)
     priced = {"objective": WeightedCost(0.01, 2e-7), "bytes_remaining": 10_000_000}
@@ -186,7 +186,7 @@ def test_a_program_that_reads_slowly_is_worth_no_metered_data(host: Any) -> None
     assert str(again(host, model, "wlan0", pace_bps=100e6, **priced).choice) == "mptcp(wlan0, lte0)"
 
 
-def test_while_much_lies_unread_it_can_be_tried_whether_one_network_is_enough(host: Any) -> None:
+def test_while_much_lies_unread_it_can_be_tried_whether_one_network_is_enough(host):
     """Of Wi-Fi little was known, and the phone helped on until nearly all was there."""
     model = host.oracle(wifi=40.0, cellular=40.0, mptcp_wifi=8.0, mptcp_cellular=8.0)
     priced = {"objective": WeightedCost(0.01, 2e-7), "bytes_remaining": 10_000_000}
@@ -198,7 +198,7 @@ def test_while_much_lies_unread_it_can_be_tried_whether_one_network_is_enough(ho
     assert tried.evaluations[0].time_s == pytest.approx(20.0)
 
 
-def test_while_much_lies_unread_the_networks_in_use_are_enough(host: Any) -> None:
+def test_while_much_lies_unread_the_networks_in_use_are_enough(host):
     """Once Wi-Fi was not sure to be enough, and the phone was back a second after it was left."""
     model = host.oracle(wifi=40.0, cellular=40.0, mptcp_wifi=8.0, mptcp_cellular=8.0)
     priced = {"objective": WeightedCost(0.01, 2e-7), "bytes_remaining": 10_000_000}
@@ -209,9 +209,7 @@ def test_while_much_lies_unread_the_networks_in_use_are_enough(host: Any) -> Non
 
 
 @pytest.mark.parametrize("current", ["wlan0", "wlan1"])
-def test_a_large_download_does_not_flap_between_networks_that_are_alike(
-    host: Any, current: str
-) -> None:
+def test_a_large_download_does_not_flap_between_networks_that_are_alike(host, current):
     """Of a gigabyte, a third of its time was expected of both, and of the one in use, whose rate is
     seen, more: whichever carried it was left for the other."""
     networks = (host.network("wlan0"), host.network("wlan1"))
@@ -235,7 +233,7 @@ def test_a_large_download_does_not_flap_between_networks_that_are_alike(
     assert all(400 < each.time_s < 800 for each in decision.evaluations)
 
 
-def test_a_program_that_pauses_comes_home(host: Any) -> None:
+def test_a_program_that_pauses_comes_home(host):
     model = host.oracle(wifi=8.0, cellular=4.0, mptcp_wifi=4.0, mptcp_cellular=4.0)
     priced = {"objective": WeightedCost(0.01, 2e-7), "bytes_remaining": 10_000_000}
     home = again(host, model, "lte0", pace_bps=0.0, **priced)
@@ -243,13 +241,13 @@ def test_a_program_that_pauses_comes_home(host: Any) -> None:
     assert "does not read on" in home.reason
 
 
-def test_a_slow_program_on_a_network_that_is_slower_still_is_helped(host: Any) -> None:
+def test_a_slow_program_on_a_network_that_is_slower_still_is_helped(host):
     model = host.oracle(wifi=60.0, cellular=3.0, mptcp_wifi=3.0, mptcp_cellular=3.0)
     priced = {"objective": WeightedCost(0.01, 2e-7), "bytes_remaining": 10_000_000}
     assert "lte0" in again(host, model, "wlan0", pace_bps=4e6, **priced).choice.networks
 
 
-def test_silence_is_news_after_twice_the_expected_time_and_then_every_200_ms() -> None:
+def test_silence_is_news_after_twice_the_expected_time_and_then_every_200_ms():
     watch = Reevaluation(10.0, 0.5)
     assert not watch.due(10.9)
     assert not watch.late(10.9)
@@ -263,15 +261,15 @@ def test_silence_is_news_after_twice_the_expected_time_and_then_every_200_ms() -
 
 
 @given(st.floats(0.5, 99.5), st.floats(0.001, 0.5))
-def test_the_tipping_point_is_found_as_exactly_as_asked(tips_at: float, granularity: float) -> None:
+def test_the_tipping_point_is_found_as_exactly_as_asked(tips_at, granularity):
     found = tipping_point(lambda x: x >= tips_at, 0.0, 100.0, granularity)
     assert found is not None
     assert tips_at <= found <= tips_at + granularity
 
 
-def test_what_does_not_tip_has_no_tipping_point() -> None:
+def test_what_does_not_tip_has_no_tipping_point():
     assert tipping_point(lambda _: "stay", 0.0, 100.0, 0.1) is None
 
 
-def test_it_ends_even_where_no_granularity_can_be_reached() -> None:
+def test_it_ends_even_where_no_granularity_can_be_reached():
     assert tipping_point(lambda x: x > 0.3, 0.0, 1.0, 0.0) == pytest.approx(0.3)

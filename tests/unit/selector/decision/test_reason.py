@@ -34,7 +34,7 @@ def why(host: Any, model: Any, size_bytes: int = 3000, **options: Any) -> str:
     return decision.reason
 
 
-def test_faster(host: Any) -> None:
+def test_faster(host):
     model = host.oracle(wifi=0.21, cellular=0.44, mptcp_wifi=0.22, mptcp_cellular=0.45)
     assert why(host, model) == (
         "wlan0: 0.21 s expected for 3 kB, 2.1 times faster than lte0 (0.44 s). "
@@ -42,14 +42,14 @@ def test_faster(host: Any) -> None:
     )
 
 
-def test_both_networks_are_compared_with_the_better_one_alone(host: Any) -> None:
+def test_both_networks_are_compared_with_the_better_one_alone(host):
     model = host.oracle(wifi=3.0, cellular=2.0, mptcp_wifi=1.5, mptcp_cellular=1.0)
     assert why(host, model).startswith(
         "lte0 + wlan0 (together): 1.00 s expected for 3 kB, 2.0 times faster than lte0 (2.00 s). "
     )
 
 
-def test_a_large_transfer_is_explained_by_the_rate(host: Any) -> None:
+def test_a_large_transfer_is_explained_by_the_rate(host):
     model = host.oracle(wifi=3.0, cellular=9.0)
     context = host.context(wlan0_rtt_s=0.018, wlan0_past5_bps=12.3e6)
     assert why(host, model, 5_000_000, context=context).endswith(
@@ -57,7 +57,7 @@ def test_a_large_transfer_is_explained_by_the_rate(host: Any) -> None:
     )
 
 
-def test_slower_but_cheaper(host: Any) -> None:
+def test_slower_but_cheaper(host):
     model = host.oracle(wifi=0.5, cellular=0.2)
     reason = why(host, model, objective=MaxSPerE())
     assert reason.startswith(
@@ -70,7 +70,7 @@ def test_slower_but_cheaper(host: Any) -> None:
     assert reason.endswith("Prices: a metered megabyte as 100 s")
 
 
-def test_the_prices_that_decided_are_told(host: Any) -> None:
+def test_the_prices_that_decided_are_told(host):
     model = host.oracle(wifi=0.5, cellular=0.2)
     balanced = WeightedCost(0.01, 2e-7, noticeable_s=0.1)
     assert why(host, model, objective=balanced).endswith(
@@ -87,9 +87,7 @@ def test_the_prices_that_decided_are_told(host: Any) -> None:
         (10.0, 5.0, (1.0, 1.0), "That saves 50 %, and a move must save 10 %"),
     ],
 )
-def test_a_move_is_explained_by_what_decided(
-    staying_s: float, moving_s: float, joules: tuple[float, float], words: str
-) -> None:
+def test_a_move_is_explained_by_what_decided(staying_s, moving_s, joules, words):
     one, other = (
         Evaluation(
             Strategy(StrategyKind.SINGLE, (name,)), time_s, time_s, time_s, energy_j, 0.0, 0.0
@@ -101,7 +99,7 @@ def test_a_move_is_explained_by_what_decided(
     assert moved(other, one, 0.1).endswith(words)
 
 
-def test_staying_is_explained_by_what_decided() -> None:
+def test_staying_is_explained_by_what_decided():
     slow, quick = (
         Evaluation(
             Strategy(StrategyKind.SINGLE, (name,)), time_s, time_s, time_s, 1.0, metered, 0.0
@@ -119,7 +117,7 @@ def single(name: str, time_s: float, cost: float, energy_j: float = 1.0) -> Eval
     return Evaluation(strategy, time_s, time_s, time_s, energy_j, 0.0, cost)
 
 
-def test_a_move_that_saves_of_what_the_program_does_not_take_is_no_cheaper_one() -> None:
+def test_a_move_that_saves_of_what_the_program_does_not_take_is_no_cheaper_one():
     """`But cheaper: 274 J instead of 76 J` was said of it."""
     words = moved(
         single("lte0", 160.0, 160.0, 274.0), single("wlan0", 178.0, 178.0), 0.3, least_s=140
@@ -131,7 +129,7 @@ def test_a_move_that_saves_of_what_the_program_does_not_take_is_no_cheaper_one()
     )
 
 
-def test_moves_by_time_alone_are_explained_by_the_times_that_were_compared() -> None:
+def test_moves_by_time_alone_are_explained_by_the_times_that_were_compared():
     slow, quick = single("wlan0", 25.0, 6.0, 48.0), single("lte0", 11.0, 8.0, 4.8)
     assert stayed(slow, quick, 0.1, only_time=True).endswith(
         "but usually faster (median 6.00 s against 8.00 s)"
@@ -160,13 +158,8 @@ def test_moves_by_time_alone_are_explained_by_the_times_that_were_compared() -> 
 )
 @pytest.mark.parametrize("objective", [MaxS(), WeightedCost(0.01, 2e-7)])
 def test_what_is_slower_and_chosen_for_a_deadline_says_so(
-    host: Any,
-    objective: Any,
-    wifi: list[float],
-    cellular: list[float],
-    deadline_s: float,
-    words: str,
-) -> None:
+    host, objective, wifi, cellular, deadline_s, words
+):
     """`Usually faster (median 60 s against 60 s)` was the deadline, twice."""
     context = host.context(wlan0_rtt_s=0.018, lte0_rtt_s=0.052)
     transfer = replace(host.transfer(3000), deadline_s=deadline_s)
@@ -178,7 +171,7 @@ def test_what_is_slower_and_chosen_for_a_deadline_says_so(
     assert "median" not in reason
 
 
-def test_nothing_is_called_cheaper_that_takes_more_and_words_change_no_choice(host: Any) -> None:
+def test_nothing_is_called_cheaper_that_takes_more_and_words_change_no_choice(host):
     draw = Random(1)
     for _ in range(500):
         samples = [
@@ -212,7 +205,7 @@ def test_nothing_is_called_cheaper_that_takes_more_and_words_change_no_choice(ho
                 assert less != more, decision.reason
 
 
-def test_a_network_of_which_the_predictors_know_nothing_is_not_called_unusable(host: Any) -> None:
+def test_a_network_of_which_the_predictors_know_nothing_is_not_called_unusable(host):
     reason = why(host, host.oracle(cellular=0.5))
     assert reason.startswith(
         "lte0: 0.50 s expected for 3 kB. The predictors know no times for wlan0, which can therefore"
@@ -229,14 +222,14 @@ def test_a_network_of_which_the_predictors_know_nothing_is_not_called_unusable(h
     assert stayed(alone, None, 0.1) == "stays on lte0, the only usable network: 2.00 s left"
 
 
-def test_what_is_typically_faster_and_seldom_much_slower(host: Any) -> None:
+def test_what_is_typically_faster_and_seldom_much_slower(host):
     gamble = [0.1] * 9 + [10.0]
     assert why(host, host.oracle(wifi=gamble, cellular=0.5)).startswith(
         "wlan0: 1.09 s expected for 3 kB, against 0.50 s on lte0, but usually faster (median 0.16 s "
     )
 
 
-def test_redundancy_is_named(host: Any) -> None:
+def test_redundancy_is_named(host):
     gamble = [0.1] * 9 + [10.0]
     reason = why(host, host.oracle(wifi=gamble, cellular=gamble), kinds=ALL)
     assert reason.startswith(
@@ -248,7 +241,7 @@ def test_redundancy_is_named(host: Any) -> None:
     ) in reason
 
 
-def test_hedging_that_is_too_dear_is_told_and_hedging_that_saves_nothing_is_not(host: Any) -> None:
+def test_hedging_that_is_too_dear_is_told_and_hedging_that_saves_nothing_is_not(host):
     gamble = [0.1] * 9 + [10.0]
     model, dear = host.oracle(wifi=gamble, cellular=gamble), WeightedCost(s_per_j=1.0)
     reason = why(host, model, kinds=ALL, objective=dear)
@@ -273,16 +266,16 @@ def test_hedging_that_is_too_dear_is_told_and_hedging_that_saves_nothing_is_not(
         (86_400.0, "24 hours"),
     ],
 )
-def test_durations(time_s: float, expected: str) -> None:
+def test_durations(time_s, expected):
     assert seconds(time_s) == expected
 
 
-def test_labels() -> None:
+def test_labels():
     assert label(Strategy(StrategyKind.DEFER, ())) == "later"
     assert label(Strategy(StrategyKind.SINGLE, ("wlan0",))) == "wlan0"
 
 
-def test_the_rate_in_the_transfers_direction_is_named_and_called_old_when_it_is(host: Any) -> None:
+def test_the_rate_in_the_transfers_direction_is_named_and_called_old_when_it_is(host):
     model = host.oracle(wifi=3.0, cellular=9.0)
     context = host.context(
         age_s=60.0, wlan0_rtt_s=0.018, wlan0_past5_bps=12.3e6, wlan0_past5_up_bps=2.5e6
@@ -313,8 +306,8 @@ class Steep:
     ],
 )
 def test_what_many_bytes_counted_for_is_told_beside_the_price_of_few(
-    host: Any, wifi: float | None, size_bytes: int, dear: float, words: str | None
-) -> None:
+    host, wifi, size_bytes, dear, words
+):
     """`A megabyte must save 1.7 ms` stood beside a cost of 46111."""
     model = host.oracle(cellular=1.0) if wifi is None else host.oracle(wifi=wifi, cellular=1.0)
     networks = [host.lte] if wifi is None else host.both
@@ -328,7 +321,7 @@ def test_what_many_bytes_counted_for_is_told_beside_the_price_of_few(
         assert f"{note}. {words}" in reason
 
 
-def test_what_many_joules_and_bytes_over_a_free_network_counted_for_is_told(host: Any) -> None:
+def test_what_many_joules_and_bytes_over_a_free_network_counted_for_is_told(host):
     """`A joule is almost free` stood beside a cost of 3207, of which 3157 were joules."""
     model = host.oracle(wifi=10.0, cellular=50.0)
     prices = Prices(data={"wlan0": (Steep(1e-9, 1e6, 1e-5),)}, energy=(Steep(1e-6, 1.0, 36.0),))
@@ -345,7 +338,7 @@ def test_what_many_joules_and_bytes_over_a_free_network_counted_for_is_told(host
     )
 
 
-def test_amounts_beyond_measure_are_no_powers_of_ten(host: Any) -> None:
+def test_amounts_beyond_measure_are_no_powers_of_ten(host):
     reason = why(host, host.oracle(wifi=7.5e7, cellular=2.3e9), 900_000_000_000_000)
     assert reason.startswith(
         "wlan0: 868 days expected for 900 TB, 31 times faster than lte0 (26620 days)"

@@ -42,14 +42,12 @@ def names(host: Any, networks: list[tuple[str, str, bool]], dead: tuple[str, ...
         ),
     ],
 )
-def test_who_plays_what(
-    host: Any, networks: list[tuple[str, str, bool]], expected: tuple[str | None, str | None]
-) -> None:
+def test_who_plays_what(host, networks, expected):
     assert names(host, networks) == expected
     assert names(host, networks[::-1]) == expected
 
 
-def test_a_living_third_network_replaces_a_dead_one(host: Any) -> None:
+def test_a_living_third_network_replaces_a_dead_one(host):
     three = [("eth0", "ethernet", False), ("wlan0", "wifi", False), ("lte0", "cellular", True)]
     assert names(host, three, dead=("eth0",)) == ("wlan0", "lte0")
     assert names(host, three, dead=("lte0",)) == ("eth0", "wlan0")
@@ -58,7 +56,7 @@ def test_a_living_third_network_replaces_a_dead_one(host: Any) -> None:
     assert names(host, two, dead=("lte0",)) == ("wlan0", "lte0")
 
 
-def test_the_strategies_of_two_networks(host: Any) -> None:
+def test_the_strategies_of_two_networks(host):
     roles = assign(host.both)
     found = dict(strategies(roles, ALL))
     assert {name: str(strategy) for name, strategy in found.items()} == {
@@ -74,7 +72,7 @@ def test_the_strategies_of_two_networks(host: Any) -> None:
         assert role_strategy(strategy, roles) == name
 
 
-def test_what_is_dead_may_join_later(host: Any) -> None:
+def test_what_is_dead_may_join_later(host):
     both = assign(host.both)
 
     def open_to(kinds: set[StrategyKind], *dead: str) -> list[tuple[str, str]]:
@@ -95,7 +93,7 @@ def test_what_is_dead_may_join_later(host: Any) -> None:
     assert len(open_to(later)) == 5
 
 
-def test_a_strategy_of_others_has_no_name(host: Any) -> None:
+def test_a_strategy_of_others_has_no_name(host):
     roles = assign(host.both)
     reverse = Strategy(StrategyKind.REDUNDANT, ("lte0", "wlan0"))
     assert role_strategy(reverse, roles) == "redundant"
@@ -104,7 +102,7 @@ def test_a_strategy_of_others_has_no_name(host: Any) -> None:
             role_strategy(strange, roles)
 
 
-def test_any_number_of_networks_plays_in_pairs(host: Any) -> None:
+def test_any_number_of_networks_plays_in_pairs(host):
     made = [
         host.network("eth0", "ethernet"),
         host.network("wlan0", "wifi"),
@@ -137,7 +135,7 @@ class _ByRtt:
 
 
 @pytest.mark.parametrize("best", ["wlan0", "wlan1", "lte0"])
-def test_the_best_of_three_networks_is_found(host: Any, best: str) -> None:
+def test_the_best_of_three_networks_is_found(host, best):
     made = [host.network("wlan0"), host.network("wlan1"), host.network("lte0", "cellular")]
     rtts_s = {network.name: 0.2 for network in made} | {best: 0.05}
     context = host.context(**{f"{name}_rtt_s": rtt_s for name, rtt_s in rtts_s.items()})

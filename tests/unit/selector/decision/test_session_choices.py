@@ -37,20 +37,20 @@ def route(host: Any, networks: Any, rtt_s: float, port: int = WEB, **times: floa
         ("eth0", 0.02, SHELL, False),
     ],
 )
-def test_where_it_goes(host: Any, names: str, rtt_s: float, port: int, direct: bool) -> None:
+def test_where_it_goes(host, names, rtt_s, port, direct):
     known = {"wlan0": host.wlan, "lte0": host.lte, "eth0": host.network("eth0", "ethernet")}
     found = route(host, tuple(known[name] for name in names.split()), rtt_s, port)
     assert found.direct is direct, found.reason
 
 
-def test_what_both_networks_gain_pays_for_a_long_way(host: Any) -> None:
+def test_what_both_networks_gain_pays_for_a_long_way(host):
     times = {"wifi": 9.0, "cellular": 9.5, "mptcp_wifi": 5.0, "mptcp_cellular": 5.2}
     found = route(host, host.both, 0.6, **times)
     assert not found.direct
     assert "using several networks saves 4.00 s" in found.reason
 
 
-def test_it_is_said_why(host: Any) -> None:
+def test_it_is_said_why(host):
     found = route(host, (host.network("eth0", "ethernet"),), 0.04)
     assert found.reason == (
         "direct: the way through the gateway takes 45 ms more and is worth 3 ms, and no other"
@@ -58,7 +58,7 @@ def test_it_is_said_why(host: Any) -> None:
     )
 
 
-def test_without_a_usable_network_nothing_is_judged(host: Any) -> None:
+def test_without_a_usable_network_nothing_is_judged(host):
     down = host.network("wlan0", up=False)
     assert not route(host, (down,), 5.0).direct
 
@@ -91,7 +91,7 @@ def beside(looks: Looks, host: Any, made: Decision, **wifi: Any) -> tuple[str, .
     return looks.beside(made, networks).choice.networks
 
 
-def test_a_network_of_which_only_an_old_rate_is_known_joins(host: Any) -> None:
+def test_a_network_of_which_only_an_old_rate_is_known_joins(host):
     found = Looks().beside(decision(host), [host.lte, host.wlan])
     assert found.choice == Strategy(MPTCP, ("lte0", "wlan0"))
     assert found.reason.endswith(
@@ -114,13 +114,11 @@ def test_a_network_of_which_only_an_old_rate_is_known_joins(host: Any) -> None:
     ],
     ids=["fresh", "surely slow", "soon over", "deadline", "silent", "metered", "down"],
 )
-def test_it_does_not_where_that_is_not_worth_it(
-    host: Any, known: dict[str, Any], wifi: dict[str, Any]
-) -> None:
+def test_it_does_not_where_that_is_not_worth_it(host, known, wifi):
     assert beside(Looks(), host, decision(host, **known), **wifi) == ("lte0",)
 
 
-def test_a_look_lasts_a_moment_and_is_not_repeated_at_once(host: Any) -> None:
+def test_a_look_lasts_a_moment_and_is_not_repeated_at_once(host):
     looks = Looks()
 
     def at(at_s: float, **known: Any) -> bool:
@@ -134,7 +132,7 @@ def test_a_look_lasts_a_moment_and_is_not_repeated_at_once(host: Any) -> None:
     assert at(100.0 + AGAIN_S, age_s=AGAIN_S + 6.0)
 
 
-def test_what_was_chosen_already_needs_no_look(host: Any) -> None:
+def test_what_was_chosen_already_needs_no_look(host):
     both = replace(decision(host), choice=Strategy(MPTCP, ("lte0", "wlan0")))
     assert Looks().beside(both, [host.lte, host.wlan]) is both
     twice = replace(decision(host), choice=Strategy(StrategyKind.REDUNDANT, ("lte0", "wlan0")))

@@ -1,7 +1,5 @@
 """The daemon's decision and the evaluators' brute force are one: the same times, joules, bytes, cost."""
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,9 +20,7 @@ seconds = st.lists(st.floats(0.01, 100), min_size=10, max_size=10)
 
 
 @given(seconds, seconds, st.floats(0, 2), st.floats(0, 1e-4))
-def test_decide_hedges_as_brute_force_does(
-    host: Any, wifi: list[float], cellular: list[float], s_per_j: float, s_per_byte: float
-) -> None:
+def test_decide_hedges_as_brute_force_does(host, wifi, cellular, s_per_j, s_per_byte):
     model = host.oracle(wifi=wifi, cellular=cellular)
     decision = decide(Case(
         host.transfer(50_000), Context(1000.0, {}), host.both, model,

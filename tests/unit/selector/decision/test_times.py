@@ -53,27 +53,25 @@ def over_wifi(known: Context, roles: Roles, *, size_bytes: int = MB) -> tuple[fl
     return shared(("wifi",), ALONE, size_bytes, competitors(known, roles, asked)).samples
 
 
-def test_two_alike_take_half_as_long_again_but_for_the_way(roles: Roles) -> None:
+def test_two_alike_take_half_as_long_again_but_for_the_way(roles):
     """Twice as long by processor sharing; of what that adds, live transfers needed about a half."""
     other = CompetingTransfer(key(1), MB, 8e6)
     assert over_wifi(context(other), roles) == pytest.approx((1.45, 2.95))
 
 
 @pytest.mark.parametrize(("left", "times"), [(MB / 2, (1.225, 2.475)), (50 * MB, (1.45, 2.95))])
-def test_another_counts_with_what_it_has_left_at_most(
-    left: float, times: tuple[float, ...], roles: Roles
-) -> None:
+def test_another_counts_with_what_it_has_left_at_most(left, times, roles):
     assert over_wifi(context(CompetingTransfer(key(1), left)), roles) == pytest.approx(times)
 
 
-def test_over_two_networks_half_of_it_meets_the_others(roles: Roles) -> None:
+def test_over_two_networks_half_of_it_meets_the_others(roles):
     other = CompetingTransfer(key(1), 50 * MB, inf)
     found = competitors(context(other), roles, transfer())
     both = shared(("wifi", "cellular"), ALONE, MB, found)
     assert both.samples == pytest.approx((1.225, 2.475))
 
 
-def test_a_busy_network_is_left_to_those_who_are_there(host: Any) -> None:
+def test_a_busy_network_is_left_to_those_who_are_there(host):
     """Wi-Fi is a little quicker alone; with another download on it, LTE is."""
     model = host.oracle(wifi=1.0, cellular=1.3)
     other = CompetingTransfer(key(1), 5 * MB)
@@ -107,11 +105,11 @@ def context_of_queue(*, delivery_age_s: float = 0.1, **indicators: float) -> Con
         Context(NOW_S, {}),
     ],
 )
-def test_what_we_did_not_fill_is_long_for_its_own_reasons(not_ours: Context, roles: Roles) -> None:
+def test_what_we_did_not_fill_is_long_for_its_own_reasons(not_ours, roles):
     assert own_queues(not_ours, roles) == {}
 
 
-def test_models_see_the_empty_path_and_the_queue_is_added(roles: Roles) -> None:
+def test_models_see_the_empty_path_and_the_queue_is_added(roles):
     columns = {"size_bytes": 3e3, "cellular_rtt_s": 0.3, "wifi_rtt_s": 0.02}
     queues_s = {"cellular": 0.24}
     shown = emptied(columns, queues_s)
@@ -135,7 +133,7 @@ class TwoRoundTrips:
         }
 
 
-def test_a_decision_counts_the_queue_once(host: Any) -> None:
+def test_a_decision_counts_the_queue_once(host):
     known = context_of_queue(past1_bps=1e7, delivery_down_bps=8e6).networks
     wifi = {"rtt_s": Indicator(0.02, NOW_S)}
     both = Context(NOW_S, {**known, "wlan0": wifi})

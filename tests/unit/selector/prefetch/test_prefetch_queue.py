@@ -210,9 +210,7 @@ class TestQueue:
 
 
 @pytest.mark.parametrize("keeps_for_all", [True, False])
-def test_what_is_more_than_what_is_left_stops_others_only_where_it_is_kept_for(
-    make: Make, keeps_for_all: bool
-) -> None:
+def test_what_is_more_than_what_is_left_stops_others_only_where_it_is_kept_for(make, keeps_for_all):
     queue = Queue(keeps_for_all=keeps_for_all)
     queue.hint("film", 0.0, 9e8)
     queue.hint("page", 0.0, 1e5)
@@ -239,7 +237,7 @@ def explained(
     return verdicts(queue, 1.0, paths, prices, plan, most)
 
 
-def test_what_is_worth_it_says_so_with_its_figures(make: Any) -> None:
+def test_what_is_worth_it_says_so_with_its_figures(make):
     found = explained(queue_of(1e5, 1e5, 1e5, 1e5), [make.wifi()], make.prices())
     assert [one.why for one in found] == [
         "is being fetched over wifi: it saves more than it costs",
@@ -270,13 +268,7 @@ def test_what_is_worth_it_says_so_with_its_figures(make: Any) -> None:
         ({"present": False}, None, None, "waits: no network is there"),
     ],
 )
-def test_it_is_told_why_it_waits(
-    make: Any,
-    wifi: dict[str, Any],
-    prices: tuple[float, float] | None,
-    left: float | None,
-    why: str,
-) -> None:
+def test_it_is_told_why_it_waits(make, wifi, prices, left, why):
     paths = [make.wifi(**wifi)] if wifi else []
     if prices is not None:
         paths.append(make.lte())
@@ -285,7 +277,7 @@ def test_it_is_told_why_it_waits(
     assert one.why == why
 
 
-def test_a_radio_that_must_be_woken_is_told(make: Any) -> None:
+def test_a_radio_that_must_be_woken_is_told(make):
     prices = make.prices(0.2)
     (one,) = explained(queue_of(1e5), [make.lte(tail_j=200.0)], prices)
     queue = queue_of(1e5)
@@ -293,7 +285,7 @@ def test_a_radio_that_must_be_woken_is_told(make: Any) -> None:
     assert "not worth waking lte's radio" in one.why
 
 
-def test_failures_are_told_and_no_more_than_asked_for_are_shown(make: Any) -> None:
+def test_failures_are_told_and_no_more_than_asked_for_are_shown(make):
     queue = queue_of(1e5, 1e5, 1e5)
     queue.on_failure(0, 0.5)
     queue.on_failure(2, 0.5, for_good=True)

@@ -42,14 +42,14 @@ RULES: list[ProbeRule] = [FixedRate(2.0), PassiveChange(0.2), ProbeValue({None: 
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
-def test_a_network_never_probed_is_probed_and_then_not_at_once_again(rule: ProbeRule) -> None:
+def test_a_network_never_probed_is_probed_and_then_not_at_once_again(rule):
     at = choice(0.0, 0.1, 0.5)
     assert rule.weigh("wlan0", at).send
     rule.probed("wlan0", at)
     assert not rule.weigh("wlan0", at).send
 
 
-def test_the_fixed_rate_knows_nothing_but_time() -> None:
+def test_the_fixed_rate_knows_nothing_but_time():
     rule = FixedRate(2.0)
     rule.probed("wlan0", moment(10.0, rssi_dbm=-50))
     assert not rule.weigh("wlan0", moment(11.9, rssi_dbm=-90)).send
@@ -58,7 +58,7 @@ def test_the_fixed_rate_knows_nothing_but_time() -> None:
     )
 
 
-def test_delphis_sum_over_indicators_in_units_of_their_ranges() -> None:
+def test_delphis_sum_over_indicators_in_units_of_their_ranges():
     rule = PassiveChange(0.5)
     rule.probed("wlan0", moment(rssi_dbm=-60.0, chan_util=0.2))
     # 10 dB of 40, and 0.3 of 1
@@ -73,14 +73,14 @@ def test_delphis_sum_over_indicators_in_units_of_their_ranges() -> None:
     assert rule.change("wlan0", moment(rssi_dbm=-70.0, chan_util=0.2)) == pytest.approx(10 / 60)
 
 
-def test_an_indicator_that_came_or_went_is_a_change() -> None:
+def test_an_indicator_that_came_or_went_is_a_change():
     rule = PassiveChange(0.5)
     rule.probed("wlan0", moment(rssi_dbm=-60.0))
     assert rule.change("wlan0", moment()) == 1.0
     assert rule.change("wlan0", moment(rssi_dbm=-60.0, cqi=4)) == 1.0
 
 
-def test_unattended_a_change_alone_is_not_enough() -> None:
+def test_unattended_a_change_alone_is_not_enough():
     rule = PassiveChange(0.2)
     rule.probed("wlan0", moment(rssi_dbm=-50.0))
     now = replace(moment(5.0, rssi_dbm=-80.0), attended=False)
@@ -90,7 +90,7 @@ def test_unattended_a_change_alone_is_not_enough() -> None:
     assert not rule.weigh("wlan0", still).send
 
 
-def test_worth_grows_with_age_until_a_probe_pays() -> None:
+def test_worth_grows_with_age_until_a_probe_pays():
     rule = ProbeValue({None: Price(0.05)})
     rule.probed("wlan0", choice(0.0, 0.2, 0.3))
     worths = [rule.worth("wlan0", choice(age, 0.2, 0.3)) for age in (0.0, 1.0, 5.0, 20.0, 60.0)]
@@ -103,7 +103,7 @@ def test_worth_grows_with_age_until_a_probe_pays() -> None:
     assert late.cost_s == 0.05
 
 
-def test_a_dead_network_is_tried_again_and_a_lone_one_never() -> None:
+def test_a_dead_network_is_tried_again_and_a_lone_one_never():
     rule = ProbeValue({None: Price(0.05)})
     rule.probed("wlan0", choice(0.0, None, 0.3))
     assert not rule.weigh("wlan0", choice(0.01, None, 0.3)).send
@@ -111,7 +111,7 @@ def test_a_dead_network_is_tried_again_and_a_lone_one_never() -> None:
     assert rule.worth("lte0", choice(20.0, None, 0.3)) == 0.0
 
 
-def test_nobody_there_and_nothing_to_send_means_no_probe() -> None:
+def test_nobody_there_and_nothing_to_send_means_no_probe():
     rule = ProbeValue({None: Price(1e-9)})
     rule.probed("wlan0", choice(0.0, 0.2, 0.3))
     idle = replace(choice(60.0, 0.2, 0.3, per_s=0.0), attended=False)
@@ -119,7 +119,7 @@ def test_nobody_there_and_nothing_to_send_means_no_probe() -> None:
     assert rule.weigh("wlan0", replace(idle, pending=True)).send
 
 
-def test_the_value_of_an_answer_is_told_with_its_numbers() -> None:
+def test_the_value_of_an_answer_is_told_with_its_numbers():
     rule = ProbeValue({None: Price(0.05, energy_j=7.5, carried_bytes=64_320)})
     assert rule.weigh("wlan0", choice(0.0, 0.2, 0.3)).why == "never probed"
     rule.probed("wlan0", choice(0.0, 0.2, 0.3))
@@ -140,14 +140,14 @@ def test_the_value_of_an_answer_is_told_with_its_numbers() -> None:
 
 
 @given(st.floats(0, 10), st.floats(1e-3, 10))
-def test_the_expected_saving_is_the_integral(gap: float, sigma: float) -> None:
+def test_the_expected_saving_is_the_integral(gap, sigma):
     steps = [-8.0 + 16.0 * (k + 0.5) / 4000 for k in range(4000)]
     weights = [math.exp(-0.5 * z * z) / math.sqrt(2 * math.pi) * 16.0 / 4000 for z in steps]
     whole = sum(w * max(0.0, z * sigma - gap) for z, w in zip(steps, weights, strict=True))
     assert expected_saving(gap, sigma) == pytest.approx(whole, rel=1e-3, abs=1e-6 * sigma)
 
 
-def test_a_network_met_in_a_bad_second_is_expected_back_as_it_was() -> None:
+def test_a_network_met_in_a_bad_second_is_expected_back_as_it_was():
     known, new = ProbeValue({None: Price(0.05)}), ProbeValue({None: Price(0.05)})
     known.probed(
         "wlan0", choice(0.0, 0.1, 0.5)
@@ -170,7 +170,7 @@ def moment_of(heard_s: float | None, costs: dict[str, float], at_s: float = 100.
     return Moment(at_s, True, False, {}, evaluations, 1.0, heard_at_s=heard)
 
 
-def test_what_programs_hear_makes_a_light_probe_unnecessary() -> None:
+def test_what_programs_hear_makes_a_light_probe_unnecessary():
     rule = ProbeValue({None: Price(1e-3)}, light=True)
     costs = {"wlan0": 0.2, "lte0": 0.3}
     rule.probed("wlan0", moment_of(None, costs, 0.0))
@@ -180,7 +180,7 @@ def test_what_programs_hear_makes_a_light_probe_unnecessary() -> None:
     assert "it was heard 10 s ago" in rule.weigh("wlan0", moment_of(10.0, costs)).why
 
 
-def test_a_light_probe_cannot_make_a_slow_network_quick() -> None:
+def test_a_light_probe_cannot_make_a_slow_network_quick():
     """It tells that a network lives: of one that is worse than the others that changes no choice."""
     costs = {"wlan0": 0.05, "lte0": 0.15}
     light, full = (ProbeValue({None: Price(1e-3)}, light=each) for each in (True, False))
@@ -206,13 +206,13 @@ TABLE3 = {
 
 @pytest.mark.parametrize("probe", TABLE3)
 @pytest.mark.parametrize("kind", [WIFI, CELLULAR])
-def test_delphis_table_3_is_reproduced(probe: str, kind: NetworkKind) -> None:
+def test_delphis_table_3_is_reproduced(probe, kind):
     bytes_up, bytes_down, seconds, measured_j = TABLE3[probe][kind]
     cost = probe_cost(kind, bytes_up=bytes_up, bytes_down=bytes_down, seconds=seconds)
     assert cost.active_j == pytest.approx(measured_j, rel=0.09)
 
 
-def test_the_tail_is_paid_once_and_by_radios_that_have_one() -> None:
+def test_the_tail_is_paid_once_and_by_radios_that_have_one():
     probe = {"bytes_up": 36, "bytes_down": 36, "seconds": 0.05}
     tail_j = DELPHI.radios[CELLULAR].tail_j
     assert probe_cost(CELLULAR, **probe).tail_j == tail_j
@@ -222,5 +222,5 @@ def test_the_tail_is_paid_once_and_by_radios_that_have_one() -> None:
     assert probe_cost(CELLULAR, **probe).energy_j > tail_j
 
 
-def test_what_was_not_sent_costs_nothing() -> None:
+def test_what_was_not_sent_costs_nothing():
     assert probe_cost(CELLULAR, bytes_up=0, bytes_down=0, seconds=2.0).energy_j == 0

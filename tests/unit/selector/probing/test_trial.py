@@ -67,7 +67,7 @@ def due(
     return (trials or Trials()).due(found, context, networks, objective)
 
 
-def test_a_network_that_may_be_fast_by_now_is_tried(host: Any) -> None:
+def test_a_network_that_may_be_fast_by_now_is_tried(host):
     context = known()
     trial = due(host, [recurring(host, context)], context)
     assert trial is not None
@@ -105,14 +105,12 @@ def test_a_network_that_may_be_fast_by_now_is_tried(host: Any) -> None:
         "carried something small", "silent", "lossy", "dead",
     ],
 )  # fmt: skip
-def test_it_is_not_where_that_costs_or_tells_too_little(
-    host: Any, wifi: dict[str, Any], what: dict[str, Any], signs: dict[str, float]
-) -> None:
+def test_it_is_not_where_that_costs_or_tells_too_little(host, wifi, what, signs):
     context = known(**signs)
     assert due(host, [recurring(host, context, **what)], context, **wifi) is None
 
 
-def test_what_large_ones_would_save_is_shown_by_the_largest_that_may_be_tried(host: Any) -> None:
+def test_what_large_ones_would_save_is_shown_by_the_largest_that_may_be_tried(host):
     context = known()
     found = [
         recurring(host, context, begun=1),
@@ -125,7 +123,7 @@ def test_what_large_ones_would_save_is_shown_by_the_largest_that_may_be_tried(ho
     assert due(host, found[:2], context) is None, "by themselves they would gain too little"
 
 
-def test_a_network_that_has_not_answered_is_asked_first_and_not_again_and_again(host: Any) -> None:
+def test_a_network_that_has_not_answered_is_asked_first_and_not_again_and_again(host):
     trials = Trials()
 
     def at(at_s: float, answered_at_s: float) -> bool | None:
@@ -140,7 +138,7 @@ def test_a_network_that_has_not_answered_is_asked_first_and_not_again_and_again(
     assert at(110.0, 101.0) is False
 
 
-def test_trials_that_showed_nothing_become_rarer(host: Any) -> None:
+def test_trials_that_showed_nothing_become_rarer(host):
     trials = Trials()
 
     def next_after(at_s: int) -> int:
@@ -161,9 +159,7 @@ def test_trials_that_showed_nothing_become_rarer(host: Any) -> None:
 
 
 @pytest.mark.parametrize(("size_bytes", "soon"), [(300_000, True), (299_000, False)])
-def test_once_what_was_tried_goes_there_the_network_may_be_tried_soon_again(
-    host: Any, size_bytes: int, soon: bool
-) -> None:
+def test_once_what_was_tried_goes_there_the_network_may_be_tried_soon_again(host, size_bytes, soon):
     trials = Trials()
     for at_s in (100.0, 200.0, 300.0):
         trials.on_connection("wlan0", 300_000, at_s)
@@ -175,9 +171,7 @@ def test_once_what_was_tried_goes_there_the_network_may_be_tried_soon_again(
     assert (due(host, [recurring(host, context)], context, trials) is not None) is soon
 
 
-def test_half_of_what_is_saved_has_to_be_a_tenth_of_a_second_more_than_what_is_lost(
-    host: Any,
-) -> None:
+def test_half_of_what_is_saved_has_to_be_a_tenth_of_a_second_more_than_what_is_lost(host):
     context = known()
     once = recurring(host, context, begun=1)
     saves_s, loses_s = in_hindsight(*once.decision.evaluations, SECONDS)
@@ -189,9 +183,7 @@ def test_half_of_what_is_saved_has_to_be_a_tenth_of_a_second_more_than_what_is_l
 @given(
     even=st.floats(0.05, 50.0), time=st.floats(0.05, 50.0), spread=st.floats(1.0, 200.0)
 )  # fmt: skip
-def test_hindsight_saves_and_loses_no_less_than_nothing(
-    even: float, time: float, spread: float
-) -> None:
+def test_hindsight_saves_and_loses_no_less_than_nothing(even, time, spread):
     chosen, alone = evaluation(LTE, even), evaluation(WLAN, time, spread)
     saves_s, loses_s = in_hindsight(chosen, alone, SECONDS)
     assert -1e-9 <= saves_s <= even
@@ -199,7 +191,7 @@ def test_hindsight_saves_and_loses_no_less_than_nothing(
     assert saves_s - loses_s == pytest.approx(even - time, abs=1e-6)
 
 
-def test_hindsight_is_what_drawing_says() -> None:
+def test_hindsight_is_what_drawing_says():
     chosen, alone = evaluation(LTE, 1.0), evaluation(WLAN, 2.0, 30.0)
     sigma = 3.4012 / (1.645 * 1.3)  # the logarithm of 30
     draw = Random(1)
@@ -209,6 +201,6 @@ def test_hindsight_is_what_drawing_says() -> None:
     assert loses_s == pytest.approx(sum(max(t - 1.0, 0.0) for t in times) / len(times), rel=0.05)
 
 
-def test_hindsight_saves_nothing_where_the_other_one_costs_more_at_any_speed() -> None:
+def test_hindsight_saves_nothing_where_the_other_one_costs_more_at_any_speed():
     alone = evaluation(WLAN, 2.0, 30.0, cost=9.0)
     assert in_hindsight(evaluation(LTE, 1.0), alone, SECONDS) == (0.0, 8.0)

@@ -1,6 +1,6 @@
 """The dissertation's worked examples (4.1), brute force against enumeration, faults of every kind."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import product
 from math import inf, isfinite, nan
 
@@ -56,7 +56,7 @@ def times(choice: Choice) -> dict[str, float]:
     return {each.name: each.time_s for each in choice.evaluations}
 
 
-def test_two_servers_of_which_the_faster_one_is_not_known() -> None:
+def test_two_servers_of_which_the_faster_one_is_not_known():
     """4.1: A takes 10 or 20 s, B 12 or 22 s: 15 and 17 s expected, both together 13 s."""
     knows = knowing(A=(10.0, 20.0), B=(12.0, 22.0))
     choice = knows.choose((server("A"), server("B"), BOTH))
@@ -66,7 +66,7 @@ def test_two_servers_of_which_the_faster_one_is_not_known() -> None:
 
 
 @pytest.mark.parametrize(("s_per_j", "expected"), [(0.19, "both"), (0.21, "A")])
-def test_hedging_is_bought_at_today_s_price(s_per_j: float, expected: str) -> None:
+def test_hedging_is_bought_at_today_s_price(s_per_j, expected):
     """The two seconds that it saves are worth ten joules up to a price of 0.2 s each."""
     knows = knowing(A=(10.0, 20.0), B=(12.0, 22.0))
     ways = (server("A", 10.0), server("B", 10.0), BOTH)
@@ -83,9 +83,7 @@ def outliers() -> tuple[Evaluator, tuple[Way | Redundant, ...], WeightedCost]:
     return knows, (server("A", 5.0), server("B", 5.0), BOTH), WeightedCost(s_per_j=1.0)
 
 
-def test_after_eleven_seconds_of_silence_the_second_server_is_asked(
-    outliers: tuple[Evaluator, tuple[Way | Redundant, ...], WeightedCost],
-) -> None:
+def test_after_eleven_seconds_of_silence_the_second_server_is_asked(outliers):
     """4.1: no answer after 11 s means 89 s more: negative information tips the decision."""
     knows, ways, weights = outliers
     assert knows.choose(ways, weights).name == "A"
@@ -97,9 +95,7 @@ def test_after_eleven_seconds_of_silence_the_second_server_is_asked(
     assert "A has not answered for 11 s" in waited.why
 
 
-def test_the_tipping_point_is_where_the_usual_answer_did_not_come(
-    outliers: tuple[Evaluator, tuple[Way | Redundant, ...], WeightedCost],
-) -> None:
+def test_the_tipping_point_is_where_the_usual_answer_did_not_come(outliers):
     knows, ways, weights = outliers
     tips_s = tipping_point(
         lambda waited_s: knows.choose(ways, weights, running={"A": waited_s}).name, 0.0, 60.0, 0.01
@@ -108,7 +104,7 @@ def test_the_tipping_point_is_where_the_usual_answer_did_not_come(
 
 
 @pytest.mark.parametrize("method", ["brute-force", "error-bounds", "bayesian"])
-def test_with_every_method_silence_tips_in_the_end(method: str) -> None:
+def test_with_every_method_silence_tips_in_the_end(method):
     knows = knowing(method, A=(9.0, 10.0, 10.0, 11.0) * 8, B=(9.0, 10.0, 11.0, 10.0) * 8)
     ways, weights = (server("A", 8.0), server("B", 8.0), BOTH), WeightedCost(s_per_j=1.0)
     assert knows.choose(ways, weights).name == "A"
@@ -188,18 +184,14 @@ def two_networks(size: float) -> tuple[Way, Way]:
 @given(st.fixed_dictionaries(
     {f"{n}.{q}": values for n in "AB" for q in ("bandwidth", "latency")}),
     st.floats(0.01, 5.0), prices)  # fmt: skip
-def test_brute_force_is_enumeration(
-    seen: dict[str, list[float]], size: float, weights: WeightedCost
-) -> None:
+def test_brute_force_is_enumeration(seen, size, weights):
     compared(seen, two_networks(size), {}, weights)
 
 
 @given(st.fixed_dictionaries(
     {f"{n}.{q}": values for n in "AB" for q in ("bandwidth", "latency")}),
     st.floats(0.01, 5.0), prices, st.floats(0.0, 0.95))  # fmt: skip
-def test_brute_force_is_enumeration_of_what_agrees_with_silence(
-    seen: dict[str, list[float]], size: float, weights: WeightedCost, part: float
-) -> None:
+def test_brute_force_is_enumeration_of_what_agrees_with_silence(seen, size, weights, part):
     ways = two_networks(size)
     slowest = 0.1 + 8.0 * size / min(seen["A.bandwidth"]) + max(seen["A.latency"])
     compared(seen, ways, {"A": part * slowest}, weights)
@@ -207,9 +199,7 @@ def test_brute_force_is_enumeration_of_what_agrees_with_silence(
 
 @given(st.fixed_dictionaries(dict.fromkeys(("length", "load", "local"), values)),
        prices, st.floats(0.0, 0.95))  # fmt: skip
-def test_ways_that_depend_on_the_same_thing_are_not_independent(
-    seen: dict[str, list[float]], weights: WeightedCost, part: float
-) -> None:
+def test_ways_that_depend_on_the_same_thing_are_not_independent(seen, weights, part):
     """A long utterance is long wherever it is recognised."""
     ways = (
         Way("A", (Term("length", lambda s: 0.3 * s), Term("load", itself)), watts=0.2),
@@ -220,9 +210,7 @@ def test_ways_that_depend_on_the_same_thing_are_not_independent(
 
 
 @given(values, values, st.floats(0.0, 30.0))
-def test_what_can_be_cut_off_takes_until_then_and_the_detour(
-    of: list[float], ends: list[float], detour_s: float
-) -> None:
+def test_what_can_be_cut_off_takes_until_then_and_the_detour(of, ends, detour_s):
     knows = evaluator("brute-force", plain)
     knows.predict("A", 2.0, 0.0)
     for value in of:
@@ -235,7 +223,7 @@ def test_what_can_be_cut_off_takes_until_then_and_the_detour(
     assert found == pytest.approx(sum(expected) / len(expected))
 
 
-def test_a_price_without_end_forbids_and_free_things_stay_free() -> None:
+def test_a_price_without_end_forbids_and_free_things_stay_free():
     knows = knowing(A=(10.0, 20.0), B=(12.0, 22.0))
     dear = Way("A", (Term("A", itself),), metered_bytes=100.0)
     choice = knows.choose((dear, server("B"), BOTH), WeightedCost(s_per_metered_byte=inf))
@@ -244,7 +232,7 @@ def test_a_price_without_end_forbids_and_free_things_stay_free() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_without_a_single_sample_there_is_a_choice(method: str) -> None:
+def test_without_a_single_sample_there_is_a_choice(method):
     for history in (plain, lambda quantity: ErrorHistory()):
         knows = evaluator(method, history)
         ways = (server("A"), server("B"), BOTH)
@@ -265,10 +253,7 @@ numbers = st.one_of(st.floats(), st.floats(0.01, 100.0))
 @settings(max_examples=40)
 @given(st.lists(st.tuples(st.sampled_from("AB"), numbers, numbers, numbers), max_size=12),
        numbers, st.floats(0, 1e9), st.booleans())  # fmt: skip
-def test_whatever_predictors_say_nothing_breaks(
-    method: str, told: list[tuple[str, float, float, float]], now_s: float, waited_s: float,
-    lasting: bool,
-) -> None:  # fmt: skip
+def test_whatever_predictors_say_nothing_breaks(method, told, now_s, waited_s, lasting):  # fmt: skip
     knows = evaluator(method)
     rest = Distribution((0.5, 5.0)) if lasting else None
     ways = (
@@ -295,16 +280,14 @@ def test_whatever_predictors_say_nothing_breaks(
 @pytest.mark.parametrize(
     "broken", [lambda _: nan, lambda _: inf, lambda v: 1.0 / (v - v), lambda _: -5.0]
 )
-def test_a_way_whose_time_is_no_number_is_not_taken(
-    method: str, broken: Callable[[float], float]
-) -> None:
+def test_a_way_whose_time_is_no_number_is_not_taken(method, broken):
     knows = knowing(method, A=(1.0, 2.0), B=(100.0, 200.0))
     choice = knows.choose((Way("A", (Term("A", broken),)), server("B"), BOTH))
     assert choice.name == "B"
     assert times(choice)["A"] == inf
 
 
-def test_choices_are_kept_until_something_is_measured() -> None:
+def test_choices_are_kept_until_something_is_measured():
     calls: list[float] = []
 
     def watched(value: float) -> float:
@@ -329,7 +312,7 @@ def test_choices_are_kept_until_something_is_measured() -> None:
         assert knows.choose(ways) is not before
 
 
-def test_a_network_that_nobody_uses_becomes_uncertain_and_is_tried_again() -> None:
+def test_a_network_that_nobody_uses_becomes_uncertain_and_is_tried_again():
     """6.4.3: B was clearly worse when it was last seen; with time hedging is worth it again."""
     knows = evaluator("brute-force")
     ways = (server("A", 1.0), server("B", 1.0), BOTH)
@@ -343,7 +326,7 @@ def test_a_network_that_nobody_uses_becomes_uncertain_and_is_tried_again() -> No
     assert knows.choose(ways, price, 400.0).name == "both"
 
 
-def test_what_is_wrong_with_the_ways_is_said() -> None:
+def test_what_is_wrong_with_the_ways_is_said():
     knows = evaluator()
     for wrong in ((), (BOTH,), (server("A"), server("A")), (server("A"), BOTH)):
         with pytest.raises(ValueError, match=r"A|ways"):

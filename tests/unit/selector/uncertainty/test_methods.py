@@ -32,7 +32,7 @@ def plain(quantity: str) -> ErrorHistory:
 
 
 @given(st.floats(0.0005, 0.9995), st.floats(0.5, 500.0))
-def test_quantiles_of_student_s_t_are_those_of_scipy(q: float, freedom: float) -> None:
+def test_quantiles_of_student_s_t_are_those_of_scipy(q, freedom):
     expected = stats.t.ppf(q, freedom)
     assert error_bounds.quantile(q, freedom) == pytest.approx(expected, rel=1e-6, abs=1e-6)
     assert error_bounds.cdf(expected, freedom) == pytest.approx(q, rel=1e-6)
@@ -41,12 +41,12 @@ def test_quantiles_of_student_s_t_are_those_of_scipy(q: float, freedom: float) -
 @pytest.mark.parametrize(
     ("q", "freedom"), [(0.0, 3.0), (1.0, 3.0), (0.5, 0.0), (float("nan"), 1.0)]
 )
-def test_there_are_no_other_quantiles(q: float, freedom: float) -> None:
+def test_there_are_no_other_quantiles(q, freedom):
     with pytest.raises(ValueError, match="quantile"):
         error_bounds.quantile(q, freedom)
 
 
-def test_bounds_are_the_prediction_interval_of_the_logarithms() -> None:
+def test_bounds_are_the_prediction_interval_of_the_logarithms():
     ratios = [0.5, 0.8, 1.0, 1.1, 1.6, 2.0]
     known = Known(plain("A"))
     for ratio in ratios:
@@ -60,7 +60,7 @@ def test_bounds_are_the_prediction_interval_of_the_logarithms() -> None:
     assert (low, high) == pytest.approx((exp(mean - reach), exp(mean + reach)))
 
 
-def test_bounds_that_do_not_overlap_leave_nothing_to_hedge() -> None:
+def test_bounds_that_do_not_overlap_leave_nothing_to_hedge():
     knows = evaluator("error-bounds", plain)
     for k in range(10):
         knows.measured("A", 1.0 + 0.01 * (k % 2), 1.0, 0.0)
@@ -68,7 +68,7 @@ def test_bounds_that_do_not_overlap_leave_nothing_to_hedge() -> None:
     assert knows.choose((way("A"), way("B"), BOTH)).name == "A"
 
 
-def test_bounds_that_overlap_are_hedged_up_to_the_most_that_it_can_save() -> None:
+def test_bounds_that_overlap_are_hedged_up_to_the_most_that_it_can_save():
     knows = evaluator("error-bounds", plain)
     for k in range(21):
         knows.measured("A", 1.0 * exp(0.5 * (k % 3 - 1)), 1.0, 0.0)
@@ -85,7 +85,7 @@ def test_bounds_that_overlap_are_hedged_up_to_the_most_that_it_can_save() -> Non
         assert choice.name == expected
 
 
-def test_the_least_that_another_way_costs_is_told_by_its_own_bounds() -> None:
+def test_the_least_that_another_way_costs_is_told_by_its_own_bounds():
     """Also where it stops with the first one: it is at its earliest end that it saves the most."""
     knows = evaluator("error-bounds", plain)
     for k in range(21):
@@ -101,7 +101,7 @@ def test_the_least_that_another_way_costs_is_told_by_its_own_bounds() -> None:
         assert both.cost == pytest.approx(expected)
 
 
-def test_the_end_of_a_contact_counts_by_its_probability_at_every_bound() -> None:
+def test_the_end_of_a_contact_counts_by_its_probability_at_every_bound():
     """In one of ten cases the network is gone already, which costs 3 s: 0.3 s at each bound."""
     knows = evaluator("error-bounds", plain)
     for k in range(21):
@@ -134,13 +134,13 @@ def rained(right: int, wrong: int) -> float:
     return found["A"]
 
 
-def test_forecasts_that_were_wrong_before_are_doubted() -> None:
+def test_forecasts_that_were_wrong_before_are_doubted():
     """4.3.3: the likelihood is how often the decision was this one when the values were those."""
     assert rained(12, 0) == pytest.approx(1.0)
     assert 1.0 < rained(10, 2) < rained(6, 6) < rained(2, 10) < 4.0
 
 
-def test_the_posterior_is_prior_times_likelihood() -> None:
+def test_the_posterior_is_prior_times_likelihood():
     """Two values of A; the decision is B before both of them but once: Bayes by hand."""
     knows = evaluator("bayesian", lambda quantity: ErrorHistory(prior=None, fading=1.0))
     ways = (way("A"), way("B"))
@@ -162,7 +162,7 @@ def test_the_posterior_is_prior_times_likelihood() -> None:
     assert found["A"] == pytest.approx(expected, rel=0.05)
 
 
-def test_without_history_the_bayesian_goes_by_the_errors_prior() -> None:
+def test_without_history_the_bayesian_goes_by_the_errors_prior():
     bayesian, brute = evaluator("bayesian"), evaluator("brute-force")
     for knows in (bayesian, brute):
         knows.predict("A", 1.0, 0.0)
@@ -171,14 +171,14 @@ def test_without_history_the_bayesian_goes_by_the_errors_prior() -> None:
     assert bayesian.choose(ways).evaluations == brute.choose(ways).evaluations
 
 
-def test_a_distribution_in_short() -> None:
+def test_a_distribution_in_short():
     times = Distribution(tuple(float(number) for number in range(1, 101)))
     spread = spread_of(times)
     assert spread.mean_s == 50.5
     assert (spread.low_s, spread.high_s) == interval_of(times)
 
 
-def test_the_interval_is_wider_than_the_middle_of_errors_held_out() -> None:
+def test_the_interval_is_wider_than_the_middle_of_errors_held_out():
     times = Distribution(tuple(float(number) for number in range(1, 101)))
     low_s, high_s = interval_of(times)
     assert low_s == pytest.approx(50.5 * (5.5 / 50.5) ** 1.3)
@@ -186,7 +186,7 @@ def test_the_interval_is_wider_than_the_middle_of_errors_held_out() -> None:
     assert interval_of(Distribution((2.0,))) == (2.0, 2.0)
 
 
-def test_a_rare_hang_rules_the_mean_and_not_what_is_usual() -> None:
+def test_a_rare_hang_rules_the_mean_and_not_what_is_usual():
     spread = spread_of(Distribution((0.1,) * 9 + (10.0,)))
     assert spread.mean_s == pytest.approx(1.09)
     assert spread.usual_s == pytest.approx(0.1 * 100**0.1)

@@ -127,7 +127,7 @@ def only_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(advice_module, "_LOOK_S", 0.005)
 
 
-async def test_the_first_data_asks_and_does_not_wait(case: Case) -> None:
+async def test_the_first_data_asks_and_does_not_wait(case):
     case.desk.open.clear()
     case.pump()
     case.core.send(bytes(50_000), BULK)
@@ -140,7 +140,7 @@ async def test_the_first_data_asks_and_does_not_wait(case: Case) -> None:
     assert case.masks() == (15, 15)
 
 
-async def test_an_answer_holds_for_its_label_in_both_directions(case: Case) -> None:
+async def test_an_answer_holds_for_its_label_in_both_directions(case):
     case.desk.answer = WIFI
     await case.send(bytes(500_000), BULK)
     assert case.changes == 1
@@ -153,7 +153,7 @@ async def test_an_answer_holds_for_its_label_in_both_directions(case: Case) -> N
     assert sum(case.pump().values()) > 0
 
 
-async def test_twice_where_redundancy_was_chosen(case: Case) -> None:
+async def test_twice_where_redundancy_was_chosen(case):
     case.desk.answer = Strategy(StrategyKind.REDUNDANT, ("wlan0", "lte0"))
     case.pump()
     case.core.send(bytes(3_000), URGENT)
@@ -164,7 +164,7 @@ async def test_twice_where_redundancy_was_chosen(case: Case) -> None:
     assert sum(map(len, case.core.next_record(2, 10_000, 0.0))) > 3_000
 
 
-async def test_what_is_waited_for_on_a_path_that_pauses_may_go_twice(case: Case) -> None:
+async def test_what_is_waited_for_on_a_path_that_pauses_may_go_twice(case):
     case.desk.answer = WIFI
     case.pump()
     case.core.send(bytes(3_000), URGENT)
@@ -184,7 +184,7 @@ async def test_what_is_waited_for_on_a_path_that_pauses_may_go_twice(case: Case)
     assert case.changes
 
 
-async def test_nobody_is_asked_about_a_path_that_pauses_with_nothing_urgent(case: Case) -> None:
+async def test_nobody_is_asked_about_a_path_that_pauses_with_nothing_urgent(case):
     case.pump()
     case.core.send(bytes(30_000), BULK)
     case.pump()
@@ -195,7 +195,7 @@ async def test_nobody_is_asked_about_a_path_that_pauses_with_nothing_urgent(case
     assert case.desk.asked == []
 
 
-async def test_what_is_put_off_stays_put_off_until_it_is_chosen_otherwise(case: Case) -> None:
+async def test_what_is_put_off_stays_put_off_until_it_is_chosen_otherwise(case):
     case.desk.answer = Strategy(StrategyKind.DEFER, ())
     await case.send(bytes(500_000), BULK)
     case.pump()
@@ -207,7 +207,7 @@ async def test_what_is_put_off_stays_put_off_until_it_is_chosen_otherwise(case: 
     await until(lambda: case.masks() == (0b1111, 0b0111))
 
 
-async def test_a_path_that_comes_is_asked_about_at_once(case: Case) -> None:
+async def test_a_path_that_comes_is_asked_about_at_once(case):
     case.desk.answer = WIFI
     await case.send(bytes(500_000), BULK)
     assert len(case.desk.asked) == 1
@@ -219,7 +219,7 @@ async def test_a_path_that_comes_is_asked_about_at_once(case: Case) -> None:
     assert len(case.desk.asked) == 2
 
 
-async def test_a_download_asks_for_what_is_still_to_come(case: Case) -> None:
+async def test_a_download_asks_for_what_is_still_to_come(case):
     case.pump()
     case.progress = TransferProgress(100_000, 5_000_000, asyncio.get_running_loop().time() + 60, 1)
     case.core.send(b"give me", URGENT)
@@ -233,9 +233,7 @@ async def test_a_download_asks_for_what_is_still_to_come(case: Case) -> None:
     assert all(50 < (each.deadline_s or 0) <= 60 for each in case.desk.asked)
 
 
-async def test_a_session_that_only_receives_irobs_asks_for_their_labels_and_sizes(
-    case: Case,
-) -> None:
+async def test_a_session_that_only_receives_irobs_asks_for_their_labels_and_sizes(case):
     """Nothing of the stream comes: the labels are those that the peer gave."""
     case.pump()
     peer = peer_of()
@@ -252,9 +250,7 @@ async def test_a_session_that_only_receives_irobs_asks_for_their_labels_and_size
     assert len(case.desk.asked) == 2
 
 
-async def test_nobody_is_asked_while_there_is_nothing_to_choose_or_nothing_to_send(
-    case: Case,
-) -> None:
+async def test_nobody_is_asked_while_there_is_nothing_to_choose_or_nothing_to_send(case):
     case.pump()
     await asyncio.sleep(0.05)
     assert case.desk.asked == []
@@ -265,9 +261,7 @@ async def test_nobody_is_asked_while_there_is_nothing_to_choose_or_nothing_to_se
     assert case.desk.asked == []
 
 
-async def test_what_is_told_to_come_is_asked_about_before_it_comes(
-    case: Case, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_is_told_to_come_is_asked_about_before_it_comes(case, monkeypatch):
     monkeypatch.setattr(advice_module, "ASK_S", 600.0)
     monkeypatch.setattr(advice_module, "_LOOK_S", 600.0)
     case.desk.answer = WIFI
@@ -284,7 +278,7 @@ async def test_what_is_told_to_come_is_asked_about_before_it_comes(
     assert 7 / 8 * 40_000_000 < case.desk.asked[-1].size_bytes <= 40_000_000
 
 
-async def test_what_was_told_is_forgotten_when_it_should_have_shown(case: Case) -> None:
+async def test_what_was_told_is_forgotten_when_it_should_have_shown(case):
     """An origin may promise a gigabyte, and send a kilobyte a second."""
     case.pump()
     case.advice.announce(1, 1_000_000_000, Direction.DOWN)
@@ -302,8 +296,8 @@ async def test_what_was_told_is_forgotten_when_it_should_have_shown(case: Case) 
     [({}, None), ({BULK: 0.9}, None), ({BULK: 1.5}, 60.0), ({URGENT: 9.0}, None)],
 )
 async def test_what_is_read_slowly_is_wanted_no_sooner_than_what_came_is_read(
-    case: Case, monkeypatch: pytest.MonkeyPatch, lasts_s: dict[int, float], wanted_s: float | None
-) -> None:
+    case, monkeypatch, lasts_s, wanted_s
+):
     monkeypatch.setattr(advice_module, "ASK_S", 2.0)
     case.pump()
     case.progress = TransferProgress(0, 0, None, BULK, lasts_s)
@@ -317,7 +311,7 @@ async def test_what_is_read_slowly_is_wanted_no_sooner_than_what_came_is_read(
 
 
 @pytest.mark.usefixtures("only_looks")
-async def test_who_has_little_left_to_read_hurries_at_once(case: Case) -> None:
+async def test_who_has_little_left_to_read_hurries_at_once(case):
     case.desk.answer = WIFI
     case.pump()
     case.progress = TransferProgress(0, 0, None, BULK, {BULK: 1.5})
@@ -341,7 +335,7 @@ async def test_who_has_little_left_to_read_hurries_at_once(case: Case) -> None:
 UP, DOWN = Direction.UP, Direction.DOWN
 
 
-def test_endless_promises_come_to_a_bound() -> None:
+def test_endless_promises_come_to_a_bound():
     told = ToldSizes(2.0)
     for number in range(10_000):
         told.add(number / 10_000, 1, 10**17, UP)

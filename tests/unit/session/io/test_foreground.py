@@ -5,9 +5,6 @@ import os
 import socket
 import subprocess
 import sys
-from pathlib import Path
-
-import pytest
 
 from cedos import session
 from cedos.model import Bulk, Label, Urgency
@@ -25,7 +22,7 @@ sys.stdin.readline()
 """
 
 
-def test_two_in_one_process_see_each_other(tmp_path: Path) -> None:
+def test_two_in_one_process_see_each_other(tmp_path):
     one, other = Foreground(tmp_path), Foreground(tmp_path)
     one.on_sent(3)
     other.on_sent(5)
@@ -35,7 +32,7 @@ def test_two_in_one_process_see_each_other(tmp_path: Path) -> None:
     other.close()
 
 
-def test_another_process_and_its_death(tmp_path: Path) -> None:
+def test_another_process_and_its_death(tmp_path):
     mine = Foreground(tmp_path)
     with subprocess.Popen(
         [sys.executable, "-c", OTHER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -55,7 +52,7 @@ def test_another_process_and_its_death(tmp_path: Path) -> None:
     third.close()
 
 
-def test_what_cannot_be_mapped_is_not_shared(tmp_path: Path) -> None:
+def test_what_cannot_be_mapped_is_not_shared(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
     assert not Foreground(blocked / "below").shared
@@ -70,9 +67,7 @@ BULK = Label(Urgency.BACKGROUND, Bulk.LARGE)
 LOOPBACK = socket.if_nametoindex("lo")
 
 
-async def test_what_one_program_sends_another_makes_room_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_one_program_sends_another_makes_room_for(tmp_path, monkeypatch):
     monkeypatch.setenv("CEDOS_RUNTIME_DIR", str(tmp_path))
     other = Foreground(tmp_path)  # has a slot of its own, as another process would
 

@@ -5,7 +5,6 @@ import os
 import random
 from collections import deque
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -37,9 +36,7 @@ def record(number: int, tail: bytes = b"") -> bytes:
 
 @given(st.lists(st.tuples(st.sampled_from("pprc"), st.integers(0, 40), st.binary(max_size=8))))
 @settings(max_examples=40)
-def test_the_file_is_a_dictionary_that_survives(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, bytes]]
-) -> None:
+def test_the_file_is_a_dictionary_that_survives(tmp_path_factory, steps):
     path = tmp_path_factory.mktemp("idle") / "idle"
     file, model = IdleFile(path, SIZE), dict[bytes, bytes]()
     for what, number, tail in steps:
@@ -58,7 +55,7 @@ def test_the_file_is_a_dictionary_that_survives(
     file.close()
 
 
-def test_many_records_grow_the_file_and_the_index(tmp_path: Path) -> None:
+def test_many_records_grow_the_file_and_the_index(tmp_path):
     file = IdleFile(tmp_path / "idle", SIZE)
     many = [record(number) for number in range(10_000)]
     for each in many:
@@ -78,9 +75,7 @@ def test_many_records_grow_the_file_and_the_index(tmp_path: Path) -> None:
     assert (tmp_path / "idle").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_nearly_full_table_is_not_rebuilt_by_each_put_after_a_remove(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_nearly_full_table_is_not_rebuilt_by_each_put_after_a_remove(tmp_path, monkeypatch):
     """Records are exchanged one for another in one part of the index, which has any number of them."""
     file = IdleFile(tmp_path / "idle", SIZE)
     keys = (each.to_bytes(KEY_BYTES, "big") for each in range(1 << 30))
@@ -103,7 +98,7 @@ def test_a_nearly_full_table_is_not_rebuilt_by_each_put_after_a_remove(
     file.close()
 
 
-def test_what_was_half_written_is_no_record(tmp_path: Path) -> None:
+def test_what_was_half_written_is_no_record(tmp_path):
     path = tmp_path / "idle"
     file = IdleFile(path, SIZE)
     for number in range(3):
@@ -121,7 +116,7 @@ def test_what_was_half_written_is_no_record(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"x", b"#!/bin/sh\n" * 50, os.urandom(5000)])
-def test_another_file_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
+def test_another_file_is_refused_and_left_alone(tmp_path, content):
     path = tmp_path / "idle"
     path.write_bytes(content)
     path.chmod(0o600)
@@ -130,7 +125,7 @@ def test_another_file_is_refused_and_left_alone(tmp_path: Path, content: bytes) 
     assert path.read_bytes() == content
 
 
-def test_a_file_that_others_may_read_or_use_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_others_may_read_or_use_is_refused(tmp_path):
     file = IdleFile(tmp_path / "idle", SIZE)
     with pytest.raises(SessionError, match="in use"):
         IdleFile(tmp_path / "idle", SIZE)
@@ -152,11 +147,11 @@ def session(keep_alive_s: int = 100) -> Session:
 
 
 @given(st.binary(min_size=IDLE_BYTES, max_size=IDLE_BYTES))
-def test_any_bytes_are_some_record(packed: bytes) -> None:
+def test_any_bytes_are_some_record(packed):
     assert IdleRecord.from_bytes(packed).to_bytes() == packed
 
 
-def test_a_session_sleeps_wakes_after_a_restart_and_expires_in_its_time(tmp_path: Path) -> None:
+def test_a_session_sleeps_wakes_after_a_restart_and_expires_in_its_time(tmp_path):
     sleepers, mine, core = IdleSessions(tmp_path / "idle"), credentials(), session()
     core.path_up(1, PathFacts(), 0.0)
     core.path_lost(1, 5.0)
@@ -184,7 +179,7 @@ def test_a_session_sleeps_wakes_after_a_restart_and_expires_in_its_time(tmp_path
     sleepers.close()
 
 
-def test_beyond_the_limit_new_sessions_are_not_written_down(tmp_path: Path) -> None:
+def test_beyond_the_limit_new_sessions_are_not_written_down(tmp_path):
     sleepers, first = IdleSessions(tmp_path / "idle", most=1), credentials()
     second = replace(first, flow_id=bytes(16))
     sleepers.note(first, 50, 1e9)
@@ -211,7 +206,7 @@ def exchange(here: Session, there: Session) -> None:
                 moved = True
 
 
-def test_a_woken_session_remembers_all_that_a_record_holds() -> None:
+def test_a_woken_session_remembers_all_that_a_record_holds():
     here, there = session(), session()
     for each in (here, there):
         each.path_up(1, PathFacts(), 0.0)
@@ -240,9 +235,7 @@ def test_a_woken_session_remembers_all_that_a_record_holds() -> None:
         assert woken.positions() == each.positions()
 
 
-def test_a_session_that_was_awake_when_its_program_was_killed_ends_with_a_clear_word(
-    tmp_path: Path,
-) -> None:
+def test_a_session_that_was_awake_when_its_program_was_killed_ends_with_a_clear_word(tmp_path):
     here, there, mine = session(), session(), credentials()
     sleepers = IdleSessions(tmp_path / "idle")
     sleepers.note(mine, 100, 1e9)
@@ -269,7 +262,7 @@ def test_a_session_that_was_awake_when_its_program_was_killed_ends_with_a_clear_
     assert woken[0].failure is not None
 
 
-def test_without_a_disk_it_stays_awake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_disk_it_stays_awake(tmp_path, monkeypatch):
     sleepers = IdleSessions(tmp_path / "idle")
 
     def full(_file: int, _offset: int, _size: int) -> None:

@@ -29,14 +29,12 @@ def sysfs(root: Path, driver: str) -> Sysfs:
 
 
 @pytest.mark.parametrize("driver", ["cdc_ether", "rndis_host", "ipheth", "cdc_ncm"])
-def test_a_tethered_phone_is_no_ethernet_whatever_its_name(tmp_path: Path, driver: str) -> None:
+def test_a_tethered_phone_is_no_ethernet_whatever_its_name(tmp_path, driver):
     found = NetworkIdentifier({}, sysfs(tmp_path, driver)).identify(PHONE, {})
     assert (found.kind, found.metered([])) == (NetworkKind.CELLULAR, True)
 
 
-def test_the_users_word_counts_for_sessions_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_users_word_counts_for_sessions_too(tmp_path, monkeypatch):
     file = tmp_path / "cedos.toml"
     monkeypatch.setattr(config, "DEFAULT_FILE", file)
     assert user_overrides() == {}
@@ -47,7 +45,7 @@ def test_the_users_word_counts_for_sessions_too(
     assert user_overrides() == {}
 
 
-def test_what_the_daemon_leaves_alone_may_carry_a_session(tmp_path: Path) -> None:
+def test_what_the_daemon_leaves_alone_may_carry_a_session(tmp_path):
     vpn = Link(7, "wg0", "wireguard", 65534, 0x10041)
     found = NetworkIdentifier({}, Sysfs(tmp_path)).identify(vpn, {})
     assert (found.kind, found.metered([])) == (NetworkKind.ETHERNET, False)
@@ -69,14 +67,14 @@ def egress(kind: NetworkKind, *, metered: bool) -> Egress:
         (NetworkKind.CELLULAR, False, QUIET_S),  # its bytes cost nothing, its radio does
     ],
 )
-def test_a_phone_is_asked_seldom(kind: NetworkKind, metered: bool, expected_s: int) -> None:
+def test_a_phone_is_asked_seldom(kind, metered, expected_s):
     assert asks_after_s(egress(kind, metered=metered)) == expected_s
 
 
 @pytest.mark.skipif(
     not Path("/proc/sys/net/ipv4/tcp_rto_max_ms").exists(), reason="needs Linux 6.15"
 )
-def test_after_an_outage_the_next_retransmission_is_near() -> None:
+def test_after_an_outage_the_next_retransmission_is_near():
     with socket.socket() as connection:
         before_ms = connection.getsockopt(socket.IPPROTO_TCP, 44)  # TCP_RTO_MAX_MS
         prepare(connection)

@@ -65,7 +65,7 @@ def link(monkeypatch: pytest.MonkeyPatch) -> Link:
     return Link(monkeypatch)
 
 
-def test_the_rate_of_a_burst_is_not_the_links(link: Link) -> None:
+def test_the_rate_of_a_burst_is_not_the_links(link):
     """Seen on a token bucket of 4 Mbit/s: single flights at 146 Mbit/s."""
     link.carry(4e6, 0.03, burst_bps=146e6)
     assert link.rate_bps == 146e6  # there is nothing better yet
@@ -73,7 +73,7 @@ def test_the_rate_of_a_burst_is_not_the_links(link: Link) -> None:
     assert link.rate_bps == pytest.approx(4e6, rel=0.01)
 
 
-def test_what_we_had_no_more_for_is_a_lower_bound(link: Link) -> None:
+def test_what_we_had_no_more_for_is_a_lower_bound(link):
     link.carry(4e6, 0.5)
     link.carry(0.1e6, 0.5, burst_bps=0.1e6)
     assert link.rate_bps == pytest.approx(4e6, rel=0.01)
@@ -81,13 +81,13 @@ def test_what_we_had_no_more_for_is_a_lower_bound(link: Link) -> None:
     assert link.rate_bps == pytest.approx(6e6, rel=0.01)
 
 
-def test_a_slow_network_that_is_full_is_known(link: Link) -> None:
+def test_a_slow_network_that_is_full_is_known(link):
     link.carry(0.2e6, 0.5)
     assert link.rate_bps == pytest.approx(0.2e6, rel=0.01)
 
 
 @pytest.mark.parametrize("then_bps", [0.4e6, 40e6])
-def test_a_change_is_followed_and_noise_is_smoothed(link: Link, then_bps: float) -> None:
+def test_a_change_is_followed_and_noise_is_smoothed(link, then_bps):
     link.carry(4e6, 1.0)
     link.carry(7.9e6, 0.01)
     assert link.rate_bps < 4.6e6
@@ -96,7 +96,7 @@ def test_a_change_is_followed_and_noise_is_smoothed(link: Link, then_bps: float)
     assert then_bps / 1.6 < link.rate_bps < then_bps * 1.6
 
 
-def test_a_network_that_swallows_everything_says_nothing_of_its_rate(link: Link) -> None:
+def test_a_network_that_swallows_everything_says_nothing_of_its_rate(link):
     link.carry(4e6, 1.0)
     link.carry(0.0, 1.0, burst_bps=0.0)
     assert link.rate_bps == pytest.approx(4e6, rel=0.01)
@@ -109,12 +109,12 @@ def states(*facts: PathFacts) -> list[PathState]:
     return [PathState(number, each, 0.0) for number, each in enumerate(facts)]
 
 
-def test_the_only_path_and_one_of_unknown_rate_hold_what_the_kernel_takes() -> None:
+def test_the_only_path_and_one_of_unknown_rate_hold_what_the_kernel_takes():
     assert unsent_limit_bytes(RATE_BPS, states(PathFacts())) == UNSENT_BYTES
     assert unsent_limit_bytes(None, states(PathFacts(), PathFacts())) == UNSENT_BYTES
 
 
-def test_while_another_path_pauses_hardly_anything_stands_before_what_lies_there() -> None:
+def test_while_another_path_pauses_hardly_anything_stands_before_what_lies_there():
     both_speak = unsent_limit_bytes(RATE_BPS, states(PathFacts(), PathFacts()))
     one_pauses = unsent_limit_bytes(RATE_BPS, states(PathFacts(), PathFacts(pauses=True)))
     assert both_speak == RATE_BPS / 8 * 0.1
@@ -167,7 +167,7 @@ class PlayedHost:
 
 
 @pytest.mark.parametrize("until_s", [0.501, 0.513, 0.537])
-def test_a_path_counts_as_silent_at_its_moment_where_data_can_go_elsewhere(until_s: float) -> None:
+def test_a_path_counts_as_silent_at_its_moment_where_data_can_go_elsewhere(until_s):
     host = PlayedHost(until_s)
     host.play(2.0)
     silent_s = min(at_s for at_s, voice in host.told if voice is PathVoice.SILENT)
@@ -175,7 +175,7 @@ def test_a_path_counts_as_silent_at_its_moment_where_data_can_go_elsewhere(until
     assert len(host.told) < 100, "it looks now and then, and not all the time"
 
 
-def test_a_silence_counts_from_when_something_began_to_wait() -> None:
+def test_a_silence_counts_from_when_something_began_to_wait():
     host = PlayedHost(0.0)
     host.play(1.0)
     assert min(at_s for at_s, voice in host.told if voice is PathVoice.SILENT) == SILENT_S

@@ -44,9 +44,9 @@ def requeued(*, hole_s: float, slow_after_s: float = 1e9) -> list[int]:
     return again
 
 
-def test_what_comes_in_order_at_once_after_a_loss_is_no_rate() -> None:
+def test_what_comes_in_order_at_once_after_a_loss_is_no_rate():
     assert requeued(hole_s=1.0) == []
 
 
-def test_a_path_that_becomes_slow_has_its_data_sent_elsewhere() -> None:
+def test_a_path_that_becomes_slow_has_its_data_sent_elsewhere():
     assert requeued(hole_s=0.0, slow_after_s=3.0) == [1]

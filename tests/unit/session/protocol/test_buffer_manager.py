@@ -8,13 +8,13 @@ from cedos.session.protocol.buffer_manager import BufferManager, BufferSituation
 
 
 @pytest.mark.parametrize("high", [None, 500])
-def test_a_high_threshold_below_the_low_one_is_the_low_one(high: int | None) -> None:
+def test_a_high_threshold_below_the_low_one_is_the_low_one(high):
     manager = BufferManager(low_bytes=1000, high_bytes=high)
     assert manager.metered_wanted(BufferSituation(999))
     assert not manager.metered_wanted(BufferSituation(1001))
 
 
-def test_thresholds_follow_the_bit_rate_and_the_measured_start() -> None:
+def test_thresholds_follow_the_bit_rate_and_the_measured_start():
     """640 kbit/s are 80 kB a second; a start of half a second counts twice, a look 0.2 s."""
     manager = BufferManager(bitrate_bps=640e3, window_bytes=1 << 18)
     before = manager.thresholds()
@@ -29,7 +29,7 @@ def test_thresholds_follow_the_bit_rate_and_the_measured_start() -> None:
     assert doubled.thresholds()[0] == 2 * before[0]
 
 
-def test_unmetered_networks_that_carry_enough_end_it_and_none_is_begun_while_one_is_new() -> None:
+def test_unmetered_networks_that_carry_enough_end_it_and_none_is_begun_while_one_is_new():
     manager = BufferManager(bitrate_bps=640e3, window_bytes=1 << 18)
     low, _ = manager.thresholds()
     new = BufferSituation(low, unmetered_up_s=0.1)
@@ -42,7 +42,7 @@ def test_unmetered_networks_that_carry_enough_end_it_and_none_is_begun_while_one
     assert not manager.metered_wanted(BufferSituation(low, 0.5, unmetered_bps=640e3))
 
 
-def test_it_ends_before_high_by_what_is_under_way() -> None:
+def test_it_ends_before_high_by_what_is_under_way():
     for rate_bps, ends_at in ((None, 3000), (8000.0, 2800)):
         manager = BufferManager(low_bytes=1000, high_bytes=3000)
         assert manager.metered_wanted(BufferSituation(0))
@@ -52,7 +52,7 @@ def test_it_ends_before_high_by_what_is_under_way() -> None:
         assert not manager.metered_wanted(just_before)
 
 
-def test_what_is_read_ends_below_high_by_what_may_still_come() -> None:
+def test_what_is_read_ends_below_high_by_what_may_still_come():
     manager = BufferManager(bitrate_bps=640e3, window_bytes=1 << 18)
     assert manager.may_read(10**6, 2 * 10**6)
     assert not manager.may_read(2 * 10**6, 2 * 10**6)
@@ -69,7 +69,7 @@ def test_what_is_read_ends_below_high_by_what_may_still_come() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 5), st.integers(0, 10**6)), max_size=30))
-def test_nobody_plays_what_he_does_not_have(steps: list[tuple[float, int]]) -> None:
+def test_nobody_plays_what_he_does_not_have(steps):
     clock = PlaybackClock(640e3)
     now = written = before = 0.0
     for passed_s, came in steps:
@@ -79,7 +79,7 @@ def test_nobody_plays_what_he_does_not_have(steps: list[tuple[float, int]]) -> N
         before = played
 
 
-def test_wifi_is_missed_where_there_is_none_or_too_little_of_it() -> None:
+def test_wifi_is_missed_where_there_is_none_or_too_little_of_it():
     manager = BufferManager(bitrate_bps=640e3, window_bytes=1 << 18)
     low, _ = manager.thresholds()
     assert not manager.misses_unmetered

@@ -28,9 +28,7 @@ def pair(make_hosts: type[Hosts], ask: SetUpOptions) -> tuple[Channel, Channel]:
     cuts=st.lists(st.integers(1, 400), max_size=40),
     ask=st.sampled_from([*PROTECTED, SetUpOptions(clear=True)]),
 )
-def test_records_come_whole_and_in_order_however_tcp_cuts_them(
-    make_hosts: type[Hosts], texts: list[bytes], cuts: list[int], ask: SetUpOptions
-) -> None:
+def test_records_come_whole_and_in_order_however_tcp_cuts_them(make_hosts, texts, cuts, ask):
     client, server = pair(make_hosts, ask)
     flat = b"".join(b"".join(client.send([text[:1], text[1:]])) for text in texts)
     got: list[bytes] = []
@@ -42,9 +40,7 @@ def test_records_come_whole_and_in_order_however_tcp_cuts_them(
 
 
 @given(data=st.data(), ask=st.sampled_from(PROTECTED))
-def test_a_tampered_stream_gives_a_prefix_and_ends_the_path(
-    make_hosts: type[Hosts], data: st.DataObject, ask: SetUpOptions
-) -> None:
+def test_a_tampered_stream_gives_a_prefix_and_ends_the_path(make_hosts, data, ask):
     client, server = pair(make_hosts, ask)
     texts = [bytes([number]) * data.draw(st.integers(1, 40)) for number in range(1, 7)]
     packets = [b"".join(client.send([text])) for text in texts]
@@ -80,7 +76,7 @@ def test_a_tampered_stream_gives_a_prefix_and_ends_the_path(
         assert len(got) < len(texts)
 
 
-def test_a_record_of_another_connection_or_direction_is_refused(hosts: Hosts) -> None:
+def test_a_record_of_another_connection_or_direction_is_refused(hosts):
     client, server = hosts.connected()
     packet = b"".join(client.send([b"words"]))
     assert client.receive(packet, 0.0) == []
@@ -90,7 +86,7 @@ def test_a_record_of_another_connection_or_direction_is_refused(hosts: Hosts) ->
     assert other.failure is not None
 
 
-def test_absurd_lengths_are_refused_before_anything_is_kept(hosts: Hosts) -> None:
+def test_absurd_lengths_are_refused_before_anything_is_kept(hosts):
     for length in (0, 16, RECORD_BYTES + 17, 0xFFFFFF):
         _, server = hosts.connected()
         server.receive(HEADER.pack(length << 8 | MessageKind.RECORD) + bytes(50), 0.0)
@@ -101,7 +97,7 @@ def test_absurd_lengths_are_refused_before_anything_is_kept(hosts: Hosts) -> Non
     assert server.failure is not None
 
 
-def test_the_largest_record_and_none_larger(make_hosts: type[Hosts]) -> None:
+def test_the_largest_record_and_none_larger(make_hosts):
     for ask in (*PROTECTED, SetUpOptions(clear=True)):
         client, server = pair(make_hosts, ask)
         text = random.Random(3).randbytes(RECORD_BYTES)
@@ -114,9 +110,7 @@ def test_the_largest_record_and_none_larger(make_hosts: type[Hosts]) -> None:
             client.send([])
 
 
-def test_keys_roll_on_both_ends_without_a_message(
-    monkeypatch: pytest.MonkeyPatch, hosts: Hosts
-) -> None:
+def test_keys_roll_on_both_ends_without_a_message(monkeypatch, hosts):
     monkeypatch.setattr(crypto, "RECORDS_PER_KEY", 3)
     keys: list[bytes] = []
     made = crypto.aead
@@ -132,7 +126,7 @@ def test_keys_roll_on_both_ends_without_a_message(
 
 
 @pytest.mark.parametrize("suite", [Suite.AES_128_GCM, Suite.CHACHA20_POLY1305])
-def test_what_is_on_the_wire_is_the_standard_aead(suite: Suite) -> None:
+def test_what_is_on_the_wire_is_the_standard_aead(suite):
     """A vector of the record protection, computed with HKDF and AEADs of `cryptography` alone."""
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
     from cryptography.hazmat.primitives.hashes import SHA256

@@ -3,8 +3,6 @@
 import asyncio
 import os
 import socket
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -26,8 +24,6 @@ from cedos.session.protocol.handshake.messages import (
 from cedos.session.protocol.handshake.outcome import ConnectionKind, FailureKind
 from cedos.session.protocol.handshake.set_up import SetUpOptions
 
-Hosts = Any
-
 
 def delivered(sender: Channel, receiver: Channel, text: bytes) -> list[bytes]:
     return [bytes(each) for each in receiver.receive(b"".join(sender.send([text])), 0.0)]
@@ -35,9 +31,7 @@ def delivered(sender: Channel, receiver: Channel, text: bytes) -> list[bytes]:
 
 @pytest.mark.parametrize("kind", [ConnectionKind.RESUME, ConnectionKind.JOIN])
 @pytest.mark.parametrize("aes", [True, False])
-def test_one_round_trip_then_both_ends_may_send(
-    hosts: Hosts, kind: ConnectionKind, aes: bool
-) -> None:
+def test_one_round_trip_then_both_ends_may_send(hosts, kind, aes):
     first, _ = hosts.connected(SetUpOptions(hardware_aes=aes))
     client, server = hosts.resume(first.opened.credentials, kind), hosts.accept()
     hosts.carry(client, server)
@@ -51,7 +45,7 @@ def test_one_round_trip_then_both_ends_may_send(
     assert server.confirmed
 
 
-def test_credentials_survive_packing(hosts: Hosts) -> None:
+def test_credentials_survive_packing(hosts):
     client, server = hosts.connected()
     packed = client.opened.credentials.to_bytes()
     assert len(packed) == CREDENTIALS_BYTES == 123
@@ -65,7 +59,7 @@ def test_credentials_survive_packing(hosts: Hosts) -> None:
         Credentials.from_bytes(packed[:-1])
 
 
-def test_each_connection_has_keys_and_a_name_of_its_own(hosts: Hosts) -> None:
+def test_each_connection_has_keys_and_a_name_of_its_own(hosts):
     client, _ = hosts.connected()
     credentials = client.opened.credentials
     names = {credentials.locator}
@@ -82,7 +76,7 @@ def test_each_connection_has_keys_and_a_name_of_its_own(hosts: Hosts) -> None:
     assert len({m[body : body + 28] for m in hellos}) == 5
 
 
-def test_the_server_may_restart_and_dial_back(hosts: Hosts) -> None:
+def test_the_server_may_restart_and_dial_back(hosts):
     client, server = hosts.connected()
     hosts.restart()
     client, server = hosts.resumed(client.opened.credentials)
@@ -96,7 +90,7 @@ def test_the_server_may_restart_and_dial_back(hosts: Hosts) -> None:
     assert delivered(dialled, accepted, b"back") == [b"back"]
 
 
-def test_a_replayed_resumption_is_told_to_be_old_and_opens_nothing(hosts: Hosts) -> None:
+def test_a_replayed_resumption_is_told_to_be_old_and_opens_nothing(hosts):
     client, _ = hosts.connected()
     credentials = client.opened.credentials
     hosts.wire.clear()
@@ -109,7 +103,7 @@ def test_a_replayed_resumption_is_told_to_be_old_and_opens_nothing(hosts: Hosts)
     assert delivered(living, server, b"undisturbed") == [b"undisturbed"]
 
 
-def test_a_delayed_resumption_stays_unconfirmed(hosts: Hosts) -> None:
+def test_a_delayed_resumption_stays_unconfirmed(hosts):
     """Kept back by somebody on the path and let go later: the flow must not follow it."""
     client, _ = hosts.connected()
     credentials = client.opened.credentials
@@ -124,7 +118,7 @@ def test_a_delayed_resumption_stays_unconfirmed(hosts: Hosts) -> None:
     assert late.failure.kind is FailureKind.TIMED_OUT
 
 
-def test_joins_may_overtake_each_other(hosts: Hosts) -> None:
+def test_joins_may_overtake_each_other(hosts):
     client, _ = hosts.connected()
     credentials = client.opened.credentials
     dialled = [hosts.resume(credentials, ConnectionKind.JOIN) for _ in range(8)]
@@ -135,7 +129,7 @@ def test_joins_may_overtake_each_other(hosts: Hosts) -> None:
         assert delivered(channel, server, b"here") == [b"here"]
 
 
-def test_a_host_that_forgot_its_attempts_goes_on(hosts: Hosts) -> None:
+def test_a_host_that_forgot_its_attempts_goes_on(hosts):
     client, _ = hosts.connected()
     old = client.opened.credentials.to_bytes()
     for _ in range(40):
@@ -147,7 +141,7 @@ def test_a_host_that_forgot_its_attempts_goes_on(hosts: Hosts) -> None:
     assert delivered(client, server, b"here again") == [b"here again"]
 
 
-def test_a_server_that_forgot_the_attempts_is_safe_all_the_same(hosts: Hosts) -> None:
+def test_a_server_that_forgot_the_attempts_is_safe_all_the_same(hosts):
     client, _ = hosts.connected()
     credentials = client.opened.credentials
     flow = credentials.flow_id
@@ -168,7 +162,7 @@ def test_a_server_that_forgot_the_attempts_is_safe_all_the_same(hosts: Hosts) ->
     assert victim.failure is not None
 
 
-def test_a_server_that_lost_its_state_says_so_with_proof(hosts: Hosts) -> None:
+def test_a_server_that_lost_its_state_says_so_with_proof(hosts):
     client, _ = hosts.connected()
     hosts.book.flows.clear()
     client, server = hosts.resumed(client.opened.credentials)
@@ -177,7 +171,7 @@ def test_a_server_that_lost_its_state_says_so_with_proof(hosts: Hosts) -> None:
     assert server.opened is None
 
 
-def test_nobody_else_can_say_that_a_flow_is_gone(hosts: Hosts) -> None:
+def test_nobody_else_can_say_that_a_flow_is_gone(hosts):
     """A forged hint leads to a question that only the holder of the server's key can answer."""
     first, _ = hosts.connected()
     credentials = first.opened.credentials
@@ -204,7 +198,7 @@ def test_nobody_else_can_say_that_a_flow_is_gone(hosts: Hosts) -> None:
     assert client.opened is not None
 
 
-def test_another_host_cannot_ask_after_a_flow_or_take_it(make_hosts: type[Hosts]) -> None:
+def test_another_host_cannot_ask_after_a_flow_or_take_it(make_hosts):
     hosts = make_hosts()
     client, _ = hosts.connected()
     stolen = Credentials.from_bytes(client.opened.credentials.to_bytes())
@@ -215,7 +209,7 @@ def test_another_host_cannot_ask_after_a_flow_or_take_it(make_hosts: type[Hosts]
     assert thief.failure.kind is FailureKind.LOST_STATE  # to this host the flow does not exist
 
 
-def test_an_impostor_cannot_answer_a_resumption(hosts: Hosts) -> None:
+def test_an_impostor_cannot_answer_a_resumption(hosts):
     first, _ = hosts.connected()
     credentials = first.opened.credentials
     # An impostor that even knows the flow's id, but not its secret.
@@ -235,7 +229,7 @@ def test_an_impostor_cannot_answer_a_resumption(hosts: Hosts) -> None:
     assert credentials.attempt == 3
 
 
-def test_a_hello_cannot_be_reflected(hosts: Hosts) -> None:
+def test_a_hello_cannot_be_reflected(hosts):
     """Two hosts that both listen, one flow: what one sends is not a proof to itself."""
     client, server = hosts.connected()
     ours, theirs = client.opened.credentials, server.opened.credentials
@@ -252,7 +246,7 @@ def test_a_hello_cannot_be_reflected(hosts: Hosts) -> None:
     assert theirs.secret == ours.secret
 
 
-def test_resumptions_of_a_host_are_limited(make_hosts: type[Hosts]) -> None:
+def test_resumptions_of_a_host_are_limited(make_hosts):
     hosts = make_hosts(limits=HandshakeLimits(resumption_burst=3, resumptions_per_s=1))
     client, _ = hosts.connected()
     credentials = client.opened.credentials
@@ -267,7 +261,7 @@ def test_resumptions_of_a_host_are_limited(make_hosts: type[Hosts]) -> None:
     assert client.opened is not None
 
 
-def test_every_byte_of_a_resumption_counts(hosts: Hosts) -> None:
+def test_every_byte_of_a_resumption_counts(hosts):
     first, _ = hosts.connected()
     credentials = first.opened.credentials
     hosts.wire.clear()
@@ -294,7 +288,7 @@ def test_every_byte_of_a_resumption_counts(hosts: Hosts) -> None:
 
 
 @given(st.lists(st.integers(1, 60), max_size=80))
-def test_no_attempt_is_taken_twice(attempts: list[int]) -> None:
+def test_no_attempt_is_taken_twice(attempts):
     credentials = Credentials(bytes(16), bytes(32), bytes(32), suite=1)
     taken: set[int] = set()
     for attempt in attempts:
@@ -308,9 +302,7 @@ def test_no_attempt_is_taken_twice(attempts: list[int]) -> None:
         assert not credentials.is_new(attempt)
 
 
-async def test_it_takes_no_living_flow_over(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+async def test_it_takes_no_living_flow_over(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
 
     me, server = KeyPair(os.urandom(32)), KeyPair(os.urandom(32))

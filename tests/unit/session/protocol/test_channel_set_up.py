@@ -19,14 +19,13 @@ from cedos.session.protocol.handshake.messages import (
 )
 from cedos.session.protocol.handshake.outcome import ConnectionKind, FailureKind
 from cedos.session.protocol.handshake.set_up import SetUpOptions
-from tests.unit.session.conftest import Hosts
 
 
 def delivered(sender: Channel, receiver: Channel, text: bytes, now: float = 0.0) -> list[bytes]:
     return [bytes(each) for each in receiver.receive(b"".join(sender.send([text])), now)]
 
 
-def test_both_ends_agree_and_know_each_other(hosts: Hosts) -> None:
+def test_both_ends_agree_and_know_each_other(hosts):
     client, server = hosts.connected(SetUpOptions(deadline_s=600))
     ours, theirs = client.opened.credentials, server.opened.credentials
     assert ours.flow_id == theirs.flow_id
@@ -41,7 +40,7 @@ def test_both_ends_agree_and_know_each_other(hosts: Hosts) -> None:
     assert delivered(server, client, b"down") == [b"down"]
 
 
-def test_one_round_trip_and_the_server_waits_for_the_proof(hosts: Hosts) -> None:
+def test_one_round_trip_and_the_server_waits_for_the_proof(hosts):
     client, server = hosts.set_up(), hosts.accept()
     hosts.carry(client, server)
     assert server.opened is None
@@ -54,7 +53,7 @@ def test_one_round_trip_and_the_server_waits_for_the_proof(hosts: Hosts) -> None
     assert server.confirmed
 
 
-def test_the_host_id_does_not_travel_in_clear(hosts: Hosts) -> None:
+def test_the_host_id_does_not_travel_in_clear(hosts):
     hosts.connected()
     hosts.connected()
     flat = b"".join(hosts.wire)
@@ -69,7 +68,7 @@ def test_the_host_id_does_not_travel_in_clear(hosts: Hosts) -> None:
     assert sum(common[HEADER_BYTES + 7 :]) < 12
 
 
-def test_a_wrong_pin_is_told_apart(hosts: Hosts) -> None:
+def test_a_wrong_pin_is_told_apart(hosts):
     client, server = hosts.set_up(key=KeyPair(bytes(range(32))).public), hosts.accept()
     hosts.talk(client, server)
     assert client.failure.kind is FailureKind.WRONG_KEY
@@ -77,7 +76,7 @@ def test_a_wrong_pin_is_told_apart(hosts: Hosts) -> None:
     assert server.opened is None
 
 
-def test_an_impostor_with_the_servers_public_key_alone_cannot_answer(hosts: Hosts) -> None:
+def test_an_impostor_with_the_servers_public_key_alone_cannot_answer(hosts):
     client = hosts.set_up()
     client.outgoing()
     forged = framed(MessageKind.SET_UP_ANSWER, hosts.random(48 + 36))
@@ -87,7 +86,7 @@ def test_an_impostor_with_the_servers_public_key_alone_cannot_answer(hosts: Host
     assert not client.failure.authenticated
 
 
-def test_replayed_set_ups_open_nothing(hosts: Hosts) -> None:
+def test_replayed_set_ups_open_nothing(hosts):
     hosts.connected()
     hosts.book.flows.clear()  # even where the flow's id is free again
     hello = next(message for message in hosts.wire if message[3] == MessageKind.SET_UP)
@@ -112,14 +111,7 @@ def test_replayed_set_ups_open_nothing(hosts: Hosts) -> None:
         (True, True, True, True, Suite.CLEAR),
     ],
 )
-def test_protection_is_agreed(
-    make_hosts: type[Hosts],
-    client_aes: bool,
-    server_aes: bool,
-    asks_clear: bool,
-    allows_clear: bool,
-    suite: Suite,
-) -> None:
+def test_protection_is_agreed(make_hosts, client_aes, server_aes, asks_clear, allows_clear, suite):
     hosts = make_hosts(server_aes=server_aes, allow_clear=allows_clear)
     client, server = hosts.connected(SetUpOptions(hardware_aes=client_aes, clear=asks_clear))
     assert client.opened.credentials.suite is server.opened.credentials.suite is suite
@@ -132,13 +124,13 @@ def test_protection_is_agreed(
     assert delivered(server, client, b"down") == [b"down"]
 
 
-def test_the_deadline_is_granted_within_limits(make_hosts: type[Hosts]) -> None:
+def test_the_deadline_is_granted_within_limits(make_hosts):
     hosts = make_hosts(limits=HandshakeLimits(deadline_s=1000))
     client, server = hosts.connected(SetUpOptions(deadline_s=100_000))
     assert client.opened.deadline_s == server.opened.deadline_s == 1000
 
 
-def test_a_duplicate_flow_id_is_tried_again_with_another(hosts: Hosts) -> None:
+def test_a_duplicate_flow_id_is_tried_again_with_another(hosts):
     asked: list[bytes] = []
 
     def verdict(request: Any) -> FlowGrant | FlowRefusal:
@@ -152,7 +144,7 @@ def test_a_duplicate_flow_id_is_tried_again_with_another(hosts: Hosts) -> None:
 
 
 @pytest.mark.parametrize("reason", list(FlowRefusalReason))
-def test_refusals_are_proved(hosts: Hosts, reason: FlowRefusalReason) -> None:
+def test_refusals_are_proved(hosts, reason):
     hosts.book.verdict = lambda request: FlowRefusal(reason, 7)
     client, server = hosts.set_up(), hosts.accept()
     hosts.talk(client, server)
@@ -162,7 +154,7 @@ def test_refusals_are_proved(hosts: Hosts, reason: FlowRefusalReason) -> None:
     assert client.failure.retry_after_s == (0 if reason is FlowRefusalReason.NOT_ALLOWED else 7)
 
 
-def test_another_version_is_named(hosts: Hosts) -> None:
+def test_another_version_is_named(hosts):
     client, server = hosts.set_up(), hosts.accept()
     hello = bytearray(client.outgoing()[0])
     hello[HEADER_BYTES + 4] = 9
@@ -173,7 +165,7 @@ def test_another_version_is_named(hosts: Hosts) -> None:
     assert "versions 1 to 1" in client.failure.why
 
 
-def test_a_version_cannot_be_talked_down(hosts: Hosts) -> None:
+def test_a_version_cannot_be_talked_down(hosts):
     """The keys depend on a hash of all bytes that were sent in clear before them."""
     client, server = hosts.set_up(SetUpOptions(hardware_aes=True)), hosts.accept()
     hello = bytearray(client.outgoing()[0])
@@ -182,7 +174,7 @@ def test_a_version_cannot_be_talked_down(hosts: Hosts) -> None:
     assert server.failure is not None
 
 
-def test_notices_are_hints(hosts: Hosts) -> None:
+def test_notices_are_hints(hosts):
     for notice in Notice:
         client = hosts.set_up()
         client.receive(framed(MessageKind.NOTICE, pack_notice(notice)), 0.0)
@@ -190,7 +182,7 @@ def test_notices_are_hints(hosts: Hosts) -> None:
         assert not client.failure.authenticated
 
 
-def test_under_load_a_cookie_is_asked_for(make_hosts: type[Hosts]) -> None:
+def test_under_load_a_cookie_is_asked_for(make_hosts):
     hosts = make_hosts(limits=HandshakeLimits(cookies_from=2))
     idle = [hosts.accept(), hosts.accept()]
     client, server = hosts.connected()
@@ -203,9 +195,7 @@ def test_under_load_a_cookie_is_asked_for(make_hosts: type[Hosts]) -> None:
     assert MessageKind.COOKIE not in [m[3] for m in hosts.wire]
 
 
-def test_a_cookie_is_good_for_one_address_one_hello_and_two_minutes(
-    make_hosts: type[Hosts],
-) -> None:
+def test_a_cookie_is_good_for_one_address_one_hello_and_two_minutes(make_hosts):
     hosts = make_hosts(limits=HandshakeLimits(cookies_from=0))
 
     def with_cookie() -> tuple[bytes, bytes]:
@@ -234,9 +224,7 @@ def test_a_cookie_is_good_for_one_address_one_hello_and_two_minutes(
     assert answered(hello, "192.0.2.1") is MessageKind.COOKIE
 
 
-def test_more_set_ups_than_can_be_served_are_put_off_and_resumptions_are_not(
-    make_hosts: type[Hosts],
-) -> None:
+def test_more_set_ups_than_can_be_served_are_put_off_and_resumptions_are_not(make_hosts):
     hosts = make_hosts(limits=HandshakeLimits(set_ups_per_s=2))
     known, _ = hosts.connected()
     outcomes = []
@@ -253,9 +241,7 @@ def test_more_set_ups_than_can_be_served_are_put_off_and_resumptions_are_not(
 
 
 @given(st.data())
-def test_garbage_instead_of_a_handshake_is_refused_and_bounded(
-    make_hosts: type[Hosts], data: st.DataObject
-) -> None:
+def test_garbage_instead_of_a_handshake_is_refused_and_bounded(make_hosts, data):
     hosts = make_hosts()
     dialling = data.draw(st.booleans())
     channel = hosts.set_up() if dialling else hosts.accept()
@@ -274,7 +260,7 @@ def test_garbage_instead_of_a_handshake_is_refused_and_bounded(
     assert len(channel._partial) <= 4 + 320
 
 
-def test_every_byte_of_a_set_up_counts(hosts: Hosts) -> None:
+def test_every_byte_of_a_set_up_counts(hosts):
     """If one bit is wrong anywhere in the three messages, the end that received it accepts no flow."""
     client, server = hosts.set_up(), hosts.accept()
     hosts.talk(client, server)
@@ -295,7 +281,7 @@ def test_every_byte_of_a_set_up_counts(hosts: Hosts) -> None:
 
 
 @pytest.mark.parametrize("apart_s", [-3e9, -3600.0, 3600.0, 3e9])
-def test_who_has_another_time_sets_up_and_comes_back(hosts: Hosts, apart_s: float) -> None:
+def test_who_has_another_time_sets_up_and_comes_back(hosts, apart_s):
     here_s = hosts.now + apart_s
 
     def talk(client: Channel) -> None:

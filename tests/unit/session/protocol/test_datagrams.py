@@ -68,7 +68,7 @@ def datagram(number: int, sent_ms: int = 0, epoch: int = 1, payload: bytes = b""
     return Datagram(epoch, number, sent_ms, 400, payload or str(number).encode())
 
 
-def test_the_quicker_path_carries_it_and_the_other_none(wire: Wire) -> None:
+def test_the_quicker_path_carries_it_and_the_other_none(wire):
     wire.send(b"one", b"two")
     assert wire.go() == {1: [b"one", b"two"], 2: []}
     wire.acknowledge(1)
@@ -78,7 +78,7 @@ def test_the_quicker_path_carries_it_and_the_other_none(wire: Wire) -> None:
     assert wire.core.datagrams.next_at(wire.core.paths) is None
 
 
-def test_what_is_not_acknowledged_goes_over_the_other_path_with_all_behind_it(wire: Wire) -> None:
+def test_what_is_not_acknowledged_goes_over_the_other_path_with_all_behind_it(wire):
     wire.send(b"one")
     wire.go()
     wire.now += 0.010
@@ -98,7 +98,7 @@ def test_what_is_not_acknowledged_goes_over_the_other_path_with_all_behind_it(wi
     assert wire.core.datagrams.copies == 3
 
 
-def test_a_path_that_began_in_a_time_out_is_not_waited_for_that_long(wire: Wire) -> None:
+def test_a_path_that_began_in_a_time_out_is_not_waited_for_that_long(wire):
     """Its kernel's round trip is that of a lost packet until it has carried more."""
     wire.facts[1].rtt_s, wire.facts[1].rtt_variation_s = 0.78, 0.70
     wire.facts[1].rtt_min_s, wire.facts[2].rtt_s = 0.040, 1.0
@@ -110,14 +110,14 @@ def test_a_path_that_began_in_a_time_out_is_not_waited_for_that_long(wire: Wire)
     assert wire.go() == {1: [], 2: [b"one"]}
 
 
-def test_what_was_on_a_path_that_is_lost_goes_elsewhere(wire: Wire) -> None:
+def test_what_was_on_a_path_that_is_lost_goes_elsewhere(wire):
     wire.send(b"one", b"two")
     wire.go()
     wire.core.path_lost(1, wire.now)
     assert wire.go(2) == {2: [b"one", b"two"]}
 
 
-def test_labels_bind_a_datagram_but_not_its_copy(wire: Wire) -> None:
+def test_labels_bind_a_datagram_but_not_its_copy(wire):
     """A datagram that a daemon keeps to one network is copied to another while the first is silent."""
     wire.facts[2].rtt_s = 0.010
     wire.core.allow(2, 0b0000, wire.now)
@@ -131,7 +131,7 @@ def test_labels_bind_a_datagram_but_not_its_copy(wire: Wire) -> None:
     assert wire.go() == {1: [], 2: []}
 
 
-def test_what_is_expired_is_never_sent(wire: Wire) -> None:
+def test_what_is_expired_is_never_sent(wire):
     wire.send(b"old", lifetime_s=0.1)
     wire.send(b"new", lifetime_s=1.0)
     wire.now += 0.1
@@ -139,14 +139,14 @@ def test_what_is_expired_is_never_sent(wire: Wire) -> None:
     assert wire.core.datagrams.expired == 1
 
 
-def test_there_is_a_bound_and_the_oldest_goes_first(wire: Wire) -> None:
+def test_there_is_a_bound_and_the_oldest_goes_first(wire):
     wire.send(*(str(number).encode() for number in range(MOST_UNSENT + 3)))
     assert wire.go()[1][0] == b"3"
     wire.send(*[bytes(60_000)] * 20)
     assert len(wire.go()[1]) == 8
 
 
-def test_what_is_too_large_or_has_no_lifetime_is_refused(wire: Wire) -> None:
+def test_what_is_too_large_or_has_no_lifetime_is_refused(wire):
     for data, lifetime_s in ((bytes(65_536), 1.0), (b"", 0.0), (b"", 61.0)):
         with pytest.raises(ValueError, match="datagram"):
             wire.core.send_datagram(data, lifetime_s, 0.0)
@@ -155,7 +155,7 @@ def test_what_is_too_large_or_has_no_lifetime_is_refused(wire: Wire) -> None:
         wire.core.send_datagram(b"", 1.0, 0.0)
 
 
-def test_timers_do_not_run_wild(wire: Wire) -> None:
+def test_timers_do_not_run_wild(wire):
     """However long a path is silent, there are a hundred looks a second and no more."""
     wire.send(b"one", lifetime_s=10.0)
     wire.go(1)
@@ -167,7 +167,7 @@ def test_timers_do_not_run_wild(wire: Wire) -> None:
     assert looks <= 101
 
 
-def test_each_comes_once_whatever_path_it_takes(cores: object) -> None:
+def test_each_comes_once_whatever_path_it_takes(cores):
     one, other = cores.pair()
     one.send_datagram(b"once", 0.4, 1.0)
     record = b"".join(one.next_record(1, 70_000, 1.0))
@@ -179,7 +179,7 @@ def test_each_comes_once_whatever_path_it_takes(cores: object) -> None:
     assert other.next_record(1, 70_000, 1.0) == [], "nothing is said in answer"
 
 
-def test_what_comes_late_is_dropped_though_clocks_differ() -> None:
+def test_what_comes_late_is_dropped_though_clocks_differ():
     receiver = DatagramReceiver()
     receiver.on_datagram(datagram(1, sent_ms=(1 << 32) - 10), 100.0)
     receiver.on_datagram(datagram(2, sent_ms=10), 100.020)
@@ -188,7 +188,7 @@ def test_what_comes_late_is_dropped_though_clocks_differ() -> None:
     assert receiver.take() == [b"1", b"2", b"3"]
 
 
-def test_a_way_that_has_become_longer_is_the_measure_after_a_while() -> None:
+def test_a_way_that_has_become_longer_is_the_measure_after_a_while():
     late = Lateness()
     assert late.of(0, 100.0) == 0.0
     assert late.of(1000, 102.0) == 1.0
@@ -198,14 +198,14 @@ def test_a_way_that_has_become_longer_is_the_measure_after_a_while() -> None:
     assert late.of(50_000, 150.5) == 0.0
 
 
-def test_a_session_that_was_woken_counts_anew() -> None:
+def test_a_session_that_was_woken_counts_anew():
     receiver = DatagramReceiver()
     for frame in (datagram(500), datagram(1, epoch=2), datagram(501), datagram(2, epoch=2)):
         receiver.on_datagram(frame, 1.0)
     assert receiver.take() == [b"500", b"1", b"2"]
 
 
-def test_a_program_that_does_not_read_has_the_newest() -> None:
+def test_a_program_that_does_not_read_has_the_newest():
     receiver = DatagramReceiver()
     for number in range(1, MOST_UNREAD + 2):
         receiver.on_datagram(datagram(number), 1.0)
@@ -217,7 +217,7 @@ def test_a_program_that_does_not_read_has_the_newest() -> None:
 
 
 @given(st.lists(st.integers(1, 3 * WINDOW), max_size=400))
-def test_none_comes_twice_in_whatever_order(numbers: list[int]) -> None:
+def test_none_comes_twice_in_whatever_order(numbers):
     receiver = DatagramReceiver()
     came = []
     highest = 0
@@ -230,7 +230,7 @@ def test_none_comes_twice_in_whatever_order(numbers: list[int]) -> None:
 
 
 @given(st.integers(0, 2**32 - 1), st.randoms(use_true_random=False))
-def test_lateness_is_what_it_took_beyond_the_quickest(begin: int, chance: random.Random) -> None:
+def test_lateness_is_what_it_took_beyond_the_quickest(begin, chance):
     """Against the plain computation, on any clock, within the quarter of a minute."""
     late = Lateness()
     least = 1 << 60
@@ -243,7 +243,7 @@ def test_lateness_is_what_it_took_beyond_the_quickest(begin: int, chance: random
 
 
 @given(seed=st.integers(0, 1 << 32))
-def test_over_paths_that_lose_what_arrives_is_in_time_and_once(cores: object, seed: int) -> None:
+def test_over_paths_that_lose_what_arrives_is_in_time_and_once(cores, seed):
     """Two cores, two paths that stop and go at will; a record that is stuck comes much later."""
     chance = random.Random(seed)
     one, other = cores.session(), cores.session()

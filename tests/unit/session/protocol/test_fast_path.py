@@ -48,7 +48,7 @@ def received(core: Session) -> list[bytes]:
     return found
 
 
-def test_it_arrives_like_any_other_and_in_order_with_them() -> None:
+def test_it_arrives_like_any_other_and_in_order_with_them():
     one, other = pair()
     record = at_once(one, b"first", 0.001)
     assert record is not None
@@ -59,7 +59,7 @@ def test_it_arrives_like_any_other_and_in_order_with_them() -> None:
     assert received(other) == [b"first", b"second"]
 
 
-def test_whatever_else_there_is_to_send_or_to_say_goes_first() -> None:
+def test_whatever_else_there_is_to_send_or_to_say_goes_first():
     one, other = pair()
     assert at_once(one, b"x" * 4_097, 0.0) is None
     assert at_once(one, b"background", 0.0, BULK) is None
@@ -78,7 +78,7 @@ def test_whatever_else_there_is_to_send_or_to_say_goes_first() -> None:
     assert at_once(one, b"now", 0.0) is not None
 
 
-def test_it_is_sent_again_when_its_path_is_lost_before_or_after() -> None:
+def test_it_is_sent_again_when_its_path_is_lost_before_or_after():
     one, other = pair()
     assert at_once(one, b"on its way", 0.0) is not None
     path = one.fast_path.path(4, URGENT)
@@ -96,7 +96,7 @@ def test_it_is_sent_again_when_its_path_is_lost_before_or_after() -> None:
     assert received(other) == [b"on its way", b"lost"]
 
 
-def test_a_ping_pong_takes_its_acknowledgements_along() -> None:
+def test_a_ping_pong_takes_its_acknowledgements_along():
     one, other = pair()
     alone = along = 0
     for number in range(1_000):
@@ -119,7 +119,7 @@ def test_a_ping_pong_takes_its_acknowledgements_along() -> None:
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-async def test_who_waits_goes_on_at_once_where_that_is_right(at_once: bool) -> None:
+async def test_who_waits_goes_on_at_once_where_that_is_right(at_once):
     loop = asyncio.get_running_loop()
     waiter = Waiter(loop)
     went_on: list[bool] = []
@@ -142,7 +142,7 @@ async def test_who_waits_goes_on_at_once_where_that_is_right(at_once: bool) -> N
     assert (went_on, seen) == ([True], [at_once])
 
 
-async def test_who_waits_can_be_cancelled_and_can_run_out_of_time() -> None:
+async def test_who_waits_can_be_cancelled_and_can_run_out_of_time():
     waiter = Waiter(asyncio.get_running_loop())
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):

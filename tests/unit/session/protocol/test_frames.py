@@ -115,16 +115,14 @@ def frames(draw: st.DrawFn) -> tuple[Frame, bytes]:
 
 
 @given(st.lists(frames(), min_size=1, max_size=8))
-def test_what_is_packed_comes_back(several: list[tuple[Frame, bytes]]) -> None:
+def test_what_is_packed_comes_back(several):
     record = b"".join(packed for _, packed in several)
     assert unpack(record) == [frame for frame, _ in several]
     assert unpack(memoryview(bytearray(record))) == [frame for frame, _ in several]
 
 
 @given(frames(), st.data())
-def test_a_record_that_is_cut_anywhere_is_refused(
-    one: tuple[Frame, bytes], data: st.DataObject
-) -> None:
+def test_a_record_that_is_cut_anywhere_is_refused(one, data):
     cut = data.draw(st.integers(0, len(one[1]) - 1))
     with pytest.raises(ProtocolError):
         unpack(one[1][:cut])
@@ -197,18 +195,18 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("record", HOSTILE.values(), ids=HOSTILE.keys())
-def test_what_breaks_a_bound_is_refused_with_a_sentence(record: bytes) -> None:
+def test_what_breaks_a_bound_is_refused_with_a_sentence(record):
     with pytest.raises(ProtocolError) as refused:
         unpack(record)
     assert len(str(refused.value)) > 20
 
 
-def test_a_reason_that_is_too_long_is_cut_between_characters() -> None:
+def test_a_reason_that_is_too_long_is_cut_between_characters():
     (frame,) = unpack(packing.abort(1, "ä" * 150))
     assert frame == Abort(1, "ä" * 100)
 
 
-def test_the_longest_record_is_accepted() -> None:
+def test_the_longest_record_is_accepted():
     length = packing.RECORD_BYTES - packing.STREAM.size
     (frame,) = unpack(packing.stream_header(0, length, True) + bytes(length))
     assert isinstance(frame, StreamData)
@@ -219,7 +217,7 @@ SPANS = st.tuples(st.integers(0, 60), st.integers(0, 12)).map(lambda s: (s[0], s
 
 
 @given(st.lists(SPANS, max_size=40), SPANS)
-def test_intervals_are_a_set(spans: list[tuple[int, int]], asked: tuple[int, int]) -> None:
+def test_intervals_are_a_set(spans, asked):
     intervals, model = IntervalSet(), set[int]()
     for start, end in spans:
         intervals.add(start, end)
@@ -236,9 +234,7 @@ def test_intervals_are_a_set(spans: list[tuple[int, int]], asked: tuple[int, int
 
 
 @given(st.integers(0, 20), st.lists(SPANS, max_size=30), SPANS)
-def test_progress_is_a_set_that_is_full_below_its_floor(
-    floor: int, spans: list[tuple[int, int]], asked: tuple[int, int]
-) -> None:
+def test_progress_is_a_set_that_is_full_below_its_floor(floor, spans, asked):
     progress, model = CumulativeSet(floor), set(range(floor))
     for start, end in spans:
         progress.add(start, end)

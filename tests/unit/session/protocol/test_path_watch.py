@@ -40,21 +40,21 @@ def seen(
     return PathProgress(waits, delivered, at_s, rtt_s, 0.02, repeated, received_at_s)
 
 
-def test_where_nothing_waits_nothing_is_silent() -> None:
+def test_where_nothing_waits_nothing_is_silent():
     watch = PathWatch()
     for now in (0.0, 10.0, 100.0):
         assert watch.observe(seen(5, 0.0, waits=False), now) is PathVoice.SPEAKS
 
 
 @pytest.mark.parametrize(("rtt_s", "limit_s"), [(0.02, SILENT_S), (0.5, 1.5), (None, SILENT_S)])
-def test_a_long_path_is_given_three_of_its_round_trips(rtt_s: float | None, limit_s: float) -> None:
+def test_a_long_path_is_given_three_of_its_round_trips(rtt_s, limit_s):
     watch = PathWatch()
     watch.observe(seen(5, 0.0, rtt_s=rtt_s), 0.0)
     assert watch.observe(seen(5, 0.0, rtt_s=rtt_s), limit_s - 0.01) is not PathVoice.SILENT
     assert watch.observe(seen(5, 0.0, rtt_s=rtt_s), limit_s + 0.01) is PathVoice.SILENT
 
 
-def test_a_path_over_which_the_peer_sends_is_silent_half_a_second_later() -> None:
+def test_a_path_over_which_the_peer_sends_is_silent_half_a_second_later():
     """The peer's upload fills its queue, and its acknowledgements wait behind the upload."""
     watch = PathWatch()
     watch.observe(seen(5, 0.0), 0.0)
@@ -64,7 +64,7 @@ def test_a_path_over_which_the_peer_sends_is_silent_half_a_second_later() -> Non
     assert watch.observe(seen(5, 0.0, received_at_s=0.7), 0.75) is PathVoice.SILENT
 
 
-def test_a_path_is_silent_as_soon_as_the_peer_sends_no_more_there() -> None:
+def test_a_path_is_silent_as_soon_as_the_peer_sends_no_more_there():
     watch = PathWatch()
     watch.observe(seen(5, 0.0), 0.0)
     assert watch.observe(seen(5, 0.0, received_at_s=0.25), 0.3) is PathVoice.SPEAKS
@@ -73,7 +73,7 @@ def test_a_path_is_silent_as_soon_as_the_peer_sends_no_more_there() -> None:
 
 @pytest.mark.parametrize("heard_s", [math.inf, 0.09, 0.02, 0.0], ids="{:g} s ago".format)
 @pytest.mark.parametrize("silent_s", [0.05, 0.2, 0.3, 0.7])
-def test_a_path_says_when_it_will_count_as_silent(silent_s: float, heard_s: float) -> None:
+def test_a_path_says_when_it_will_count_as_silent(silent_s, heard_s):
     """The detector's next look is then, also where the peer's data arrive."""
     watch, heard_at_s = PathWatch(), silent_s - heard_s
     watch.observe(seen(5, 0.0), 0.0)
@@ -85,7 +85,7 @@ def test_a_path_says_when_it_will_count_as_silent(silent_s: float, heard_s: floa
         assert (voice is PathVoice.SILENT) is (silent or due_at_s < silent_s)
 
 
-def test_a_network_that_answers_in_bursts_is_not_taken_for_dead_by_its_pauses() -> None:
+def test_a_network_that_answers_in_bursts_is_not_taken_for_dead_by_its_pauses():
     watch = PathWatch()
     watch.observe(seen(0, 0.0), 0.0)
     for k in range(1, 6):
@@ -95,7 +95,7 @@ def test_a_network_that_answers_in_bursts_is_not_taken_for_dead_by_its_pauses() 
     assert watch.observe(seen(5, 1.25), 2.05) is PathVoice.SILENT
 
 
-def test_a_silence_that_the_kernel_had_to_break_is_no_measure_of_what_is_usual() -> None:
+def test_a_silence_that_the_kernel_had_to_break_is_no_measure_of_what_is_usual():
     watch = PathWatch()
     watch.observe(seen(0, 0.0), 0.0)
     for k in range(1, 20):
@@ -105,7 +105,7 @@ def test_a_silence_that_the_kernel_had_to_break_is_no_measure_of_what_is_usual()
     assert watch.limit_s == SILENT_S
 
 
-def test_what_the_kernel_repeated_between_two_looks_is_seen_as_well() -> None:
+def test_what_the_kernel_repeated_between_two_looks_is_seen_as_well():
     """It repeats itself, is answered and forgets it: 0.6 s became usual, and the next death took 1.8."""
     watch = PathWatch()
     watch.observe(seen(0, 0.0, repeated=7), 0.0)
@@ -152,7 +152,7 @@ class PlayedPath:
                 self.begun.append(self.now_s)
 
 
-def test_a_path_that_fades_is_noticed_once_and_within_half_a_second() -> None:
+def test_a_path_that_fades_is_noticed_once_and_within_half_a_second():
     path = PlayedPath()
     path.play(2.0, 24e6, queue_bytes=300_000)
     assert not path.watch.crawls
@@ -166,13 +166,13 @@ def test_a_path_that_fades_is_noticed_once_and_within_half_a_second() -> None:
     assert len(path.begun) == 1, "by now it is planned as what it is"
 
 
-def test_a_slow_path_with_a_long_queue_is_none_that_fades() -> None:
+def test_a_slow_path_with_a_long_queue_is_none_that_fades():
     path = PlayedPath()
     path.play(30.0, 500e3, queue_bytes=200_000)
     assert not path.begun
 
 
-def test_what_is_asked_over_a_long_way_is_not_late_before_it_can_be_here() -> None:
+def test_what_is_asked_over_a_long_way_is_not_late_before_it_can_be_here():
     path = PlayedPath()
     path.rtt_s = 0.6
     path.play(3.0, 24e6, queue_bytes=2_000_000)
@@ -196,9 +196,7 @@ def test_what_is_asked_over_a_long_way_is_not_late_before_it_can_be_here() -> No
         max_size=60,
     )
 )
-def test_whatever_is_seen_it_begins_only_where_it_did_not_crawl(
-    seen: list[tuple[int, int, float, float]],
-) -> None:
+def test_whatever_is_seen_it_begins_only_where_it_did_not_crawl(seen):
     watch, now_s, acknowledged, crawled = CrawlWatch(), 0.0, 0, False
     for more, on_way, elsewhere_s, later_s in seen:
         now_s, acknowledged = now_s + later_s, acknowledged + more
@@ -208,7 +206,7 @@ def test_whatever_is_seen_it_begins_only_where_it_did_not_crawl(
         crawled = watch.crawls
 
 
-def test_the_first_falls_are_forgiven_and_each_further_one_doubles_the_time_up_to_a_bound() -> None:
+def test_the_first_falls_are_forgiven_and_each_further_one_doubles_the_time_up_to_a_bound():
     flapping = FlappingNetworks()
     held = []
     for k in range(12):
@@ -219,7 +217,7 @@ def test_the_first_falls_are_forgiven_and_each_further_one_doubles_the_time_up_t
     assert held[-1] == held[-2] == 32.0
 
 
-def test_what_stands_for_a_while_between_its_falls_does_not_flap() -> None:
+def test_what_stands_for_a_while_between_its_falls_does_not_flap():
     """Contacts with Wi-Fi in a bus: it was left alone for half a minute after the eighth."""
     flapping = FlappingNetworks()
     for k in range(100):
@@ -227,7 +225,7 @@ def test_what_stands_for_a_while_between_its_falls_does_not_flap() -> None:
         assert flapping.hold_s("wlan0", 1.2 * FORGIVEN_S * k) == 0.0
 
 
-def test_only_the_last_few_networks_are_remembered() -> None:
+def test_only_the_last_few_networks_are_remembered():
     flapping = FlappingNetworks()
     for _ in range(4):
         flapping.fell("first", 0.0)
@@ -290,7 +288,7 @@ class Ends:
         return bool(self.sent(TWO, now))
 
 
-def test_two_pings_in_records_of_their_own_and_short_answers() -> None:
+def test_two_pings_in_records_of_their_own_and_short_answers():
     ends = Ends()
     assert ends.near.next_timer() == p.REST_S
     assert not ends.asks(p.REST_S - 0.01)
@@ -307,7 +305,7 @@ def test_two_pings_in_records_of_their_own_and_short_answers() -> None:
     assert not ends.asks(1e6)  # one for each path, while it carries nothing
 
 
-def test_answers_that_come_together_give_only_a_lower_bound() -> None:
+def test_answers_that_come_together_give_only_a_lower_bound():
     ends = Ends()
     (event,) = ends.answered(ends.sent(TWO, 1.0), [1.05, 1.0501])
     assert isinstance(event, Probed)
@@ -315,7 +313,7 @@ def test_answers_that_come_together_give_only_a_lower_bound() -> None:
     assert event.rate_bps == pytest.approx(8 * 10_552 / 0.0501)
 
 
-def test_answers_behind_other_data_say_nothing() -> None:
+def test_answers_behind_other_data_say_nothing():
     ends = Ends()
     records = ends.sent(TWO, 1.0)
     ends.far.paths[1].facts.rtt_s = 0.001
@@ -323,7 +321,7 @@ def test_answers_behind_other_data_say_nothing() -> None:
     assert ends.answered(records, [1.05, 1.15]) == []
 
 
-def test_forged_answers_are_nothing() -> None:
+def test_forged_answers_are_nothing():
     ends = Ends()
     records = ends.sent(TWO, 1.0)
     short, padded = (frame.token for record in records for frame in unpack(record))
@@ -347,11 +345,11 @@ def test_forged_answers_are_nothing() -> None:
     ],
     ids=["off", "no choice", "silent", "metered", "known", "known, and very slow"],
 )
-def test_where_none_is_sent(quiet: dict[str, Any]) -> None:
+def test_where_none_is_sent(quiet):
     assert not Ends(**quiet).asks(1_000.0)
 
 
-def test_a_metered_path_only_for_a_share_and_where_no_label_is_forbidden() -> None:
+def test_a_metered_path_only_for_a_share_and_where_no_label_is_forbidden():
     ends = Ends(metered=True)
     ends.used(1.0, p.LEAST_BYTES_SHARE * p.PAD_BYTES)
     ends.far.allow(TWO, 0b0111, 1.0)
@@ -363,14 +361,14 @@ def test_a_metered_path_only_for_a_share_and_where_no_label_is_forbidden() -> No
     assert ends.asks(12.0)
 
 
-def test_a_path_that_no_label_may_use_is_left_alone() -> None:
+def test_a_path_that_no_label_may_use_is_left_alone():
     ends = Ends()
     ends.near.allow(TWO, 0, 0.0)
     ends.carry(0.0)
     assert not ends.asks(10.0)
 
 
-def test_again_only_when_old_and_for_a_share_of_bytes_and_of_time() -> None:
+def test_again_only_when_old_and_for_a_share_of_bytes_and_of_time():
     ends = Ends()
     assert ends.answered(ends.sent(TWO, 1.0), [1.05, 1.15])
     ends.facts.rate_bps, ends.facts.rate_at_s = 20e6, 1.15
@@ -393,7 +391,7 @@ def probed(
     estimator.probed(Probed(TWO, rate_bps, 0.03, at_least), now)
 
 
-def test_a_change_that_two_probes_see_is_believed() -> None:
+def test_a_change_that_two_probes_see_is_believed():
     facts = PathFacts()
     estimator = PathEstimator(facts)
     estimator.measured(20e6, at_least=False)

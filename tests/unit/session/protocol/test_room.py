@@ -1,7 +1,5 @@
 """Replay memory, limited for all sessions together: one writer leaves some to others; none starves."""
 
-from random import Random
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,7 +18,7 @@ def fill(sender: Sender) -> None:
         pass
 
 
-def test_the_first_leave_something_to_hundreds_more() -> None:
+def test_the_first_leave_something_to_hundreds_more():
     memory = ReplayMemory(LIMIT)
     many = senders(100, memory)
     for each in many:
@@ -30,7 +28,7 @@ def test_the_first_leave_something_to_hundreds_more() -> None:
     assert len([each for each in many if each.replay.held_bytes]) == memory.holders
 
 
-def test_what_the_first_took_too_much_goes_to_the_others() -> None:
+def test_what_the_first_took_too_much_goes_to_the_others():
     memory = ReplayMemory(LIMIT)
     many = senders(50, memory)
     for each in many:
@@ -43,7 +41,7 @@ def test_what_the_first_took_too_much_goes_to_the_others() -> None:
     assert min(held) > max(held) / 2
 
 
-def test_a_whole_message_need_not_wait_until_nobody_sends_any_more() -> None:
+def test_a_whole_message_need_not_wait_until_nobody_sends_any_more():
     memory = ReplayMemory(LIMIT)
     many = senders(60, memory)
     for each in many[:50]:
@@ -58,9 +56,7 @@ def test_a_whole_message_need_not_wait_until_nobody_sends_any_more() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 19), st.integers(1, 400_000)), max_size=60), st.randoms())
-def test_whoever_was_refused_is_told_once_all_is_free(
-    steps: list[tuple[int, int]], draw: Random
-) -> None:
+def test_whoever_was_refused_is_told_once_all_is_free(steps, draw):
     memory = ReplayMemory(1 << 20)
     many = [Sender(memory, 1 << 20, number) for number in range(20)]
     empty_handed: set[int] = set()

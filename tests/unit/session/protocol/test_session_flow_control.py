@@ -1,16 +1,12 @@
 """Flow control of sessions: memory, windows, acknowledgements."""
 
-from typing import Any
-
 import pytest
 
 from cedos.session.protocol.life import SessionLimits
 from cedos.session.protocol.room import ReplayMemory
 
-Cores = Any
 
-
-def test_one_limit_for_all_sessions_and_who_waited_is_told(cores: Cores) -> None:
+def test_one_limit_for_all_sessions_and_who_waited_is_told(cores):
     memory = ReplayMemory(1_000_000)
     limits = SessionLimits(send_bytes=1_000_000)
     many = [cores.session(limits=limits, memory=memory) for _ in range(40)]
@@ -26,9 +22,7 @@ def test_one_limit_for_all_sessions_and_who_waited_is_told(cores: Cores) -> None
 @pytest.mark.parametrize(
     "limits", [SessionLimits(send_bytes=1_000_000), SessionLimits(irob_window=600_000)]
 )
-def test_background_data_leaves_room_for_what_is_urgent(
-    cores: Cores, limits: SessionLimits
-) -> None:
+def test_background_data_leaves_room_for_what_is_urgent(cores, limits):
     one, _ = cores.pair(limits=limits)
     while one.send(bytes(100_000), 3, after=()):
         pass
@@ -37,7 +31,7 @@ def test_background_data_leaves_room_for_what_is_urgent(
     assert all(one.send(bytes(3_000), 0, after=()) for _ in range(10))
 
 
-def test_a_stream_stops_at_the_window_and_goes_on_when_it_is_read(cores: Cores) -> None:
+def test_a_stream_stops_at_the_window_and_goes_on_when_it_is_read(cores):
     limits = SessionLimits(stream_window=262_144)
     one, other = cores.pair(limits=limits)
     one.path_lost(1, 0.0)
@@ -53,7 +47,7 @@ def test_a_stream_stops_at_the_window_and_goes_on_when_it_is_read(cores: Cores) 
     assert total == 1_000_000
 
 
-def test_what_a_stream_may_hold_grows_with_what_the_peer_has(cores: Cores) -> None:
+def test_what_a_stream_may_hold_grows_with_what_the_peer_has(cores):
     one, other = cores.pair()
     held = []
     for now in range(6):
@@ -67,7 +61,7 @@ def test_what_a_stream_may_hold_grows_with_what_the_peer_has(cores: Cores) -> No
     assert held == [262_144 << number for number in range(6)]
 
 
-def test_a_source_keeps_nothing_and_is_asked_again(cores: Cores) -> None:
+def test_a_source_keeps_nothing_and_is_asked_again(cores):
     one, other = cores.pair()
     asked: list[tuple[int, int]] = []
 
@@ -86,7 +80,7 @@ def test_a_source_keeps_nothing_and_is_asked_again(cores: Cores) -> None:
     assert asked == [(0, 50_000)] * 2
 
 
-def test_acknowledgements_wait_for_company_but_not_long(cores: Cores) -> None:
+def test_acknowledgements_wait_for_company_but_not_long(cores):
     one, other = cores.pair()
     one.write(b"x")
     cores.pump(one, other)
@@ -97,7 +91,7 @@ def test_acknowledgements_wait_for_company_but_not_long(cores: Cores) -> None:
     assert one.acknowledged_bytes == 1
 
 
-def test_backlogged_is_what_the_paths_would_carry_in_a_moment(cores: Cores) -> None:
+def test_backlogged_is_what_the_paths_would_carry_in_a_moment(cores):
     one, _ = cores.pair()
     large, small = 1, 0
     assert not one.backlogged(large)

@@ -31,13 +31,13 @@ def fuzz(target: str, seconds: int, where: Path, *more: str) -> int:
 
 @pytest.mark.long
 @pytest.mark.timeout(150)
-def test_no_bytes_break_a_channel(tmp_path: Path) -> None:
+def test_no_bytes_break_a_channel(tmp_path):
     assert fuzz("fuzz_channel.py", 30, tmp_path) > 10
 
 
 @pytest.mark.long
 @pytest.mark.timeout(180)
-def test_nothing_but_protocol_errors_for_a_minute(tmp_path: Path) -> None:
+def test_nothing_but_protocol_errors_for_a_minute(tmp_path):
     seeds = tmp_path / "seeds"
     seeds.mkdir()
     records = [bytes.fromhex(each) for each in re.findall(r"`([0-9a-f]{2,})`", DOCUMENT)]

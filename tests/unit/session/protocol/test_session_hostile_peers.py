@@ -101,7 +101,7 @@ def take_all(core: Session, records: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("records", HOSTILE.values(), ids=HOSTILE.keys())
-def test_a_peer_that_claims_too_much_is_refused(cores: Cores, records: list[bytes]) -> None:
+def test_a_peer_that_claims_too_much_is_refused(cores, records):
     core = cores.session(limits=SessionLimits(stream_window=262_144))
     cores.up(core)
     core.next_record(1, 70_000, 0.0)
@@ -114,7 +114,7 @@ def test_a_peer_that_claims_too_much_is_refused(cores: Cores, records: list[byte
     assert core.next_record(1, 70_000, 0.0) == []
 
 
-def test_an_answer_above_what_was_proposed_is_refused(cores: Cores) -> None:
+def test_an_answer_above_what_was_proposed_is_refused(cores):
     core = cores.session()
     cores.up(core)
     core.control.propose_keep_alive(50)
@@ -122,7 +122,7 @@ def test_an_answer_above_what_was_proposed_is_refused(cores: Cores) -> None:
         core.receive(1, packing.fixed(KeepAlive(True, 1, 51)), 0.0)
 
 
-def test_windows_only_grow_and_old_acknowledgements_change_nothing(cores: Cores) -> None:
+def test_windows_only_grow_and_old_acknowledgements_change_nothing(cores):
     one, other = cores.pair()
     limit, credit = one.sender.stream.limit, one.sender.credit.credit
     one.receive(1, packing.fixed(Window(5, 5, 5)), 0.0)
@@ -136,7 +136,7 @@ def test_windows_only_grow_and_old_acknowledgements_change_nothing(cores: Cores)
     assert one.acknowledged_bytes == 100
 
 
-def test_pings_without_end_get_a_bounded_number_of_answers(cores: Cores) -> None:
+def test_pings_without_end_get_a_bounded_number_of_answers(cores):
     core = cores.session()
     cores.up(core)
     core.receive(1, b"".join(packing.ping(number) for number in range(1_000)), 0.0)
@@ -165,9 +165,7 @@ def begun(cores: Cores, count: int) -> Session:
 
 
 @pytest.mark.parametrize("kind", ["abandoned", "small"])
-def test_single_ids_cost_the_same_however_many_irobs_have_come_in_part(
-    cores: Cores, kind: str
-) -> None:
+def test_single_ids_cost_the_same_however_many_irobs_have_come_in_part(cores, kind):
     """Each looked through all parts: a record of 256 KiB kept all sessions waiting for 77 s."""
 
     def took_s(parts: int) -> float:
@@ -187,7 +185,7 @@ def test_single_ids_cost_the_same_however_many_irobs_have_come_in_part(
     assert took_s(20_000) < 10 * took_s(10)
 
 
-def test_what_lies_in_parts_or_waits_for_others_counts_with_its_real_memory(cores: Cores) -> None:
+def test_what_lies_in_parts_or_waits_for_others_counts_with_its_real_memory(cores):
     assert begun(cores, 10_000).held_bytes > 10_000 * 1_500
     core = cores.session(limits=SessionLimits())
     cores.up(core)
@@ -224,7 +222,7 @@ def meet(cores: Cores, client: Session, server: Session) -> None:
     server.path_up(2, PathFacts(), NOW)
 
 
-def test_nothing_new_is_sent_before_the_peer_has_said_what_it_has(cores: Cores) -> None:
+def test_nothing_new_is_sent_before_the_peer_has_said_what_it_has(cores):
     client, server = cores.pair()
     restored = again(noted(server))
     restored.write(b"too early")
@@ -240,9 +238,7 @@ def test_nothing_new_is_sent_before_the_peer_has_said_what_it_has(cores: Cores) 
 
 
 @pytest.mark.parametrize("what", ["stream", "message", "large message"])
-def test_what_an_older_life_had_sent_is_not_continued_by_other_bytes(
-    cores: Cores, what: str
-) -> None:
+def test_what_an_older_life_had_sent_is_not_continued_by_other_bytes(cores, what):
     """The peer has a part of it, out of order, so that its positions are those of the record."""
     client, server = cores.pair(limits=SessionLimits())
     record = noted(server)
@@ -272,7 +268,7 @@ def test_what_an_older_life_had_sent_is_not_continued_by_other_bytes(
     assert b"\xff" not in b"".join(data for _, data in cores.messages(client))
 
 
-def test_a_record_that_is_behind_is_told_by_both(cores: Cores) -> None:
+def test_a_record_that_is_behind_is_told_by_both(cores):
     client, server = cores.pair()
     record = noted(server)
     client.write(b"asked")
@@ -286,7 +282,7 @@ def test_a_record_that_is_behind_is_told_by_both(cores: Cores) -> None:
     assert client.state is restored.state is SessionState.FAILED
 
 
-def test_an_acknowledgement_of_a_part_that_was_never_sent_is_refused(cores: Cores) -> None:
+def test_an_acknowledgement_of_a_part_that_was_never_sent_is_refused(cores):
     _, server = cores.pair()
     part = CumulativeSet(0)
     part.add(0, 10)
@@ -294,7 +290,7 @@ def test_an_acknowledgement_of_a_part_that_was_never_sent_is_refused(cores: Core
         server.sender.acknowledge(Ack(Space.EXTENTS, 7, part.floor, ()))
 
 
-def test_a_new_byte_among_old_ones_does_not_keep_them_all() -> None:
+def test_a_new_byte_among_old_ones_does_not_keep_them_all():
     """A record repeats 200 kB and has one new byte: each kept the whole record, 20,000 times."""
     receiver = Receiver(8 << 20, 1 << 20, 1 << 20)
     receiver.window()
@@ -308,7 +304,7 @@ def test_a_new_byte_among_old_ones_does_not_keep_them_all() -> None:
     assert used < 1e6
 
 
-def test_pieces_behind_gaps_count_with_their_memory() -> None:
+def test_pieces_behind_gaps_count_with_their_memory():
     receiver = Receiver(8 << 20, 1 << 20, 1 << 20)
     tracemalloc.start()
     for number in range(10_000):
@@ -318,7 +314,7 @@ def test_pieces_behind_gaps_count_with_their_memory() -> None:
     assert receiver.held_bytes > 0.8 * used
 
 
-def test_abandoned_ids_without_end_do_not_look_through_those_that_wait() -> None:
+def test_abandoned_ids_without_end_do_not_look_through_those_that_wait():
     """Abandon ids while 30,000 are waited for: a frame took 3 ms, and a record of them a minute."""
     receiver = Receiver(8 << 20, 16 << 20, 1 << 20)
     few = 20_000
@@ -337,7 +333,7 @@ def test_abandoned_ids_without_end_do_not_look_through_those_that_wait() -> None
 
 
 @pytest.mark.parametrize("space", [Space.STREAM, Space.IROBS])
-def test_acknowledgements_with_gaps_without_end_are_refused(space: Space) -> None:
+def test_acknowledgements_with_gaps_without_end_are_refused(space):
     """Acknowledge every other byte of a large file: the sender kept 80 bytes for 16 received."""
     core = Session(Plain(), 0.0)
     core.write_source(lambda _offset, count: bytes(count), 1 << 30)

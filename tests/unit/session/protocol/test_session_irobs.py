@@ -1,7 +1,5 @@
 """IROBs of two cores: labels, orders, abandonment, and thunks."""
 
-from typing import Any
-
 import pytest
 
 from cedos.errors import SessionError
@@ -11,10 +9,8 @@ from cedos.session.protocol.room import IROB_COST
 from cedos.session.protocol.sender import DEFERRED, NO_ROOM
 from cedos.session.protocol.unpacking import unpack
 
-Cores = Any
 
-
-def test_delivery_prefers_labels_and_respects_orders(cores: Cores) -> None:
+def test_delivery_prefers_labels_and_respects_orders(cores):
     one, other = cores.pair()
     first = one.send(b"bulk", 3, after=())
     one.send(b"after bulk", 0, after=(first,))
@@ -29,7 +25,7 @@ def test_delivery_prefers_labels_and_respects_orders(cores: Cores) -> None:
     ]
 
 
-def test_an_open_irob_is_delivered_when_it_ends_and_not_when_it_is_abandoned(cores: Cores) -> None:
+def test_an_open_irob_is_delivered_when_it_ends_and_not_when_it_is_abandoned(cores):
     one, other = cores.pair()
     kept, dropped = one.begin(2, after=()), one.begin(2, after=())
     for irob in (kept, dropped):
@@ -50,7 +46,7 @@ def test_an_open_irob_is_delivered_when_it_ends_and_not_when_it_is_abandoned(cor
         one.append(kept, b"more")
 
 
-def test_irobs_that_wait_for_each_other_never_lock_up(cores: Cores) -> None:
+def test_irobs_that_wait_for_each_other_never_lock_up(cores):
     """Later ones fill the window but for the spare, which is for the one they all wait for."""
     limits = SessionLimits(irob_window=655_360, irob_bytes=262_144)
     one, other = cores.pair(limits=limits)
@@ -69,7 +65,7 @@ def test_irobs_that_wait_for_each_other_never_lock_up(cores: Cores) -> None:
     assert one.send(b"again", 0) > 0
 
 
-def test_an_irob_beyond_what_the_peer_takes_is_refused_at_once(cores: Cores) -> None:
+def test_an_irob_beyond_what_the_peer_takes_is_refused_at_once(cores):
     one, _ = cores.pair(limits=SessionLimits(irob_bytes=300_000))
     with pytest.raises(SessionError, match="300001"):
         one.send(bytes(300_001), 3)
@@ -80,7 +76,7 @@ def test_an_irob_beyond_what_the_peer_takes_is_refused_at_once(cores: Cores) -> 
         one.send(b"x", 0, after=(irob + 7,))
 
 
-def test_what_nearly_fills_a_record_is_neither_cut_nor_copied(cores: Cores) -> None:
+def test_what_nearly_fills_a_record_is_neither_cut_nor_copied(cores):
     limits = SessionLimits(irob_window=655_360, irob_bytes=262_144)
     one, other = cores.pair(limits=limits)
     sent = [bytes([number]) * 66_000 for number in range(5)]
@@ -100,7 +96,7 @@ def test_what_nearly_fills_a_record_is_neither_cut_nor_copied(cores: Cores) -> N
     assert one.sender.replay.held_bytes == other.held_bytes == 0
 
 
-def test_thunks_wait_for_an_appropriate_network_and_can_be_cancelled(cores: Cores) -> None:
+def test_thunks_wait_for_an_appropriate_network_and_can_be_cancelled(cores):
     one, other = cores.pair()
     one.allow(1, 0b0111, 0.0)
     cores.pump(one, other)

@@ -1,7 +1,5 @@
 """The life of sessions: closing, lost state, keep-alive, and control frames between peers."""
 
-from typing import Any
-
 import pytest
 
 from cedos.errors import SessionError
@@ -16,10 +14,8 @@ from cedos.session.protocol.life import (
 from cedos.session.protocol.schedulers.interface import PathFacts
 from cedos.session.protocol.session import ALL, LOST_STATE
 
-Cores = Any
 
-
-def test_both_close_and_know_it(cores: Cores) -> None:
+def test_both_close_and_know_it(cores):
     one, other = cores.pair()
     one.write(b"last words")
     one.send(b"and an IROB", 0)
@@ -40,7 +36,7 @@ def test_both_close_and_know_it(cores: Cores) -> None:
     assert cores.messages(other) == [(0, b"and an IROB")]
 
 
-def test_a_close_whose_answer_was_lost_is_answered_again(cores: Cores) -> None:
+def test_a_close_whose_answer_was_lost_is_answered_again(cores):
     one, other = cores.pair()
     for each in (one, other):
         each.close()
@@ -57,9 +53,7 @@ def test_a_close_whose_answer_was_lost_is_answered_again(cores: Cores) -> None:
 
 
 @pytest.mark.parametrize("acknowledged", [True, False])
-def test_a_peer_that_is_gone_after_all_was_said_is_no_failure(
-    cores: Cores, acknowledged: bool
-) -> None:
+def test_a_peer_that_is_gone_after_all_was_said_is_no_failure(cores, acknowledged):
     one, other = cores.pair()
     for each in (one, other):
         each.close()
@@ -71,7 +65,7 @@ def test_a_peer_that_is_gone_after_all_was_said_is_no_failure(
     assert other.state is (SessionState.FINISHED if acknowledged else SessionState.FAILED)
 
 
-def test_a_peer_that_forgot_us_is_a_failure_with_the_acknowledged_byte(cores: Cores) -> None:
+def test_a_peer_that_forgot_us_is_a_failure_with_the_acknowledged_byte(cores):
     one, other = cores.pair()
     one.write(b"12345")
     cores.pump(one, other)
@@ -100,7 +94,7 @@ def test_a_peer_that_forgot_us_is_a_failure_with_the_acknowledged_byte(cores: Co
         Sync(0, 1, 5, 9),
     ],
 )
-def test_lost_state_is_seen_at_the_first_word_on_a_new_path(cores: Cores, sync: Sync) -> None:
+def test_lost_state_is_seen_at_the_first_word_on_a_new_path(cores, sync):
     one, other = cores.pair()
     one.write(b"12345")
     cores.pump(one, other)
@@ -115,7 +109,7 @@ def test_lost_state_is_seen_at_the_first_word_on_a_new_path(cores: Cores, sync: 
     assert frames[0].code == LOST_STATE
 
 
-def test_without_a_path_a_session_waits_for_its_keep_alive_and_no_longer(cores: Cores) -> None:
+def test_without_a_path_a_session_waits_for_its_keep_alive_and_no_longer(cores):
     core = cores.session()
     core.tick(1e9)  # before its first path it waits for ever
     cores.up(core)
@@ -129,7 +123,7 @@ def test_without_a_path_a_session_waits_for_its_keep_alive_and_no_longer(cores: 
     assert not core.failure.by_peer
 
 
-def test_a_session_without_keep_alive_ends_with_its_last_path(cores: Cores) -> None:
+def test_a_session_without_keep_alive_ends_with_its_last_path(cores):
     core = cores.session(keep_alive_s=0)
     cores.up(core)
     core.path_lost(1, 5.0)
@@ -138,7 +132,7 @@ def test_a_session_without_keep_alive_ends_with_its_last_path(cores: Cores) -> N
     assert core.state is SessionState.FAILED
 
 
-def test_a_proposal_that_was_lost_is_made_again(cores: Cores) -> None:
+def test_a_proposal_that_was_lost_is_made_again(cores):
     one, other = cores.pair()
     one.control.propose_keep_alive(77)
     one.next_record(1, 70_000, 0.0)
@@ -149,7 +143,7 @@ def test_a_proposal_that_was_lost_is_made_again(cores: Cores) -> None:
     assert [each.control.terms.seconds for each in (one, other)] == [77, 77]
 
 
-def test_facts_reach_the_peer(cores: Cores) -> None:
+def test_facts_reach_the_peer(cores):
     one, other = cores.pair()
     one.path_facts(1, PathFacts(metered=True, rtt_s=0.045, rate_bps=12e6, loss=0.0015), 0.0)
     cores.pump(one, other)
@@ -158,7 +152,7 @@ def test_facts_reach_the_peer(cores: Cores) -> None:
     assert (peer.metered, peer.rtt_s, peer.rate_bps, peer.loss) == (True, 0.045, 12e6, 0.0015)
 
 
-def test_the_streams_label_can_change(cores: Cores) -> None:
+def test_the_streams_label_can_change(cores):
     one, other = cores.pair()
     one.write(b"x" * 1_000)
     one.sender.label_stream(3)

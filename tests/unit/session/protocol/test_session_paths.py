@@ -1,7 +1,6 @@
 """Paths that come, stall and go: nothing is lost, and little is sent twice."""
 
 from itertools import pairwise
-from typing import Any
 
 import pytest
 
@@ -11,10 +10,8 @@ from cedos.session.protocol.frames import Messages, Ping, Space, StreamData, Syn
 from cedos.session.protocol.path_watch import FREE, PathVoice
 from cedos.session.protocol.schedulers.interface import PathDoubt, SendGrant
 
-Cores = Any
 
-
-def test_a_lost_path_sends_again_only_what_the_peer_has_not(cores: Cores) -> None:
+def test_a_lost_path_sends_again_only_what_the_peer_has_not(cores):
     one, other = cores.pair()
     one.write(bytes(200_000))
     first = b"".join(one.next_record(1, 70_000, 0.0))
@@ -33,7 +30,7 @@ def test_a_lost_path_sends_again_only_what_the_peer_has_not(cores: Cores) -> Non
     assert one.paths[0].sent_bytes < 200_000 - 60_000 + 500
 
 
-def test_small_foreground_messages_do_not_wait_when_another_path_is_up(cores: Cores) -> None:
+def test_small_foreground_messages_do_not_wait_when_another_path_is_up(cores):
     one, other = cores.pair()
     cores.up(one, other, path=2)
     cores.pump(one, other, path=2)
@@ -51,7 +48,7 @@ def test_small_foreground_messages_do_not_wait_when_another_path_is_up(cores: Co
     assert cores.messages(other) == [(0, b"urgent"), (2, b"later")]
 
 
-def test_a_rest_that_is_shorter_than_the_names_of_those_before_it_goes_too(cores: Cores) -> None:
+def test_a_rest_that_is_shorter_than_the_names_of_those_before_it_goes_too(cores):
     """SWTC grants what waits, piece by piece; the rest of a message with an order may be four bytes."""
 
     class Pieces(type(cores.scheduler())):
@@ -66,7 +63,7 @@ def test_a_rest_that_is_shorter_than_the_names_of_those_before_it_goes_too(cores
     assert [len(data) for _, data in cores.messages(other)] == [5, 100_000]
 
 
-def test_a_scheduler_may_leave_the_next_bytes_to_another_path(cores: Cores) -> None:
+def test_a_scheduler_may_leave_the_next_bytes_to_another_path(cores):
     """SWTC's order: what this slow path gets is what will be needed when it arrives."""
     one, other = cores.session(cores.scheduler(SendGrant(0, 5_000, 10_000), None)), cores.session()
     for path in (1, 2):
@@ -86,7 +83,7 @@ def test_a_scheduler_may_leave_the_next_bytes_to_another_path(cores: Cores) -> N
     assert all(left[1] == right[0] for left, right in pairwise(covered))
 
 
-def test_redundancy_sends_each_byte_on_both_paths_and_the_first_copy_counts(cores: Cores) -> None:
+def test_redundancy_sends_each_byte_on_both_paths_and_the_first_copy_counts(cores):
     one, other = cores.session(cores.scheduler(copies=True)), cores.session()
     for path in (1, 2):
         cores.up(one, other, path=path)
@@ -103,7 +100,7 @@ def test_redundancy_sends_each_byte_on_both_paths_and_the_first_copy_counts(core
     assert cores.messages(other) == [(1, b"m")]
 
 
-def test_what_is_on_the_way_elsewhere_is_not_sent_again_when_a_path_is_lost(cores: Cores) -> None:
+def test_what_is_on_the_way_elsewhere_is_not_sent_again_when_a_path_is_lost(cores):
     one, other = cores.session(cores.scheduler(copies=True)), cores.session()
     for path in (1, 2):
         cores.up(one, other, path=path)
@@ -126,7 +123,7 @@ def test_what_is_on_the_way_elsewhere_is_not_sent_again_when_a_path_is_lost(core
     assert other.readable_bytes == 100_000
 
 
-def test_what_is_acknowledged_while_it_waits_to_be_sent_again_is_left_out(cores: Cores) -> None:
+def test_what_is_acknowledged_while_it_waits_to_be_sent_again_is_left_out(cores):
     one, _ = cores.pair()
     for _ in range(3):
         one.write(b"c" * 1_000)
@@ -141,7 +138,7 @@ def test_what_is_acknowledged_while_it_waits_to_be_sent_again_is_left_out(cores:
     assert [(each.offset, len(each.payload)) for each in sent] == [(1_500, 1_500)]
 
 
-def test_single_bytes_do_not_cost_an_object_each(cores: Cores) -> None:
+def test_single_bytes_do_not_cost_an_object_each(cores):
     one, other = cores.pair()
     for _ in range(5_000):
         one.write(b"x")
@@ -150,7 +147,7 @@ def test_single_bytes_do_not_cost_an_object_each(cores: Cores) -> None:
     assert b"".join(iter(other.read, b"")) == b"x" * 5_000
 
 
-def test_a_path_that_stalls_gives_its_bytes_to_others_too(cores: Cores) -> None:
+def test_a_path_that_stalls_gives_its_bytes_to_others_too(cores):
     one, other = cores.pair()
     cores.up(one, other, path=2)
     cores.pump(one, other, path=2)
@@ -163,7 +160,7 @@ def test_a_path_that_stalls_gives_its_bytes_to_others_too(cores: Cores) -> None:
     assert other.readable_bytes == 30_000
 
 
-def test_what_was_said_on_a_path_that_pauses_is_said_on_another_one(cores: Cores) -> None:
+def test_what_was_said_on_a_path_that_pauses_is_said_on_another_one(cores):
     one, other = cores.pair()
     cores.up(one, other, path=2)
     cores.pump(one, other, path=2)
@@ -188,9 +185,7 @@ def test_what_was_said_on_a_path_that_pauses_is_said_on_another_one(cores: Cores
     assert not other.next_record(2, 70_000, 0.2), "once is enough"
 
 
-def test_what_lies_on_a_path_that_pauses_does_not_keep_the_others_from_going_on(
-    cores: Cores,
-) -> None:
+def test_what_lies_on_a_path_that_pauses_does_not_keep_the_others_from_going_on(cores):
     one, other = cores.pair()
     cores.up(one, other, path=2)
     cores.pump(one, other, path=2)
@@ -204,7 +199,7 @@ def test_what_lies_on_a_path_that_pauses_does_not_keep_the_others_from_going_on(
     assert not one.write(bytes(100_000)), "no more is kept than before"
 
 
-def test_a_silent_path_owes_nothing_once_it_speaks(cores: Cores) -> None:
+def test_a_silent_path_owes_nothing_once_it_speaks(cores):
     one, _ = cores.pair()
     cores.up(one, path=2)
     facts = one.paths[0].facts
@@ -216,7 +211,7 @@ def test_a_silent_path_owes_nothing_once_it_speaks(cores: Cores) -> None:
     assert facts.doubt is PathDoubt.NONE
 
 
-def test_a_path_that_flaps_is_left_alone_until_it_has_stood_and_answered(cores: Cores) -> None:
+def test_a_path_that_flaps_is_left_alone_until_it_has_stood_and_answered(cores):
     one, other = cores.pair()
     cores.up(one, other, path=2)
     cores.pump(one, other, path=2)
@@ -238,7 +233,7 @@ def test_a_path_that_flaps_is_left_alone_until_it_has_stood_and_answered(cores: 
     assert facts.doubt is PathDoubt.NONE
 
 
-def test_a_silence_at_whose_end_the_path_is_lost_is_one_fall(cores: Cores) -> None:
+def test_a_silence_at_whose_end_the_path_is_lost_is_one_fall(cores):
     one, other = cores.pair()
     cores.up(one, other, path=2)
     now = 0.0
@@ -254,7 +249,7 @@ def test_a_silence_at_whose_end_the_path_is_lost_is_one_fall(cores: Cores) -> No
     assert one.paths[-1].facts.doubt is PathDoubt.FLAPS
 
 
-def test_labels_that_a_path_is_forbidden_stay_away_from_it_at_both_ends(cores: Cores) -> None:
+def test_labels_that_a_path_is_forbidden_stay_away_from_it_at_both_ends(cores):
     one, other = cores.pair()
     other.allow(1, 0b0011, 0.0)
     cores.pump(one, other)
@@ -267,7 +262,7 @@ def test_labels_that_a_path_is_forbidden_stay_away_from_it_at_both_ends(cores: C
     assert cores.messages(other) == [(2, b"background")]
 
 
-def test_an_unknown_path_is_named(cores: Cores) -> None:
+def test_an_unknown_path_is_named(cores):
     core = cores.session()
     with pytest.raises(SessionError, match="no path 5"):
         core.path_lost(5, 0.0)

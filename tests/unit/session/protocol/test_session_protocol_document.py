@@ -39,19 +39,19 @@ def plain(value: object) -> Any:
 @pytest.mark.parametrize(
     ("record", "means"), [row[1:] for row in GOOD], ids=[row[0] for row in GOOD]
 )
-def test_a_vector_means_what_the_document_says(record: str, means: str) -> None:
+def test_a_vector_means_what_the_document_says(record, means):
     (frame,) = unpack(bytes.fromhex(record))
     fields = {name: plain(getattr(frame, name)) for name in frame.__struct_fields__}
     assert {"frame": type(frame).__name__} | fields == json.loads(means)
 
 
 @pytest.mark.parametrize("record", [row[1] for row in BAD], ids=[row[0] for row in BAD])
-def test_a_vector_that_is_refused(record: str) -> None:
+def test_a_vector_that_is_refused(record):
     with pytest.raises(ProtocolError):
         unpack(bytes.fromhex(record))
 
 
-def test_every_frame_has_a_vector_and_a_row() -> None:
+def test_every_frame_has_a_vector_and_a_row():
     names = {frame.__name__ for frame in frames.Frame.__args__}
     assert {json.loads(means)["frame"] for _, _, means in GOOD} == names
     rows = re.findall(r"^\| (\d+) \| `(\w+)` \|", DOCUMENT, re.M)
@@ -96,6 +96,6 @@ def test_every_frame_has_a_vector_and_a_row() -> None:
         ("at most {:,} wait to be sent", datagrams.MOST_WAITING),
     ],
 )
-def test_a_number_in_the_document(sentence: str, value: int) -> None:
+def test_a_number_in_the_document(sentence, value):
     text = sentence.format(value)
     assert text in " ".join(DOCUMENT.split())

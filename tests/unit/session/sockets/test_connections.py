@@ -51,7 +51,7 @@ async def joined() -> AsyncIterator[Joined]:
             await each.drained()
 
 
-async def test_both_streams_and_a_clean_end(joined: Joined) -> None:
+async def test_both_streams_and_a_clean_end(joined):
     near, far = await joined()
     assert near.flow_id == far.flow_id
     assert len(near.flow_id) == 16
@@ -70,7 +70,7 @@ async def test_both_streams_and_a_clean_end(joined: Joined) -> None:
         await near.write(b"late")
 
 
-async def test_messages_arrive_whole_with_labels_urgent_ones_first(joined: Joined) -> None:
+async def test_messages_arrive_whole_with_labels_urgent_ones_first(joined):
     near, far = await joined()
     large = os.urandom(200_000)
     irob = await near.begin(BACKGROUND, after=())
@@ -93,7 +93,7 @@ async def test_messages_arrive_whole_with_labels_urgent_ones_first(joined: Joine
     assert await far.receive_many() == []
 
 
-async def test_a_message_waits_for_those_it_names(joined: Joined) -> None:
+async def test_a_message_waits_for_those_it_names(joined):
     near, far = await joined()
     open_ = await near.begin(BACKGROUND, after=())
     assert open_ is not None
@@ -117,7 +117,7 @@ async def test_a_message_waits_for_those_it_names(joined: Joined) -> None:
     assert got.data == b"after nothing"
 
 
-async def test_thunks_are_kept_called_once_and_cancelled(joined: Joined) -> None:
+async def test_thunks_are_kept_called_once_and_cancelled(joined):
     """Background may use no network; then it may."""
     near, _far = await joined()
     called: list[str] = []
@@ -140,7 +140,7 @@ async def test_thunks_are_kept_called_once_and_cancelled(joined: Joined) -> None
     assert await near.send(b"later", BACKGROUND, after=()) is not None
 
 
-async def test_an_abort_tells_the_other_end_why(joined: Joined) -> None:
+async def test_an_abort_tells_the_other_end_why(joined):
     near, far = await joined()
     await near.write(b"half a file")
     assert await far.read_exactly(11)
@@ -151,7 +151,7 @@ async def test_an_abort_tells_the_other_end_why(joined: Joined) -> None:
         await near.close()
 
 
-async def test_a_peer_has_a_bounded_number_of_paths(joined: Joined) -> None:
+async def test_a_peer_has_a_bounded_number_of_paths(joined):
     """It may join with as many connections as it likes: each is a descriptor here."""
     near, far = await joined()
     assert near.flow.credentials is not None
@@ -181,7 +181,7 @@ async def test_a_peer_has_a_bounded_number_of_paths(joined: Joined) -> None:
         path.close("the test is over")
 
 
-async def test_a_source_is_asked_again_and_a_short_one_ends_the_session(joined: Joined) -> None:
+async def test_a_source_is_asked_again_and_a_short_one_ends_the_session(joined):
     data = os.urandom(3_000_000)
     near, far = await joined()
     await near.write_source(lambda offset, count: data[offset : offset + count], len(data))
@@ -194,9 +194,7 @@ async def test_a_source_is_asked_again_and_a_short_one_ends_the_session(joined: 
 @pytest.mark.parametrize(
     ("agreed_s", "waits_s", "then_s"), [(60, 3600.0, 3600), (60, 30.0, 60), (0, 3600.0, 0)]
 )
-async def test_a_session_lives_as_long_as_it_waits(
-    joined: Joined, agreed_s: int, waits_s: float, then_s: int
-) -> None:
+async def test_a_session_lives_as_long_as_it_waits(joined, agreed_s, waits_s, then_s):
     """A session that ends after a minute without a network could not wait an hour for a better one."""
     near, far = await joined(deadline=agreed_s)
     terms = [each._core.control.terms for each in (near, far)]
@@ -213,8 +211,8 @@ async def test_a_session_lives_as_long_as_it_waits(
 
 
 async def test_who_waits_is_in_the_table_of_the_process_until_its_bytes_are_here(
-    joined: Joined, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    joined, monkeypatch
+):
     own = OwnTable()
     monkeypatch.setattr(metered_gate, "OWN_TABLE", own)
     near, far = await joined()
@@ -242,15 +240,13 @@ async def test_who_waits_is_in_the_table_of_the_process_until_its_bytes_are_here
         (("127.0.0.1", 9), {"scheduler": "best"}, "no scheduler is called 'best'"),
     ],
 )
-async def test_what_cannot_be_asked_for(
-    address: Any, options: dict[str, Any], message: str
-) -> None:
+async def test_what_cannot_be_asked_for(address, options, message):
     options = {"server_key": bytes(32), "key": KeyPair(os.urandom(32)), **options}
     with pytest.raises(ConfigError, match=message):
         await session.connect(address, **options)
 
 
-async def test_nobody_there_the_wrong_key_and_a_port_in_use() -> None:
+async def test_nobody_there_the_wrong_key_and_a_port_in_use():
     key = KeyPair(os.urandom(32))
     listener = await session.listen(("127.0.0.1", 0), key=key, allow=lambda _key: False)
     address = listener.address
@@ -269,7 +265,7 @@ async def test_nobody_there_the_wrong_key_and_a_port_in_use() -> None:
 
 
 @pytest.mark.parametrize("label", ["foreground", None, ["foreground"]])
-async def test_what_is_no_label_is_told_with_what_would_be(joined: Joined, label: Any) -> None:
+async def test_what_is_no_label_is_told_with_what_would_be(joined, label):
     right = r"is not a label; one such as Label\(Urgency\.BACKGROUND, Bulk\.LARGE\)"
     key = bytes(range(32))
     with pytest.raises(ConfigError, match=right):
@@ -283,7 +279,7 @@ async def test_what_is_no_label_is_told_with_what_would_be(joined: Joined, label
     await near.write(b"still here")
 
 
-async def test_datagrams_of_any_size_go_both_ways_and_what_is_none_is_told(joined: Joined) -> None:
+async def test_datagrams_of_any_size_go_both_ways_and_what_is_none_is_told(joined):
     near, far = await joined()
     came: dict[str, asyncio.Queue[bytes]] = {"near": asyncio.Queue(), "far": asyncio.Queue()}
     near.on_datagrams(lambda some: [came["near"].put_nowait(each) for each in some])
@@ -328,9 +324,7 @@ class Daemon:
         return None
 
 
-async def test_networks_are_what_the_daemon_takes_them_for_from_the_first_connection_on(
-    joined: Joined,
-) -> None:
+async def test_networks_are_what_the_daemon_takes_them_for_from_the_first_connection_on(joined):
     near, far = await joined(chooser=Daemon())
     await near.write(b"x")
     assert await far.read_exactly(1) == b"x"
@@ -340,9 +334,7 @@ async def test_networks_are_what_the_daemon_takes_them_for_from_the_first_connec
     assert near.flow.dialler.networks() == {"lo": True}
 
 
-async def test_a_network_that_may_not_be_used_any_more_is_left_and_taken_again_later(
-    joined: Joined,
-) -> None:
+async def test_a_network_that_may_not_be_used_any_more_is_left_and_taken_again_later(joined):
     allowed = ["lo"]
     near, far = await joined(networks=lambda interface: interface in allowed)
     await near.write(b"x")

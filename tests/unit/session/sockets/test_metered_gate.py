@@ -35,7 +35,7 @@ def laptop(monkeypatch: pytest.MonkeyPatch) -> Laptop:
     return made
 
 
-def test_it_begins_over_lte_as_late_as_is_safe_and_not_later(laptop: Laptop) -> None:
+def test_it_begins_over_lte_as_late_as_is_safe_and_not_later(laptop):
     """10 MB are ten seconds of it."""
     gate = DeadlineGate("there", 100.0, 10 * MB)
     assert gate.update(0, {}, LTE)
@@ -47,7 +47,7 @@ def test_it_begins_over_lte_as_late_as_is_safe_and_not_later(laptop: Laptop) -> 
     assert 10.0 < left_s < 30.0
 
 
-def test_two_that_would_each_be_in_time_begin_early_enough_for_both(laptop: Laptop) -> None:
+def test_two_that_would_each_be_in_time_begin_early_enough_for_both(laptop):
     """Cedos' Figure 6b: each for itself they would wait too long, and both be late."""
     gates = [DeadlineGate("there", 100.0, 30 * MB) for _ in range(2)]
     begun = []
@@ -68,9 +68,7 @@ def test_two_that_would_each_be_in_time_begin_early_enough_for_both(laptop: Lapt
     assert 1100.0 - laptop.at_s > 30.0
 
 
-def test_a_table_that_is_full_holds_nobody_back(
-    laptop: Laptop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_that_is_full_holds_nobody_back(laptop, monkeypatch):
     monkeypatch.setattr("cedos.selector.deadlines.transfer_table.MOST_OF_USER", 0)
     gate = DeadlineGate("there", 3600.0, MB)
     gate.update(0, {}, LTE)

@@ -35,7 +35,7 @@ def said(port: int, why: str = "", *, host: str = "127.0.0.1") -> str:
     return asyncio.run(ask())
 
 
-def test_a_port_where_nobody_listens_is_no_python() -> None:
+def test_a_port_where_nobody_listens_is_no_python():
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     assert said(port) == "it refuses the connection"
@@ -43,9 +43,7 @@ def test_a_port_where_nobody_listens_is_no_python() -> None:
     assert said(port, "that is this gateway's own host") == "that is this gateway's own host"
 
 
-async def test_names_that_nobody_answers_for_keep_only_their_own_client_waiting(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_names_that_nobody_answers_for_keep_only_their_own_client_waiting(monkeypatch):
     """aiohttp's resolver has as many threads as processors, and four: one client had them all."""
     answers = threading.Event()
 
@@ -99,7 +97,7 @@ async def test_names_that_nobody_answers_for_keep_only_their_own_client_waiting(
         (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), "Too many open files"),
     ],
 )
-def test_others(error: OSError, why: str) -> None:
+def test_others(error, why):
     key = aiohttp.client_reqrep.ConnectionKey("there", 80, False, True, None, None, None)
     assert words(aiohttp.ClientConnectorError(key, error)) == why
 
@@ -118,7 +116,7 @@ def client_of(fetching: Fetching) -> str:
     return str(client)
 
 
-async def test_what_is_fresh_is_fetched_once(fetching: Fetching) -> None:
+async def test_what_is_fresh_is_fetched_once(fetching):
     await fetching.start()
     data = os.urandom(3_000_000)
     fetching.publish(data)
@@ -127,7 +125,7 @@ async def test_what_is_fresh_is_fetched_once(fetching: Fetching) -> None:
     assert fetching.requests == ["200 /fresh/file -"]
 
 
-async def test_what_somebody_deleted_is_fetched_again(fetching: Fetching) -> None:
+async def test_what_somebody_deleted_is_fetched_again(fetching):
     await fetching.start()
     fetching.publish(b"here")
     assert await fetching.get(fetching.url("/fresh/file")) == b"here"
@@ -137,7 +135,7 @@ async def test_what_somebody_deleted_is_fetched_again(fetching: Fetching) -> Non
     assert len(fetching.requests) == 2
 
 
-async def test_many_who_want_one_object_at_once_have_it_fetched_once(fetching: Fetching) -> None:
+async def test_many_who_want_one_object_at_once_have_it_fetched_once(fetching):
     await fetching.start()
     data = os.urandom(2_000_000)
     fetching.publish(data)
@@ -148,7 +146,7 @@ async def test_many_who_want_one_object_at_once_have_it_fetched_once(fetching: F
     assert fetching.requests == ["200 /slow/file -"]
 
 
-async def test_what_may_have_changed_is_asked_about(fetching: Fetching) -> None:
+async def test_what_may_have_changed_is_asked_about(fetching):
     await fetching.start()
     fetching.publish(b"old" * 1000)
     url = fetching.url("/file")
@@ -165,7 +163,7 @@ async def test_what_may_have_changed_is_asked_about(fetching: Fetching) -> None:
     assert len(fetching.fetcher.store.of(client_of(fetching))) == 1
 
 
-async def test_what_may_not_be_stored_goes_when_it_was_handed_on(fetching: Fetching) -> None:
+async def test_what_may_not_be_stored_goes_when_it_was_handed_on(fetching):
     await fetching.start()
     fetching.publish(b"secret" * 1000)
     for _ in range(2):
@@ -176,7 +174,7 @@ async def test_what_may_not_be_stored_goes_when_it_was_handed_on(fetching: Fetch
     assert list((fetching.folder / "objects" / client).iterdir()) == []
 
 
-async def test_clients_do_not_see_each_others(fetching: Fetching) -> None:
+async def test_clients_do_not_see_each_others(fetching):
     await fetching.start()
     fetching.publish(b"private")
     other = KeyPair(os.urandom(32))
@@ -187,7 +185,7 @@ async def test_clients_do_not_see_each_others(fetching: Fetching) -> None:
     assert len(list((fetching.folder / "objects").iterdir())) == 2
 
 
-async def test_it_is_read_whole_while_its_client_is_away(fetching: Fetching) -> None:
+async def test_it_is_read_whole_while_its_client_is_away(fetching):
     """The client goes after a piece and comes back in another session: nothing is fetched again."""
     await fetching.start()
     data = os.urandom(6_000_000)
@@ -215,7 +213,7 @@ async def test_it_is_read_whole_while_its_client_is_away(fetching: Fetching) -> 
     assert sessions[1].received_bytes < len(data) - had + 1000
 
 
-async def test_an_origin_that_breaks_off_is_asked_for_the_rest(fetching: Fetching) -> None:
+async def test_an_origin_that_breaks_off_is_asked_for_the_rest(fetching):
     await fetching.start()
     data = os.urandom(6_000_000)
     fetching.publish(data)
@@ -229,16 +227,14 @@ async def test_an_origin_that_breaks_off_is_asked_for_the_rest(fetching: Fetchin
     assert fetching.requests[-1].startswith("206 /slow/file bytes=")
 
 
-async def test_of_an_unknown_size_it_comes_once_it_is_whole(fetching: Fetching) -> None:
+async def test_of_an_unknown_size_it_comes_once_it_is_whole(fetching):
     await fetching.start()
     data = b"no size is told\n" * 20_000
     fetching.publish(data)
     assert await fetching.get(fetching.url("/pieces/file")) == data
 
 
-async def test_the_gateway_is_the_end_of_tls(
-    fetching: Fetching, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_gateway_is_the_end_of_tls(fetching, monkeypatch):
     monkeypatch.setenv("SSL_CERT_FILE", str(fetching.folder / "cert.pem"))
     await fetching.start()
     fetching.publish(b"over TLS")
@@ -247,14 +243,14 @@ async def test_the_gateway_is_the_end_of_tls(
         await fetching.get(fetching.url("/down/", tls=True))
 
 
-async def test_an_origin_that_cannot_prove_who_it_is_is_not_asked(fetching: Fetching) -> None:
+async def test_an_origin_that_cannot_prove_who_it_is_is_not_asked(fetching):
     await fetching.start()
     with pytest.raises(TransferError, match="certificate is not one to trust"):
         await fetching.get(fetching.url("/file", tls=True))
     assert fetching.requests == []
 
 
-async def test_it_follows_where_an_origin_leads(fetching: Fetching) -> None:
+async def test_it_follows_where_an_origin_leads(fetching):
     await fetching.start()
     fetching.publish(b"here")
     for _ in range(2):
@@ -272,7 +268,7 @@ async def test_it_follows_where_an_origin_leads(fetching: Fetching) -> None:
         ("", "no http"),
     ],
 )
-async def test_refusals_say_why(fetching: Fetching, path: str, why: str) -> None:
+async def test_refusals_say_why(fetching, path, why):
     await fetching.start()
     with pytest.raises(TransferError, match=why):
         await fetching.get(fetching.url(path) if path.startswith("/") else path)
@@ -280,14 +276,14 @@ async def test_refusals_say_why(fetching: Fetching, path: str, why: str) -> None
     assert await fetching.get(fetching.url("/file")) == b"x"
 
 
-async def test_it_goes_nowhere_where_connections_may_not_go(fetching: Fetching) -> None:
+async def test_it_goes_nowhere_where_connections_may_not_go(fetching):
     await fetching.start(local=False)
     with pytest.raises(TransferError, match="own host"):
         await fetching.get(fetching.url("/file"))
     assert fetching.requests == []
 
 
-async def test_who_is_not_invited_any_more_gets_nothing(fetching: Fetching) -> None:
+async def test_who_is_not_invited_any_more_gets_nothing(fetching):
     await fetching.start()
     fetching.publish(b"x")
     link = ServerLink(fetching.connect)
@@ -299,7 +295,7 @@ async def test_who_is_not_invited_any_more_gets_nothing(fetching: Fetching) -> N
     partial.close()
 
 
-async def test_more_than_may_be_kept_is_refused(fetching: Fetching) -> None:
+async def test_more_than_may_be_kept_is_refused(fetching):
     await fetching.start(most_bytes=100_000)
     fetching.publish(bytes(60_000))
     with pytest.raises(TransferError, match="larger than the 50000 bytes"):

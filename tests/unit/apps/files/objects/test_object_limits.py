@@ -86,7 +86,7 @@ async def silent() -> AsyncIterator[SilentOrigin]:
     made.close()
 
 
-async def test_who_acknowledges_nothing_holds_a_bounded_number_of_files(fetching: Fetching) -> None:
+async def test_who_acknowledges_nothing_holds_a_bounded_number_of_files(fetching):
     """Once a client took all descriptors, 160 a second, and another client could not join."""
     await fetching.start()
     fetching.publish(b"small")
@@ -128,9 +128,7 @@ async def end(tasks: "list[asyncio.Task[Any]]") -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_an_origin_that_answers_nothing_keeps_no_other_one_waiting(
-    fetching: Fetching, silent: SilentOrigin
-) -> None:
+async def test_an_origin_that_answers_nothing_keeps_no_other_one_waiting(fetching, silent):
     """Eight requests that it left unanswered ended `--via gateway` for that client."""
     await fetching.start()
     fetching.publish(b"here")
@@ -140,7 +138,7 @@ async def test_an_origin_that_answers_nothing_keeps_no_other_one_waiting(
     await end(tasks)
 
 
-async def test_what_is_fresh_needs_no_slot(fetching: Fetching) -> None:
+async def test_what_is_fresh_needs_no_slot(fetching):
     await fetching.start()
     fetching.publish(b"here")
     assert await fetching.get(fetching.url("/fresh/file")) == b"here"
@@ -165,9 +163,7 @@ BEGINNING = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"
 
 
 @pytest.mark.parametrize("brings", [b"", BEGINNING, BEGINNING + b"a few bytes"])
-async def test_silence_has_an_end(
-    fetching: Fetching, brings: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_silence_has_an_end(fetching, brings, monkeypatch):
     monkeypatch.setattr(object_fetcher, "SILENCE_S", 0.3)
     await fetching.start()
     origin = SilentOrigin(brings)
@@ -179,9 +175,7 @@ async def test_silence_has_an_end(
     origin.close()
 
 
-async def test_other_clients_have_slots_of_their_own(
-    fetching: Fetching, silent: SilentOrigin
-) -> None:
+async def test_other_clients_have_slots_of_their_own(fetching, silent):
     await fetching.start()
     fetching.publish(b"here")
     other = KeyPair(os.urandom(32))
@@ -206,9 +200,7 @@ async def confirms(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
     writer.close()
 
 
-async def test_what_an_origin_adds_to_a_kept_object_is_bounded(
-    fetching: Fetching, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_an_origin_adds_to_a_kept_object_is_bounded(fetching, monkeypatch):
     """Each confirmation (304) let a record grow to 128 KiB: 440 MB of memory, and as much of the disk."""
     await fetching.start()
     store = fetching.fetcher.store

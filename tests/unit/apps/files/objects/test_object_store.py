@@ -36,7 +36,7 @@ def store(tmp_path: Path) -> ObjectStore:
     return made
 
 
-async def test_what_was_used_longest_ago_goes_first(store: ObjectStore) -> None:
+async def test_what_was_used_longest_ago_goes_first(store):
     for number, name in enumerate("abc"):
         (await put(store, ME, name, bytes(160 * UNIT))).record.used_unix_s -= 10 - number
     store.mark_used(ME, store.find(ME, "a"))  # type: ignore[arg-type]
@@ -45,7 +45,7 @@ async def test_what_was_used_longest_ago_goes_first(store: ObjectStore) -> None:
     assert len(list((store._folder / ME).iterdir())) == 6
 
 
-async def test_one_client_has_half_of_it(store: ObjectStore) -> None:
+async def test_one_client_has_half_of_it(store):
     with pytest.raises(TransferError, match="5000000 bytes"):
         store.create(ME, "http://a/", "v", {}, {}, reusable=True, size=501 * UNIT)
     await put(store, OTHER, "x", bytes(400 * UNIT))
@@ -57,7 +57,7 @@ async def test_one_client_has_half_of_it(store: ObjectStore) -> None:
     assert names(store, OTHER) == []  # the oldest of all
 
 
-async def test_what_is_under_way_or_handed_on_stays(store: ObjectStore) -> None:
+async def test_what_is_under_way_or_handed_on_stays(store):
     (await put(store, ME, "used", bytes(200 * UNIT))).users = 1
     coming = store.create(ME, "http://a/", "coming", {}, {}, reusable=True, size=200 * UNIT)
     with pytest.raises(TransferError, match="no room"):
@@ -66,7 +66,7 @@ async def test_what_is_under_way_or_handed_on_stays(store: ObjectStore) -> None:
     room(store, ME, 200 * UNIT)
 
 
-async def test_what_comes_slowly_makes_room_for_others(store: ObjectStore) -> None:
+async def test_what_comes_slowly_makes_room_for_others(store):
     """Origins that announce much and send a byte a minute had all of it, for weeks."""
     slow = [
         store.create(client, "http://a/slow", "slow", {}, {}, reusable=True, size=499 * UNIT)
@@ -84,14 +84,14 @@ async def test_what_comes_slowly_makes_room_for_others(store: ObjectStore) -> No
     assert [names(store, each) for each in (ME, OTHER)] == [[], ["slow"]]
 
 
-async def test_what_nobody_wanted_for_a_week_goes(store: ObjectStore) -> None:
+async def test_what_nobody_wanted_for_a_week_goes(store):
     (await put(store, ME, "a", bytes(10))).record.used_unix_s -= KEPT_S + 1
     store._tidied_unix_s = 0.0
     room(store, OTHER, 1)
     assert names(store, ME) == []
 
 
-async def test_a_restart_finds_what_was_whole(store: ObjectStore, tmp_path: Path) -> None:
+async def test_a_restart_finds_what_was_whole(store, tmp_path):
     await put(store, ME, "a", b"whole")
     store.create(ME, "http://a/", "half", {}, {}, reusable=True, size=9).write(b"half")
     torn = await put(store, ME, "torn", b"12345")
@@ -108,7 +108,7 @@ async def test_a_restart_finds_what_was_whole(store: ObjectStore, tmp_path: Path
     assert left == {found.record.id, f"{found.record.id}.json", "holiday.jpg"}
 
 
-async def test_two_gateways_do_not_share_a_folder(store: ObjectStore, tmp_path: Path) -> None:
+async def test_two_gateways_do_not_share_a_folder(store, tmp_path):
     with pytest.raises(TransferError, match="cannot store"):
         ObjectStore(tmp_path / "objects", 1000 * UNIT).open()
 
@@ -118,9 +118,7 @@ def on_disk(folder: Path) -> int:
 
 
 @pytest.mark.parametrize("field_bytes", [10, 1_000, 60_000])
-async def test_small_objects_cost_what_they_take(
-    store: ObjectStore, tmp_path: Path, field_bytes: int
-) -> None:
+async def test_small_objects_cost_what_they_take(store, tmp_path, field_bytes):
     """Of one byte each, with large heads: 300 took 277 MB of the disk with a limit of 60 MB."""
     for number in range(1_200):
         fields = {"x": [f"{number}".rjust(field_bytes)]}
@@ -139,7 +137,7 @@ async def test_small_objects_cost_what_they_take(
     assert store._costs == store._by_url == {}
 
 
-async def test_records_have_a_limit_of_memory_too(tmp_path: Path) -> None:
+async def test_records_have_a_limit_of_memory_too(tmp_path):
     store = ObjectStore(tmp_path / "objects", 1 << 40)
     store.open()
     for number in range(600):
@@ -152,7 +150,7 @@ async def test_records_have_a_limit_of_memory_too(tmp_path: Path) -> None:
         store.create(ME, "http://a/", "", {}, {"x": ["y" * LONGEST_RECORD]}, reusable=True, size=1)
 
 
-async def test_an_object_of_unknown_size_is_counted_as_it_grows(store: ObjectStore) -> None:
+async def test_an_object_of_unknown_size_is_counted_as_it_grows(store):
     found = store.create(ME, "http://a/", "", {}, {}, reusable=True, size=None)
     for _ in range(48):
         store.grow(ME, found, bytes(10 * UNIT))
@@ -161,9 +159,7 @@ async def test_an_object_of_unknown_size_is_counted_as_it_grows(store: ObjectSto
     assert 450 * UNIT < found.have <= 500 * UNIT
 
 
-async def test_records_that_grow_need_room_as_new_ones_do(
-    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_records_that_grow_need_room_as_new_ones_do(store, monkeypatch):
     """Records of 128 KiB: an origin that confirms an object (304) sends new fields for it."""
     monkeypatch.setattr(store, "_most", Cost(1000 * UNIT, 2_000_000))
     for number in range(100):

@@ -75,7 +75,7 @@ async def fetched(folder: Path, head: bytes) -> StoredObject:
         (b"SSH-2.0-OpenSSH", "cannot be read"),
     ],
 )
-async def test_what_cannot_be_used_is_refused(tmp_path: Path, head: bytes, words: str) -> None:
+async def test_what_cannot_be_used_is_refused(tmp_path, head, words):
     with pytest.raises(TransferError, match=words):
         await fetched(tmp_path, head)
 
@@ -89,7 +89,7 @@ async def test_what_cannot_be_used_is_refused(tmp_path: Path, head: bytes, words
         b"Age: " + b"9" * 400, b"Vary: \xe9", b"Expires: Sun, 99 Foo 2026 00:00:00 GMT",
     ],
 )  # fmt: skip
-async def test_odd_fields_spoil_nothing(tmp_path: Path, field: bytes) -> None:
+async def test_odd_fields_spoil_nothing(tmp_path, field):
     found = await fetched(tmp_path, b"HTTP/1.1 200 OK\r\n" + field)
     assert found.have == len(BODY)
     assert found.path.read_bytes() == BODY
@@ -112,12 +112,7 @@ VALUES = st.one_of(
     reason=st.binary(max_size=12).map(lambda each: each.replace(b"\r", b"").replace(b"\n", b"")),
     fields=st.lists(st.tuples(st.sampled_from(NAMES), VALUES), max_size=5),
 )
-def test_any_head_is_an_object_or_a_transfer_error(
-    tmp_path_factory: pytest.TempPathFactory,
-    status: int,
-    reason: bytes,
-    fields: list[tuple[bytes, bytes]],
-) -> None:
+def test_any_head_is_an_object_or_a_transfer_error(tmp_path_factory, status, reason, fields):
     head = b"\r\n".join(
         [b"HTTP/1.1 %d %s" % (status, reason), *(b": ".join(each) for each in fields)]
     )
@@ -136,9 +131,7 @@ def test_any_head_is_an_object_or_a_transfer_error(
         b"HTTP/1.1 507 " + b"r" * 5000 + b"\r\nx: \x80",
     ],
 )
-async def test_an_upload_always_gets_an_answer_that_its_client_can_read(
-    tmp_path: Path, head: bytes
-) -> None:
+async def test_an_upload_always_gets_an_answer_that_its_client_can_read(tmp_path, head):
     (tmp_path / "body").write_bytes(b"")
     sender = UploadSender(OriginClient(lambda _address, _port: ""), pauses_s=())
     try:

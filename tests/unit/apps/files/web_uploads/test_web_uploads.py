@@ -62,9 +62,7 @@ def dav(tmp_path: Path) -> Iterator[TlsOrigin]:
     made.close()
 
 
-async def test_it_arrives_where_the_gateways_host_trusts_the_authority(
-    uploading: Uploading, dav: TlsOrigin, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_it_arrives_where_the_gateways_host_trusts_the_authority(uploading, dav, monkeypatch):
     monkeypatch.setenv("SSL_CERT_FILE", str(dav.authority))
     data = os.urandom(3_000_000)
     url = f"https://127.0.0.1:{dav.tls_port}/2026/photo.jpg"
@@ -75,8 +73,8 @@ async def test_it_arrives_where_the_gateways_host_trusts_the_authority(
 
 
 async def test_a_stranger_gets_nothing_and_it_goes_on_once_he_is_trusted(
-    uploading: Uploading, dav: TlsOrigin, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    uploading, dav, monkeypatch
+):
     source = uploading.file(os.urandom(300_000))
     url = f"https://127.0.0.1:{dav.tls_port}/photo.jpg"
     with pytest.raises(TransferError, match="its certificate is not one to trust"):
@@ -90,9 +88,7 @@ async def test_a_stranger_gets_nothing_and_it_goes_on_once_he_is_trusted(
     assert (dav.folder / "www/photo.jpg").read_bytes() == source.read_bytes()
 
 
-async def test_a_server_that_sends_it_on_to_its_https(
-    uploading: Uploading, dav: TlsOrigin, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_server_that_sends_it_on_to_its_https(uploading, dav, monkeypatch):
     monkeypatch.setenv("SSL_CERT_FILE", str(dav.authority))
     source = uploading.file(os.urandom(300_000))
     done = await uploading.put(source, url=f"http://127.0.0.1:{dav.port}/photo.jpg")
@@ -109,7 +105,7 @@ def disk(uploading: Uploading) -> list[str]:
     return sorted(name for name in found if not name.startswith("."))
 
 
-async def test_the_origin_sees_one_request_and_its_answer_comes_back(uploading: Uploading) -> None:
+async def test_the_origin_sees_one_request_and_its_answer_comes_back(uploading):
     uploading.origin.answers = [CREATED]
     data = os.urandom(3_000_000)
     done = await uploading.put(uploading.file(data), headers=(("X-Own", "1"),))
@@ -127,7 +123,7 @@ async def test_the_origin_sees_one_request_and_its_answer_comes_back(uploading: 
     assert name.endswith(".json")
 
 
-async def test_what_was_sent_is_not_sent_twice(uploading: Uploading) -> None:
+async def test_what_was_sent_is_not_sent_twice(uploading):
     uploading.origin.answers = [CREATED, CREATED]
     source = uploading.file(b"x" * 1000)
     for _ in range(2):
@@ -138,7 +134,7 @@ async def test_what_was_sent_is_not_sent_twice(uploading: Uploading) -> None:
     assert len(uploading.origin.got) == 2
 
 
-async def test_a_client_that_was_killed_goes_on_and_hears_the_answer(uploading: Uploading) -> None:
+async def test_a_client_that_was_killed_goes_on_and_hears_the_answer(uploading):
     source = uploading.file(os.urandom(2_000_000))
     putting, link = uploading.putting(source)
     connection = await link._connect()
@@ -168,19 +164,19 @@ async def test_a_client_that_was_killed_goes_on_and_hears_the_answer(uploading: 
     assert uploading.origin.got == [(uploading.origin.got[0][0], source.read_bytes())]
 
 
-async def test_an_origin_that_refuses_early_is_heard(uploading: Uploading) -> None:
+async def test_an_origin_that_refuses_early_is_heard(uploading):
     uploading.origin.answers, uploading.origin.answers_first = [REFUSED], True
     with pytest.raises(TransferError, match="413"):
         await uploading.put(uploading.file(os.urandom(4_000_000)))
 
 
-async def test_a_put_that_an_origin_leaves_unanswered_goes_again(uploading: Uploading) -> None:
+async def test_a_put_that_an_origin_leaves_unanswered_goes_again(uploading):
     uploading.origin.answers = [b"", CREATED]
     assert (await uploading.put(uploading.file(b"y" * 5000))).answer.status == 201
     assert len(uploading.origin.got) == 2
 
 
-async def test_a_gateway_that_is_killed_while_it_sends(uploading: Uploading) -> None:
+async def test_a_gateway_that_is_killed_while_it_sends(uploading):
     uploading.origin.answers = [CREATED, CREATED]
     uploading.origin.waits.clear()
     source = uploading.file(b"z" * 5000)
@@ -197,7 +193,7 @@ async def test_a_gateway_that_is_killed_while_it_sends(uploading: Uploading) -> 
     assert (await uploading.put(source)).answer.status == 201
 
 
-async def test_what_is_whole_is_sent_by_the_next_process(uploading: Uploading) -> None:
+async def test_what_is_whole_is_sent_by_the_next_process(uploading):
     await uploading.origin.close()
     source = uploading.file(b"w" * 5000)
     with pytest.raises(TransferError, match="cannot be asked: it refuses the connection"):
@@ -228,7 +224,7 @@ async def leave_behind(uploading: Uploading) -> None:
     await until(lambda: uploading.store.all()[0][1].bringer is None)
 
 
-async def test_who_does_not_come_back_is_forgotten(uploading: Uploading) -> None:
+async def test_who_does_not_come_back_is_forgotten(uploading):
     await leave_behind(uploading)
     uploading.store.tidy(time.time() + 90)
     assert len(disk(uploading)) == 3
@@ -236,9 +232,7 @@ async def test_who_does_not_come_back_is_forgotten(uploading: Uploading) -> None
     assert disk(uploading) == []
 
 
-async def test_a_clock_that_is_set_ahead_forgets_no_upload(
-    uploading: Uploading, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_clock_that_is_set_ahead_forgets_no_upload(uploading, monkeypatch):
     """With a lying time server, any upload removed all that waited for their clients."""
     await leave_behind(uploading)
     now_s = time.time
@@ -248,7 +242,7 @@ async def test_a_clock_that_is_set_ahead_forgets_no_upload(
     assert len(uploading.store.all()) == 2
 
 
-async def test_there_are_limits_for_each_and_for_all(uploading: Uploading) -> None:
+async def test_there_are_limits_for_each_and_for_all(uploading):
     uploading.store._most = Cost(1_000_000, 1 << 20)
     with pytest.raises(TransferError, match=r"the gateway says: .*larger than the 500000 bytes"):
         await uploading.put(uploading.file(b"x" * 600_000))
@@ -268,7 +262,7 @@ async def test_there_are_limits_for_each_and_for_all(uploading: Uploading) -> No
     assert (await uploading.put(uploading.file(b"x" * 400_000))).answer.status == 201
 
 
-async def test_another_client_has_nothing_of_it(uploading: Uploading) -> None:
+async def test_another_client_has_nothing_of_it(uploading):
     uploading.origin.answers = [CREATED, CREATED]
     source = uploading.file(b"mine" * 1000)
     await uploading.put(source)
@@ -277,7 +271,7 @@ async def test_another_client_has_nothing_of_it(uploading: Uploading) -> None:
     assert len(uploading.origin.got) == 2
 
 
-async def test_what_was_changed_is_fetched_anew(uploading: Uploading) -> None:
+async def test_what_was_changed_is_fetched_anew(uploading):
     """A good answer to a PUT makes what is kept of that URL stale (RFC 9111, 4.4)."""
     uploading.origin.answers = [CREATED]
     uploading.fetcher.store.open()
@@ -304,7 +298,7 @@ ODD_ANSWERS = {
 
 
 @pytest.mark.parametrize("odd", ODD_ANSWERS)
-async def test_an_odd_answer_is_an_answer(uploading: Uploading, odd: str) -> None:
+async def test_an_odd_answer_is_an_answer(uploading, odd):
     uploading.origin.answers = [ODD_ANSWERS[odd]] * 3
     source = uploading.file(b"x" * 1000)
     async with asyncio.timeout(20):
@@ -316,9 +310,7 @@ async def test_an_odd_answer_is_an_answer(uploading: Uploading, odd: str) -> Non
     assert len(uploading.origin.got) == 1
 
 
-async def test_a_failure_at_the_gateway_is_told(
-    uploading: Uploading, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failure_at_the_gateway_is_told(uploading, monkeypatch):
     """Whatever fails while the upload is sent, the client hears of it, and the slot is free again."""
 
     async def fails(*_: Any) -> Any:
@@ -330,9 +322,7 @@ async def test_a_failure_at_the_gateway_is_told(
             await uploading.put(uploading.file(b"x" * 1000, f"file{number}"))
 
 
-async def test_answers_of_one_clients_servers_leave_room_for_the_uploads_of_others(
-    uploading: Uploading,
-) -> None:
+async def test_answers_of_one_clients_servers_leave_room_for_the_uploads_of_others(uploading):
     """They were not counted before others came: 1,000 of 24 KiB shut all clients out for a week."""
     store = uploading.store
     store.open()

@@ -48,7 +48,7 @@ def answer(
         (answer(7, "example.com", PUBLIC, "0.0.0.0"), DnsFault.HIJACKED),
     ],
 )
-def test_what_is_wrong_with_an_answer(data: bytes, wrong: DnsFault | None) -> None:
+def test_what_is_wrong_with_an_answer(data, wrong):
     assert fault(data, 7, "example.com.") is wrong
 
 
@@ -59,11 +59,11 @@ def test_what_is_wrong_with_an_answer(data: bytes, wrong: DnsFault | None) -> No
         *(("fd00::1", False), ("10.1.1.1", False), ("172.31.0.1", False), ("::1", False)),
     ],
 )
-def test_addresses_that_public_names_may_have(address: str, public: bool) -> None:
+def test_addresses_that_public_names_may_have(address, public):
     assert is_public(ip_address(address)) is public
 
 
-def test_a_reader_of_names_ends() -> None:
+def test_a_reader_of_names_ends():
     """Pointers in a circle, to themselves, forwards, and many of them."""
     head = b"\0\1\x81\x80\0\1\0\2\0\0\0\0\1a\0\0\1\0\1"
     for target in (b"\xc0\x1f", b"\xc0\xff", b"\xc0\x0c", b"\1b\xc0\x1f", b"\3"):
@@ -73,7 +73,7 @@ def test_a_reader_of_names_ends() -> None:
         assert all(len(alias) < 300 for alias in reply.aliases)
 
 
-def test_hints_of_a_service_are_addresses() -> None:
+def test_hints_of_a_service_are_addresses():
     """Browsers use the addresses of HTTPS records (RFC 9460)."""
     hints = struct.pack("!HH8s", 4, 8, ip_address("192.0.2.1").packed * 2)
     hints += struct.pack("!HH16s", 6, 16, ip_address("2001:db8::1").packed)

@@ -13,9 +13,7 @@ def reply_to(question: bytes, code: int = 0, records: bytes = b"") -> bytes:
 
 
 @given(st.integers(0, 0xFFFF), NAMES, st.integers(0, 15), st.binary(max_size=50))
-def test_an_answer_is_known_by_number_and_name(
-    number: int, name: str, code: int, records: bytes
-) -> None:
+def test_an_answer_is_known_by_number_and_name(number, name, code, records):
     question = dns_message.question(number, name)
     reply = dns_message.parse(reply_to(question, code, records))
     assert reply is not None
@@ -28,7 +26,7 @@ def test_an_answer_is_known_by_number_and_name(
 
 
 @given(st.integers(0, 0xFFFF), NAMES, st.binary(max_size=50))
-def test_a_failure_answers_the_question_alone(number: int, name: str, more: bytes) -> None:
+def test_a_failure_answers_the_question_alone(number, name, more):
     question = dns_message.question(number, name)
     failed = dns_message.failure(question + more)  # (EDNS and the like)
     reply = dns_message.parse(failed)
@@ -39,7 +37,7 @@ def test_a_failure_answers_the_question_alone(number: int, name: str, more: byte
 
 
 @given(st.binary(max_size=80))
-def test_whatever_asks_can_be_told_of_a_failure(tail: bytes) -> None:
+def test_whatever_asks_can_be_told_of_a_failure(tail):
     question = b"\0\7\1\0\0\1\0\0\0\0\0\0" + tail
     if (asked := dns_message.asked(question)) is not None:
         reply = dns_message.parse(dns_message.failure(question))
@@ -50,6 +48,6 @@ def test_whatever_asks_can_be_told_of_a_failure(tail: bytes) -> None:
 @pytest.mark.parametrize(
     "name", ["", ".", "a..b", "x" * 64 + ".org", ".".join(["abcdefg"] * 40), "bücher.de"]
 )
-def test_what_is_no_name_is_refused(name: str) -> None:
+def test_what_is_no_name_is_refused(name):
     with pytest.raises(ValueError, match=r"name|ASCII"):
         dns_message.question(1, name)

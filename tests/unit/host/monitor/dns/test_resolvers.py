@@ -1,6 +1,5 @@
 import asyncio
 from ipaddress import ip_address, ip_interface
-from pathlib import Path
 
 from cedos.host.monitor.resolvers import (
     FileWatch,
@@ -13,7 +12,7 @@ from cedos.host.monitor.resolvers import (
 GOOGLE, HOME, V6 = ip_address("8.8.8.8"), ip_address("10.0.1.1"), ip_address("fe80::1")
 
 
-def test_resolv_conf() -> None:
+def test_resolv_conf():
     content = (
         "# nameserver 1.2.3.4\nsearch lan\nnameserver 127.0.0.53\nnameserver 8.8.8.8 # public\n"
         "nameserver 8.8.8.8\nnameserver\nnameserver nonsense\nnameserver fe80::1%wlan0\n"
@@ -21,7 +20,7 @@ def test_resolv_conf() -> None:
     assert parse_resolv_conf(content) == (GOOGLE, V6)
 
 
-def test_resolved() -> None:
+def test_resolved():
     dns = [
         [2, 2, b"\x0a\x00\x01\x01"],
         [2, 10, bytes(V6.packed)],
@@ -35,7 +34,7 @@ def test_resolved() -> None:
     assert parse_resolved(None) == {}
 
 
-def test_which_servers_are_a_networks_own() -> None:
+def test_which_servers_are_a_networks_own():
     own = [ip_interface("10.0.1.2/24"), ip_interface("fe80::5/64")]
     known = Resolvers({2: (GOOGLE,)}, (HOME, V6, ip_address("10.0.2.1")))
     assert known.of(2, own, genuine=True) == (GOOGLE,)
@@ -45,7 +44,7 @@ def test_which_servers_are_a_networks_own() -> None:
     assert known.of(4, [], genuine=True) == ()
 
 
-async def test_a_file_that_is_replaced_behind_a_link_is_noticed(tmp_path: Path) -> None:
+async def test_a_file_that_is_replaced_behind_a_link_is_noticed(tmp_path):
     real, link = tmp_path / "run" / "real.conf", tmp_path / "etc" / "resolv.conf"
     for file in (real, link):
         file.parent.mkdir()
@@ -65,7 +64,7 @@ async def test_a_file_that_is_replaced_behind_a_link_is_noticed(tmp_path: Path) 
     watch.close()
 
 
-def test_the_hosts_file_is_read() -> None:
+def test_the_hosts_file_is_read():
     found = parse_hosts(
         "127.0.0.1 localhost\n10.0.0.7\tUpdates.Example. dl.updates.example # here\n"
         "fe80::1%eth0 link.example\nnonsense name\n\n10.0.0.8 updates.example\n"

@@ -21,9 +21,7 @@ def numbered(at: int) -> int:
     st.lists(st.integers(1, 30), min_size=1),
     st.integers(0, 2**32 - 1),
 )
-def test_messages_in_tcp_are_found_however_they_are_cut(
-    messages: list[bytes], cuts: list[int], first: int
-) -> None:
+def test_messages_in_tcp_are_found_however_they_are_cut(messages, cuts, first):
     stream = b"".join(struct.pack("!H", len(each)) + each for each in messages)
     streams, found, at = AnswerStreams(), [], 0
     while at < len(stream):

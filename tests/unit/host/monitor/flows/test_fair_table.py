@@ -12,7 +12,7 @@ def flow(remote: str, port: int) -> FlowKey:
     return FlowKey(OWN, port, ip_address(remote), 443)
 
 
-def test_one_sender_drives_out_its_own() -> None:
+def test_one_sender_drives_out_its_own():
     table: FairTable[int] = FairTable(320)
     others = [flow(f"203.0.113.{number}", 1) for number in range(1, 101)]
     for key in others:

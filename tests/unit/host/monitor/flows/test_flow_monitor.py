@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import ip_address
 
-import pytest
 from kit.waiting import until
 
 from cedos.controller.events import FlowClosed, FlowEvent, FlowOpened
@@ -81,7 +80,7 @@ async def quiet(flows: FlowMonitor) -> bool:
     return False
 
 
-async def test_a_flow_opens_once_and_closes_with_its_figures() -> None:
+async def test_a_flow_opens_once_and_closes_with_its_figures():
     source = PlayedSource()
     async with FlowMonitor(is_own, source=source) as flows:
         source.track(tracked())
@@ -99,7 +98,7 @@ async def test_a_flow_opens_once_and_closes_with_its_figures() -> None:
     assert source.closed
 
 
-async def test_flows_of_others_are_none_of_ours() -> None:
+async def test_flows_of_others_are_none_of_ours():
     source = PlayedSource()
     container = FlowKey(ip_address("172.17.0.2"), 1, PEER, 443)
     loop = FlowKey(ip_address("127.0.0.1"), 1, ip_address("127.0.0.1"), 2)
@@ -112,7 +111,7 @@ async def test_flows_of_others_are_none_of_ours() -> None:
         assert await quiet(flows)
 
 
-async def test_a_flow_may_end_after_its_network_lost_the_address() -> None:
+async def test_a_flow_may_end_after_its_network_lost_the_address():
     source = PlayedSource()
     own = {OWN}
     udp = replace(KEY, protocol="udp")
@@ -131,7 +130,7 @@ async def test_a_flow_may_end_after_its_network_lost_the_address() -> None:
         ]
 
 
-async def test_after_an_overflow_a_comparison_makes_it_good() -> None:
+async def test_after_an_overflow_a_comparison_makes_it_good():
     source = PlayedSource()
     gone, kept = replace(KEY, local_port=1), replace(KEY, local_port=2)
     fresh, udp = replace(KEY, local_port=3), replace(KEY, local_port=4, protocol="udp")
@@ -155,7 +154,7 @@ async def test_after_an_overflow_a_comparison_makes_it_good() -> None:
         assert await quiet(flows)
 
 
-async def test_a_deleted_entry_is_no_end_while_the_socket_lives() -> None:
+async def test_a_deleted_entry_is_no_end_while_the_socket_lives():
     source = PlayedSource()
     source.there = [SOCKET]
     async with FlowMonitor(is_own, source=source) as flows:
@@ -168,7 +167,7 @@ async def test_a_deleted_entry_is_no_end_while_the_socket_lives() -> None:
         assert events[0].exact
 
 
-async def test_flows_older_than_the_monitor_are_known_but_not_announced() -> None:
+async def test_flows_older_than_the_monitor_are_known_but_not_announced():
     source = PlayedSource()
     source.there = [SOCKET]
     source.blind = "no tracking"
@@ -183,7 +182,7 @@ async def test_flows_older_than_the_monitor_are_known_but_not_announced() -> Non
         assert closed.started_unix_s is None
 
 
-async def test_a_look_before_the_event_does_not_swallow_it() -> None:
+async def test_a_look_before_the_event_does_not_swallow_it():
     """Sockets are looked at once a second: some are seen before their opening is told."""
     source = PlayedSource()
     async with FlowMonitor(is_own, source=source) as flows:
@@ -197,7 +196,7 @@ async def test_a_look_before_the_event_does_not_swallow_it() -> None:
         assert await quiet(flows)
 
 
-async def test_a_sockets_mark_or_none() -> None:
+async def test_a_sockets_mark_or_none():
     source = PlayedSource()
     other = replace(KEY, local_port=5001)
     source.marks = {KEY: 0xCE000001, other: 0}
@@ -207,9 +206,7 @@ async def test_a_sockets_mark_or_none() -> None:
         assert await flows.mark(replace(KEY, local_port=5002)) is None  # it has gone
 
 
-async def test_openings_that_are_not_seen_at_first_are_looked_for_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_openings_that_are_not_seen_at_first_are_looked_for_again(monkeypatch):
     monkeypatch.setattr("cedos.host.monitor.flow_monitor._CHECKED_AGAIN_S", (0.01, 0.01, 0.01))
     source = PlayedSource()
     source.blind = "no tracking"
@@ -227,7 +224,7 @@ def from_outside(number: int, protocol: str = "tcp") -> Tracked:
     return Tracked(False, protocol, there, back, None, None)
 
 
-async def test_packets_from_outside_open_nothing_without_a_socket() -> None:
+async def test_packets_from_outside_open_nothing_without_a_socket():
     source = PlayedSource()
     async with FlowMonitor(is_own, source=source) as flows:
         for number in range(20_000):
@@ -244,7 +241,7 @@ async def test_packets_from_outside_open_nothing_without_a_socket() -> None:
         assert (opened.key, opened.incoming) == (real, True)
 
 
-async def test_a_visitor_whose_socket_is_over_before_anybody_looks_is_told() -> None:
+async def test_a_visitor_whose_socket_is_over_before_anybody_looks_is_told():
     source = PlayedSource()
     async with FlowMonitor(is_own, source=source) as flows:
         source.track(from_outside(7))
@@ -256,7 +253,7 @@ async def test_a_visitor_whose_socket_is_over_before_anybody_looks_is_told() -> 
         assert closed.exact
 
 
-async def test_a_program_that_sends_to_everybody_fills_its_share_only() -> None:
+async def test_a_program_that_sends_to_everybody_fills_its_share_only():
     source = PlayedSource()
     udp = replace(KEY, protocol="udp")
     async with FlowMonitor(is_own, source=source) as flows:
@@ -271,7 +268,7 @@ async def test_a_program_that_sends_to_everybody_fills_its_share_only() -> None:
         assert len(flows._living) < 200
 
 
-async def test_a_program_that_opens_without_end_fills_no_queue() -> None:
+async def test_a_program_that_opens_without_end_fills_no_queue():
     """A hundred thousand events waited, and nothing else was done until all of them were told."""
     source = PlayedSource()
     async with FlowMonitor(is_own, source=source) as flows:

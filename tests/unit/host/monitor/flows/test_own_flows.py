@@ -46,9 +46,7 @@ def key(far: tuple[str, int], near: tuple[str, int], protocol: str) -> FlowKey:
 
 
 @pytest.mark.parametrize("name", PROBES)
-async def test_each_probe_of_a_network_is_an_own_flow(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_each_probe_of_a_network_is_an_own_flow(name, monkeypatch):
     monkeypatch.setattr(portal_check, "leads_nowhere", lambda address: False)
     protocol, probe = PROBES[name]
     kind = socket.SOCK_DGRAM if protocol == "udp" else socket.SOCK_STREAM
@@ -72,7 +70,7 @@ async def test_each_probe_of_a_network_is_an_own_flow(
             assert not flow_source.is_own(other)
 
 
-async def test_a_connection_is_known_before_it_stands_and_where_it_fails() -> None:
+async def test_a_connection_is_known_before_it_stands_and_where_it_fails():
     with socket.socket() as full, socket.socket() as closed:
         closed.bind((str(HERE), 0))
         full.bind((str(HERE), 0))
@@ -90,7 +88,7 @@ async def test_a_connection_is_known_before_it_stands_and_where_it_fails() -> No
             assert made.getpeername() == full.getsockname()
 
 
-async def test_old_ones_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_old_ones_are_forgotten(monkeypatch):
     monkeypatch.setattr(flow_source, "_MOST", 3)
     keys = []
     for _ in range(4):

@@ -95,7 +95,7 @@ def loopback_is_far(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("loopback_is_far")
-async def test_a_network_of_ipv6_alone_is_asked_for_ipv6_addresses() -> None:
+async def test_a_network_of_ipv6_alone_is_asked_for_ipv6_addresses():
     resolver = Resolver({"page.test": "::1"})
     async with surroundings(resolver) as around:
         found = await around.check()
@@ -104,9 +104,7 @@ async def test_a_network_of_ipv6_alone_is_asked_for_ipv6_addresses() -> None:
 
 
 @pytest.mark.usefixtures("loopback_is_far")
-async def test_a_log_in_page_that_does_not_answer_keeps_no_network_from_being_captive(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_log_in_page_that_does_not_answer_keeps_no_network_from_being_captive(monkeypatch):
     async with surroundings(Resolver({"page.test": "::1", "slow.test": "::1"})) as around:
         location = f"http://slow.test:{around.web}/"
         around.answer = f"HTTP/1.1 302 Found\r\nLocation: {location}\r\n\r\n".encode()
@@ -125,7 +123,7 @@ async def test_a_log_in_page_that_does_not_answer_keeps_no_network_from_being_ca
 
 
 @pytest.mark.parametrize("address", ["::", "::1", "ff02::1", "", DROPPED])
-async def test_a_filtered_name_is_told_and_nothing_is_connected_to(address: str) -> None:
+async def test_a_filtered_name_is_told_and_nothing_is_connected_to(address):
     async with surroundings(
         Resolver({"page.test": address, "known.test": "2001:db8::1"})
     ) as around:
@@ -140,9 +138,7 @@ async def test_a_filtered_name_is_told_and_nothing_is_connected_to(address: str)
 @pytest.mark.parametrize(
     "answer", [b"HTTP/1.1 200 OK\r\n\r\nblocked", b"HTTP/1.1 302 x\r\nLocation: http://a/\r\n\r\n"]
 )
-async def test_a_private_address_of_this_name_alone_is_a_filters_page(
-    monkeypatch: pytest.MonkeyPatch, answer: bytes
-) -> None:
+async def test_a_private_address_of_this_name_alone_is_a_filters_page(monkeypatch, answer):
     """The resolver answers with its own address, where a block page is."""
     monkeypatch.setattr(portal_check, "leads_nowhere", lambda address: False)
     names = {"page.test": "::1", "known.test": "2001:db8::1"}
@@ -158,7 +154,7 @@ async def test_a_private_address_of_this_name_alone_is_a_filters_page(
 
 
 @pytest.mark.parametrize("names", [{}, {"page.test": "fd00::1", "known.test": "fd00::1"}])
-async def test_one_private_address_for_all_names_is_a_portals(names: dict[str, str]) -> None:
+async def test_one_private_address_for_all_names_is_a_portals(names):
     everything = "" if names else "fd00::1"
     async with surroundings(Resolver(names, everything)) as around:
         found = await around.check()
@@ -168,7 +164,7 @@ async def test_one_private_address_for_all_names_is_a_portals(names: dict[str, s
 
 
 @pytest.mark.usefixtures("loopback_is_far")
-async def test_the_hosts_on_the_way_to_a_log_in_page_are_found() -> None:
+async def test_the_hosts_on_the_way_to_a_log_in_page_are_found():
     names = {"page.test": "::1", "login.test": "::1", "operator.test": "2001:db8::9"}
     async with surroundings(Resolver(names)) as around:
         login = f"http://login.test:{around.web}/"
@@ -187,22 +183,22 @@ async def test_the_hosts_on_the_way_to_a_log_in_page_are_found() -> None:
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "127.0.0.53", "::1", "224.0.0.1"])
-def test_addresses_of_no_other_host_are_never_asked(address: str) -> None:
+def test_addresses_of_no_other_host_are_never_asked(address):
     assert leads_nowhere(ip_address(address))
 
 
-def test_an_address_of_another_host_is() -> None:
+def test_an_address_of_another_host_is():
     for address in ("198.51.100.7", "2001:db8::7", "fe80::7"):
         assert not leads_nowhere(ip_address(address))
 
 
-async def test_a_page_that_a_network_could_not_lead_to_tells_nothing() -> None:
+async def test_a_page_that_a_network_could_not_lead_to_tells_nothing():
     """Else another network, where it answers, would make this one a portal's."""
     found = await PortalCheck(TestPage.of("http://127.0.0.1:9/", ""))(LO6, 2.0)
     assert found.verdict is PortalVerdict.UNCLEAR
 
 
-async def test_a_router_that_answers_no_names_need_not_be_a_resolver() -> None:
+async def test_a_router_that_answers_no_names_need_not_be_a_resolver():
     with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as silent:
         silent.bind(("::1", 0))
         port = silent.getsockname()[1]

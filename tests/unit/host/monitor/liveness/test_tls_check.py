@@ -16,7 +16,7 @@ LO = Network("lo", "lo", 1, NetworkKind.ETHERNET, False, (ip_interface("127.0.0.
 @pytest.mark.parametrize(
     "said", [b"HTTP/1.1 302 Found\r\n\r\n", b"", b"\x15\x03\x01\x00\x02\x02\x28"]
 )
-async def test_a_box_that_answers_cannot_prove_to_be_the_host(said: bytes) -> None:
+async def test_a_box_that_answers_cannot_prove_to_be_the_host(said):
     async def box(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(10)
         writer.write(said)
@@ -28,7 +28,7 @@ async def test_a_box_that_answers_cannot_prove_to_be_the_host(said: bytes) -> No
         assert await shake_hands(LO, HERE, 2.0, port) is TlsAnswer.ANSWERED
 
 
-async def test_a_refusal_and_silence_are_told_apart() -> None:
+async def test_a_refusal_and_silence_are_told_apart():
     with socket.socket() as closed:
         closed.bind((str(HERE), 0))
         assert await shake_hands(LO, HERE, 2.0, closed.getsockname()[1]) is TlsAnswer.REFUSED

@@ -11,7 +11,7 @@ from cedos.host.monitor.portal_check import (
 PAGE = TestPage.of("http://portal.test:8080/nm?x=1", "all is well")
 
 
-def test_the_page_of_a_url() -> None:
+def test_the_page_of_a_url():
     assert (PAGE.host, PAGE.port, PAGE.path) == ("portal.test", 8080, "/nm?x=1")
     assert b"GET /nm?x=1 HTTP/1.1\r\nHost: portal.test\r\n" in PAGE.request()
     assert b"Host: [2001:db8::1]\r\n" in TestPage.of("http://[2001:db8::1]", "").request()
@@ -41,7 +41,7 @@ def test_the_page_of_a_url() -> None:
         (b"", PortalVerdict.SILENT, ""),
     ],
 )
-def test_what_an_answer_says(answer: bytes, verdict: PortalVerdict, page: str) -> None:
+def test_what_an_answer_says(answer, verdict, page):
     finding = judge(PAGE, answer)
     assert (finding.verdict, finding.page) == (verdict, page)
 
@@ -58,7 +58,7 @@ def test_what_an_answer_says(answer: bytes, verdict: PortalVerdict, page: str) -
         "/login",
     ],
 )
-def test_only_a_web_page_is_ever_suggested(location: str) -> None:
+def test_only_a_web_page_is_ever_suggested(location):
     answer = f"HTTP/1.1 302 Found\r\nLocation: {location}\r\n\r\n".encode()
     finding = judge(PAGE, answer)
     assert (finding.verdict, finding.page) == (PortalVerdict.CAPTIVE, "")
@@ -78,8 +78,6 @@ def test_only_a_web_page_is_ever_suggested(location: str) -> None:
         ("NetworkManager is online", b"<p>Not NetworkManager is online", PortalVerdict.CAPTIVE),
     ],
 )
-def test_the_pages_words_within_a_log_in_page_are_no_page(
-    expected: str, body: bytes, verdict: PortalVerdict
-) -> None:
+def test_the_pages_words_within_a_log_in_page_are_no_page(expected, body, verdict):
     page = TestPage.of("http://page.test/", expected)
     assert judge(page, b"HTTP/1.1 200 OK\r\n\r\n" + body).verdict is verdict

@@ -26,7 +26,7 @@ def route(table: int, last: int) -> SeenRoute:
     return SeenRoute(4, table, to, 2, 0, SHARING_PROTOCOL, via, b"", source)
 
 
-def test_a_helper_has_its_address_its_price_and_one_host_that_it_leads_to() -> None:
+def test_a_helper_has_its_address_its_price_and_one_host_that_it_leads_to():
     (found,) = helpers({2: WLAN}, [own(5)], [route(HELPER_TABLES[2], 5)])
     assert (found.name, found.kind, found.metered, found.up) == (
         *("helper-3", NetworkKind.HELPER, True, True),
@@ -39,7 +39,7 @@ def test_a_helper_has_its_address_its_price_and_one_host_that_it_leads_to() -> N
     assert not found.carries(4)
 
 
-def test_what_is_no_helpers_is_left_out() -> None:
+def test_what_is_no_helpers_is_left_out():
     theirs = LinkAddress(2, ip_interface("192.168.77.100/24"))
     ways = [route(HELPER_TABLES[0], 5), route(REQUESTOR_TABLES[0], 6)]
     assert helpers({2: WLAN}, [theirs, own(6)], ways) == []
@@ -48,7 +48,7 @@ def test_what_is_no_helpers_is_left_out() -> None:
     assert helpers({2: WLAN}, [own(5)], []) == []
 
 
-async def test_the_monitor_keeps_them_apart_from_this_hosts_own_networks() -> None:
+async def test_the_monitor_keeps_them_apart_from_this_hosts_own_networks():
     tables = PlayedTables(Tables(()))
     tables.now.links[2] = WLAN
     tables.now.addresses[2] = [LinkAddress(2, ip_interface("192.168.77.100/24"))]

@@ -67,7 +67,7 @@ class NoResolvers:
         pass
 
 
-def test_the_better_metric_comes_first_and_none_comes_last() -> None:
+def test_the_better_metric_comes_first_and_none_comes_last():
     made = tables("eth0", "wlan0", "lte0")
     made.routes[1] = []
     made.routes[3] = [replace(made.routes[3][0], metric=50)]
@@ -79,7 +79,7 @@ def test_the_better_metric_comes_first_and_none_comes_last() -> None:
     ]
 
 
-def test_up_needs_carrier_address_and_route() -> None:
+def test_up_needs_carrier_address_and_route():
     assert all(n.up for n, _ in assemble(tables("wlan0"), Resolvers(), Genuine(), {}))
     without_carrier = tables("wlan0", running=False)
     without_address = tables("wlan0")
@@ -88,7 +88,7 @@ def test_up_needs_carrier_address_and_route() -> None:
         assert not any(n.up for n, _ in assemble(made, Resolvers(), Genuine(), {}))
 
 
-async def test_the_monitor_tells_changes_in_order() -> None:
+async def test_the_monitor_tells_changes_in_order():
     source = PlayedTables(tables("wlan0"))
     monitor = LinkMonitor(tables=source, hardware=Genuine(), resolvers=NoResolvers())
     async with monitor:
@@ -111,7 +111,7 @@ async def test_the_monitor_tells_changes_in_order() -> None:
     assert [event async for event in events] == []
 
 
-async def test_costly_reads_are_far_apart() -> None:
+async def test_costly_reads_are_far_apart():
     """A neighbour that announces 100,000 prefixes had them read again without a pause."""
 
     class Announced(PlayedTables):
@@ -135,7 +135,7 @@ async def test_costly_reads_are_far_apart() -> None:
 
 
 @pytest.mark.parametrize("error", [OSError("busy"), ValueError("odd")])
-async def test_a_read_that_failed_is_repeated(error: Exception) -> None:
+async def test_a_read_that_failed_is_repeated(error):
     """An odd path that NetworkManager told ended the monitor: no network was followed any more."""
     source = PlayedTables(tables("wlan0"))
     async with LinkMonitor(tables=source, hardware=Genuine(), resolvers=NoResolvers()) as monitor:
@@ -147,7 +147,7 @@ async def test_a_read_that_failed_is_repeated(error: Exception) -> None:
         assert event.network.name == "lte0"
 
 
-async def test_a_kernel_that_tells_nothing_is_an_error_and_nothing_stays_open() -> None:
+async def test_a_kernel_that_tells_nothing_is_an_error_and_nothing_stays_open():
     source = PlayedTables(tables())
     source.now = OSError(1, "Operation not permitted")
     with pytest.raises(HostError, match="rtnetlink"):
@@ -174,9 +174,7 @@ def _translator(made: Tables, name: str, address: str, metric: int, kind: str = 
 @pytest.mark.parametrize(
     ("name", "address"), [("clat", "192.168.255.1/32"), ("nat46", "192.0.0.1/32")]
 )
-def test_a_translator_is_the_ipv4_of_the_network_that_carries_ipv6(
-    name: str, address: str, metric: int
-) -> None:
+def test_a_translator_is_the_ipv4_of_the_network_that_carries_ipv6(name, address, metric):
     made = tables("wlan0", "lte0")
     _six_alone(made, 1)
     _translator(made, name, address, metric)
@@ -193,7 +191,7 @@ def test_a_translator_is_the_ipv4_of_the_network_that_carries_ipv6(
     ("name", "address", "kind"),
     [("tun0", "10.8.0.2/24", "tun"), ("wg0", "192.0.2.1/32", "wireguard")],
 )
-def test_a_vpn_is_no_translator(name: str, address: str, kind: str) -> None:
+def test_a_vpn_is_no_translator(name, address, kind):
     made = tables("wlan0")
     _six_alone(made, 1)
     _translator(made, name, address, 50, kind)
@@ -210,9 +208,7 @@ def test_a_vpn_is_no_translator(name: str, address: str, kind: str) -> None:
         ((DefaultRoute(1, 4, FE80, 100),), (4,)),
     ],
 )
-def test_a_network_leads_out_by_its_default_routes(
-    routes: tuple[DefaultRoute, ...], versions: tuple[int, ...]
-) -> None:
+def test_a_network_leads_out_by_its_default_routes(routes, versions):
     made = tables("wlan0")
     made.addresses[1].append(LinkAddress(1, ip_interface("2001:db8::2/64")))
     made.routes[1] = list(routes)

@@ -11,7 +11,7 @@ from cedos.daemon.driver import SleepWatch
 from cedos.model import Direction, Indicator, NetworkLife
 
 
-def test_only_sleep_separates_the_two_clocks() -> None:
+def test_only_sleep_separates_the_two_clocks():
     now = {"monotonic": 100.0, "boot": 5000.0}
     watch = SleepWatch(lambda: now["monotonic"], lambda: now["boot"])
     assert watch.slept_s() == 0.0
@@ -22,13 +22,13 @@ def test_only_sleep_separates_the_two_clocks() -> None:
     assert watch.slept_s() == 0.0
 
 
-def test_the_wall_clock_is_no_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wall_clock_is_no_matter(monkeypatch):
     watch = SleepWatch()
     monkeypatch.setattr(time, "time", lambda: 0.0)
     assert watch.slept_s() == 0.0
 
 
-def test_after_sleep_all_that_is_known_is_old() -> None:
+def test_after_sleep_all_that_is_known_is_old():
     keeper = ContextKeeper()
     keeper.observe_up("wlan0", True, 90.0)
     keeper.update("wlan0", {"rssi_dbm": Indicator(-60.0, 99.0)})
@@ -54,7 +54,7 @@ def test_after_sleep_all_that_is_known_is_old() -> None:
     assert keeper.snapshot(101.0).networks["wlan0"]["delivery_down_bps"].value == pytest.approx(8e6)
 
 
-def test_another_access_point_is_noticed_and_starts_with_a_clean_slate() -> None:
+def test_another_access_point_is_noticed_and_starts_with_a_clean_slate():
     keeper = ContextKeeper(pings=1)
     assert keeper.observe_attachment("wlan0", "aa:bb", "home", 1.0) is False
     assert keeper.observe_attachment("wlan0", "aa:bb", "home", 2.0) is False

@@ -17,9 +17,7 @@ def arrivals_at(rate_bps: float, packets: int, burst: int = 1) -> list[tuple[int
 
 
 @given(st.floats(1e4, 1e9), st.sampled_from([1, 2, 5, 10]), st.integers(3, 20), st.floats(0, 1e9))
-def test_the_rate_is_exact_on_links_that_deliver_in_bursts(
-    rate_bps: float, burst: int, bursts: int, began_s: float
-) -> None:
+def test_the_rate_is_exact_on_links_that_deliver_in_bursts(rate_bps, burst, bursts, began_s):
     found = indicators(
         arrivals_at(rate_bps, burst * bursts, burst),
         packets=burst * bursts,
@@ -32,7 +30,7 @@ def test_the_rate_is_exact_on_links_that_deliver_in_bursts(
     assert set(found) == set(INDICATORS)
 
 
-def test_packets_lost_in_the_middle_lower_the_rate_by_themselves() -> None:
+def test_packets_lost_in_the_middle_lower_the_rate_by_themselves():
     all_of_them = arrivals_at(1e6, 50)
     found = indicators(
         [each for each in all_of_them if each[0] % 5 != 2 or each[0] == 49],
@@ -44,20 +42,20 @@ def test_packets_lost_in_the_middle_lower_the_rate_by_themselves() -> None:
     assert found["udp_bps"] == pytest.approx(0.8e6, rel=0.03)
 
 
-def test_a_network_that_dies_meanwhile_is_not_called_fast() -> None:
+def test_a_network_that_dies_meanwhile_is_not_called_fast():
     found = indicators(arrivals_at(50e6, 10), packets=50, packet_bits=BITS, waited_until_s=2.0)
     assert found["udp_loss"] == pytest.approx(0.8)
     assert found["udp_bps"] == pytest.approx(9 * BITS / 2.0)
 
 
 @pytest.mark.parametrize("arrivals", [[], [(3, 1.0)], [(0, 1.0), (1, 1.0)]])
-def test_too_little_is_a_loss_and_no_rate(arrivals: list[tuple[int, float]]) -> None:
+def test_too_little_is_a_loss_and_no_rate(arrivals):
     found = indicators(arrivals, packets=50, packet_bits=BITS, waited_until_s=2.0)
     assert found == {"udp_loss": pytest.approx(1 - len(arrivals) / 50)}
 
 
 @given(st.data(), st.integers(2, 60))
-def test_whatever_comes_the_figures_are_figures(data: st.DataObject, packets: int) -> None:
+def test_whatever_comes_the_figures_are_figures(data, packets):
     some = data.draw(st.lists(st.integers(0, packets - 1), unique=True))
     times = sorted(
         data.draw(
@@ -84,7 +82,7 @@ def test_whatever_comes_the_figures_are_figures(data: st.DataObject, packets: in
         assert found["udp_max_bps"] <= BINS * mean_bps * (1 + 1e-9)
 
 
-def test_what_no_network_does_is_a_lie() -> None:
+def test_what_no_network_does_is_a_lie():
     assert implausible({"udp_bps": 2e12})
     assert implausible({"udp_gap_mean_s": -1.0})
     assert implausible({"udp_bps": math.nan})

@@ -23,7 +23,7 @@ LTE = Network("phone", "lte0", 2, NetworkKind.CELLULAR, True)
 DOWN = Network("phone", "lte0", 2, NetworkKind.CELLULAR, True, up=False)
 
 
-def test_a_network_in_use_is_pinged_more_often() -> None:
+def test_a_network_in_use_is_pinged_more_often():
     schedule = ProbeSchedule(in_use_s=1.0, idle_s=5.0)
     assert schedule.next_s() is None
     schedule.networks_changed([WIFI, LTE])
@@ -38,7 +38,7 @@ def test_a_network_in_use_is_pinged_more_often() -> None:
     assert schedule.take_due(111.0) == ["phone"]
 
 
-def test_nobody_at_the_screen_lets_idle_networks_rest() -> None:
+def test_nobody_at_the_screen_lets_idle_networks_rest():
     schedule = ProbeSchedule(in_use_s=1.0, idle_s=5.0, away=10.0)
     schedule.networks_changed([WIFI, LTE])
     schedule.user_present(False)
@@ -57,7 +57,7 @@ def test_nobody_at_the_screen_lets_idle_networks_rest() -> None:
     assert schedule.take_due(170.0) == ["home", "phone"], "who comes back wants to know"
 
 
-async def test_who_comes_back_has_all_networks_pinged_at_once() -> None:
+async def test_who_comes_back_has_all_networks_pinged_at_once():
     played = played_pinger({"wlan0": 0.005, "lte0": 0.005})
     schedule = ProbeSchedule(0.05, 0.05, away=1e6)
     async with Prober(lambda n: TARGET, schedule=schedule, open_pinger=played) as prober:
@@ -84,8 +84,8 @@ async def test_who_comes_back_has_all_networks_pinged_at_once() -> None:
     ],
 )
 async def test_a_resolver_is_asked_each_time_for_a_name_that_it_cannot_remember(
-    monkeypatch: pytest.MonkeyPatch, problem: str, knows: list[bool | None]
-) -> None:
+    monkeypatch, problem, knows
+):
     asked: list[tuple[str, Address | None]] = []
 
     async def run(
@@ -111,7 +111,7 @@ async def test_a_resolver_is_asked_each_time_for_a_name_that_it_cannot_remember(
     assert [whom for _, whom in asked] == [router, resolver]
 
 
-def test_an_idle_cellular_radio_is_left_asleep_unless_it_does_not_answer() -> None:
+def test_an_idle_cellular_radio_is_left_asleep_unless_it_does_not_answer():
     schedule = ProbeSchedule(in_use_s=1.0, idle_s=5.0, away=10.0, asleep_s=300.0)
     schedule.networks_changed([WIFI, LTE])
     assert schedule.take_due(100.0) == ["home", "phone"]
@@ -128,7 +128,7 @@ def test_an_idle_cellular_radio_is_left_asleep_unless_it_does_not_answer() -> No
     assert "phone" in schedule.take_due(406.0 + 3000.0)
 
 
-def test_in_use_it_is_pinged_when_programs_hear_nothing() -> None:
+def test_in_use_it_is_pinged_when_programs_hear_nothing():
     """Half a second after the last word, and not while they hear something."""
     schedule = ProbeSchedule(in_use_s=2.0, idle_s=30.0)
     schedule.networks_changed([LTE])
@@ -144,7 +144,7 @@ def test_in_use_it_is_pinged_when_programs_hear_nothing() -> None:
     assert schedule.next_s() == pytest.approx(42.0), "what was heard is as good as an answer"
 
 
-def test_a_silent_network_is_pinged_in_a_hurry() -> None:
+def test_a_silent_network_is_pinged_in_a_hurry():
     schedule = ProbeSchedule(in_use_s=1.0, idle_s=5.0, hurry_s=0.2)
     schedule.networks_changed([WIFI, LTE])
     assert schedule.take_due(100.0) == ["home", "phone"]
@@ -155,7 +155,7 @@ def test_a_silent_network_is_pinged_in_a_hurry() -> None:
     assert schedule.take_due(101.0) == []
 
 
-def test_a_network_that_is_down_pauses_and_is_due_when_it_comes_up() -> None:
+def test_a_network_that_is_down_pauses_and_is_due_when_it_comes_up():
     schedule = ProbeSchedule()
     schedule.networks_changed([WIFI, DOWN])
     assert schedule.take_due(1.0) == ["home"]
@@ -167,7 +167,7 @@ def test_a_network_that_is_down_pauses_and_is_due_when_it_comes_up() -> None:
     assert schedule.next_s() is None
 
 
-async def test_a_ping_without_an_answer_is_known_while_it_waits() -> None:
+async def test_a_ping_without_an_answer_is_known_while_it_waits():
     rtts: dict[str, float | None] = {"wlan0": 0.02, "lte0": None}
     prober = Prober(lambda n: TARGET, ping_timeout_s=0.1, open_pinger=played_pinger(rtts))
     async with prober:
@@ -181,7 +181,7 @@ async def test_a_ping_without_an_answer_is_known_while_it_waits() -> None:
         assert prober.asked_at_s() == {}
 
 
-async def test_what_was_lost_before_an_answer_is_told_before_it() -> None:
+async def test_what_was_lost_before_an_answer_is_told_before_it():
     """A network that was silent and is back was called gone by the pings that were given up late."""
     rtts: dict[str, float | None] = {"wlan0": None}
     prober = Prober(lambda n: TARGET, ping_timeout_s=0.3, open_pinger=played_pinger(rtts))
@@ -198,7 +198,7 @@ async def test_what_was_lost_before_an_answer_is_told_before_it() -> None:
         assert prober.asked_at_s() == {}
 
 
-async def test_pings_are_matched_lost_and_paid_for() -> None:
+async def test_pings_are_matched_lost_and_paid_for():
     rtts: dict[str, float | None] = {"wlan0": 0.02, "lte0": None}
     prober = Prober(lambda n: TARGET, ping_timeout_s=0.1, open_pinger=played_pinger(rtts))
     async with prober:
@@ -217,7 +217,7 @@ async def test_pings_are_matched_lost_and_paid_for() -> None:
         assert totals == {("home", ProbeKind.PING): (1, 0), ("phone", ProbeKind.PING): (2, 2)}
 
 
-async def test_joules_know_how_long_the_radio_has_rested() -> None:
+async def test_joules_know_how_long_the_radio_has_rested():
     asked: list[tuple[NetworkKind, float | None]] = []
 
     def price(kind: NetworkKind, spent: Spent, idle_s: float | None) -> float:
@@ -241,7 +241,7 @@ async def test_joules_know_how_long_the_radio_has_rested() -> None:
         assert (total.probes, total.energy_j) == (3, 7.5)
 
 
-async def test_every_kind_of_probe_goes_one_way() -> None:
+async def test_every_kind_of_probe_goes_one_way():
     """Against a server on loopback, whose interface is every network's here."""
     key = b"k" * 32
     here = ip_address("127.0.0.1")
@@ -268,7 +268,7 @@ async def test_every_kind_of_probe_goes_one_way() -> None:
             assert totals[ProbeKind.UDP_TRAIN] == (2, 0)
 
 
-async def test_two_trains_on_one_network_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_two_trains_on_one_network_take_turns(monkeypatch):
     running = 0
 
     async def slow(*arguments: object, **options: object) -> ProbeOutcome:
@@ -286,7 +286,7 @@ async def test_two_trains_on_one_network_take_turns(monkeypatch: pytest.MonkeyPa
         assert all(not result.problem for result in await asyncio.gather(*trains))
 
 
-async def test_without_a_server_or_its_kind_of_address_there_is_no_train() -> None:
+async def test_without_a_server_or_its_kind_of_address_there_is_no_train():
     async with Prober(lambda n: None) as prober:
         result = await prober.probe(WIFI, ProbeKind.UDP_TRAIN)
         assert result.problem == "no probe server is configured"
@@ -297,7 +297,7 @@ async def test_without_a_server_or_its_kind_of_address_there_is_no_train() -> No
         assert result.problem == "home has no IPv6 address"
 
 
-async def test_a_network_that_goes_takes_its_pings_along() -> None:
+async def test_a_network_that_goes_takes_its_pings_along():
     prober = Prober(lambda n: TARGET, open_pinger=played_pinger({"wlan0": None}))
     async with prober:
         prober.networks_changed([WIFI])
@@ -308,7 +308,7 @@ async def test_a_network_that_goes_takes_its_pings_along() -> None:
         assert result.problem == "the network went away"
 
 
-async def test_without_target_or_privilege_nothing_is_pinged() -> None:
+async def test_without_target_or_privilege_nothing_is_pinged():
     async with Prober(lambda n: None) as prober:
         assert (await prober.ping(WIFI)).problem == "there is no host to ping"
 

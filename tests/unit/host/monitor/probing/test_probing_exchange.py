@@ -1,9 +1,7 @@
 """Trains over loopback, with a server that serves: measured, paid for, limited."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import ip_address
-from typing import Any
 
 import pytest
 
@@ -11,10 +9,6 @@ from cedos.host.monitor.probing import udp_train
 from cedos.host.monitor.probing.result import ProbeServer
 from cedos.host.monitor.probing.udp_train import INDICATORS
 from cedos.model import Direction
-
-Serving = Callable[..., Any]
-Measured = Callable[..., Any]
-
 
 HERE = ip_address("127.0.0.1")
 
@@ -26,9 +20,7 @@ BOTH = list(Direction)
 
 
 @pytest.mark.parametrize("direction", BOTH)
-async def test_a_train_is_measured_and_paid_for(
-    direction: Direction, serving: Serving, measured: Measured
-) -> None:
+async def test_a_train_is_measured_and_paid_for(direction, serving, measured):
     async with serving() as (running, server):
         outcome = await measured(server, direction)
         assert outcome.problem == ""
@@ -46,9 +38,7 @@ async def test_a_train_is_measured_and_paid_for(
 
 
 @pytest.mark.parametrize("direction", BOTH)
-async def test_another_key_gets_no_answer_and_no_figures(
-    direction: Direction, serving: Serving, measured: Measured
-) -> None:
+async def test_another_key_gets_no_answer_and_no_figures(direction, serving, measured):
     async with serving() as (running, server):
         stranger = replace(server, key=b"x" * 32)
         outcome = await measured(stranger, direction, 0.4)
@@ -57,19 +47,19 @@ async def test_another_key_gets_no_answer_and_no_figures(
         assert running.counts["datagrams without the key"] >= 1
 
 
-async def test_a_server_that_is_gone(serving: Serving, measured: Measured) -> None:
+async def test_a_server_that_is_gone(serving, measured):
     async with serving() as (_, server):
         pass
     outcome = await measured(server, timeout_s=0.4)
     assert "no answer" in outcome.problem or "refused" in outcome.problem
 
 
-async def test_an_interface_that_is_gone() -> None:
+async def test_an_interface_that_is_gone():
     server = ProbeServer(HERE, 9, KEY)
     assert (await udp_train.run(server, interface="none0")).problem == "none0: No such device"
 
 
-async def test_limits_are_told_with_their_end(serving: Serving, measured: Measured) -> None:
+async def test_limits_are_told_with_their_end(serving, measured):
     async with serving(source_bps=8 * 50_000, total_bps=1e9, burst_s=2.0) as (running, server):
         assert not (await measured(server)).problem
         assert not (await measured(server)).problem
@@ -83,17 +73,13 @@ async def test_limits_are_told_with_their_end(serving: Serving, measured: Measur
 @pytest.mark.parametrize(
     ("packets", "packet_bytes"), [(1, 1200), (201, 1200), (60_000, 64), (50, 63), (50, 1453)]
 )
-async def test_absurd_trains_are_refused(
-    packets: int, packet_bytes: int, serving: Serving, measured: Measured
-) -> None:
+async def test_absurd_trains_are_refused(packets, packet_bytes, serving, measured):
     async with serving() as (_, server):
         absurd = replace(server, packets=packets, packet_bytes=packet_bytes)
         assert "larger than the server allows" in (await measured(absurd)).problem
 
 
-async def test_a_clock_that_is_set_meanwhile_spoils_the_train(
-    monkeypatch: pytest.MonkeyPatch, serving: Serving, measured: Measured
-) -> None:
+async def test_a_clock_that_is_set_meanwhile_spoils_the_train(monkeypatch, serving, measured):
     monkeypatch.setattr(udp_train.Datagrams, "clock_moved_s", 0.5)
     async with serving() as (_, server):
         assert (await measured(server)).problem == "the host's clock was set during the train"

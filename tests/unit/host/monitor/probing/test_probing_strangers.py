@@ -4,14 +4,12 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from cedos.host.monitor.probing import wire
 from cedos.model import Direction
 
-Serving = Callable[..., Any]
 KEY = b"k" * 32
 
 
@@ -49,9 +47,7 @@ class Talker:
                 return heard
 
 
-async def test_nothing_begins_without_the_round_trip_and_nothing_begins_twice(
-    talk: Callable[..., Talker], serving: Serving
-) -> None:
+async def test_nothing_begins_without_the_round_trip_and_nothing_begins_twice(talk, serving):
     async with serving() as (running, server):
         session = b"s" * 16
         talker = talk(server.port)
@@ -70,9 +66,7 @@ async def test_nothing_begins_without_the_round_trip_and_nothing_begins_twice(
         assert running.counts["stale or foreign cookies"] == 3
 
 
-async def test_what_a_server_says_cannot_be_thrown_back_at_it(
-    talk: Callable[..., Talker], serving: Serving
-) -> None:
+async def test_what_a_server_says_cannot_be_thrown_back_at_it(talk, serving):
     async with serving() as (running, server):
         talker = talk(server.port)
         (cookie,) = await talker.say(wire.encode(wire.ProbeHello(b"s" * 16), KEY))

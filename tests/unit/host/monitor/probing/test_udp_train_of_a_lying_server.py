@@ -13,7 +13,6 @@ from cedos.host.monitor.probing import udp_train, wire
 from cedos.host.monitor.probing.result import ProbeServer
 from cedos.model import Direction
 
-Measured = Callable[..., Any]
 HERE = ip_address("127.0.0.1")
 KEY = b"k" * 32
 
@@ -83,7 +82,7 @@ LIES: dict[str, tuple[Received, str]] = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-async def test_a_train_that_is_a_lie_ends_as_a_problem(lie: str, measured: Measured) -> None:
+async def test_a_train_that_is_a_lie_ends_as_a_problem(lie, measured):
     answer, expected = LIES[lie]
     async with liar(answer) as server:
         outcome = await measured(server, timeout_s=0.5)
@@ -115,7 +114,7 @@ REPORTS: dict[str, Callable[[bytes], wire.Report]] = {
 
 
 @pytest.mark.parametrize("lie", REPORTS)
-async def test_a_report_that_is_a_lie_ends_as_a_problem(lie: str, measured: Measured) -> None:
+async def test_a_report_that_is_a_lie_ends_as_a_problem(lie, measured):
     async with liar(reporting(REPORTS[lie])) as server:
         outcome = await measured(server, Direction.UP, 0.5)
         assert "is impossible" in outcome.problem or "fewer than two" in outcome.problem
@@ -123,8 +122,8 @@ async def test_a_report_that_is_a_lie_ends_as_a_problem(lie: str, measured: Meas
 
 @pytest.mark.parametrize("slowly_s", [0.0, 0.1])
 async def test_a_server_that_reports_a_thousand_times_the_rate_is_not_believed(
-    slowly_s: float, monkeypatch: pytest.MonkeyPatch, measured: Measured
-) -> None:
+    slowly_s, monkeypatch, measured
+):
     """Every packet within a microsecond: what this end saw of it is the bound, with some room."""
     send = udp_train._Exchange._send
 
@@ -150,7 +149,7 @@ async def test_a_server_that_reports_a_thousand_times_the_rate_is_not_believed(
     assert told["udp_bps"] >= 4 * bits / took_s, "nor less than could be"
 
 
-async def test_a_slow_server_is_measured_as_far_as_it_came(measured: Measured) -> None:
+async def test_a_slow_server_is_measured_as_far_as_it_came(measured):
     async with liar(lying(lambda ask: packets(ask.session)[:5])) as server:
         outcome = await measured(server, timeout_s=0.5)
         assert outcome.indicators["udp_loss"] == 0.5

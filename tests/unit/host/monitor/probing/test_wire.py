@@ -50,14 +50,14 @@ messages = st.one_of(
 
 
 @given(messages)
-def test_what_is_said_is_understood(message: wire.Message) -> None:
+def test_what_is_said_is_understood(message):
     encoded = wire.encode(message, KEY)
     assert wire.decode(encoded, KEY) == message
     assert wire.decode(encoded, OTHER) is None
 
 
 @given(messages, st.data())
-def test_what_is_changed_or_cut_is_nothing(message: wire.Message, data: st.DataObject) -> None:
+def test_what_is_changed_or_cut_is_nothing(message, data):
     encoded = wire.encode(message, KEY)
     at = data.draw(st.integers(0, len(encoded) - 1))
     other = data.draw(st.integers(1, 255))
@@ -67,9 +67,7 @@ def test_what_is_changed_or_cut_is_nothing(message: wire.Message, data: st.DataO
 
 
 @given(sessions, sessions, st.sampled_from(list(wire.RefusalReason)))
-def test_no_answer_is_longer_than_its_question(
-    session: bytes, cookie: bytes, reason: wire.RefusalReason
-) -> None:
+def test_no_answer_is_longer_than_its_question(session, cookie, reason):
     hello = wire.encode(wire.ProbeHello(session), KEY)
     assert len(hello) == wire.HELLO_BYTES == len(wire.encode(wire.Cookie(session, cookie), KEY))
     ask = wire.encode(wire.TrainRequest(session, cookie, Direction.DOWN, 50, 1200), KEY)
@@ -85,7 +83,7 @@ def test_no_answer_is_longer_than_its_question(
         [(0, 0.0), (1, 3.0)],  # later than the report itself
     ],
 )
-def test_reports_that_cannot_be_are_nothing(arrivals: list[tuple[int, float]]) -> None:
+def test_reports_that_cannot_be_are_nothing(arrivals):
     encoded = wire.encode(wire.Report(b"s" * 16, 0, 1.0, tuple(arrivals)), KEY)
     assert wire.decode(encoded, KEY) is None
 
@@ -94,9 +92,7 @@ addresses = st.one_of(st.builds(IPv4Address, u32), st.builds(IPv6Address, st.int
 
 
 @given(addresses, u16, sessions, st.floats(0, 1e9), st.floats(0, wire.COOKIE_LIFE_S))
-def test_a_cookie_holds_for_its_source_and_time_alone(
-    source: IPv4Address | IPv6Address, port: int, session: bytes, now_s: float, later_s: float
-) -> None:
+def test_a_cookie_holds_for_its_source_and_time_alone(source, port, session, now_s, later_s):
     cookie = wire.cookie(KEY, source, port, session, now_s)
     assert wire.cookie_holds(cookie, KEY, source, port, session, now_s + later_s)
     late_s = now_s + 2 * wire.COOKIE_LIFE_S + 0.001

@@ -3,8 +3,6 @@
 import struct
 from typing import Any
 
-import pytest
-
 from cedos.host.monitor.providers import access_points, wifi
 from cedos.host.monitor.providers.access_points import ScanList, ScannedPoint, parse, summarise
 from cedos.host.monitor.providers.provider import AccessPoint
@@ -28,7 +26,7 @@ def listed(
     return head + attribute(47 | 0x8000, bss)
 
 
-def test_an_entry() -> None:
+def test_an_entry():
     own = parse(listed("aa:bb:cc:00:11:22", status=1))
     assert own == ScannedPoint(AccessPoint("aa:bb:cc:00:11:22", "home"), True, 0.1, -61.5)
     hidden = parse(listed("aa:bb:cc:00:11:23", bytes(4)))
@@ -37,7 +35,7 @@ def test_an_entry() -> None:
     assert parse(b"") is None
 
 
-def test_the_surroundings() -> None:
+def test_the_surroundings():
     found = [
         parse(listed("aa:bb:cc:00:11:22", status=1, seen_ms=20)),
         parse(listed("aa:bb:cc:00:11:23", seen_ms=9000)),
@@ -51,7 +49,7 @@ def test_the_surroundings() -> None:
     assert summarise([]) == ScanList(None, None, 0.0)
 
 
-async def test_roaming_is_seen_at_the_next_look(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_roaming_is_seen_at_the_next_look(monkeypatch):
     """The station's address tells at once; the list, which names the network, is read again then."""
     home = Network("home", "wlan0", 5, NetworkKind.WIFI, False)
     lists = [

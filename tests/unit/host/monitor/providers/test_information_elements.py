@@ -20,7 +20,7 @@ PASSPOINT = bytes.fromhex("dd07506f9a10140000")
 """hostapd's with `interworking=1` and `access_network_type=2`, as Android sets them, and internet."""
 
 
-def test_a_phones_hotspot() -> None:
+def test_a_phones_hotspot():
     beacon = NAME + RATES + WMM + SAMSUNG
     assert ssid(beacon) == "Phone"
     assert says_metered(beacon)
@@ -43,11 +43,11 @@ def test_a_phones_hotspot() -> None:
         ("", False),
     ],
 )
-def test_what_else_is_announced(announced: str, metered: bool) -> None:
+def test_what_else_is_announced(announced, metered):
     assert says_metered(NAME + bytes.fromhex(announced) + RATES) is metered
 
 
-def test_an_operators_network_is_not_a_phone() -> None:
+def test_an_operators_network_is_not_a_phone():
     """Customers pay by the month there; the order of elements does not matter."""
     assert not says_metered(NAME + ANDROID + PASSPOINT)
     assert not says_metered(NAME + PASSPOINT + ANDROID)
@@ -55,9 +55,7 @@ def test_an_operators_network_is_not_a_phone() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 255), st.binary(max_size=255)), max_size=8), st.data())
-def test_what_is_cut_off_says_nothing_of_its_own(
-    given_elements: list[tuple[int, bytes]], data: st.DataObject
-) -> None:
+def test_what_is_cut_off_says_nothing_of_its_own(given_elements, data):
     whole = b"".join(bytes([number, len(content)]) + content for number, content in given_elements)
     assert list(elements(whole)) == given_elements
     cut = data.draw(st.integers(0, len(whole)))

@@ -24,12 +24,12 @@ DEVICES = "/org/freedesktop/NetworkManager/Devices"
         (None, None),
     ],
 )
-def test_a_device(word_given: object, word: MeteredWord | None) -> None:
+def test_a_device(word_given, word):
     device = {"Interface": "cdc-wdm0", "IpInterface": "wwan0", "Metered": word_given}
     assert parse_device(device) == ("wwan0", word)
 
 
-async def test_network_manager_is_asked_and_watched() -> None:
+async def test_network_manager_is_asked_and_watched():
     devices = [
         {"Interface": "lo", "Metered": 4},
         {"Interface": "wlan0", "Metered": 3},
@@ -49,7 +49,7 @@ async def test_network_manager_is_asked_and_watched() -> None:
     assert bus.watched == [f"{DEVICES}/{number}" for number in (1, 2, 3)]
 
 
-async def test_a_modems_interface_is_metered_unless_network_manager_says_otherwise() -> None:
+async def test_a_modems_interface_is_metered_unless_network_manager_says_otherwise():
     modem = {
         "org.freedesktop.ModemManager1.Modem": {
             "Ports": [["cdc-wdm0", 6], ["enp0s20u3", 2], ["wwan0", 2]]
@@ -65,14 +65,14 @@ async def test_a_modems_interface_is_metered_unless_network_manager_says_otherwi
     }
 
 
-async def test_without_it_the_lease_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_it_the_lease_tells(monkeypatch):
     monkeypatch.setattr(metered, "announced_metered", lambda name, index: name == "wlan0")
     for bus in (None, PlayedBus({})):
         source = HostMetered(bus)
         assert await source.read({"wlan0": 2, "eth0": 3}) == {"wlan0": MeteredWord.GUESSED_YES}
 
 
-async def test_without_both_the_access_point_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_both_the_access_point_tells(monkeypatch):
     """As a phone's hotspot announces it; what has no radio is not asked in vain."""
     monkeypatch.setattr(metered, "announced_metered", lambda name, index: False)
 

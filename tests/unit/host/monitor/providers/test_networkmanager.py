@@ -1,8 +1,5 @@
 """NetworkManager, UPower and ModemManager, played on a private bus."""
 
-from pathlib import Path
-from typing import Any
-
 from dbus_fast import Variant
 
 from cedos.controller.events import BatteryRead
@@ -18,9 +15,7 @@ ROOT = "/org/freedesktop/NetworkManager"
 DEVICE = f"{ROOT}/Devices/2"
 
 
-async def test_networkmanagers_verdict_counts_where_it_checks(
-    address: str, make_service: Any
-) -> None:
+async def test_networkmanagers_verdict_counts_where_it_checks(address, make_service):
     manager = await make_service(nm.SERVICE)
     manager.methods[ROOT, "GetDeviceByIpIface"] = ("o", [DEVICE])
     manager.objects = {
@@ -43,7 +38,7 @@ async def test_networkmanagers_verdict_counts_where_it_checks(
     assert await nm.NetworkManager(SystemBus("unix:path=/nowhere")).captive(WIFI) is None
 
 
-async def test_the_battery_over_a_real_bus(address: str, make_service: Any) -> None:
+async def test_the_battery_over_a_real_bus(address, make_service):
     upower = await make_service("org.freedesktop.UPower")
     upower.objects = {
         "/org/freedesktop/UPower/devices/DisplayDevice": {
@@ -80,9 +75,7 @@ def modem(device: str, ports: list[list[object]], rsrp: float) -> dict[str, dict
     }
 
 
-async def test_the_right_modem_for_each_interface(
-    address: str, make_service: Any, tmp_path: Path
-) -> None:
+async def test_the_right_modem_for_each_interface(address, make_service, tmp_path):
     manager = await make_service(MM)
     signal = f"{MM}.Modem.Signal"
     # The second one looks like a network card, and does not list its interface.

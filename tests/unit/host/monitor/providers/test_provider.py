@@ -40,7 +40,7 @@ class Broken:
 
 
 @pytest.mark.parametrize("way", ["raise", "hang", "hang stubbornly"])
-async def test_no_provider_breaks_the_guard(way: str) -> None:
+async def test_no_provider_breaks_the_guard(way):
     reports: list[str] = []
     broken = Broken(way)
     guarded = GuardedProvider(broken, reports.append, timeout_s=0.02)
@@ -59,7 +59,7 @@ async def test_no_provider_breaks_the_guard(way: str) -> None:
     assert guarded.problems == []
 
 
-async def test_trouble_is_tried_again_each_time_twice_as_late() -> None:
+async def test_trouble_is_tried_again_each_time_twice_as_late():
     broken = Broken("raise")
     guarded = GuardedProvider(broken, lambda sentence: None, retry_s=(1.0, 8.0))
     asked_at_s = []
@@ -72,7 +72,7 @@ async def test_trouble_is_tried_again_each_time_twice_as_late() -> None:
     assert guarded.problems == ["Broken: RuntimeError: no such device; asked again in 8 s"]
 
 
-async def test_a_provider_that_hangs_holds_up_no_other() -> None:
+async def test_a_provider_that_hangs_holds_up_no_other():
     taken: list[Mapping[str, Indicator]] = []
     hanging = GuardedProvider(Broken("hang"), lambda sentence: None, timeout_s=0.2)
     good = GuardedProvider(
@@ -86,7 +86,7 @@ async def test_a_provider_that_hangs_holds_up_no_other() -> None:
     assert len(taken) == 1
 
 
-async def test_the_access_point_goes_through_the_guard() -> None:
+async def test_the_access_point_goes_through_the_guard():
     class Knowing(PlayedProvider):
         def access_point(self, network: Network) -> AccessPoint | None:
             return AccessPoint("00:11:22:33:44:55", "home")
@@ -110,7 +110,7 @@ async def test_the_access_point_goes_through_the_guard() -> None:
         {"rssi_dbm": Indicator(-60.0, -math.inf)},
     ],
 )
-async def test_nonsense_of_any_form_breaks_nothing_and_is_forgotten(nonsense: Any) -> None:
+async def test_nonsense_of_any_form_breaks_nothing_and_is_forgotten(nonsense):
     class Mad(PlayedProvider):
         answer: Any = nonsense
 
@@ -128,7 +128,7 @@ async def test_nonsense_of_any_form_breaks_nothing_and_is_forgotten(nonsense: An
     assert guarded.problems == []
 
 
-async def test_nonsense_is_left_out_and_reported_once_a_kind() -> None:
+async def test_nonsense_is_left_out_and_reported_once_a_kind():
     reports: list[str] = []
     told = {
         "rssi_dbm": Indicator(127.0, 5.0),
@@ -149,7 +149,7 @@ async def test_nonsense_is_left_out_and_reported_once_a_kind() -> None:
     assert len(guarded.problems) == 2
 
 
-async def test_of_several_providers_the_fresher_value_wins() -> None:
+async def test_of_several_providers_the_fresher_value_wins():
     old = PlayedProvider({"home": {"rssi_dbm": Indicator(-60.0, 1.0), "cqi": Indicator(9.0, 1.0)}})
     new = PlayedProvider({"home": {"rssi_dbm": Indicator(-70.0, 2.0)}})
     for order in ([old, new], [new, old]):
@@ -159,7 +159,7 @@ async def test_of_several_providers_the_fresher_value_wins() -> None:
         assert {name: i.value for name, i in found.items()} == {"rssi_dbm": -70.0, "cqi": 9.0}
 
 
-async def test_an_access_point_that_cannot_be_told_is_none() -> None:
+async def test_an_access_point_that_cannot_be_told_is_none():
     class Lost(PlayedProvider):
         def access_point(self, network: Network) -> AccessPoint | None:
             raise KeyError(network.name)

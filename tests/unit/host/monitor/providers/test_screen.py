@@ -1,7 +1,6 @@
 """Is somebody there: logind played on a private bus."""
 
 import asyncio
-from typing import Any
 
 from dbus_fast import Variant
 from hypothesis import given
@@ -17,12 +16,12 @@ ANYTHING = st.none() | st.booleans() | st.integers() | st.text(max_size=3) | st.
 
 
 @given(st.dictionaries(st.sampled_from(["ActiveSession", "IdleHint", "LockedHint"]), ANYTHING))
-def test_nonsense_is_nothing_known(properties: dict[str, Any]) -> None:
+def test_nonsense_is_nothing_known(properties):
     assert parse_seat(properties) is None
     assert parse_session(properties) in (None, True, False)
 
 
-async def test_idle_locked_and_another_session(address: str, make_service: Any) -> None:
+async def test_idle_locked_and_another_session(address, make_service):
     logind = await make_service("org.freedesktop.login1")
     session, seat = "org.freedesktop.login1.Session", "org.freedesktop.login1.Seat"
     logind.objects = {
@@ -59,7 +58,7 @@ async def test_idle_locked_and_another_session(address: str, make_service: Any) 
         await bus.close()
 
 
-async def test_a_logind_that_hangs_or_comes_late(address: str, make_service: Any) -> None:
+async def test_a_logind_that_hangs_or_comes_late(address, make_service):
     bus = SystemBus(address, timeout_s=0.1)
     screen = Screen(bus, poll_s=0.1)
     task = asyncio.create_task(screen.run())
@@ -80,7 +79,7 @@ async def test_a_logind_that_hangs_or_comes_late(address: str, make_service: Any
         await bus.close()
 
 
-async def test_without_a_bus_somebody_is_there() -> None:
+async def test_without_a_bus_somebody_is_there():
     screen = Screen(None)
     await screen.run()
     assert screen.active()

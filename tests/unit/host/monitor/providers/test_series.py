@@ -26,7 +26,7 @@ def values(series: Series, position_s: float) -> dict[str, float]:
     return {name: value for name, (value, _) in series.at(position_s).items()}
 
 
-def test_the_series_wraps_with_the_replay(tmp_path: Path) -> None:
+def test_the_series_wraps_with_the_replay(tmp_path):
     series = Series.read(ramp(tmp_path, 20))
     assert values(series, 20.0)["past1_bps"] == 19e6
     assert values(series, 21.0)["past1_bps"] == 0.0
@@ -36,7 +36,7 @@ def test_the_series_wraps_with_the_replay(tmp_path: Path) -> None:
     assert values(Series.read(ramp(tmp_path, 20), 10.0), 11.0)["rssi_dbm"] == -50.0
 
 
-def test_all_columns_come_in_units_of_the_context(tmp_path: Path) -> None:
+def test_all_columns_come_in_units_of_the_context(tmp_path):
     file = write(
         tmp_path,
         "0,8,1,45,-60.5,-90,-11,15,12,1,1.4,130,75,LTE,0",
@@ -63,7 +63,7 @@ def test_all_columns_come_in_units_of_the_context(tmp_path: Path) -> None:
     )
 
 
-def test_what_was_not_measured_lately_is_older_and_then_unknown(tmp_path: Path) -> None:
+def test_what_was_not_measured_lately_is_older_and_then_unknown(tmp_path):
     lines = [f"{s},1,,,{'-70' if s == 2 else ''},,,,,1," for s in range(30)]
     series = Series.read(write(tmp_path, *lines))
     assert series.at(3.0)["rssi_dbm"] == (-70.0, 0.0)
@@ -82,12 +82,12 @@ def test_what_was_not_measured_lately_is_older_and_then_unknown(tmp_path: Path) 
         ([], "no rows"),
     ],
 )
-def test_what_is_no_series_is_refused(tmp_path: Path, lines: list[str], message: str) -> None:
+def test_what_is_no_series_is_refused(tmp_path, lines, message):
     with pytest.raises(PlaceError, match=message):
         Series.read(write(tmp_path, *lines))
 
 
-def test_a_foreign_or_missing_file_is_refused(tmp_path: Path) -> None:
+def test_a_foreign_or_missing_file_is_refused(tmp_path):
     with pytest.raises(PlaceError, match="no column t_s"):
         Series.read(write(tmp_path, header="a,b"))
     with pytest.raises(PlaceError, match="unreadable"):
@@ -96,7 +96,7 @@ def test_a_foreign_or_missing_file_is_refused(tmp_path: Path) -> None:
         Series.read(ramp(tmp_path, 3), 0.0)
 
 
-async def test_the_provider_serves_its_interface_only(tmp_path: Path) -> None:
+async def test_the_provider_serves_its_interface_only(tmp_path):
     provider = SeriesProvider(
         ramp(tmp_path, 20), "wlan0", started_at_s=1_000.0, offset_s=5.0, synthetic=True
     )

@@ -256,7 +256,7 @@ def test_a_record_is_one_line_of_json():
     }
 
 
-def test_a_lost_or_changed_digit_is_damage_and_no_other_value() -> None:
+def test_a_lost_or_changed_digit_is_damage_and_no_other_value():
     record = SysctlRecord("net.mptcp.close_timeout", "60", "30")
     line = journal_line(record)
     assert read_records(line).records == [record]

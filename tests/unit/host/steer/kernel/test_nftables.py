@@ -32,5 +32,5 @@ def told(kind: int, *attributes: tuple[int, str]) -> NetlinkMessage:
         (told(DELETE_RULE), False),
     ],
 )  # fmt: skip
-def test_only_losses_of_ours_count(message: NetlinkMessage, ours: bool) -> None:
+def test_only_losses_of_ours_count(message, ours):
     assert takes_from_ours(message) is ours

@@ -34,7 +34,7 @@ def documented() -> dict[str, str]:
     }
 
 
-def test_the_documents_vectors_are_what_is_sent() -> None:
+def test_the_documents_vectors_are_what_is_sent():
     client, server = Values("client"), Values("server")
     ours, theirs = KeyPair(client(32)), KeyPair(server(32))
     book = Book()
@@ -80,7 +80,7 @@ def test_the_documents_vectors_are_what_is_sent() -> None:
     assert {name: value.hex() for name, value in got.items()} == documented()
 
 
-def test_the_documents_lengths_are_those_of_the_messages() -> None:
+def test_the_documents_lengths_are_those_of_the_messages():
     table = {
         name: int(size)
         for name, size in re.findall(r"^\| \d+ \| (\w+) \| \w+ \| (\d+)", DOCUMENT, re.MULTILINE)

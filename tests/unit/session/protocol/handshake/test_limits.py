@@ -7,7 +7,6 @@ import tracemalloc
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -28,12 +27,8 @@ from cedos.session.protocol.handshake.messages import MessageKind, framed
 from cedos.session.protocol.handshake.outcome import FailureKind
 from cedos.token_bucket import TokenBucket
 
-Hosts = Any
 
-
-def test_ten_thousand_half_open_handshakes_do_not_keep_an_honest_host_out(
-    make_hosts: type[Hosts],
-) -> None:
+def test_ten_thousand_half_open_handshakes_do_not_keep_an_honest_host_out(make_hosts):
     hosts = make_hosts()
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
@@ -60,7 +55,7 @@ def test_ten_thousand_half_open_handshakes_do_not_keep_an_honest_host_out(
     assert all(channel.failure.kind is FailureKind.TIMED_OUT for channel in idle)
 
 
-def test_one_address_cannot_crowd_out_others(make_hosts: type[Hosts]) -> None:
+def test_one_address_cannot_crowd_out_others(make_hosts):
     hosts = make_hosts(limits=HandshakeLimits(half_open_per_address=5))
     other = hosts.acceptor.channel("192.0.2.8", hosts.now)
     got = [hosts.acceptor.channel("192.0.2.9", hosts.now) for _ in range(7)]
@@ -72,7 +67,7 @@ def test_one_address_cannot_crowd_out_others(make_hosts: type[Hosts]) -> None:
     assert other.failure is None
 
 
-def test_one_holder_of_ipv6_addresses_cannot_crowd_out_others() -> None:
+def test_one_holder_of_ipv6_addresses_cannot_crowd_out_others():
     """Count a /64 as one address: its holder pushed out all others by a handshake from each of 2^64."""
     half_open: HalfOpen[str] = HalfOpen(HandshakeLimits(half_open=20, half_open_per_address=5))
     half_open.add("other", "2001:db8:1::1", 0.0)
@@ -81,7 +76,7 @@ def test_one_holder_of_ipv6_addresses_cannot_crowd_out_others() -> None:
     assert len(half_open) == 6
 
 
-def test_an_address_that_is_shared_with_a_flood_still_gets_in(make_hosts: type[Hosts]) -> None:
+def test_an_address_that_is_shared_with_a_flood_still_gets_in(make_hosts):
     """As behind a carrier's NAT: refusing its newest would keep the honest host out."""
     hosts = make_hosts(limits=HandshakeLimits(half_open_per_address=5))
     for _ in range(50):
@@ -91,7 +86,7 @@ def test_an_address_that_is_shared_with_a_flood_still_gets_in(make_hosts: type[H
     assert server.receive(b"".join(client.send([b"served"])), hosts.now) == [b"served"]
 
 
-def test_a_hello_that_drips_has_ten_seconds(hosts: Hosts) -> None:
+def test_a_hello_that_drips_has_ten_seconds(hosts):
     hello = hosts.set_up().outgoing()[0]
     server = hosts.accept()
     for number, byte in enumerate(hello):
@@ -105,7 +100,7 @@ def test_a_hello_that_drips_has_ten_seconds(hosts: Hosts) -> None:
     assert server.outgoing() == []
 
 
-def test_what_is_over_leaves_nothing_behind(hosts: Hosts) -> None:
+def test_what_is_over_leaves_nothing_behind(hosts):
     hosts.connected()
     garbled, broken = hosts.accept(), hosts.accept()
     garbled.receive(b"GET / HTTP/1.1\r\n\r\n", hosts.now)
@@ -123,7 +118,7 @@ def test_what_is_over_leaves_nothing_behind(hosts: Hosts) -> None:
         max_size=60,
     )
 )
-def test_the_half_open_ones_against_a_model(steps: list[tuple[str, int, int]]) -> None:
+def test_the_half_open_ones_against_a_model(steps):
     limits = HandshakeLimits(half_open=6, half_open_per_address=3, handshake_s=10)
     half_open: HalfOpen[int] = HalfOpen(limits)
     model: dict[int, tuple[str, float]] = {}
@@ -150,7 +145,7 @@ def test_the_half_open_ones_against_a_model(steps: list[tuple[str, int, int]]) -
         assert half_open.next_expiry() == min((at for _, at in model.values()), default=None)
 
 
-def test_all_hosts_together_have_a_limit_too() -> None:
+def test_all_hosts_together_have_a_limit_too():
     ledger = HostLedger(HandshakeLimits(flows=3))
     for host in (b"a", b"b", b"c"):
         assert ledger.may_open(host)
@@ -160,7 +155,7 @@ def test_all_hosts_together_have_a_limit_too() -> None:
     assert ledger.may_open(b"d")
 
 
-def test_a_hosts_flows() -> None:
+def test_a_hosts_flows():
     ledger = HostLedger(HandshakeLimits(flows_per_host=2))
     one, other = b"one", b"other"
     assert ledger.may_open(one)
@@ -182,7 +177,7 @@ def test_a_hosts_flows() -> None:
 
 @settings(max_examples=20)
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 5)), max_size=40))
-def test_counts_by_host_are_never_too_small_and_leave_nothing(added: list[tuple[int, int]]) -> None:
+def test_counts_by_host_are_never_too_small_and_leave_nothing(added):
     counts, truth = HostCounts(), Counter[int]()
     for host, by in added:
         counts.add(b"host %d" % host, by)
@@ -194,7 +189,7 @@ def test_counts_by_host_are_never_too_small_and_leave_nothing(added: list[tuple[
     assert not any(counts.of(b"host %d" % host) for host in range(31))
 
 
-def test_counts_by_host_stay_near_among_many_hosts() -> None:
+def test_counts_by_host_stay_near_among_many_hosts():
     counts = HostCounts()
     for number in range(100_000):
         counts.add(number.to_bytes(4, "big"))
@@ -205,7 +200,7 @@ def test_counts_by_host_stay_near_among_many_hosts() -> None:
 
 
 @given(st.lists(st.floats(0, 3), max_size=60), st.floats(0.5, 20), st.integers(1, 10))
-def test_a_rate_is_kept(gaps: list[float], per_s: float, burst: int) -> None:
+def test_a_rate_is_kept(gaps, per_s, burst):
     rate = TokenBucket(per_s, burst, 0.0)
     now, taken = 0.0, 0
     for gap in gaps:
@@ -220,7 +215,7 @@ def test_a_rate_is_kept(gaps: list[float], per_s: float, burst: int) -> None:
     assert taken <= burst + now * per_s + 1e-6
 
 
-def test_many_hosts_are_not_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_hosts_are_not_remembered_for_ever(monkeypatch):
     monkeypatch.setattr("cedos.session.protocol.handshake.limits._HOSTS_REMEMBERED", 3)
     ledger = HostLedger(HandshakeLimits(resumption_burst=1, resumptions_per_s=0.1))
     assert ledger.resume(b"a", 0.0) == 0
@@ -267,7 +262,7 @@ def leave(connection: session.Connection) -> None:
         path.close("gone", reset=True)
 
 
-def test_a_host_that_is_away_is_held_to_its_bytes_and_others_are_not() -> None:
+def test_a_host_that_is_away_is_held_to_its_bytes_and_others_are_not():
     one, other = KeyPair(os.urandom(32)), KeyPair(os.urandom(32))
 
     async def scenario(listener: session.Listener, connect: Connect) -> None:
@@ -293,7 +288,7 @@ def test_a_host_that_is_away_is_held_to_its_bytes_and_others_are_not() -> None:
     serving(scenario, HandshakeLimits(idle_bytes_per_host=1_000_000))
 
 
-def test_who_is_there_is_not_held_to_the_bytes_of_the_absent() -> None:
+def test_who_is_there_is_not_held_to_the_bytes_of_the_absent():
     async def scenario(listener: session.Listener, connect: Connect) -> None:
         near = await connect(KeyPair(os.urandom(32)))
         far = await listener.accept()
@@ -305,7 +300,7 @@ def test_who_is_there_is_not_held_to_the_bytes_of_the_absent() -> None:
     serving(scenario, HandshakeLimits(idle_bytes_per_host=1_000))
 
 
-def test_a_host_that_is_there_is_held_to_what_is_not_read_of_all_its_flows() -> None:
+def test_a_host_that_is_there_is_held_to_what_is_not_read_of_all_its_flows():
     one, other = KeyPair(os.urandom(32)), KeyPair(os.urandom(32))
 
     async def scenario(listener: session.Listener, connect: Connect) -> None:
@@ -322,7 +317,7 @@ def test_a_host_that_is_there_is_held_to_what_is_not_read_of_all_its_flows() -> 
     serving(scenario, HandshakeLimits(unread_bytes_per_host=500_000))
 
 
-def test_unread_bytes_of_all_hosts_together_have_a_limit() -> None:
+def test_unread_bytes_of_all_hosts_together_have_a_limit():
     async def scenario(listener: session.Listener, connect: Connect) -> None:
         flows = []
         for size in (240_000, 200_000, 190_000):
@@ -345,7 +340,7 @@ async def gone(listener: session.Listener, near: session.Connection) -> session.
     return far
 
 
-def test_of_those_that_are_away_few_stay_the_busy_hosts_go_first() -> None:
+def test_of_those_that_are_away_few_stay_the_busy_hosts_go_first():
     busy = KeyPair(os.urandom(32))
 
     async def scenario(listener: session.Listener, connect: Connect) -> None:
@@ -359,7 +354,7 @@ def test_of_those_that_are_away_few_stay_the_busy_hosts_go_first() -> None:
     serving(scenario, HandshakeLimits(absent=3))
 
 
-def test_an_address_has_so_many_sessions_whatever_keys_it_makes(tmp_path: Path) -> None:
+def test_an_address_has_so_many_sessions_whatever_keys_it_makes(tmp_path):
     async def scenario(listener: session.Listener, connect: Connect) -> None:
         here = [await connect(KeyPair(os.urandom(32))) for _ in range(2)]
         with pytest.raises(SessionError, match="takes no more flows"):
@@ -378,7 +373,7 @@ def test_an_address_has_so_many_sessions_whatever_keys_it_makes(tmp_path: Path) 
     serving(scenario, HandshakeLimits(flows_per_address=2), tmp_path / "idle")
 
 
-def test_an_ipv6_network_is_one_address() -> None:
+def test_an_ipv6_network_is_one_address():
     ledger = HostLedger(HandshakeLimits(flows_per_address=1))
     ledger.came("2001:db8:1:2::3")
     assert not ledger.has_room("2001:db8:1:2:ffff::")
@@ -390,9 +385,7 @@ def test_an_ipv6_network_is_one_address() -> None:
     assert not ledger._of_address
 
 
-def test_a_clock_that_is_set_ahead_ends_no_sleeping_flow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_clock_that_is_set_ahead_ends_no_sleeping_flow(tmp_path, monkeypatch):
     """A lying time server ended the sessions of all clients that were away."""
 
     async def scenario(listener: session.Listener, connect: Connect) -> None:
@@ -410,7 +403,7 @@ def test_a_clock_that_is_set_ahead_ends_no_sleeping_flow(
     serving(scenario, HandshakeLimits(), tmp_path / "idle")
 
 
-def test_sleeping_flows_count_and_over_a_restart(tmp_path: Path) -> None:
+def test_sleeping_flows_count_and_over_a_restart(tmp_path):
     who, other = KeyPair(os.urandom(32)), KeyPair(os.urandom(32))
     limits = HandshakeLimits(flows_per_host=2)
 
@@ -434,7 +427,7 @@ def test_sleeping_flows_count_and_over_a_restart(tmp_path: Path) -> None:
     serving(second, limits, tmp_path / "idle")
 
 
-def test_without_a_file_those_that_are_away_count_too() -> None:
+def test_without_a_file_those_that_are_away_count_too():
     who = KeyPair(os.urandom(32))
 
     async def scenario(listener: session.Listener, connect: Connect) -> None:

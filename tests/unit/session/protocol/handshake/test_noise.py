@@ -74,7 +74,7 @@ def nonce(count: int, *, chacha: bool) -> bytes:
 
 
 @pytest.mark.parametrize("cipher", CIPHERS)
-def test_published_vectors(cipher: str) -> None:
+def test_published_vectors(cipher):
     expected_hash, ciphertexts = RESULTS[cipher]
     chacha = cipher == "ChaChaPoly"
     assert KeyPair(RESPONDER).public == RESPONDER_PUBLIC
@@ -113,9 +113,7 @@ def library(cipher: str, *, initiator: bool, static: bytes, remote: bytes | None
 
 @settings(max_examples=20)
 @given(st.integers(0, 2**32), st.sampled_from(CIPHERS), st.binary(max_size=90), st.booleans())
-def test_an_independent_library_agrees(
-    seed: int, cipher: str, payload: bytes, ours_dials: bool
-) -> None:
+def test_an_independent_library_agrees(seed, cipher, payload, ours_dials):
     randbytes = random.Random(seed).randbytes
     ours, theirs = KeyPair(randbytes(32)), KeyPair(randbytes(32))
     chacha = cipher == "ChaChaPoly"
@@ -145,7 +143,7 @@ def test_an_independent_library_agrees(
 
 
 @given(st.data(), st.booleans())
-def test_altered_and_shortened_messages_are_refused(data: st.DataObject, second: bool) -> None:
+def test_altered_and_shortened_messages_are_refused(data, second):
     initiator = Initiator(
         KeyPair(INITIATOR), KeyPair(INITIATOR_EPHEMERAL), RESPONDER_PUBLIC, b"", chacha=False
     )
@@ -164,7 +162,7 @@ def test_altered_and_shortened_messages_are_refused(data: st.DataObject, second:
         reader.read(bytes(data.draw(st.sampled_from([altered, cut]))))
 
 
-def test_another_prologue_another_key_and_low_order_points_are_refused() -> None:
+def test_another_prologue_another_key_and_low_order_points_are_refused():
     def initiator(prologue: bytes, server: bytes) -> Initiator:
         return Initiator(
             KeyPair(INITIATOR), KeyPair(INITIATOR_EPHEMERAL), server, prologue, chacha=True
@@ -182,6 +180,6 @@ def test_another_prologue_another_key_and_low_order_points_are_refused() -> None
         initiator(b"new", bytes(32)).write(b"")
 
 
-def test_the_names_are_those_of_the_specification() -> None:
+def test_the_names_are_those_of_the_specification():
     assert name(chacha=False) == b"Noise_IK_25519_AESGCM_SHA256"
     assert name(chacha=True) == b"Noise_IK_25519_ChaChaPoly_SHA256"

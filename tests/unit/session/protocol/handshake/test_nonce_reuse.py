@@ -19,8 +19,6 @@ from cedos.session.protocol.handshake.credentials import Credentials
 from cedos.session.protocol.handshake.outcome import ConnectionKind
 from cedos.session.protocol.handshake.set_up import SetUpOptions
 
-Hosts = Any
-
 
 class Watched:
     """An AEAD that remembers under what it encrypted."""
@@ -63,9 +61,7 @@ ACTIONS = [
     actions=st.lists(st.sampled_from(ACTIONS), min_size=4, max_size=40),
     aes=st.booleans(),
 )
-def test_no_key_and_nonce_is_used_twice(
-    make_hosts: type[Hosts], seed: int, actions: list[str], aes: bool
-) -> None:
+def test_no_key_and_nonce_is_used_twice(make_hosts, seed, actions, aes):
     Watched.used = {}
     choose = random.Random(seed)
     hosts = make_hosts(seed=seed)
@@ -136,7 +132,7 @@ def test_no_key_and_nonce_is_used_twice(
     assert len(Watched.used) >= 3
 
 
-def test_the_watch_notices_a_reuse() -> None:
+def test_the_watch_notices_a_reuse():
     Watched.used = {}
     for expectation in (None, "used twice"):
         key = crypto.RecordKey(crypto.Suite.AES_128_GCM, bytes(32))

@@ -88,7 +88,7 @@ def made(name: str) -> Scheduler:
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_each_says_what_it_wants(name: str) -> None:
+def test_each_says_what_it_wants(name):
     """Of redundancy, and whether a small message may pass it by: nothing is guessed."""
     scheduler = made(name)
     assert scheduler.name
@@ -108,9 +108,7 @@ facts = st.tuples(
     known=st.lists(facts, min_size=1, max_size=4),
     waiting=st.lists(st.integers(0, 2_000_000), min_size=4, max_size=4),
 )
-def test_everything_goes_out(
-    make: Make, name: str, known: list[tuple[float | None, float | None, float]], waiting: list[int]
-) -> None:
+def test_everything_goes_out(make, name, known, waiting):
     paths = [make.path(n, rtt, rate, loss=loss) for n, (rtt, rate, loss) in enumerate(known, 1)]
     model = Model(made(name), paths, list(waiting))
     slowest = min(each.facts.rate_bps or 1e6 for each in paths)
@@ -128,7 +126,7 @@ def test_everything_goes_out(
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_urgent_first_on_one_path(make: Make, name: str) -> None:
+def test_urgent_first_on_one_path(make, name):
     model = Model(made(name), [make.path(1, 0.02, 80e6)], [3000, 50_000, 2000, 60_000])
     for _ in range(100):
         model.pump()
@@ -139,7 +137,7 @@ def test_urgent_first_on_one_path(make: Make, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_a_label_stays_off_paths_that_it_is_not_let_onto(make: Make, name: str) -> None:
+def test_a_label_stays_off_paths_that_it_is_not_let_onto(make, name):
     closed, open_ = make.path(1, 0.001, 1e9, allowed=0b0011), make.path(2, 0.5, 1e6)
     model = Model(made(name), [closed, open_], [0, 0, 0, 100_000])
     for _ in range(100):
@@ -152,7 +150,7 @@ def test_a_label_stays_off_paths_that_it_is_not_let_onto(make: Make, name: str) 
 CHUNK = 16_384
 
 
-def test_a_redundant_scheduler_sends_new_data_before_copies(make: Make) -> None:
+def test_a_redundant_scheduler_sends_new_data_before_copies(make):
     one, copyable = make.path(1), (0, 0, 0, 20)
     waiting = make.backlog(0, 0, 0, 10, copyable=copyable)
     assert RedundantScheduler().choose(one, (one,), waiting, 99, 0.0) == SendGrant(3, 99)
@@ -160,7 +158,7 @@ def test_a_redundant_scheduler_sends_new_data_before_copies(make: Make) -> None:
     assert RedundantScheduler().choose(one, (one,), copies, 99, 0.0) == SendGrant(3, 99, copy=True)
 
 
-def test_lowest_rtt_spills_over_when_the_quick_one_is_full(make: Make) -> None:
+def test_lowest_rtt_spills_over_when_the_quick_one_is_full(make):
     quick, slow = make.path(1, 0.01), make.path(2, 0.1)
     waiting = make.backlog(0, 0, 0, 10**6)
     scheduler = LowestRtt()
@@ -170,7 +168,7 @@ def test_lowest_rtt_spills_over_when_the_quick_one_is_full(make: Make) -> None:
     assert scheduler.choose(slow, (quick, slow), waiting, 10**6, 0.0) == SendGrant(3, CHUNK)
 
 
-def test_round_robin_takes_turns_and_passes_over_who_is_full(make: Make) -> None:
+def test_round_robin_takes_turns_and_passes_over_who_is_full(make):
     scheduler = RoundRobin()
     paths = [make.path(1), make.path(2), make.path(3)]
     waiting = make.backlog(0, 0, 0, 10**6)
@@ -298,14 +296,14 @@ class TestAnticipatory:
         assert scheduler.next_check_s((full,), 0.0) is None
 
 
-def test_a_path_in_slow_start_carries_its_window_each_round_trip(make: Make) -> None:
+def test_a_path_in_slow_start_carries_its_window_each_round_trip(make):
     path = make.path(1, 0.05, 2e6, window_bytes=100_000, slow_start=True)
     assert rate_bps(path) == pytest.approx(8 * 100_000 / 0.05)
     path.facts.slow_start = False
     assert rate_bps(path) == 2e6
 
 
-def test_no_longer_once_its_queue_fills(make: Make) -> None:
+def test_no_longer_once_its_queue_fills(make):
     path = make.path(1, 0.06, 2e6, window_bytes=100_000, slow_start=True, rtt_min_s=0.05)
     assert rate_bps(path) > 2e6
     path.facts.rtt_s = 0.065

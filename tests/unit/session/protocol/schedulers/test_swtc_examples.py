@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
 
 import pytest
 from hypothesis import assume, given
@@ -20,7 +19,6 @@ from cedos.session.protocol.schedulers.interface import (
 from cedos.session.protocol.schedulers.plain import LowestRtt, RoundRobin
 from cedos.session.protocol.schedulers.swtc import PACKET_BYTES, Swtc, expected_s
 
-Cores = Any
 MS = 1e-3
 
 
@@ -177,9 +175,7 @@ def planned(
     st.integers(20_000, 3_000_000),
     st.integers(0, 15),
 )
-def test_the_plan_is_the_one_made_piece_by_piece(
-    drawn: list[tuple[float, float, float, float, int]], waiting: int, asked: int
-) -> None:
+def test_the_plan_is_the_one_made_piece_by_piece(drawn, waiting, asked):
     paths = [
         PathState(
             number,
@@ -202,7 +198,7 @@ def test_the_plan_is_the_one_made_piece_by_piece(
         assert (grant.skip_bytes, grant.limit_bytes) == expected
 
 
-def test_what_lies_with_a_path_that_leaves_goes_first(cores: Cores) -> None:
+def test_what_lies_with_a_path_that_leaves_goes_first(cores):
     """Three helpers, one leaves: its bytes go before those never sent (the paper's RSQ)."""
     one, other = cores.session(Swtc()), cores.session()
     for path in (1, 2, 3):
@@ -224,7 +220,7 @@ def test_what_lies_with_a_path_that_leaves_goes_first(cores: Cores) -> None:
     assert again[len(lost) :] == sorted(set(again) - set(lost))
 
 
-def test_a_queue_that_was_measured_once_does_not_keep_a_path_idle() -> None:
+def test_a_queue_that_was_measured_once_does_not_keep_a_path_idle():
     """A path whose round trip was two seconds under load has nothing in flight any more."""
     busy, idle = line(1, 2.0, 20.0, 100), line(2, 4.0, 20.0, 100)
     busy.facts.unsent_bytes = 40 * PACKET_BYTES
@@ -235,7 +231,7 @@ def test_a_queue_that_was_measured_once_does_not_keep_a_path_idle() -> None:
     assert scheduler.choose(idle, [busy, idle], backlog, PACKET_BYTES, 0.0) is None
 
 
-def test_a_path_that_joins_gets_its_part_at_once() -> None:
+def test_a_path_that_joins_gets_its_part_at_once():
     paths = [line(number, 2.0, 5.0, 100) for number in (1, 2)]
     scheduler, backlog = Swtc(PACKET_BYTES), Backlog([0, 40 * PACKET_BYTES, 0, 0])
     for path in paths:
@@ -246,7 +242,7 @@ def test_a_path_that_joins_gets_its_part_at_once() -> None:
     assert grant.skip_bytes == 2 * PACKET_BYTES
 
 
-def test_the_schedules_of_paths_that_left_are_dropped() -> None:
+def test_the_schedules_of_paths_that_left_are_dropped():
     scheduler, backlog = Swtc(PACKET_BYTES), Backlog([0, 40 * PACKET_BYTES, 0, 0])
     for number in range(100):
         paths = [line(number + each, 2.0, 5.0, 100) for each in range(2)]
