@@ -175,6 +175,12 @@ def parse(message: NetlinkMessage) -> Tracked | None:
     )
 
 
+def is_udp(message: NetlinkMessage) -> bool:
+    """Return whether a dump's entry is a UDP flow."""
+    facts = parse(message)
+    return facts is not None and facts.protocol == "udp"
+
+
 def _tuple(data: bytes | None) -> tuple[str, Tuple] | None:
     if data is None:
         return None

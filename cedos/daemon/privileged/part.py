@@ -55,6 +55,7 @@ from cedos.kernel.netlink import (
     NETLINK_NETFILTER,
     NETLINK_ROUTE,
     NETLINK_SOCK_DIAG,
+    NetlinkMessage,
     Requester,
 )
 from cedos.kernel.policy_routing import MAIN_TABLE, Route, Rule
@@ -63,6 +64,7 @@ from cedos.model import Address, FlowKey
 
 _DNS_PORT: Final = 53
 _MOST_AT_ONCE: Final = 256
+MOST_TRACKED: Final = 65_536
 _LARGEST_ANSWER: Final = 4096
 _METRICS_BYTES: Final = 512
 _MOST_BUFFER_BYTES: Final = 16 << 20
@@ -276,12 +278,24 @@ class PrivilegedPart:
         packet_queue.decide(self._answers, QUEUE, number, passes=passes)
 
     def tracked(self) -> tuple[tuple[int, bytes], ...]:
-        """Return connection tracking's entries as the kernel sends them: type and content."""
+        """Return connection tracking's UDP flows as the kernel sends them: type and content.
+
+        OSError (EMSGSIZE): too many flows are tracked, as a program fills the table.
+        """
+        seen = 0
+
+        def keeps(message: NetlinkMessage) -> bool:
+            nonlocal seen
+            seen += 1
+            if seen > MOST_TRACKED:
+                raise OSError(errno.EMSGSIZE, f"more than {MOST_TRACKED} flows are tracked")
+            return conntrack.is_udp(message)
+
         asking = Requester(NETLINK_NETFILTER)
         try:
-            answers = asking.dump(conntrack.GET, conntrack.dump_request())
+            answers = asking.dump(conntrack.GET, conntrack.dump_request(), keeps)
         finally:
-            asking.close()
+            asking.close()  # with what it has not read
         return tuple((each.type, each.payload) for each in answers)
 
     def mark(self, key: FlowKey) -> int | None:

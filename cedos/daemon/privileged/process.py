@@ -182,7 +182,10 @@ def _serve(part: PrivilegedPart, channel: PartChannel) -> None:
             with answer:
                 channel.send(["file", None], answer.fileno())
         else:
-            channel.send(answer)
+            try:
+                channel.send(answer)
+            except OSError as error:  # too long
+                channel.send(["refused", list(refusal(error))])
 
 
 def answered(part: PrivilegedPart, name: Any, arguments: Any) -> list[object] | socket.socket:

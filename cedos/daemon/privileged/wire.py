@@ -5,6 +5,7 @@ frozen dataclasses of these. What does not fit its type exactly is a ValueError.
 """
 
 import dataclasses
+import errno
 import socket
 import struct
 import types
@@ -124,8 +125,13 @@ class PartChannel:
         self._stream = stream
 
     def send(self, message: object, file: int | None = None) -> None:
-        """Send a message with an open file, of which the other end gets its own descriptor."""
+        """Send a message with an open file, of which the other end gets its own descriptor.
+
+        OSError (EMSGSIZE): it is longer than the other end takes; nothing is sent.
+        """
         data = _ENCODER.encode(message)
+        if len(data) > _MOST_BYTES:
+            raise OSError(errno.EMSGSIZE, f"an answer of {len(data)} bytes")
         data = _LENGTH.pack(len(data)) + data
         try:
             if file is not None:

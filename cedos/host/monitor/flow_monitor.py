@@ -12,6 +12,7 @@ monitor compares the flows that it knows with the sockets that there are (`_comp
 
 import asyncio
 import contextlib
+import errno
 import math
 import secrets
 import time
@@ -270,7 +271,12 @@ class FlowMonitor:
         missed, self._missed = self._missed, False
         # 1. Connection tracking remembers flows for minutes after their end, so that it has many. Read
         # them only if events were dropped, for the UDP flows, which nothing else shows.
-        entries = await self._source.entries() if missed else ()
+        try:
+            entries = await self._source.entries() if missed else ()
+        except OSError as error:
+            if error.errno != errno.EMSGSIZE:
+                raise
+            missed, entries = False, ()  # a program has filled the table
         if not missed:
             before = {key: known for key, known in before.items() if key.protocol == "tcp"}
         # 2. Open the flows that exist and were not known.

@@ -1,5 +1,6 @@
 """Messages and open files between two processes of ours."""
 
+import errno
 import os
 import socket
 import threading
@@ -58,3 +59,15 @@ def test_a_length_that_cannot_be(ends: tuple[PartChannel, socket.socket, PartCha
     raw.sendall(b"\xff\xff\xff\xff")
     with pytest.raises(ValueError, match="message of"):
         far.receive()
+
+
+def test_a_message_that_the_other_end_would_not_take_is_not_begun(
+    ends: tuple[PartChannel, socket.socket, PartChannel],
+) -> None:
+    """The rest of it was read as the answers to later questions."""
+    near, _, far = ends
+    with pytest.raises(OSError, match="an answer of") as raised:
+        near.send(["done", bytes(1 << 26)])
+    assert raised.value.errno == errno.EMSGSIZE
+    near.send(["done", 1])
+    assert far.receive() == (["done", 1], None)

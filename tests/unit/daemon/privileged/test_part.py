@@ -1,5 +1,6 @@
 """Refusals of the privileged part, also to the daemon: an attacker may control that by then."""
 
+import errno
 import gc
 import random
 import socket
@@ -32,7 +33,8 @@ from cedos.host.steer.journal.records import (
 from cedos.host.steer.kernel.interface import FilterPlan, SteeringKernel
 from cedos.host.steer.kernel.rescue import RescueKernel, operations
 from cedos.host.steer.routing.plan import REFUSING_ROUTE, TABLE_BASE, Preference
-from cedos.kernel.netlink import NETLINK_ROUTE
+from cedos.kernel import conntrack
+from cedos.kernel.netlink import NETLINK_ROUTE, NetlinkMessage
 from cedos.kernel.policy_routing import MAIN_TABLE, Route, Rule
 from cedos.kernel.privileges import EventSocket, PacketSocket
 from cedos.model import FlowKey
@@ -216,6 +218,30 @@ def test_garbage_in_circles_goes_when_memory_is_given_back(asked: Asked) -> None
         assert there() is None
     finally:
         gc.enable()
+
+
+def test_a_full_table_of_connections_is_not_told(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer of 262,144 flows was too long: all later ones were garbage, those of walls too."""
+    there = 1_000
+
+    class Played:
+        def __init__(self, _protocol: int) -> None:
+            pass
+
+        def dump(self, _kind: int, _body: bytes, keeps: Any) -> list[NetlinkMessage]:
+            entries = (NetlinkMessage(conntrack.GET - 1, 0, 0, bytes(400)) for _ in range(there))
+            return [each for each in entries if keeps(each)]
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(module, "Requester", Played)
+    assert asked.ask("tracked") == ["done", []]  # none of them is a UDP flow
+    there = module.MOST_TRACKED + 1
+    kind, (number, _) = asked.ask("tracked")
+    assert (kind, number) == ("refused", errno.EMSGSIZE)
 
 
 def test_the_journal_takes_records_alone(asked: Asked, tmp_path: Path) -> None:

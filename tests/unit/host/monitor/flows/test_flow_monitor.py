@@ -1,6 +1,7 @@
 """Flows without a kernel: what opens, what closes, and what lost events cost."""
 
 import asyncio
+import errno
 from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import ip_address
@@ -151,6 +152,23 @@ async def test_after_an_overflow_a_comparison_makes_it_good():
         }
         (closed,) = [e for e in events if isinstance(e, FlowClosed)]
         assert (closed.bytes_down, closed.exact) == (1_000, False)
+        assert await quiet(flows)
+
+
+async def test_tcp_is_compared_where_too_many_flows_are_tracked(monkeypatch):
+    """One failure ended all later comparisons."""
+    source = PlayedSource()
+    udp = replace(KEY, protocol="udp")
+
+    async def full():
+        raise OSError(errno.EMSGSIZE, "more than 65536 flows are tracked")
+
+    monkeypatch.setattr(source, "entries", full)
+    async with FlowMonitor(is_own, source=source) as flows:
+        source.track(tracked(udp))
+        source.there = [SOCKET]
+        source.overflow()
+        assert [each.key for each in await take(flows, 2)] == [udp, KEY]
         assert await quiet(flows)
 
 
