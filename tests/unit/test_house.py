@@ -136,7 +136,7 @@ def test_bytes_are_received_after_a_turn_of_other_tasks() -> None:
 
 
 def test_foreign_text_is_no_message_for_any_reason() -> None:
-    """One flipped bit kept the daemon from starting: text that is no UTF-8 is no error of msgspec's."""
+    """A flipped bit kept the daemon from starting: msgspec raises UnicodeDecodeError for it."""
     narrow = {
         str(path.relative_to(ROOT))
         for room in ("cedos", "emu")

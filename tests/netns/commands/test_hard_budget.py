@@ -109,7 +109,7 @@ def _sends(where: Any, to: str, over: threading.Event) -> None:
 
 
 def test_nothing_gets_through_while_a_daemon_follows_a_killed_one(host):
-    """It took the walls down before it put them up again: 2 to 6 MB went through."""
+    """The daemon took the walls down before it put them up again: 2 to 6 MB went through."""
     with host.phones.entered():
         coming = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     host.sockets.append(coming)

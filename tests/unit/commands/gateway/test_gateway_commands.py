@@ -57,7 +57,7 @@ def test_who_is_invited_joins_and_leaves(cedos: Any, config_home: Path) -> None:
 async def test_a_gateway_whose_key_for_sharing_is_damaged_goes_on_without(
     config_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It ended before, and all its clients were without it."""
+    """The gateway ended, and all its clients were without it."""
     monkeypatch.setenv("XDG_STATE_HOME", str(config_home / "state"))
     key = config_home / "cedos" / "share-gateway.key"
     key.parent.mkdir()

@@ -16,7 +16,7 @@ async def test_a_mailbox_nobody_empties_drops_the_oldest_and_counts():
 
 
 async def test_a_consumer_with_much_to_do_leaves_turns_to_others():
-    """All that waited was handled in one turn: the daemon did nothing else for most of a minute."""
+    """The daemon handled all waiting events in one turn, and nothing else for most of a minute."""
     mailbox: Mailbox[int] = Mailbox()
     turns = 0
 

@@ -316,7 +316,7 @@ async def test_it_takes_no_living_flow_over(monkeypatch, tmp_path):
         assert await theirs.read_exactly(3) == b"one"
         (old,) = theirs.flow.paths.values()
 
-        # It has the right secret, a new number, a right proof: only, nobody is there to confirm it.
+        # It has the right secret, a new number, a right proof, but no peer confirms it.
         credentials = ours.flow.credentials
         assert credentials is not None
         late = resume(me, credentials, ConnectionKind.RESUME, random=os.urandom, now=0.0)

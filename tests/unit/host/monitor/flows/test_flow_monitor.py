@@ -156,7 +156,7 @@ async def test_after_an_overflow_a_comparison_makes_it_good():
 
 
 async def test_tcp_is_compared_where_too_many_flows_are_tracked(monkeypatch):
-    """One failure ended all later comparisons."""
+    """A single failure ended all later comparisons."""
     source = PlayedSource()
     udp = replace(KEY, protocol="udp")
 
