@@ -48,7 +48,6 @@ VERDICTS: Final[tuple[str, ...]] = (
     "reversed", "not reproduced", "in part", "reproduced", "not tested", "missed", "reached", "no goal",
 )  # fmt: skip
 
-UNKNOWN: Final = "unknown"
 _MEASURED: Final = re.compile(r"\{([^{}]*)\}")
 
 
@@ -59,7 +58,6 @@ class Source(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A line for bash, in the clone; `{places}` is the collection of real places, `{runs}` a folder of
     this commit for run folders. Empty: none is kept."""
     commit: str
-    """`unknown` where the measurement names none, or one that this repository does not have."""
     date: date
     """The measurement's day, or where it is not known, the day on which its result was committed."""
     kind: Literal["live", "simulated", "computed", "read"]
@@ -217,7 +215,7 @@ def missing_commits(claims: Claims) -> list[str]:
     return [
         name
         for name, source in claims.sources.items()
-        if source.commit != UNKNOWN and git("cat-file", "-t", source.commit) != "commit"
+        if git("cat-file", "-t", source.commit) != "commit"
     ]
 
 

@@ -86,9 +86,7 @@ def command(
 
 
 def _no_commit(source: str) -> str:
-    return (
-        f'source {source}: its commit is not in this repository; commit = "unknown" would be right'
-    )
+    return f"source {source}: its commit is not in this repository; `--measure {source}` names one"
 
 
 def _measure(claims: "Claims", name: str, directory: Path | None) -> None:
