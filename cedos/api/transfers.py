@@ -1,20 +1,15 @@
 """Messages about transfers with deadlines: a program's report, its turn, and the table for people."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Final
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from math import isfinite
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
 
 from cedos.api.messages import ControlMessage
 from cedos.model import Direction
-
-if TYPE_CHECKING:
-    from cedos.selector.deadlines.transfer_table import TableTransfer
-from collections.abc import Sequence
-from datetime import datetime, timedelta
-from math import isfinite
-
 from cedos.selector.deadlines.plan import DeadlineFlow
 from cedos.selector.deadlines.transfer_table import TableTransfer, TransferTable
 
@@ -98,7 +93,7 @@ class TransferInTable(ControlMessage, frozen=True, kw_only=True):
     @classmethod
     def of(
         cls,
-        transfer: "TableTransfer",
+        transfer: TableTransfer,
         by_network: Mapping[str, int],
         *,
         running: bool,

@@ -477,15 +477,17 @@ class Controller:
     def worth_a_look(self, asked_at_s: Mapping[str, float]) -> bool:
         """Return whether the sockets may tell anything new; `asked_at_s`: of pings without an answer yet.
 
-        They do not if no network has sent a byte since the last look: what arrives is acknowledged, too.
+        They do not once all flows rest, until a network sends: what arrives is acknowledged, too.
         """
         if self.networks.pending(asked_at_s) or self.networks.silent:
             return True
         sent_bytes = self.networks.sent_bytes
-        sends = sent_bytes is None or sent_bytes != self._sent_at_look
-        # How much helpers have carried is known by the sockets alone.
-        sends = sends or bool(self.decider.helpers)
-        return bool(len(self.flows)) and (sends or any(flow.under_way for flow in self.flows))
+        return bool(len(self.flows)) and (
+            sent_bytes is None
+            or sent_bytes != self._sent_at_look
+            or bool(self.decider.helpers)  # how much they carried is known by the sockets alone
+            or not all(flow.rests for flow in self.flows)
+        )
 
     def _on_samples(self, event: FlowsSampled, now_s: float) -> None:
         asked_at_s = self._asked_at_s = self.networks.pending(event.asked_at_s)

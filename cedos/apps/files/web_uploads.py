@@ -2,18 +2,26 @@
 
 import asyncio
 import os
+import re
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
+import aiohttp
 import msgspec
 import structlog
+from aiohttp import hdrs
 from yarl import URL
 
+from cedos.apps.files.client_store import ClientStore, cost_of, encoded
 from cedos.apps.files.messages import (
     DIGEST_BYTES,
+    HEADER_NAME,
+    MOST_ANSWER_BYTES,
     PutAnswer,
     PutRequest,
     WebAnswer,
@@ -21,31 +29,14 @@ from cedos.apps.files.messages import (
     pack,
 )
 from cedos.apps.files.objects.object_fetcher import object_url
-from cedos.apps.files.partial import when_free
+from cedos.apps.files.objects.origin_client import OriginClient, words
+from cedos.apps.files.partial import files_of, when_free
 from cedos.apps.files.tree import digest_of
 from cedos.errors import SessionError, TransferError
-
-if TYPE_CHECKING:
-    from cedos.session.sockets.connection import Connection
-import re
-from enum import StrEnum
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from cedos.apps.files.client_store import ClientStore, cost_of, encoded
-from cedos.apps.files.partial import files_of
-
-if TYPE_CHECKING:
-    from cedos.session.sockets.connection import Connection
-from collections.abc import Iterable
-from typing import Any
-
-import aiohttp
-from aiohttp import hdrs
-
-from cedos.apps.files.messages import HEADER_NAME, MOST_ANSWER_BYTES
-from cedos.apps.files.objects.origin_client import OriginClient, words
 from cedos.web import AGENT, AnswerHead
+
+if TYPE_CHECKING:
+    from cedos.session.sockets.connection import Connection
 
 _READ_BYTES: Final = 1 << 18
 _AT_ONCE: Final = 8  # of one client, from it and to origins

@@ -275,6 +275,12 @@ class LivingFlow:
             path.sample.unacknowledged for path in self.paths.values() if path.sample
         )
 
+    @property
+    def rests(self) -> bool:
+        """Return whether nothing is under way, and at the last look nothing had come for a second."""
+        living = (path for path in self.paths.values() if not path.closed)
+        return not self.under_way and all(path.heard_s >= _RATE_S for path in living)
+
     def expects(self, rest_s: float, now_s: float) -> None:
         """Note how long the rest should take; an older expectation holds while nothing arrives."""
         if self._watch is None or self._has_come():

@@ -299,7 +299,9 @@ class NetworkObservation:
         """Return the samples of flows beyond the routers; what came there shows that networks carry."""
         beyond: list[FlowSample] = []
         heard_at_s: dict[str, float] = {}
-        before, self._near_bytes = self._near_bytes, {}
+        before = self._near_bytes
+        if samples:  # flows are known, though none is sampled, where no look was worth it
+            self._near_bytes = {}
         for sample in samples:
             key = sample.key
             name, prefixes = self._owners.get(key.local, _NO_OWNER)

@@ -86,12 +86,13 @@ class _Living:
     """A living flow.
 
     `opened_unix_s`: its opening as it was announced; None: it was not. `seen_at_s`: when its socket was
-    first seen.
+    first seen. `untold`: too many events waited when it opened; a comparison announces it.
     """
 
     opened_unix_s: float | None
     sample: FlowSample | None = None
     seen_at_s: float = -math.inf
+    untold: bool = False
 
 
 class FlowMonitor:
@@ -221,6 +222,8 @@ class FlowMonitor:
         ):
             return
         if len(self._mailbox) >= _MOST_WAITING:
+            if key.protocol == "tcp":  # only its socket shows that a flow still lives
+                self._living.setdefault(key, _Living(None)).untold = True
             self._doubt.set()
             return
         self._living.setdefault(key, _Living(None)).opened_unix_s = at_unix_s
@@ -290,12 +293,16 @@ class FlowMonitor:
             if self._counts(found[0]):
                 present.add(found[0])
                 self._open(found[0], time.time())
-        for key in present - before.keys():
-            if (new := self._living.get(key)) is not None and new.opened_unix_s is None:
-                if len(self._mailbox) >= _MOST_WAITING:
-                    break
-                new.opened_unix_s = time.time()
-                self._mailbox.put(FlowOpened(key, time.monotonic(), new.opened_unix_s))
+        for key in present:
+            new = self._living.get(key)
+            if new is None or new.opened_unix_s is not None or (key in before and not new.untold):
+                continue
+            new.untold = len(self._mailbox) >= _MOST_WAITING
+            if new.untold:
+                self._doubt.set()
+                continue
+            new.opened_unix_s = time.time()
+            self._mailbox.put(FlowOpened(key, time.monotonic(), new.opened_unix_s))
         # 3. Close the flows that were known and do not exist. Wait for events that may still come: they
         # have the flows' final counts.
         await asyncio.sleep(_GRACE_S)

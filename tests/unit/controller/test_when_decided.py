@@ -113,6 +113,20 @@ def test_flows_that_send_nothing_are_not_looked_at_and_wait_for_a_decision(
     assert script.decided(13.5) == [12.0, 13.0]
 
 
+def test_a_flow_is_looked_at_until_nothing_has_come_for_a_second(script):
+    """What it was seen to carry counts as competition until a look shows that it rests."""
+    known = script.controller
+    script.tell(FlowOpened(KEY, 8.9, 1.0), CountersRead("wlan0", 0, 600), at_s=9.0)
+    worth = []
+    for at_s, idle_s in ((9.0, 0.1), (10.0, 0.6), (11.0, 1.6)):
+        seen = replace(SAMPLE, at_s=at_s, idle_down_s=idle_s, idle_ack_s=idle_s)
+        script.tell(FlowsSampled((seen,), {}), at_s=at_s)
+        worth.append(known.worth_a_look({}))
+    assert worth == [True, True, False]
+    script.tell(CountersRead("wlan0", 0, 652))
+    assert known.worth_a_look({}), "it sends"
+
+
 def test_a_network_that_dies_or_returns_counts_at_once(script: Deciding) -> None:
     script.tell(ProvidersRead(), at_s=9.0)
     assert script.decided(9.0) == [9.0]

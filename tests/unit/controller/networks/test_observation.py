@@ -103,6 +103,21 @@ def test_what_a_host_before_the_router_sends_says_nothing_of_what_is_behind_it()
     assert rate.value > 0.0
 
 
+def test_a_rest_without_looks_makes_nothing_of_what_a_host_before_the_router_sent_before_it() -> (
+    None
+):
+    script = Script(rescue=False)
+    disk = replace(KEY, remote=ip_address("10.0.0.9"), remote_port=445)
+    script.tell(FlowOpened(disk, 9.0, 100.0), at_s=9.0)
+    copied = FlowSample(disk, 9.2, 1, None, 3e-4, 3e-4, None, 10**7, 9_000, 0, 0.0, 0, 0.0)
+    script.sampled(copied)
+    script.tell(FlowsSampled((), {}, looked=False), at_s=12.0)
+    script.sampled(replace(copied, at_s=20.0))
+    script.tell(CountersRead("wlan0", 10**7, 0))
+    script.tell(CountersRead("wlan0", 10**7 + 1_000_000, 0), at_s=21.0)
+    assert known(script, "delivery_down_bps") is not None
+
+
 @pytest.mark.parametrize(
     ("remote", "bytes_down", "lives"),
     [("198.51.100.1", 1200, True), ("198.51.100.1", 0, False), ("10.0.0.9", 1200, False)],

@@ -309,3 +309,18 @@ async def test_a_program_that_opens_without_end_fills_no_queue():
         source.track(tracked())
         while (each := (await take(flows, 1))[0]).key != KEY:
             assert each.key in opened
+
+
+async def test_of_many_flows_that_live_on_all_are_told_in_the_end():
+    """A look at the sockets, or a comparison that found no room, left the rest unknown for good."""
+    source = PlayedSource()
+    keys = [replace(KEY, local_port=number) for number in range(2_000)]
+    async with FlowMonitor(is_own, source=source) as flows:
+        source.there = [replace(SOCKET, key=key) for key in keys]
+        for key in keys:
+            source.track(tracked(key))
+        await flows.snapshot()
+        await asyncio.sleep(0.1)  # the comparison finds no room either
+        events = await take(flows, 2_000)
+        assert {each.key for each in events if isinstance(each, FlowOpened)} == set(keys)
+        assert await quiet(flows)
