@@ -6,8 +6,9 @@ the other end still sends, so that this stops too. Datagrams are refused to thei
 The same holds for what this host forwards (containers, guests). What keeps the network itself goes on:
 addresses (DHCP), neighbours, routers and multicast listeners of IPv6; ARP is no concern of iptables.
 
-A program without privilege can make the kernel send some of that: it joins groups of IPv6, or binds the
-ports of DHCP where a sysctl lets it. So these pass small and seldom. IPv4's reports of listeners (IGMP)
+A program without privilege can make the kernel send some of that: it joins groups of IPv6, binds the
+ports of DHCP where a sysctl lets it, or sends this host a datagram under another host's address of IPv6,
+which is answered with its own bytes. So these pass small and seldom. IPv4's reports of listeners (IGMP)
 do not pass at all, as no address depends on them.
 
 Behind these stands a second wall (`egress_wall`), until a flush here is repaired.
@@ -21,17 +22,13 @@ from cedos.host.steer.kernel import iptables
 from cedos.host.steer.kernel.iptables import Chain
 
 # Destination unreachable, multicast listeners (RFC 2710, RFC 3810), neighbour discovery (RFC 4861).
-_UNREACHABLE_ICMPV6: Final = 1
-_NEIGHBOURS: Final = (130, 133, 134, 135, 136, 137)
-HOST_ICMPV6: Final = (_UNREACHABLE_ICMPV6, *_NEIGHBOURS)
-LISTENER_REPORTS: Final = (131, 132, 143)
+SMALL_ICMPV6: Final = (1, 131, 132, 143)
+HOST_ICMPV6: Final = (130, 133, 134, 135, 136, 137)
 # The most that such a packet may have: a report of seven groups, a reset with all options.
 REPORT_BYTES, RESET_BYTES = 200, 120
 _UNREACHABLE: Final = 3
 _SELDOM: Final = "-m limit --limit 6/minute --limit-burst 10 -m length --length 0:{bytes}"
 _DHCP_BYTES: Final = 1000
-# ICMP errors answer each datagram, and strangers send those from any number of addresses.
-_ANSWERS: Final = "-m limit --limit 5/second --limit-burst 50"
 # Each connection of a host is reset once; a guest with raw sockets can send resets without end.
 _RESETS: Final = (
     "-p tcp --tcp-flags RST RST -m limit --limit 20/second --limit-burst 1000"
@@ -41,12 +38,11 @@ _RESETS: Final = (
 _HOSTS_OUT: Final = (
     f"-4 {{where}} -p udp --sport 68 --dport 67 {_SELDOM.format(bytes=_DHCP_BYTES)} -j RETURN",
     f"-6 {{where}} -p udp --sport 546 --dport 547 {_SELDOM.format(bytes=_DHCP_BYTES)} -j RETURN",
-    f"-4 {{where}} -p icmp --icmp-type {_UNREACHABLE} {_ANSWERS} -j RETURN",
-    f"-6 {{where}} -p ipv6-icmp --icmpv6-type {_UNREACHABLE_ICMPV6} {_ANSWERS} -j RETURN",
-    *(f"-6 {{where}} -p ipv6-icmp --icmpv6-type {kind} -j RETURN" for kind in _NEIGHBOURS),
+    f"-4 {{where}} -p icmp --icmp-type {_UNREACHABLE} {_SELDOM.format(bytes=REPORT_BYTES)} -j RETURN",
+    *(f"-6 {{where}} -p ipv6-icmp --icmpv6-type {kind} -j RETURN" for kind in HOST_ICMPV6),
     *(
         f"-6 {{where}} -p ipv6-icmp --icmpv6-type {kind} {_SELDOM.format(bytes=REPORT_BYTES)} -j RETURN"
-        for kind in LISTENER_REPORTS
+        for kind in SMALL_ICMPV6
     ),
 )
 _HOSTS_IN: Final = (

@@ -20,9 +20,9 @@ from cedos.errors import HostError
 from cedos.host.steer.kernel import traffic_control
 from cedos.host.steer.kernel.barring_filter import (
     HOST_ICMPV6,
-    LISTENER_REPORTS,
     REPORT_BYTES,
     RESET_BYTES,
+    SMALL_ICMPV6,
 )
 from cedos.host.steer.kernel.traffic_control import (
     CLSACT,
@@ -43,6 +43,11 @@ _HANDLES: Final = (_CLSACT_IS_OURS, _CLSACT_WAS_THERE)
 _ETHERNET, _ETHERNET_HEADER_BYTES = 1, 14
 _SOURCE_AT, _HARDWARE_ADDRESS_BYTES = 6, 6
 _IPV4, _IPV6 = 0x0800, 0x86DD
+_LINK_PROTOCOLS: Final = (
+    0x0806,
+    0x888E,
+    0x88C7,
+)  # ARP; IEEE 802.1X, and that of the next access point
 _TCP, _UDP, _ICMP, _ICMPV6, _HOP_BY_HOP = 6, 17, 1, 58, 0
 _RESET: Final = 0x04
 _UNREACHABLE: Final = 3
@@ -182,17 +187,17 @@ def program(link_type: int, hardware_address: bytes = b"") -> bytes:
     """
     start = _ETHERNET_HEADER_BYTES if link_type == _ETHERNET else NETWORK_HEADER
     code = Assembler()
-    code.load(PROTOCOL, 4)
-    code.if_equal(_IPV4, then="ip")
-    code.if_equal(_IPV6, otherwise="pass")
-    code.label("ip")
     if link_type == _ETHERNET and len(hardware_address) == _HARDWARE_ADDRESS_BYTES:
         code.load(_SOURCE_AT, 4)
         code.if_equal(int.from_bytes(hardware_address[:4]), otherwise="drop")
         code.load(_SOURCE_AT + 4, 2)
         code.if_equal(int.from_bytes(hardware_address[4:]), otherwise="drop")
-        code.load(PROTOCOL, 4)
+    code.load(PROTOCOL, 4)
+    # Any program may send other frames, as a socket of PPPoE asks for no privilege. Wi-Fi stays joined.
+    for kind in _LINK_PROTOCOLS:
+        code.if_equal(kind, then="pass")
     code.if_equal(_IPV6, then="ipv6")
+    code.if_equal(_IPV4, otherwise="drop")
 
     code.load(start + 6, 2)
     code.if_any_bit(_FRAGMENT_OFFSET, then="drop")
@@ -202,7 +207,7 @@ def program(link_type: int, hardware_address: bytes = b"") -> bytes:
     code.if_equal(_UDP, then="udp")
     code.if_equal(_ICMP, otherwise="drop")
     code.load(start, 1, indexed=True)
-    code.if_equal(_UNREACHABLE, then="pass", otherwise="drop")
+    code.if_equal(_UNREACHABLE, then="a report", otherwise="drop")
     code.label("udp")
     code.load(start, 4, indexed=True)
     code.if_equal(_DHCP, then="pass", otherwise="drop")
@@ -225,7 +230,7 @@ def program(link_type: int, hardware_address: bytes = b"") -> bytes:
     code.load(start, 1, indexed=True)
     for kind in HOST_ICMPV6:
         code.if_equal(kind, then="pass")
-    for kind in LISTENER_REPORTS:
+    for kind in SMALL_ICMPV6:
         code.if_equal(kind, then="a report")
     code.jump("drop")
     code.label("udp of ipv6")

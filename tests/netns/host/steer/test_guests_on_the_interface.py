@@ -45,6 +45,9 @@ KINDS = {
     "ICMPv6 unreachable": (0x86DD, ipv6(58, b"\x01\0\0\0\0\0\0\0" + DATA)),
     "neighbour": (0x86DD, ipv6(58, b"\x87\0\0\0\0\0\0\0" + DATA)),
     "DHCPv6": (0x86DD, ipv6(17, udp(546, 547, DATA))),
+    "ARP": (0x0806, DATA),
+    # Also of a program without privilege: a socket of PPPoE asks for none.
+    "PPPoE": (0x8864, b"\x11\0\0\x01" + struct.pack("!H", len(DATA)) + DATA),
 }
 
 

@@ -69,6 +69,22 @@ def given(packet: bytes, link_type: int) -> int:
 
 
 @pytest.mark.parametrize("link_type", [ETHERNET, OTHER])
+@pytest.mark.parametrize(
+    ("ethertype", "verdict"),
+    [(0x0806, PASS), (0x888E, PASS), (0x88C7, PASS), (0x8864, DROP), (0x8100, DROP), (4, DROP)],
+)
+def test_of_other_protocols_only_those_of_the_link_pass(ethertype, verdict, link_type):
+    assert run_bpf(program(link_type), bytes(1500), ethertype=ethertype) == verdict
+
+
+@pytest.mark.parametrize("link_type", [ETHERNET, OTHER])
+@pytest.mark.parametrize("kind", ["unreachable", "unreachable, IPv6"])
+def test_an_answer_with_a_large_datagram_is_dropped(kind, link_type):
+    """Any user has the kernel answer their own datagram, under another host's address, with its bytes."""
+    assert given(PASSES[kind] + bytes(1000), link_type) == DROP
+
+
+@pytest.mark.parametrize("link_type", [ETHERNET, OTHER])
 @pytest.mark.parametrize("what", PASSES)
 def test_what_keeps_the_network_passes(what, link_type):
     assert given(PASSES[what], link_type) == PASS
